@@ -1,0 +1,15 @@
+// What the processor can do.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace mdcg {
+
+// Highest instruction set level: x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or generic.
+std::string instruction_set_level();
+
+// Level-2 cache per core in bytes, 0 where unknown.
+std::size_t l2_cache_bytes();
+
+}  // namespace mdcg

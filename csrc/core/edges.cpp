@@ -1,0 +1,118 @@
+#include "core/edges.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace mdcg {
+
+namespace {
+
+template <typename Index>
+void check_range(const Index* index, std::int64_t count, std::int64_t limit, const char* name) {
+    for (std::int64_t e = 0; e < count; ++e) {
+        if (index[e] < 0 || static_cast<std::int64_t>(index[e]) >= limit)
+            throw std::invalid_argument(std::string(name) + "[" + std::to_string(e) + "] is " +
+                                        std::to_string(index[e]) + ", expected 0 <= " + name +
+                                        " < " + std::to_string(limit));
+    }
+}
+
+// Turns counts [n + 1] (count of bin i at i + 1) into first positions.
+void accumulate(std::vector<std::int64_t>& counts) {
+    for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
+}
+
+}  // namespace
+
+template <typename Index>
+ReceiverOrder order_by_receiver(const EdgeList<Index>& edges, std::int64_t edges_per_task) {
+    if (edges.num_edges > std::numeric_limits<std::int32_t>::max())
+        throw std::invalid_argument("the graph has " + std::to_string(edges.num_edges) +
+                                    " edges, expected at most 2^31 - 1: split it");
+    check_range(edges.sender, edges.num_edges, edges.num_senders, "sender");
+    check_range(edges.receiver, edges.num_edges, edges.num_receivers, "receiver");
+
+    const auto n = static_cast<std::size_t>(edges.num_edges);
+    ReceiverOrder out;
+    out.order.resize(n);
+    out.sender.resize(n);
+    out.row_ptr.assign(static_cast<std::size_t>(edges.num_receivers) + 1, 0);
+    for (std::size_t e = 0; e < n; ++e) ++out.row_ptr[static_cast<std::size_t>(edges.receiver[e]) + 1];
+    accumulate(out.row_ptr);
+    std::vector<std::int64_t> next(out.row_ptr.begin(), out.row_ptr.end() - 1);
+    for (std::size_t e = 0; e < n; ++e) {
+        const auto at = static_cast<std::size_t>(next[static_cast<std::size_t>(edges.receiver[e])]++);
+        out.order[at] = static_cast<std::int32_t>(e);
+        out.sender[at] = static_cast<std::int32_t>(edges.sender[e]);
+    }
+    out.task_ptr.push_back(0);
+    std::int64_t first = 0;
+    for (std::int64_t row = 0; row < edges.num_receivers; ++row) {
+        const std::int64_t end = out.row_ptr[static_cast<std::size_t>(row) + 1];
+        // receivers without edges cost a row of zeros, about as much as one edge
+        if (end - first + (row + 1 - out.task_ptr.back()) >= edges_per_task ||
+            row + 1 == edges.num_receivers) {
+            out.task_ptr.push_back(row + 1);
+            first = end;
+        }
+    }
+    return out;
+}
+
+template <typename Index>
+BlockOrder order_by_block(const EdgeList<Index>& edges, const ReceiverOrder& by_receiver,
+                          std::int64_t block_size) {
+    const auto n = static_cast<std::size_t>(edges.num_edges);
+    const std::int64_t num_blocks = (edges.num_senders + block_size - 1) / block_size;
+    const std::int64_t receiver_blocks = (edges.num_receivers + block_size - 1) / block_size;
+    const std::int64_t num_rounds = std::max<std::int64_t>({num_blocks, receiver_blocks, 1});
+    BlockOrder out;
+    out.order.resize(n);
+    out.sender.resize(n);
+    out.receiver.resize(n);
+    out.block_ptr.assign(static_cast<std::size_t>(num_blocks) + 1, 0);
+    for (const std::int32_t s : by_receiver.sender) ++out.block_ptr[static_cast<std::size_t>(s / block_size) + 1];
+    accumulate(out.block_ptr);
+    std::vector<std::int64_t> next(out.block_ptr.begin(), out.block_ptr.end() - 1);
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto block = static_cast<std::size_t>(by_receiver.sender[i] / block_size);
+        const auto at = static_cast<std::size_t>(next[block]++);
+        out.order[at] = by_receiver.order[i];
+        out.sender[at] = by_receiver.sender[i];
+        out.receiver[at] = static_cast<std::int32_t>(edges.receiver[by_receiver.order[i]]);
+    }
+
+    struct Tile {
+        std::int64_t round, begin, end;
+    };
+    std::vector<Tile> tiles;
+    for (std::int64_t block = 0; block < num_blocks; ++block) {
+        const std::int64_t stop = out.block_ptr[static_cast<std::size_t>(block) + 1];
+        std::int64_t e = out.block_ptr[static_cast<std::size_t>(block)];
+        while (e < stop) {
+            const std::int64_t row_block = out.receiver[static_cast<std::size_t>(e)] / block_size;
+            const std::int64_t begin = e;
+            while (e < stop && out.receiver[static_cast<std::size_t>(e)] / block_size == row_block) ++e;
+            tiles.push_back({(row_block - block + num_rounds) % num_rounds, begin, e});
+        }
+    }
+    std::stable_sort(tiles.begin(), tiles.end(),
+                     [](const Tile& a, const Tile& b) { return a.round < b.round; });
+    out.round_ptr.push_back(0);
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+        out.tiles.push_back(tiles[t].begin);
+        out.tiles.push_back(tiles[t].end);
+        if (t + 1 == tiles.size() || tiles[t + 1].round != tiles[t].round)
+            out.round_ptr.push_back(static_cast<std::int64_t>(t) + 1);
+    }
+    return out;
+}
+
+template ReceiverOrder order_by_receiver(const EdgeList<std::int32_t>&, std::int64_t);
+template ReceiverOrder order_by_receiver(const EdgeList<std::int64_t>&, std::int64_t);
+template BlockOrder order_by_block(const EdgeList<std::int32_t>&, const ReceiverOrder&, std::int64_t);
+template BlockOrder order_by_block(const EdgeList<std::int64_t>&, const ReceiverOrder&, std::int64_t);
+
+}  // namespace mdcg

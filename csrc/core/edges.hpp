@@ -1,0 +1,46 @@
+// Edge orders that let every result be summed by one thread, in a fixed order, without atomics.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mdcg {
+
+// A graph's edges as given; Index is int32_t or int64_t.
+template <typename Index>
+struct EdgeList {
+    const Index* sender;    // [num_edges], 0 <= sender < num_senders
+    const Index* receiver;  // [num_edges], 0 <= receiver < num_receivers
+    std::int64_t num_edges;
+    std::int64_t num_senders;
+    std::int64_t num_receivers;
+};
+
+// Edges grouped by receiver, given order kept inside a group.
+struct ReceiverOrder {
+    std::vector<std::int32_t> order;     // [num_edges], position in the given list
+    std::vector<std::int32_t> sender;    // [num_edges]
+    std::vector<std::int64_t> row_ptr;   // [num_receivers + 1]
+    std::vector<std::int64_t> task_ptr;  // [num_tasks + 1], first receiver of each task
+};
+
+// Edges grouped by blocks of consecutive senders, by receiver inside a block. A tile is the part of a block
+// whose receivers lie in one block of consecutive receivers; tiles of one round share neither.
+struct BlockOrder {
+    std::vector<std::int32_t> order;      // [num_edges]
+    std::vector<std::int32_t> sender;     // [num_edges]
+    std::vector<std::int32_t> receiver;   // [num_edges]
+    std::vector<std::int64_t> block_ptr;  // [num_blocks + 1]
+    std::vector<std::int64_t> tiles;      // [num_tiles][2], first and last + 1 edge
+    std::vector<std::int64_t> round_ptr;  // [num_rounds + 1], in tiles
+};
+
+// Throws std::invalid_argument naming the first index out of range.
+template <typename Index>
+ReceiverOrder order_by_receiver(const EdgeList<Index>& edges, std::int64_t edges_per_task);
+
+template <typename Index>
+BlockOrder order_by_block(const EdgeList<Index>& edges, const ReceiverOrder& by_receiver,
+                          std::int64_t block_size);
+
+}  // namespace mdcg

@@ -1,0 +1,72 @@
+"""mdcg: fast MACE and NequIP potentials through generated Clebsch-Gordan kernels.
+
+Names are resolved when first used, so that ``import mdcg`` loads neither torch nor ase.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+from .errors import (
+    CheckpointError,
+    DeviceError,
+    KernelCompileError,
+    MdcgError,
+    MissingDependencyError,
+    UnsupportedProblemError,
+    VerificationError,
+)
+
+if TYPE_CHECKING:
+    from .calculators import MDCGCalculator
+    from .ops import ConvTensorProduct, TensorProduct, conv, tensor_product
+    from .patch import PatchReport, patch_model, unpatch_model
+    from .problem import ConvProblem
+
+__all__ = [
+    "CheckpointError",
+    "ConvProblem",
+    "ConvTensorProduct",
+    "DeviceError",
+    "KernelCompileError",
+    "MDCGCalculator",
+    "MdcgError",
+    "MissingDependencyError",
+    "PatchReport",
+    "TensorProduct",
+    "UnsupportedProblemError",
+    "VerificationError",
+    "__version__",
+    "conv",
+    "patch_model",
+    "tensor_product",
+    "unpatch_model",
+]
+
+_ROOM_OF = {
+    "ConvProblem": "problem",
+    "ConvTensorProduct": "ops",
+    "TensorProduct": "ops",
+    "conv": "ops",
+    "tensor_product": "ops",
+    "PatchReport": "patch",
+    "patch_model": "patch",
+    "unpatch_model": "patch",
+    "MDCGCalculator": "calculators",
+}
+
+logging.getLogger("mdcg").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module 'mdcg' has no attribute {name!r}")
+    return getattr(import_module(f".{room}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

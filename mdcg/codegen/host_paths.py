@@ -1,0 +1,410 @@
+"""C++ functions that evaluate one path of one edge, all channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..plan import HostPlan
+from ..problem import ConvProblem
+from .expression import Statement, Sum, print_statements
+from .lowering import Coupling, LoweredPath
+from .spec import KernelSpec
+
+__all__ = ["PathFunctions", "literal"]
+
+
+def literal(value: float) -> str:
+    """Print a coefficient exactly, as a broadcast vector."""
+    return f"splat(T({float(value).hex()}))"
+
+
+def _sum(terms: Iterable[tuple[float, Iterable[str]]]) -> Sum:
+    return Sum.of((k, tuple(f)) for k, f in terms)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a generated function depends on; equal shapes share it."""
+
+    mode: str
+    has_weight: bool
+    coupling: Coupling
+    mul_in: int
+    mul_out: int
+    mul2: int
+    streaming: bool  # weight gradients are whole aligned vectors
+
+
+class PathFunctions:
+    """Emits each distinct path function once and prints calls to it.
+
+    Parameters
+    ----------
+    plan : HostPlan
+    spec : KernelSpec
+        The functions take what this kernel needs and nothing else.
+    problem : ConvProblem
+    """
+
+    def __init__(self, plan: HostPlan, spec: KernelSpec, problem: ConvProblem) -> None:
+        self.plan = plan
+        self.spec = spec
+        self.shared_weights = problem.shared_weights
+        self.weight_numel = problem.weight_numel
+        self._names: dict[_Shape, str] = {}
+        self.texts: list[str] = []
+        self.scratch_items = 0  # items of T of the largest uvw temporary
+
+    def call(self, path: LoweredPath, offset_in: int, offset_out: int, first_use: bool) -> str:
+        """Return the statement that evaluates ``path`` for the current edge.
+
+        Parameters
+        ----------
+        path : LoweredPath
+        offset_in, offset_out : int
+            Start of the path's blocks in the padded rows.
+        first_use : bool
+            The path is the first to write its slot gradients.
+        """
+        lanes = self.plan.lanes
+        aligned = not (path.in1.mul % lanes or path.weight_offset % lanes)
+        aligned = aligned and path.mul2 == 1 and self.weight_numel % lanes == 0
+        shape = _Shape(
+            mode=path.mode,
+            has_weight=path.has_weight,
+            coupling=path.coupling,
+            mul_in=path.in1.mul,
+            mul_out=path.out.mul,
+            mul2=path.mul2,
+            streaming=aligned and self.plan.streaming_stores,
+        )
+        if shape not in self._names:
+            self._names[shape] = f"path{len(self._names)}"
+            self.texts.append(self._function(self._names[shape], shape))
+        stride = path.out.mul if path.mode == "uvw" else 1
+        weight = path.weight_offset + path.v * stride
+        values = {
+            "x": f"x + {offset_in}",
+            "xa": f"xa + {offset_in}",
+            "dx": f"dx + {offset_in}",
+            "o": f"o + {offset_out}",
+            "g": f"g + {offset_out}",
+            "w": f"w + {weight}",
+            "wc": f"wc + {weight}",
+            "dw": f"dw + {weight}",
+            "m": f"m + {path.first_slot} * L",
+            "mb": f"mb + {path.first_slot} * L",
+            "p": f"p + {path.first_slot}",
+            "z": "z",
+        }
+        arguments = ", ".join(values[name] for name in self._parameters(shape))
+        template = f"<{'true' if first_use else 'false'}>" if "y" in self.spec.wants else ""
+        return f"{self._names[shape]}{template}({arguments});"
+
+    # -- what a function takes ------------------------------------------------------------------
+
+    def _has(self, name: str) -> bool:
+        return name in self.spec.given
+
+    def _wants(self, name: str) -> bool:
+        return name in self.spec.wants
+
+    def _parameters(self, shape: _Shape) -> list[str]:
+        names = ["x", "m"]
+        weighted = shape.has_weight
+        if self.spec.kind == "forward":
+            names += ["o"]
+        else:
+            names += ["g"]
+            names += ["dx"] if self._wants("x") else []
+            names += ["p"] if self._wants("y") else []
+            names += ["dw"] if self._wants("w") and weighted else []
+        if self.spec.kind == "double_backward":
+            names += ["o"] if self._wants("g") else []
+            names += ["xa"] if self._has("x") else []
+            names += ["mb"] if self._has("y") else []
+            names += ["wc"] if self._has("w") and weighted else []
+        names += ["w"] if weighted else []
+        names += ["z"] if shape.mode == "uvw" else []
+        return names
+
+    def _signature(self, name: str, shape: _Shape) -> str:
+        mutable = {"o", "dx", "dw", "z"}
+        parameters = []
+        for parameter in self._parameters(shape):
+            if parameter == "p":
+                parameters.append("V* __restrict p")
+            else:
+                const = "" if parameter in mutable else "const "
+                parameters.append(f"{const}T* __restrict {parameter}")
+        template = "template <bool FIRST>\n" if self._wants("y") else ""
+        return f"{template}static void {name}({', '.join(parameters)}) {{"
+
+    def _function(self, name: str, shape: _Shape) -> str:
+        c = shape.coupling
+        lines = [
+            f"// {shape.mode}, {shape.mul_in} -> {shape.mul_out} channels, "
+            f"{c.dim_in} -> {c.dim_out} components, {len(c.entries)} entries, {c.num_slots} slots",
+            self._signature(name, shape),
+            f"    constexpr int MUL = {shape.mul_in}, MP = padded(MUL);",
+        ]
+        lines += [f"    const V m{s} = splat(m[{s} * L]);" for s in range(c.num_slots)]
+        if self._has("y"):
+            lines += [f"    const V b{s} = splat(mb[{s} * L]);" for s in range(c.num_slots)]
+        if self._wants("y"):
+            lines += [f"    V p{s} = {{}};" for s in range(c.num_slots)]
+        lines += self._uvw(shape) if shape.mode == "uvw" else self._channels(self._uvu(shape))
+        if self._wants("y"):
+            lines += [f"    p[{s}] = FIRST ? p{s} : p[{s}] + p{s};" for s in range(c.num_slots)]
+        return "\n".join([*lines, "}"])
+
+    def _channels(self, body: list[str], index: str = "u", bound: str = "MUL") -> list[str]:
+        """Wrap a body in the loop over whole vectors plus the partial one; N lanes are valid in it."""
+        return [
+            f"    auto body_{index} = [&](auto n, int {index}) __attribute__((always_inline)) {{",
+            "        constexpr int N = decltype(n)::value;",
+            "        (void)N;",
+            *(f"        {line}" for line in body),
+            "    };",
+            f"    for (int i = 0; i + L <= {bound}; i += L) body_{index}(Int<L>{{}}, i);",
+            f"    if constexpr ({bound} % L != 0) "
+            f"body_{index}(Int<{bound} % L>{{}}, {bound} / L * L);",
+        ]
+
+    def _print(self, statements: list[Statement], declared: Iterable[str] = ()) -> list[str]:
+        return print_statements(statements, literal=literal, declare="V", declared=declared)
+
+    # -- uvu: weight per channel ----------------------------------------------------------------
+
+    def _uvu(self, shape: _Shape) -> list[str]:
+        c = shape.coupling
+        stride = shape.mul2
+        lines = []
+        if shape.has_weight:
+            lines.append(f"const V wv = load_strided<N, {stride}>(w + u * {stride});")
+            if self._has("w"):
+                lines.append(f"const V cv = load_strided<N, {stride}>(wc + u * {stride});")
+        for a in range(c.dim_in):
+            lines.append(f"const V x{a} = load<L>(x + {a} * MP + u);")
+            if self._has("x"):
+                lines.append(f"const V a{a} = load<L>(xa + {a} * MP + u);")
+        if self.spec.kind != "forward":
+            lines += [f"const V g{i} = load<L>(g + {i} * MP + u);" for i in range(c.dim_out)]
+        # slot gradients p are summed over channels outside the body
+        lines += self._print(self._uvu_statements(shape), [f"p{s}" for s in range(c.num_slots)])
+        lines += self._accumulate_outputs(shape, "s", "r")
+        if self._wants("x"):
+            for a in range(c.dim_in):
+                lines.append(f"store<L>(dx + {a} * MP + u, load<L>(dx + {a} * MP + u) + d{a});")
+        if self._wants("w") and shape.has_weight:
+            target = f"dw + u * {stride}"
+            if self.shared_weights:
+                lines.append(f"store_strided<N, {stride}>({target}, load_strided<N, {stride}>({target}) + dwv);")
+            elif shape.streaming:
+                lines.append(f"stream({target}, dwv);")
+            else:
+                lines.append(f"store_strided<N, {stride}>({target}, dwv);")
+        return lines
+
+    def _uvu_statements(self, shape: _Shape) -> list[Statement]:
+        """All sums of a uvu path; s and r are features times weight, q the pulled-back gradient."""
+        c, kind = shape.coupling, self.spec.kind
+        w = ("wv",) if shape.has_weight else ()
+        out: list[Statement] = []
+        scaled: dict[int, list[tuple[float, tuple[str, ...]]]] = {}
+        for a in range(c.dim_in):
+            if kind == "double_backward":
+                terms: list[tuple[float, tuple[str, ...]]] = []
+                terms += [(1.0, (*w, f"a{a}"))] if self._has("x") else []
+                terms += [(1.0, ("cv", f"x{a}"))] if self._has("w") and shape.has_weight else []
+            else:
+                terms = [(1.0, (*w, f"x{a}"))]
+            scaled[a] = terms
+            if terms and (kind == "forward" or self._wants("y") or self._wants("g")):
+                out.append(Statement(f"s{a}", _sum(terms)))
+            if self._has("y") and self._wants("g"):
+                out.append(Statement(f"r{a}", _sum([(1.0, (*w, f"x{a}"))])))
+        if kind == "forward":
+            return out
+        need_w = self._wants("w") and shape.has_weight
+        weighted_c = self._has("w") and shape.has_weight
+        for a, entries in c.by_input().items():
+            pulled = [(float(e.sign), (f"m{e.slot}", f"g{e.c}")) for e in entries]
+            pulled_b = [(float(e.sign), (f"b{e.slot}", f"g{e.c}")) for e in entries]
+            if kind == "backward":
+                if self._wants("x") or need_w:
+                    out.append(Statement(f"q{a}", _sum(pulled)))
+                if self._wants("x"):
+                    out.append(Statement(f"d{a}", _sum([(1.0, (*w, f"q{a}"))])))
+                continue
+            if (self._wants("x") and weighted_c) or (need_w and self._has("x")):
+                out.append(Statement(f"q{a}", _sum(pulled)))
+            if self._has("y") and (self._wants("x") or need_w):
+                out.append(Statement(f"h{a}", _sum(pulled_b)))
+            if self._wants("x"):
+                terms = [(1.0, ("cv", f"q{a}"))] if weighted_c else []
+                terms += [(1.0, (*w, f"h{a}"))] if self._has("y") else []
+                out.append(Statement(f"d{a}", _sum(terms)))
+        if need_w:
+            terms = []
+            for a in range(c.dim_in):
+                if kind == "backward":
+                    terms.append((1.0, (f"x{a}", f"q{a}")))
+                else:
+                    terms += [(1.0, (f"a{a}", f"q{a}"))] if self._has("x") else []
+                    terms += [(1.0, (f"x{a}", f"h{a}"))] if self._has("y") else []
+            out.append(Statement("dwv", _sum(terms)))
+        if self._wants("y"):
+            for slot, entries in c.by_slot().items():
+                terms = [(1.0, (f"p{slot}",))]
+                terms += [
+                    (float(e.sign), (f"s{e.a}", f"g{e.c}")) for e in entries if scaled[e.a]
+                ]
+                out.append(Statement(f"p{slot}", _sum(terms)))
+        return out
+
+    def _accumulate_outputs(self, shape: _Shape, scaled: str, extra: str) -> list[str]:
+        """Lines for ``o_c += sum_a M_ac s_a`` (+ ``B_ac r_a`` in a double backward)."""
+        c, lines = shape.coupling, []
+        if self.spec.kind == "backward" or (
+            self.spec.kind == "double_backward" and not self._wants("g")
+        ):
+            return lines
+        has_scaled = self.spec.kind == "forward" or self._has("x")
+        has_scaled = has_scaled or (self._has("w") and shape.has_weight)
+        for i, entries in c.by_output().items():
+            terms: list[tuple[float, tuple[str, ...]]] = [(1.0, (f"load<L>(o + {i} * MP + u)",))]
+            if has_scaled:
+                terms += [(float(e.sign), (f"m{e.slot}", f"{scaled}{e.a}")) for e in entries]
+            if self._has("y"):
+                terms += [(float(e.sign), (f"b{e.slot}", f"{extra}{e.a}")) for e in entries]
+            if len(terms) > 1:
+                lines += self._print([Statement(f"o{i}", _sum(terms))])
+                lines.append(f"store<L>(o + {i} * MP + u, o{i});")
+        return lines
+
+    # -- uvw: weight matrix between channels ----------------------------------------------------
+
+    def _uvw(self, shape: _Shape) -> list[str]:
+        """Three steps: t = M x on input channels, products with the weight matrix, M^T back."""
+        c, kind, plan = shape.coupling, self.spec.kind, self.plan
+        di, do = c.dim_in, c.dim_out
+        rows = do * plan.padded(shape.mul_in)
+        self.scratch_items = max(self.scratch_items, 4 * rows)
+        row = f"{shape.mul2} * MOUT"
+        lines = [
+            f"    constexpr int MOUT = {shape.mul_out}, MO = padded(MOUT), ROWS = {do} * MP;",
+            "    T *const zx = z, *const zt = z + ROWS, *const zp = z + 2 * ROWS, "
+            "*const zq = z + 3 * ROWS;",
+            "    (void)zx; (void)zt; (void)zp; (void)zq; (void)MO;",
+        ]
+        double = kind == "double_backward"
+        need_zx = kind != "double_backward" or self._has("w")
+        need_zt = double and (self._has("x") or self._has("y"))
+        # t: what multiplies W forward; zx: what multiplies C
+        first: list[str] = [f"const V x{a} = load<L>(x + {a} * MP + u);" for a in range(di)]
+        first += [f"const V a{a} = load<L>(xa + {a} * MP + u);" for a in range(di) if self._has("x")]
+        for i, entries in c.by_output().items():
+            mx = [(float(e.sign), (f"m{e.slot}", f"x{e.a}")) for e in entries]
+            ta = [(float(e.sign), (f"m{e.slot}", f"a{e.a}")) for e in entries]
+            tb = [(float(e.sign), (f"b{e.slot}", f"x{e.a}")) for e in entries]
+            if need_zx:
+                first += self._print([Statement(f"zx{i}", _sum(mx))])
+                first.append(f"store<L>(zx + {i} * MP + u, zx{i});")
+            if need_zt:
+                terms = (ta if self._has("x") else []) + (tb if self._has("y") else [])
+                first += self._print([Statement(f"zt{i}", _sum(terms))])
+                first.append(f"store<L>(zt + {i} * MP + u, zt{i});")
+        lines += self._channels(first)
+        lines += self._channels(self._uvw_matrix(shape, row, need_zx, need_zt), "o_", "MOUT")
+        if kind == "forward":
+            return lines
+        lines += self._uvw_pull(shape, row)
+        last = [f"const V x{a} = load<L>(x + {a} * MP + k);" for a in range(di)]
+        last += [f"const V a{a} = load<L>(xa + {a} * MP + k);" for a in range(di) if self._has("x")]
+        pulled_p = not double or self._has("w")  # gradient reaching M x
+        pulled_q = double and (self._has("x") or self._has("y"))
+        for i in range(do):
+            last += [f"const V p_{i} = load<L>(zp + {i} * MP + k);"] if pulled_p else []
+            last += [f"const V q_{i} = load<L>(zq + {i} * MP + k);"] if pulled_q else []
+        statements = []
+        for a, entries in c.by_input().items():
+            terms = []
+            for e in entries:
+                terms += [(float(e.sign), (f"m{e.slot}", f"p_{e.c}"))] if pulled_p else []
+                terms += [(float(e.sign), (f"b{e.slot}", f"q_{e.c}"))] if self._has("y") else []
+            if self._wants("x"):
+                old = f"load<L>(dx + {a} * MP + k)"
+                statements.append(Statement(f"d{a}", _sum([(1.0, (old,)), *terms])))
+        if self._wants("y"):
+            for slot, entries in c.by_slot().items():
+                terms = [(1.0, (f"p{slot}",))]
+                for e in entries:
+                    terms += [(float(e.sign), (f"x{e.a}", f"p_{e.c}"))] if pulled_p else []
+                    terms += [(float(e.sign), (f"a{e.a}", f"q_{e.c}"))] if self._has("x") else []
+                statements.append(Statement(f"p{slot}", _sum(terms)))
+        last += self._print(statements, [f"p{s}" for s in range(c.num_slots)])
+        if self._wants("x"):
+            last += [f"store<L>(dx + {a} * MP + k, d{a});" for a in range(di)]
+        if self._wants("x") or self._wants("y"):
+            lines += self._channels(last, "k")
+        return lines
+
+    def _uvw_matrix(self, shape: _Shape, row: str, need_zx: bool, need_zt: bool) -> list[str]:
+        """Body over output channels: outputs and weight gradients, both linear in t."""
+        do, kind = shape.coupling.dim_out, self.spec.kind
+        double = kind == "double_backward"
+        wants_out = kind == "forward" or (double and self._wants("g"))
+        wants_w = self._wants("w")
+        lines = [f"V o{i} = load<L>(o + {i} * MO + o_);" for i in range(do)] if wants_out else []
+        if kind != "forward" and wants_w:
+            lines += [f"const V g{i} = load<L>(g + {i} * MO + o_);" for i in range(do)]
+        if not (wants_out or wants_w):
+            return lines
+        lines.append("for (int u = 0; u < MUL; ++u) {")
+        inner = []
+        left = "zt" if double else "zx"
+        if wants_out:
+            if not double or need_zt:
+                inner.append(f"const V wv = load<N>(w + u * {row} + o_);")
+                inner += [f"o{i} += wv * splat({left}[{i} * MP + u]);" for i in range(do)]
+            if double and self._has("w"):
+                inner.append(f"const V cv = load<N>(wc + u * {row} + o_);")
+                inner += [f"o{i} += cv * splat(zx[{i} * MP + u]);" for i in range(do)]
+        if wants_w:
+            terms = (
+                " + ".join(f"g{i} * splat({left}[{i} * MP + u])" for i in range(do))
+                if not double or need_zt
+                else "V{}"
+            )
+            old = f"load<N>(dw + u * {row} + o_) + " if self.shared_weights else ""
+            inner.append(f"store<N>(dw + u * {row} + o_, {old}{terms});")
+        lines += [f"    {line}" for line in inner]
+        lines.append("}")
+        if wants_out:
+            lines += [f"store<L>(o + {i} * MO + o_, o{i});" for i in range(do)]
+        return lines
+
+    def _uvw_pull(self, shape: _Shape, row: str) -> list[str]:
+        """Lines for p = C g and q = W g (backward: p = W g), summed over output channels."""
+        do, double = shape.coupling.dim_out, self.spec.kind == "double_backward"
+        if not (self._wants("x") or self._wants("y")):
+            return []
+        jobs = [("zp", "w")] if not double else []
+        if double:
+            jobs += [("zp", "wc")] if self._has("w") else []
+            jobs += [("zq", "w")] if self._has("x") or self._has("y") else []
+        lines = []
+        for target, matrix in jobs:
+            accumulate = [f"const V wv = load<N>({matrix} + u * {row} + j);"]
+            accumulate += [f"t{i} += wv * load<L>(g + {i} * MO + j);" for i in range(do)]
+            lines.append("    for (int u = 0; u < MP; ++u) {")
+            lines.append("        V " + ", ".join(f"t{i} = {{}}" for i in range(do)) + ";")
+            lines.append("        if (u < MUL) {")
+            lines += [f"        {line}" for line in self._channels(accumulate, "j", "MOUT")]
+            lines.append("        }")
+            lines += [f"        {target}[{i} * MP + u] = lane_sum(t{i});" for i in range(do)]
+            lines.append("    }")
+        return lines
+

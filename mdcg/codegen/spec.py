@@ -1,0 +1,51 @@
+"""Which kernel of a problem: pass, gather and sum or not, operands present, results wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DERIVATIVES", "KINDS", "KernelSpec"]
+
+KINDS = ("forward", "backward", "double_backward")
+
+# Names of the operands of the 4-linear form phi(x, y, w, g) = <g, TP(x, y, w)>.
+DERIVATIVES = ("x", "y", "w", "g")
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One generated kernel.
+
+    Parameters
+    ----------
+    kind : {"forward", "backward", "double_backward"}
+        Value; gradients of ``phi`` with respect to x, y, w; gradients of
+        ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)`` with respect to x, y, w, g.
+    conv : bool
+        True: rows are gathered from senders and summed on receivers. False: one output row per input row.
+    wants : tuple of str
+        Gradients to compute, of ``DERIVATIVES``; empty for forward.
+    given : tuple of str
+        Cotangents present in a double backward: "x" for a, "y" for b, "w" for c.
+    """
+
+    kind: str
+    conv: bool
+    wants: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kernel kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
+        for names in (self.wants, self.given):
+            if tuple(sorted(set(names), key=DERIVATIVES.index)) != names:
+                raise ValueError(f"{names} must be distinct, in the order {', '.join(DERIVATIVES)}")
+
+    def __str__(self) -> str:
+        rows = "conv" if self.conv else "tp"
+        parts = [f"{rows}_{self.kind}"]
+        if self.given:
+            parts.append("given_" + "".join(self.given))
+        if self.wants:
+            parts.append("wants_" + "".join(self.wants))
+        return "_".join(parts)

@@ -1,0 +1,75 @@
+"""Environment variables of mdcg, read when they are needed and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["VARIABLES", "Variable", "cache_root", "compiler", "debug", "jit_disabled"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: name, default shown to users, meaning."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "MDCG_CACHE_DIR",
+        "$XDG_CACHE_HOME/mdcg or ~/.cache/mdcg",
+        "Folder of compiled kernels.",
+    ),
+    Variable(
+        "MDCG_CXX",
+        "$CXX, then c++, g++, clang++",
+        "Host C++ compiler for generated kernels.",
+    ),
+    Variable(
+        "MDCG_DISABLE_JIT",
+        "0",
+        "1: a kernel that is not in the cache is an error instead of being compiled.",
+    ),
+    Variable(
+        "MDCG_DEBUG",
+        "0",
+        "1: log plan and source path of every kernel at INFO.",
+    ),
+)
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def cache_root() -> Path:
+    """Return the folder below which kernels are cached (it need not exist)."""
+    explicit = os.environ.get("MDCG_CACHE_DIR")
+    if explicit:
+        return Path(explicit)
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    if xdg:
+        return Path(xdg) / "mdcg"
+    # expanduser leaves "~" in place where no home is known; such a relative folder must not be made
+    home = os.path.expanduser("~")
+    base = Path(home) / ".cache" if home != "~" else Path("/nonexistent")
+    return base / "mdcg"
+
+
+def compiler() -> str | None:
+    """Return the compiler named by ``MDCG_CXX`` or ``CXX``, or None."""
+    return os.environ.get("MDCG_CXX") or os.environ.get("CXX") or None
+
+
+def debug() -> bool:
+    """Return whether ``MDCG_DEBUG`` is on."""
+    return _flag("MDCG_DEBUG")
+
+
+def jit_disabled() -> bool:
+    """Return whether ``MDCG_DISABLE_JIT`` is on."""
+    return _flag("MDCG_DISABLE_JIT")

@@ -1,0 +1,6 @@
+"""torch operators over the generated kernels, modules, and the einsum reference."""
+
+from .functional import conv, tensor_product
+from .modules import ConvTensorProduct, TensorProduct
+
+__all__ = ["ConvTensorProduct", "TensorProduct", "conv", "tensor_product"]

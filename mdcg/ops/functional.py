@@ -1,0 +1,191 @@
+"""The functions users call: checked arguments in, operator out."""
+
+from __future__ import annotations
+
+import torch
+
+from ..plan import HostPlan
+from ..problem import ConvProblem
+from .registration import conv as conv_operator
+
+__all__ = ["conv", "tensor_product"]
+
+
+def _check_rows(
+    name: str, tensor: torch.Tensor, columns: int, rows: int | None, problem: ConvProblem
+) -> None:
+    expected = f"({'n' if rows is None else rows}, {columns})"
+    if tensor.dim() != 2 or tensor.shape[1] != columns or (rows is not None and tensor.shape[0] != rows):
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, expected {expected} "
+            f"for problem {problem.key()}: was it built for another layer?"
+        )
+    _check_type(name, tensor, problem)
+
+
+def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
+    if tensor.dtype != getattr(torch, problem.dtype):
+        raise TypeError(
+            f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
+            "or use problem.with_dtype()"
+        )
+
+
+def _check_weights(
+    weights: torch.Tensor | None, like: torch.Tensor, rows: int, problem: ConvProblem
+) -> torch.Tensor:
+    if problem.weight_numel == 0:
+        return like.new_empty(0) if weights is None else weights.reshape(-1)
+    if weights is None:
+        raise ValueError(
+            f"weights are missing, expected {problem.weight_numel} per "
+            f"{'problem' if problem.shared_weights else 'edge'}"
+        )
+    if problem.shared_weights:
+        if weights.shape not in ((problem.weight_numel,), (1, problem.weight_numel)):
+            raise ValueError(
+                f"weights has shape {tuple(weights.shape)}, expected ({problem.weight_numel},) "
+                f"for the shared weights of problem {problem.key()}"
+            )
+        _check_type("weights", weights, problem)
+        return weights.reshape(-1)
+    _check_rows("weights", weights, problem.weight_numel, rows, problem)
+    return weights
+
+
+def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> None:
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{name} has shape {tuple(index.shape)} and type {index.dtype}, "
+            "expected (n_edges,) of torch.int32 or torch.int64"
+        )
+    if index.device != node_feats.device:
+        raise ValueError(f"{name} is on {index.device}, node_feats on {node_feats.device}: move one")
+
+
+def conv(
+    problem: ConvProblem,
+    node_feats: torch.Tensor,
+    edge_attrs: torch.Tensor,
+    weights: torch.Tensor | None,
+    sender: torch.Tensor,
+    receiver: torch.Tensor,
+    *,
+    num_receivers: int | None = None,
+    plan: HostPlan | None = None,
+) -> torch.Tensor:
+    r"""Fused Clebsch-Gordan convolution: tensor product on edges, sum on receivers.
+
+    .. math:: out_i = \sum_{e:\,receiver(e)=i} \mathrm{TP}_{w_e}\big(x_{sender(e)},\ y_e\big)
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Irreps, paths, layout and dtype. Kernels are compiled once and cached on disk.
+    node_feats : torch.Tensor, shape (n_nodes, problem.irreps_in1.dim)
+        Node features x of type ``problem.dtype``.
+    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
+        Spherical harmonics y of the edge vectors.
+    weights : torch.Tensor or None
+        Shape (n_edges, problem.weight_numel), or (problem.weight_numel,) where weights are shared, or None
+        where no path has weights. Path order, ``[u][v]`` or ``[u][v][w]`` inside a path.
+    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64
+        Edge e carries a message from ``sender[e]`` to ``receiver[e]``, in any order. MACE: rows 0, 1 of
+        ``edge_index``; NequIP: rows 1, 0.
+    num_receivers : int, optional
+        Rows of the result; default n_nodes.
+    plan : HostPlan, optional
+        Default: chosen for this machine.
+
+    Returns
+    -------
+    torch.Tensor, shape (num_receivers, problem.irreps_out.dim)
+        Summed messages; nodes without incoming edges get zeros. Differentiable any number of times.
+        Equal inputs give bitwise equal results, whatever the number of threads.
+
+    Raises
+    ------
+    ValueError
+        A shape, device or index does not fit the problem.
+    TypeError
+        An operand is not of type ``problem.dtype``.
+    KernelCompileError
+        No host compiler, or it rejected the kernel; the message names the source.
+
+    Notes
+    -----
+    Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is ever stored: memory is
+    that of operands and result, plus one copy of the node rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> problem = ConvProblem.build("4x0e", "0e+1o", "4x0e+4x1o", [(0, 0, 0), (0, 1, 1)])
+    >>> x, y, w = torch.ones(3, 4), torch.ones(2, 4), torch.ones(2, 8)
+    >>> conv(problem, x, y, w, torch.tensor([0, 1]), torch.tensor([2, 2])).shape
+    torch.Size([3, 16])
+    """
+    _check_indices("sender", sender, node_feats)
+    _check_indices("receiver", receiver, node_feats)
+    if sender.shape != receiver.shape or sender.dtype != receiver.dtype:
+        raise ValueError(
+            f"sender is {tuple(sender.shape)} {sender.dtype}, receiver {tuple(receiver.shape)} "
+            f"{receiver.dtype}: expected equal shapes and types"
+        )
+    edges = sender.shape[0]
+    _check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
+    _check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
+    w = _check_weights(weights, node_feats, edges, problem)
+    rows = node_feats.shape[0] if num_receivers is None else num_receivers
+    plan_json = plan.to_json() if plan is not None else ""
+    return conv_operator(
+        node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json
+    )
+
+
+def tensor_product(
+    problem: ConvProblem,
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    *,
+    plan: HostPlan | None = None,
+) -> torch.Tensor:
+    """Tensor product of every row of a batch, without a graph.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    x1 : torch.Tensor, shape (..., problem.irreps_in1.dim)
+    x2 : torch.Tensor, shape (..., problem.irreps_in2.dim)
+        Leading dimensions broadcast against those of ``x1``.
+    weights : torch.Tensor or None
+        Shape (..., problem.weight_numel), or (problem.weight_numel,) where weights are shared.
+    plan : HostPlan, optional
+
+    Returns
+    -------
+    torch.Tensor, shape (..., problem.irreps_out.dim)
+        Differentiable any number of times.
+
+    Raises
+    ------
+    ValueError, TypeError, KernelCompileError
+        As in :func:`conv`.
+    """
+    batch = torch.broadcast_shapes(x1.shape[:-1], x2.shape[:-1])
+    per_row = not problem.shared_weights and problem.weight_numel > 0
+    if per_row and weights is not None:
+        batch = torch.broadcast_shapes(batch, weights.shape[:-1])
+
+    def rows_of(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.expand(*batch, tensor.shape[-1]).reshape(-1, tensor.shape[-1])
+
+    x, y = rows_of(x1), rows_of(x2)
+    _check_rows("x1", x, problem.irreps_in1.dim, None, problem)
+    _check_rows("x2", y, problem.irreps_in2.dim, x.shape[0], problem)
+    w = rows_of(weights) if per_row and weights is not None else weights
+    w = _check_weights(w, x, x.shape[0], problem)
+    plan_json = plan.to_json() if plan is not None else ""
+    out = conv_operator(x, y, w, None, None, x.shape[0], problem.to_json(), plan_json)
+    return out.reshape(*batch, problem.irreps_out.dim)

@@ -1,0 +1,145 @@
+"""Edge orders of a graph, made once and remembered."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import _core
+
+__all__ = ["Graph", "graph_of"]
+
+EDGES_PER_TASK = 256
+
+# Blocks of senders a backward pass is cut into at least, where there are so many senders.
+MIN_BLOCKS = 16
+
+# Shared weights: gradients are summed per block first, so there must not be many.
+MAX_SHARED_BLOCKS = 64
+
+_REMEMBERED = 8
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class Graph:
+    """Orders of one edge list.
+
+    Attributes
+    ----------
+    order, sender, row_ptr, task_ptr : int
+        Addresses of the receiver order (csrc/core/edges.hpp).
+    num_tasks : int
+    """
+
+    def __init__(
+        self,
+        sender: torch.Tensor,
+        receiver: torch.Tensor,
+        num_senders: int,
+        num_receivers: int,
+    ) -> None:
+        self.num_edges = sender.shape[0]
+        self.num_senders = num_senders
+        self.num_receivers = num_receivers
+        self.itemsize = sender.element_size()
+        self._edges = _core.Edges(
+            sender.data_ptr(),
+            receiver.data_ptr(),
+            self.num_edges,
+            self.itemsize,
+            num_senders,
+            num_receivers,
+            EDGES_PER_TASK,
+        )
+        arrays = self._edges.by_receiver()
+        self._arrays: list[Any] = [arrays]
+        self.order, self.sender, self.row_ptr, self.task_ptr = (_address(a) for a in arrays)
+        self.num_tasks = len(arrays[3]) - 1
+        self._blocks: dict[int, Blocks] = {}
+
+    def same(
+        self,
+        sender: torch.Tensor,
+        receiver: torch.Tensor,
+        num_senders: int,
+        num_receivers: int,
+    ) -> bool:
+        """Return whether this graph has exactly these edges (the contents are compared)."""
+        return self._edges.same(
+            sender.data_ptr(),
+            receiver.data_ptr(),
+            sender.shape[0],
+            sender.element_size(),
+            num_senders,
+            num_receivers,
+        )
+
+    def blocks(self, senders_per_block: int, shared_weights: bool) -> Blocks:
+        """Return the block order for the backward passes.
+
+        Its block size depends on the graph and the plan alone, so results do not depend on the threads.
+        """
+        size = max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
+        if shared_weights:
+            size = max(size, -(-self.num_senders // MAX_SHARED_BLOCKS))
+        if size not in self._blocks:
+            self._blocks[size] = Blocks(self._edges, size)
+        return self._blocks[size]
+
+
+class Blocks:
+    """Edges by blocks of senders; addresses of the arrays of ``BlockOrder`` in csrc/core/edges.hpp."""
+
+    def __init__(self, edges: _core.Edges, size: int) -> None:
+        self.size = size
+        arrays = edges.by_block(size)
+        self._arrays = arrays
+        self.order, self.sender, self.receiver, self.block_ptr, self.tiles, self.round_ptr = (
+            _address(a) for a in arrays
+        )
+        self.num_blocks = len(arrays[3]) - 1
+        self.num_rounds = len(arrays[5]) - 1
+
+
+_graphs: OrderedDict[int, Graph] = OrderedDict()
+_lock = threading.Lock()
+
+
+def graph_of(
+    sender: torch.Tensor, receiver: torch.Tensor, num_senders: int, num_receivers: int
+) -> Graph:
+    """Return the orders of an edge list, from memory if one of the last few lists equals it.
+
+    Lists are compared by content, so an index tensor changed in place is never mistaken for the old one.
+
+    Parameters
+    ----------
+    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64, contiguous, CPU
+    num_senders, num_receivers : int
+
+    Raises
+    ------
+    ValueError
+        An index is out of range.
+    """
+    with _lock:
+        candidates = list(reversed(_graphs.values()))
+    for graph in candidates:
+        if graph.same(sender, receiver, num_senders, num_receivers):
+            with _lock:
+                if id(graph) in _graphs:
+                    _graphs.move_to_end(id(graph))
+            return graph
+    graph = Graph(sender, receiver, num_senders, num_receivers)
+    with _lock:
+        _graphs[id(graph)] = graph
+        while len(_graphs) > _REMEMBERED:
+            _graphs.popitem(last=False)
+    return graph

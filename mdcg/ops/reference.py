@@ -1,0 +1,77 @@
+"""The oracle: the definition in plain einsum, slow and sure."""
+
+from __future__ import annotations
+
+import torch
+
+from ..problem import ConvProblem, MulIrrep
+
+__all__ = ["conv_reference", "tensor_product_reference"]
+
+
+def _block(rows: torch.Tensor, block: MulIrrep, layout: str) -> torch.Tensor:
+    """Return a block of feature rows as (n_rows, mul, 2l+1)."""
+    columns = rows[:, block.offset : block.offset + block.dim]
+    if layout == "mul_ir":
+        return columns.reshape(-1, block.mul, block.ir.dim)
+    return columns.reshape(-1, block.ir.dim, block.mul).transpose(1, 2)
+
+
+def tensor_product_reference(
+    problem: ConvProblem, x1: torch.Tensor, x2: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the product of every row by its definition.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Its dtype is ignored: the operands' type is used.
+    x1, x2 : torch.Tensor, shape (n_rows, irreps_in1.dim), (n_rows, irreps_in2.dim)
+    weights : torch.Tensor or None, shape (n_rows, weight_numel) or (weight_numel,)
+
+    Returns
+    -------
+    torch.Tensor, shape (n_rows, irreps_out.dim)
+    """
+    rows = x1.shape[0]
+    out = [x1.new_zeros(rows, block.mul, block.ir.dim) for block in problem.irreps_out]
+    for path, offset in zip(problem.paths, problem.weight_offsets, strict=True):
+        a = _block(x1, problem.irreps_in1[path.i_in1], problem.layout)
+        b = _block(x2, problem.irreps_in2[path.i_in2], "mul_ir")
+        w3j = torch.tensor(problem.w3j(problem.degrees(path)), dtype=x1.dtype, device=x1.device)
+        shape = problem.weight_shape(path)
+        subscripts = "u" if path.mode == "uvu" else "w"
+        if path.has_weight:
+            assert weights is not None
+            size = 1
+            for n in shape:
+                size *= n
+            w = weights.reshape(-1, problem.weight_numel)[:, offset : offset + size]
+            w = w.reshape(-1, *shape).expand(rows, *shape)
+            indices = "zuv" if path.mode == "uvu" else "zuvw"
+            term = torch.einsum(f"{indices},abc,zua,zvb->z{subscripts}c", w, w3j, a, b)
+        else:
+            term = torch.einsum("abc,zua,zvb->zuc", w3j, a, b)
+        out[path.i_out] = out[path.i_out] + path.path_weight * term
+    if not out:
+        return x1.new_zeros(rows, 0)
+    if problem.layout == "ir_mul":
+        out = [block.transpose(1, 2) for block in out]
+    return torch.cat([block.reshape(rows, -1) for block in out], dim=1)
+
+
+def conv_reference(
+    problem: ConvProblem,
+    node_feats: torch.Tensor,
+    edge_attrs: torch.Tensor,
+    weights: torch.Tensor | None,
+    sender: torch.Tensor,
+    receiver: torch.Tensor,
+    *,
+    num_receivers: int | None = None,
+) -> torch.Tensor:
+    """Return the summed messages by definition; parameters as in :func:`mdcg.ops.conv`."""
+    rows = node_feats.shape[0] if num_receivers is None else num_receivers
+    messages = tensor_product_reference(problem, node_feats[sender.long()], edge_attrs, weights)
+    out = messages.new_zeros(rows, messages.shape[1])
+    return out.index_add(0, receiver.long(), messages)

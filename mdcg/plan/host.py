@@ -1,0 +1,124 @@
+"""How a problem runs on a CPU: vector width, padding, blocking."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from ..problem import ConvProblem
+
+__all__ = ["HostDevice", "HostPlan", "plan_host"]
+
+ITEMSIZE = {"float32": 4, "float64": 8}
+
+# Compiler target and vector bytes of each level, best first.
+LEVELS: dict[str, tuple[str, int]] = {
+    "x86-64-v4": ("-march=x86-64-v4", 64),
+    "x86-64-v3": ("-march=x86-64-v3", 32),
+    "x86-64-v2": ("-march=x86-64-v2", 16),
+    "aarch64": ("-march=armv8-a", 16),
+    "generic": ("", 16),
+}
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """What a plan needs to know of a CPU.
+
+    Parameters
+    ----------
+    level : str
+        Instruction set level, a key of ``LEVELS``.
+    l2_bytes : int
+        Level-2 cache per core.
+    """
+
+    level: str = "generic"
+    l2_bytes: int = 512 * 1024
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector register."""
+        return LEVELS[self.level][1]
+
+    @property
+    def march(self) -> str:
+        """Compiler option that selects the instruction set; may be empty."""
+        return LEVELS[self.level][0]
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """Choices of the C++ emitter; printable, and can be given by hand.
+
+    Parameters
+    ----------
+    level : str
+        Instruction set level the kernel is compiled for.
+    lanes : int
+        Channels per vector, a power of two.
+    senders_per_block : int
+        Senders whose features and gradients a task keeps in cache during the backward passes.
+    edges_per_task : int
+        Edges a forward task takes at least, whole receivers at a time.
+    streaming_stores : bool
+        Write weight gradients past the cache where alignment allows it.
+    """
+
+    level: str
+    lanes: int
+    senders_per_block: int
+    edges_per_task: int = 256
+    streaming_stores: bool = True
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"plan level is {self.level!r}, expected one of {', '.join(LEVELS)}")
+        if self.lanes < 1 or self.lanes & (self.lanes - 1):
+            raise ValueError(f"plan has {self.lanes} lanes, expected a power of two")
+        if self.senders_per_block < 1 or self.edges_per_task < 1:
+            raise ValueError("plan blocks must hold at least one sender and one edge")
+
+    def padded(self, mul: int) -> int:
+        """Return a multiplicity rounded up to whole vectors."""
+        return -(-mul // self.lanes) * self.lanes
+
+    def with_changes(self, **changes: object) -> HostPlan:
+        """Return a copy with some fields replaced."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def to_json(self) -> str:
+        """Return canonical JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> HostPlan:
+        """Rebuild from :meth:`to_json`."""
+        return cls(**json.loads(text))
+
+    def __str__(self) -> str:
+        return (
+            f"HostPlan {self.level}: {self.lanes} lanes, {self.senders_per_block} senders per block, "
+            f"{self.edges_per_task} edges per task, streaming stores {self.streaming_stores}"
+        )
+
+
+def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
+    """Choose a plan: widest vectors the multiplicities fill, blocks that fit half the L2 cache.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    device : HostDevice
+    """
+    itemsize = ITEMSIZE[problem.dtype]
+    widest = device.vector_bytes // itemsize
+    muls = [b.mul for irreps in (problem.irreps_in1, problem.irreps_out) for b in irreps if b.mul]
+    lanes = widest
+    # A vector that would stay more than half empty for every block wastes its width.
+    while lanes > 4 and max(muls, default=1) <= lanes // 2:
+        lanes //= 2
+    row_bytes = max(1, sum((2 * b.ir.l + 1) * -(-b.mul // lanes) * lanes for b in problem.irreps_in1))
+    row_bytes *= itemsize
+    senders = max(4, min(64, device.l2_bytes // 4 // (2 * row_bytes)))
+    return HostPlan(level=device.level, lanes=lanes, senders_per_block=senders)
