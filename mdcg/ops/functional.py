@@ -6,7 +6,7 @@ import torch
 
 from ..plan import HostPlan
 from ..problem import ConvProblem
-from .registration import conv as conv_operator
+from .autograd import conv as conv_operator
 
 __all__ = ["conv", "tensor_product"]
 

@@ -1,0 +1,169 @@
+"""The torch operators: value, gradients, gradients of gradients.
+
+Operators carry the problem as canonical JSON: they have no state, and a compiled or exported program finds its
+kernels in any process. How they differentiate is in :mod:`mdcg.ops.autograd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..codegen.spec import DERIVATIVES
+from .graph import Graph, graph_of
+from .host import host_kernels
+
+__all__ = ["conv", "conv_backward", "conv_double_backward"]
+
+Tensor = torch.Tensor
+Tensors3 = tuple[Tensor, Tensor, Tensor]
+Tensors4 = tuple[Tensor, Tensor, Tensor, Tensor]
+
+_INDEX = "Tensor? sender, Tensor? receiver, SymInt num_receivers, str problem, str plan"
+
+
+def _graph(
+    x: Tensor, sender: Tensor | None, receiver: Tensor | None, num_receivers: int
+) -> Graph | None:
+    if sender is None or receiver is None:
+        return None
+    return graph_of(sender.contiguous(), receiver.contiguous(), x.shape[0], num_receivers)
+
+
+def _named(flags: Iterable[bool], names: Iterable[str] = DERIVATIVES) -> tuple[str, ...]:
+    return tuple(name for name, flag in zip(names, flags, strict=False) if flag)
+
+
+def _skipped(like: Tensor) -> Tensor:
+    return like.new_empty(0)
+
+
+@torch.library.custom_op(
+    "mdcg::conv",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor",
+)
+def conv(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+) -> Tensor:
+    """Tensor product of every row, or of every edge summed on receivers."""
+    graph = _graph(x, sender, receiver, num_receivers)
+    return host_kernels(problem, plan).forward(x.contiguous(), y.contiguous(), w.contiguous(), graph)
+
+
+@torch.library.custom_op(
+    "mdcg::conv_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) -> (Tensor, Tensor, Tensor)",
+)
+def conv_backward(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    g: Tensor,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+    wants: list[bool],
+) -> Tensors3:
+    """Gradients of ``<g, conv(x, y, w)>`` with respect to x, y, w; those not wanted are empty."""
+    names = _named(wants)
+    found: dict[str, Tensor] = {}
+    if names:
+        found = host_kernels(problem, plan).backward(
+            x.contiguous(),
+            y.contiguous(),
+            w.contiguous(),
+            g.contiguous(),
+            _graph(x, sender, receiver, num_receivers),
+            names,
+        )
+    return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
+
+
+@torch.library.custom_op(
+    "mdcg::conv_double_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? a, Tensor? b, Tensor? c, {_INDEX}, "
+    "bool[] wants) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def conv_double_backward(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    g: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    c: Tensor | None,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+    wants: list[bool],
+) -> Tensors4:
+    """Gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` with respect to x, y, w, g."""
+    names = _named(wants)
+    cotangents = {
+        name: t.contiguous() for name, t in zip(DERIVATIVES, (a, b, c), strict=False) if t is not None
+    }
+    operands = {
+        name: t.contiguous() for name, t in zip(DERIVATIVES, (x, y, w, g), strict=True)
+    }
+    # a gradient exists only if another operand has a cotangent: phi(a, y, w, g) is constant in x
+    possible = tuple(n for n in names if any(other != n for other in cotangents))
+    found: dict[str, Tensor] = {}
+    if possible:
+        graph = _graph(x, sender, receiver, num_receivers)
+        found = host_kernels(problem, plan).double_backward(operands, cotangents, graph, possible)
+    for name in names:
+        if name not in found:
+            found[name] = torch.zeros_like(operands[name])
+    return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES)  # type: ignore[return-value]
+
+
+@conv.register_fake
+def _conv_fake(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+) -> Tensor:
+    rows = x.shape[0] if sender is None else num_receivers
+    return x.new_empty(rows, host_kernels(problem, plan).problem.irreps_out.dim)
+
+
+@conv_backward.register_fake
+def _conv_backward_fake(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> Tensors3:
+    wants = rest[-1]
+    return tuple(  # type: ignore[return-value]
+        torch.empty_like(t, memory_format=torch.contiguous_format) if want else _skipped(x)
+        for t, want in zip((x, y, w), wants, strict=True)
+    )
+
+
+@conv_double_backward.register_fake
+def _conv_double_backward_fake(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> Tensors4:
+    wants = rest[-1]
+    return tuple(  # type: ignore[return-value]
+        torch.empty_like(t, memory_format=torch.contiguous_format) if want else _skipped(x)
+        for t, want in zip((x, y, w, g), wants, strict=True)
+    )
