@@ -39,11 +39,13 @@ ReceiverOrder order_by_receiver(const EdgeList<Index>& edges, std::int64_t edges
     out.order.resize(n);
     out.sender.resize(n);
     out.row_ptr.assign(static_cast<std::size_t>(edges.num_receivers) + 1, 0);
-    for (std::size_t e = 0; e < n; ++e) ++out.row_ptr[static_cast<std::size_t>(edges.receiver[e]) + 1];
+    for (std::size_t e = 0; e < n; ++e)
+        ++out.row_ptr[static_cast<std::size_t>(edges.receiver[e]) + 1];
     accumulate(out.row_ptr);
     std::vector<std::int64_t> next(out.row_ptr.begin(), out.row_ptr.end() - 1);
     for (std::size_t e = 0; e < n; ++e) {
-        const auto at = static_cast<std::size_t>(next[static_cast<std::size_t>(edges.receiver[e])]++);
+        const auto at =
+            static_cast<std::size_t>(next[static_cast<std::size_t>(edges.receiver[e])]++);
         out.order[at] = static_cast<std::int32_t>(e);
         out.sender[at] = static_cast<std::int32_t>(edges.sender[e]);
     }
@@ -73,7 +75,8 @@ BlockOrder order_by_block(const EdgeList<Index>& edges, const ReceiverOrder& by_
     out.sender.resize(n);
     out.receiver.resize(n);
     out.block_ptr.assign(static_cast<std::size_t>(num_blocks) + 1, 0);
-    for (const std::int32_t s : by_receiver.sender) ++out.block_ptr[static_cast<std::size_t>(s / block_size) + 1];
+    for (const std::int32_t s : by_receiver.sender)
+        ++out.block_ptr[static_cast<std::size_t>(s / block_size) + 1];
     accumulate(out.block_ptr);
     std::vector<std::int64_t> next(out.block_ptr.begin(), out.block_ptr.end() - 1);
     for (std::size_t i = 0; i < n; ++i) {
@@ -94,7 +97,8 @@ BlockOrder order_by_block(const EdgeList<Index>& edges, const ReceiverOrder& by_
         while (e < stop) {
             const std::int64_t row_block = out.receiver[static_cast<std::size_t>(e)] / block_size;
             const std::int64_t begin = e;
-            while (e < stop && out.receiver[static_cast<std::size_t>(e)] / block_size == row_block) ++e;
+            while (e < stop && out.receiver[static_cast<std::size_t>(e)] / block_size == row_block)
+                ++e;
             tiles.push_back({(row_block - block + num_rounds) % num_rounds, begin, e});
         }
     }
@@ -112,7 +116,9 @@ BlockOrder order_by_block(const EdgeList<Index>& edges, const ReceiverOrder& by_
 
 template ReceiverOrder order_by_receiver(const EdgeList<std::int32_t>&, std::int64_t);
 template ReceiverOrder order_by_receiver(const EdgeList<std::int64_t>&, std::int64_t);
-template BlockOrder order_by_block(const EdgeList<std::int32_t>&, const ReceiverOrder&, std::int64_t);
-template BlockOrder order_by_block(const EdgeList<std::int64_t>&, const ReceiverOrder&, std::int64_t);
+template BlockOrder order_by_block(const EdgeList<std::int32_t>&, const ReceiverOrder&,
+                                   std::int64_t);
+template BlockOrder order_by_block(const EdgeList<std::int64_t>&, const ReceiverOrder&,
+                                   std::int64_t);
 
 }  // namespace mdcg

@@ -6,7 +6,8 @@
 
 namespace mdcg {
 
-// arg: the values listed in the kernel's header comment; scratch: private to the thread, 64-byte aligned.
+// arg: the values listed in the kernel's header comment; scratch: private to the thread, 64-byte
+// aligned.
 using HostKernel = void (*)(const std::int64_t* arg, std::int64_t task, char* scratch);
 
 // Tasks 0 .. num_tasks-1 in any order.

@@ -39,12 +39,16 @@ class Edges {
 public:
     Edges(std::uintptr_t sender, std::uintptr_t receiver, std::int64_t num_edges, int itemsize,
           std::int64_t num_senders, std::int64_t num_receivers, std::int64_t edges_per_task)
-        : itemsize_(itemsize), num_edges_(num_edges), num_senders_(num_senders), num_receivers_(num_receivers) {
+        : itemsize_(itemsize),
+          num_edges_(num_edges),
+          num_senders_(num_senders),
+          num_receivers_(num_receivers) {
         const auto bytes = static_cast<std::size_t>(num_edges) * static_cast<std::size_t>(itemsize);
         sender_.assign(address<char>(sender), address<char>(sender) + bytes);
         receiver_.assign(address<char>(receiver), address<char>(receiver) + bytes);
-        by_receiver_ = itemsize == 4 ? mdcg::order_by_receiver(list<std::int32_t>(), edges_per_task)
-                                     : mdcg::order_by_receiver(list<std::int64_t>(), edges_per_task);
+        by_receiver_ = itemsize == 4
+                           ? mdcg::order_by_receiver(list<std::int32_t>(), edges_per_task)
+                           : mdcg::order_by_receiver(list<std::int64_t>(), edges_per_task);
     }
 
     bool same(std::uintptr_t sender, std::uintptr_t receiver, std::int64_t num_edges, int itemsize,
@@ -58,15 +62,17 @@ public:
     const mdcg::ReceiverOrder& by_receiver() const { return by_receiver_; }
 
     mdcg::BlockOrder by_block(std::int64_t block_size) const {
-        return itemsize_ == 4 ? mdcg::order_by_block(list<std::int32_t>(), by_receiver_, block_size)
-                              : mdcg::order_by_block(list<std::int64_t>(), by_receiver_, block_size);
+        return itemsize_ == 4
+                   ? mdcg::order_by_block(list<std::int32_t>(), by_receiver_, block_size)
+                   : mdcg::order_by_block(list<std::int64_t>(), by_receiver_, block_size);
     }
 
 private:
     template <typename Index>
     mdcg::EdgeList<Index> list() const {
         return {reinterpret_cast<const Index*>(sender_.data()),
-                reinterpret_cast<const Index*>(receiver_.data()), num_edges_, num_senders_, num_receivers_};
+                reinterpret_cast<const Index*>(receiver_.data()), num_edges_, num_senders_,
+                num_receivers_};
     }
 
     int itemsize_;
@@ -100,7 +106,8 @@ PYBIND11_MODULE(_core, m) {
              [](const Edges& self) {
                  mdcg::ReceiverOrder o = self.by_receiver();
                  return py::make_tuple(to_array(std::move(o.order)), to_array(std::move(o.sender)),
-                                       to_array(std::move(o.row_ptr)), to_array(std::move(o.task_ptr)));
+                                       to_array(std::move(o.row_ptr)),
+                                       to_array(std::move(o.task_ptr)));
              })
         .def(
             "by_block",
@@ -110,9 +117,10 @@ PYBIND11_MODULE(_core, m) {
                     py::gil_scoped_release release;
                     o = self.by_block(block_size);
                 }
-                return py::make_tuple(to_array(std::move(o.order)), to_array(std::move(o.sender)),
-                                      to_array(std::move(o.receiver)), to_array(std::move(o.block_ptr)),
-                                      to_array(std::move(o.tiles)), to_array(std::move(o.round_ptr)));
+                return py::make_tuple(
+                    to_array(std::move(o.order)), to_array(std::move(o.sender)),
+                    to_array(std::move(o.receiver)), to_array(std::move(o.block_ptr)),
+                    to_array(std::move(o.tiles)), to_array(std::move(o.round_ptr)));
             },
             py::arg("block_size"));
 
@@ -130,8 +138,8 @@ PYBIND11_MODULE(_core, m) {
         [](std::uintptr_t function, const std::vector<std::int64_t>& arg, std::uintptr_t round_ptr,
            std::int64_t num_rounds, int num_threads, std::size_t scratch_bytes) {
             py::gil_scoped_release release;
-            mdcg::launch_rounds(kernel(function), arg.data(), address<std::int64_t>(round_ptr), num_rounds,
-                                num_threads, scratch_bytes);
+            mdcg::launch_rounds(kernel(function), arg.data(), address<std::int64_t>(round_ptr),
+                                num_rounds, num_threads, scratch_bytes);
         },
         py::arg("function"), py::arg("arg"), py::arg("round_ptr"), py::arg("num_rounds"),
         py::arg("num_threads"), py::arg("scratch_bytes"));

@@ -1,7 +1,7 @@
 """Sums of products as an expression graph: folding, shared subexpressions, and printing as C.
 
-One layer serves every target. A graph holds hash-consed sums ``sum_i k_i * f_i1 * f_i2 ...`` of named
-symbols; printing turns them into statements a compiler contracts into fused multiply-adds.
+One layer serves every target. A graph holds hash-consed sums ``sum_i k_i * f_i1 * f_i2 ...`` of
+named symbols; printing turns them into statements a compiler contracts into fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def print_statements(
 ) -> list[str]:
     """Print statements in the C family of languages.
 
-    A right-hand side that already has a name is replaced by that name, so equal sums are evaluated once.
+    A right-hand side that already has a name is replaced by that name, so equal sums are evaluated
+    once.
 
     Parameters
     ----------

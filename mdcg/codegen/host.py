@@ -1,8 +1,8 @@
 """C++ source of one kernel: path functions, then entry points that walk edges.
 
-Every entry has the signature ``void entry(const int64_t* arg, int64_t task, char* scratch)``; the meaning of
-``arg`` is listed in :class:`HostKernel`. Rows of node features and outputs are *packed* inside: component-major,
-multiplicities padded to whole vectors.
+Every entry has the signature ``void entry(const int64_t* arg, int64_t task, char* scratch)``; the
+meaning of ``arg`` is listed in :class:`HostKernel`. Rows of node features and outputs are *packed*
+inside: component-major, multiplicities padded to whole vectors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class HostKernel:
     source : str
         C++17 for gcc or clang, no includes beyond the C library and intrinsics.
     arguments : tuple of str
-        Names of the 64-bit values of ``arg``, in order: addresses, or sizes for names starting with ``n_``.
+        Names of the 64-bit values of ``arg``, in order: addresses, or sizes for names starting with
+        ``n_``.
     scratch_bytes : int
         Per thread, 64-byte aligned.
     packed_in1, packed_out : int
@@ -61,16 +62,17 @@ def packed_row(irreps: Irreps, plan: HostPlan) -> tuple[int, tuple[int, ...]]:
     return total, tuple(offsets)
 
 
-def _row_function(name: str, step: str, irreps: Irreps, problem: ConvProblem, plan: HostPlan) -> str:
+def _row_function(
+    name: str, step: str, irreps: Irreps, problem: ConvProblem, plan: HostPlan
+) -> str:
     _, offsets = packed_row(irreps, plan)
     lines = [f"static void {name}(const T* __restrict src, T* __restrict dst) {{"]
     for block, offset in zip(irreps, offsets, strict=True):
         if block.mul:
             plain, packed = block.offset, offset
             source, target = (plain, packed) if step == "pack" else (packed, plain)
-            lines.append(
-                f"    {step}_{problem.layout}<{block.mul}, {block.ir.dim}>(src + {source}, dst + {target});"
-            )
+            function = f"{step}_{problem.layout}<{block.mul}, {block.ir.dim}>"
+            lines.append(f"    {function}(src + {source}, dst + {target});")
     return "\n".join([*lines, "}"])
 
 
@@ -85,7 +87,9 @@ def _slot_function(lowered: LoweredProblem) -> str:
             Statement(f"m{i}", Sum.of((value, (f"y{b}",)) for b, value in form.terms))
             for i, form in enumerate(group.forms)
         ]
-        lines += [f"        {t}" for t in print_statements(statements, literal=literal, declare="V")]
+        lines += [
+            f"        {t}" for t in print_statements(statements, literal=literal, declare="V")
+        ]
         lines += [
             f"        *(V*)(m + {group.first + i} * L) = m{i};" for i in range(len(group.forms))
         ]
@@ -157,7 +161,9 @@ def _declarations(arguments: Iterable[str]) -> list[str]:
         elif name in ("row_ptr", "task_ptr"):
             lines.append(f"    const int64_t* const {name} = (const int64_t*)arg[{i}];")
         elif name in integers:
-            lines.append(f"    const {integers[name]}* const {name} = (const {integers[name]}*)arg[{i}];")
+            lines.append(
+                f"    const {integers[name]}* const {name} = (const {integers[name]}*)arg[{i}];"
+            )
         else:
             lines.append(f"    T* const {name}_base = (T*)arg[{i}];")
     return lines
@@ -209,7 +215,7 @@ def _entry(
         scratch.take("p", max(1, lowered.num_slots) * plan.lanes, "V")
     scratch.take("z", max(1, uvw_items))
 
-    edge = {name: "nullptr" for name in ("x", "xa", "w", "wc", "g", "mb", "o", "dx", "dw", "p")}
+    edge = dict.fromkeys(("x", "xa", "w", "wc", "g", "mb", "o", "dx", "dw", "p"), "nullptr")
     edge["m"], edge["z"] = "m + k", "z"
     edge["w"] = f"w_base + id[k] * {weight_stride}"
     if given_y:
@@ -265,7 +271,8 @@ def _entry(
             f"zero<{out_items}>(acc);",
         ]
         begin, end = "row_ptr[row]", "row_ptr[last_row]"
-        finish = f"{{ unpack_out(acc, out_base + row * {problem.irreps_out.dim}); zero<{out_items}>(acc); ++row; }}"
+        target = f"out_base + row * {problem.irreps_out.dim}"
+        finish = f"{{ unpack_out(acc, {target}); zero<{out_items}>(acc); ++row; }}"
         before.append(f"while (e + k >= row_ptr[row + 1]) {finish}")
         tail.append(f"while (row < last_row) {finish}")
     elif spec.kind == "backward":
@@ -274,14 +281,11 @@ def _entry(
             "const int64_t last_row = first_row + n_block < n_rows ? first_row + n_block : n_rows;"
         )
         if "x" in spec.wants:
-            head.append(
-                f"for (int64_t r = first_row; r < last_row; ++r) zero<{in_items}>(dx_base + r * {in_items});"
-            )
+            each_row = "for (int64_t r = first_row; r < last_row; ++r) "
+            head.append(f"{each_row}zero<{in_items}>(dx_base + r * {in_items});")
             edge["dx"] = f"dx_base + (int64_t)sender[e + k] * {in_items}"
-            tail.append(
-                "for (int64_t r = first_row; r < last_row; ++r) "
-                f"unpack_in1(dx_base + r * {in_items}, dx_rows_base + r * {problem.irreps_in1.dim});"
-            )
+            target = f"dx_rows_base + r * {problem.irreps_in1.dim}"
+            tail.append(f"{each_row}unpack_in1(dx_base + r * {in_items}, {target});")
     if "w" in spec.wants and not problem.shared_weights and plan.streaming_stores:
         tail.append("stream_fence();")
     names = ["x", "xa", "w", "wc", "g", "m", "mb", "o", "dx", "dw", "p", "z"]
@@ -352,7 +356,7 @@ def _row_local(
 
 
 def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
-    """Row functions, and entries for whole matrices, 64 rows a task: arg = n_rows, source, target."""
+    """Row functions, and entries for whole matrices: arg = n_rows, source, target."""
     texts = []
     for name, irreps in (("in1", problem.irreps_in1), ("out", problem.irreps_out)):
         items, _ = packed_row(irreps, plan)
@@ -364,7 +368,8 @@ def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
                 f"    const int64_t end = (task + 1) * {ROWS_PER_TASK} < arg[0] "
                 f"? (task + 1) * {ROWS_PER_TASK} : arg[0];\n"
                 f"    for (int64_t r = task * {ROWS_PER_TASK}; r < end; ++r)\n"
-                f"        {step}_{name}((const T*)arg[1] + r * {source}, (T*)arg[2] + r * {target});\n"
+                f"        {step}_{name}((const T*)arg[1] + r * {source}, "
+                f"(T*)arg[2] + r * {target});\n"
                 "}"
             )
     return texts

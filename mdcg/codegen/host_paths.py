@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..plan import HostPlan
 from ..problem import ConvProblem
-from .expression import Statement, Sum, print_statements
+from .expression import Statement, Sum, Term, print_statements
 from .lowering import Coupling, LoweredPath
 from .spec import KernelSpec
 
@@ -160,7 +160,7 @@ class PathFunctions:
         return "\n".join([*lines, "}"])
 
     def _channels(self, body: list[str], index: str = "u", bound: str = "MUL") -> list[str]:
-        """Wrap a body in the loop over whole vectors plus the partial one; N lanes are valid in it."""
+        """Wrap a body in the loop over whole vectors and the partial one; N lanes are valid."""
         return [
             f"    auto body_{index} = [&](auto n, int {index}) __attribute__((always_inline)) {{",
             "        constexpr int N = decltype(n)::value;",
@@ -200,7 +200,8 @@ class PathFunctions:
         if self._wants("w") and shape.has_weight:
             target = f"dw + u * {stride}"
             if self.shared_weights:
-                lines.append(f"store_strided<N, {stride}>({target}, load_strided<N, {stride}>({target}) + dwv);")
+                old = f"load_strided<N, {stride}>({target})"
+                lines.append(f"store_strided<N, {stride}>({target}, {old} + dwv);")
             elif shape.streaming:
                 lines.append(f"stream({target}, dwv);")
             else:
@@ -212,10 +213,10 @@ class PathFunctions:
         c, kind = shape.coupling, self.spec.kind
         w = ("wv",) if shape.has_weight else ()
         out: list[Statement] = []
-        scaled: dict[int, list[tuple[float, tuple[str, ...]]]] = {}
+        scaled: dict[int, list[Term]] = {}
         for a in range(c.dim_in):
             if kind == "double_backward":
-                terms: list[tuple[float, tuple[str, ...]]] = []
+                terms: list[Term] = []
                 terms += [(1.0, (*w, f"a{a}"))] if self._has("x") else []
                 terms += [(1.0, ("cv", f"x{a}"))] if self._has("w") and shape.has_weight else []
             else:
@@ -258,15 +259,14 @@ class PathFunctions:
         if self._wants("y"):
             for slot, entries in c.by_slot().items():
                 terms = [(1.0, (f"p{slot}",))]
-                terms += [
-                    (float(e.sign), (f"s{e.a}", f"g{e.c}")) for e in entries if scaled[e.a]
-                ]
+                terms += [(float(e.sign), (f"s{e.a}", f"g{e.c}")) for e in entries if scaled[e.a]]
                 out.append(Statement(f"p{slot}", _sum(terms)))
         return out
 
     def _accumulate_outputs(self, shape: _Shape, scaled: str, extra: str) -> list[str]:
         """Lines for ``o_c += sum_a M_ac s_a`` (+ ``B_ac r_a`` in a double backward)."""
-        c, lines = shape.coupling, []
+        c = shape.coupling
+        lines: list[str] = []
         if self.spec.kind == "backward" or (
             self.spec.kind == "double_backward" and not self._wants("g")
         ):
@@ -274,7 +274,7 @@ class PathFunctions:
         has_scaled = self.spec.kind == "forward" or self._has("x")
         has_scaled = has_scaled or (self._has("w") and shape.has_weight)
         for i, entries in c.by_output().items():
-            terms: list[tuple[float, tuple[str, ...]]] = [(1.0, (f"load<L>(o + {i} * MP + u)",))]
+            terms: list[Term] = [(1.0, (f"load<L>(o + {i} * MP + u)",))]
             if has_scaled:
                 terms += [(float(e.sign), (f"m{e.slot}", f"{scaled}{e.a}")) for e in entries]
             if self._has("y"):
@@ -304,7 +304,9 @@ class PathFunctions:
         need_zt = double and (self._has("x") or self._has("y"))
         # t: what multiplies W forward; zx: what multiplies C
         first: list[str] = [f"const V x{a} = load<L>(x + {a} * MP + u);" for a in range(di)]
-        first += [f"const V a{a} = load<L>(xa + {a} * MP + u);" for a in range(di) if self._has("x")]
+        first += [
+            f"const V a{a} = load<L>(xa + {a} * MP + u);" for a in range(di) if self._has("x")
+        ]
         for i, entries in c.by_output().items():
             mx = [(float(e.sign), (f"m{e.slot}", f"x{e.a}")) for e in entries]
             ta = [(float(e.sign), (f"m{e.slot}", f"a{e.a}")) for e in entries]
@@ -328,7 +330,8 @@ class PathFunctions:
         for i in range(do):
             last += [f"const V p_{i} = load<L>(zp + {i} * MP + k);"] if pulled_p else []
             last += [f"const V q_{i} = load<L>(zq + {i} * MP + k);"] if pulled_q else []
-        statements = []
+        statements: list[Statement] = []
+        terms: list[Term]
         for a, entries in c.by_input().items():
             terms = []
             for e in entries:
@@ -388,14 +391,14 @@ class PathFunctions:
 
     def _uvw_pull(self, shape: _Shape, row: str) -> list[str]:
         """Lines for p = C g and q = W g (backward: p = W g), summed over output channels."""
+        lines: list[str] = []
         do, double = shape.coupling.dim_out, self.spec.kind == "double_backward"
         if not (self._wants("x") or self._wants("y")):
-            return []
+            return lines
         jobs = [("zp", "w")] if not double else []
         if double:
             jobs += [("zp", "wc")] if self._has("w") else []
             jobs += [("zq", "w")] if self._has("x") or self._has("y") else []
-        lines = []
         for target, matrix in jobs:
             accumulate = [f"const V wv = load<N>({matrix} + u * {row} + j);"]
             accumulate += [f"t{i} += wv * load<L>(g + {i} * MO + j);" for i in range(do)]
@@ -407,4 +410,3 @@ class PathFunctions:
             lines += [f"        {target}[{i} * MP + u] = lane_sum(t{i});" for i in range(do)]
             lines.append("    }")
         return lines
-

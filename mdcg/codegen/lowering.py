@@ -1,8 +1,9 @@
 """From a problem to the sums a kernel evaluates, independent of the target.
 
 For fixed edge attributes a path is a sparse matrix between input and output components,
-``out_c += w sum_a M_ac x_a`` with ``M_ac = path_weight * sum_b w3j_abc y_b``. The entries of ``M`` (*slots*)
-do not depend on the channel, so each is evaluated once per edge; equal ones (up to sign) are shared.
+``out_c += w sum_a M_ac x_a`` with ``M_ac = path_weight * sum_b w3j_abc y_b``. The entries of ``M``
+(*slots*) do not depend on the channel, so each is evaluated once per edge; equal ones (up to sign)
+are shared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-// Vector type V of L lanes of T, partial loads and stores, reductions. L and T are set above this text.
+// Vector type V of L lanes of T, partial loads and stores, reductions. L and T are set above this
+// text.
 #include <stdint.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -21,19 +22,23 @@ constexpr int padded(int n) { return (n + L - 1) / L * L; }
 #if defined(__AVX512VL__)
 #if MDCG_VECTOR_BYTES == 64 && MDCG_ITEM_BYTES == 4
 #define MDCG_MASK_LOAD(mask, p) (V) _mm512_maskz_loadu_ps((__mmask16)(mask), (const float*)(p))
-#define MDCG_MASK_STORE(mask, p, v) _mm512_mask_storeu_ps((float*)(p), (__mmask16)(mask), (__m512)(v))
+#define MDCG_MASK_STORE(mask, p, v) \
+    _mm512_mask_storeu_ps((float*)(p), (__mmask16)(mask), (__m512)(v))
 #elif MDCG_VECTOR_BYTES == 32 && MDCG_ITEM_BYTES == 4
 #define MDCG_MASK_LOAD(mask, p) (V) _mm256_maskz_loadu_ps((__mmask8)(mask), (const float*)(p))
-#define MDCG_MASK_STORE(mask, p, v) _mm256_mask_storeu_ps((float*)(p), (__mmask8)(mask), (__m256)(v))
+#define MDCG_MASK_STORE(mask, p, v) \
+    _mm256_mask_storeu_ps((float*)(p), (__mmask8)(mask), (__m256)(v))
 #elif MDCG_VECTOR_BYTES == 16 && MDCG_ITEM_BYTES == 4
 #define MDCG_MASK_LOAD(mask, p) (V) _mm_maskz_loadu_ps((__mmask8)(mask), (const float*)(p))
 #define MDCG_MASK_STORE(mask, p, v) _mm_mask_storeu_ps((float*)(p), (__mmask8)(mask), (__m128)(v))
 #elif MDCG_VECTOR_BYTES == 64 && MDCG_ITEM_BYTES == 8
 #define MDCG_MASK_LOAD(mask, p) (V) _mm512_maskz_loadu_pd((__mmask8)(mask), (const double*)(p))
-#define MDCG_MASK_STORE(mask, p, v) _mm512_mask_storeu_pd((double*)(p), (__mmask8)(mask), (__m512d)(v))
+#define MDCG_MASK_STORE(mask, p, v) \
+    _mm512_mask_storeu_pd((double*)(p), (__mmask8)(mask), (__m512d)(v))
 #elif MDCG_VECTOR_BYTES == 32 && MDCG_ITEM_BYTES == 8
 #define MDCG_MASK_LOAD(mask, p) (V) _mm256_maskz_loadu_pd((__mmask8)(mask), (const double*)(p))
-#define MDCG_MASK_STORE(mask, p, v) _mm256_mask_storeu_pd((double*)(p), (__mmask8)(mask), (__m256d)(v))
+#define MDCG_MASK_STORE(mask, p, v) \
+    _mm256_mask_storeu_pd((double*)(p), (__mmask8)(mask), (__m256d)(v))
 #endif
 #endif
 

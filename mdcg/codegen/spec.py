@@ -22,7 +22,8 @@ class KernelSpec:
         Value; gradients of ``phi`` with respect to x, y, w; gradients of
         ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)`` with respect to x, y, w, g.
     conv : bool
-        True: rows are gathered from senders and summed on receivers. False: one output row per input row.
+        True: rows are gathered from senders and summed on receivers. False: one output row per
+        input row.
     wants : tuple of str
         Gradients to compute, of ``DERIVATIVES``; empty for forward.
     given : tuple of str

@@ -1,11 +1,11 @@
 """How the operators differentiate: backward, forward mode and vmap, to any order.
 
-``phi(x, y, w, g) = <g, TP(x, y, w)>`` is linear in each argument, so every derivative of every order is a sum of
-two maps of replaced arguments: ``TP`` itself, and the gradients of ``phi``. The double backward operator fuses
-the three terms of ``psi = phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``.
+``phi(x, y, w, g) = <g, TP(x, y, w)>`` is linear in each argument, so every derivative of every order
+is a sum of two maps of replaced arguments: ``TP`` itself, and the gradients of ``phi``. The double
+backward operator fuses the three terms of ``psi = phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``.
 
-Eager calls go through ``torch.autograd.Function``, which ``torch.func`` can transform; compiled programs see the
-bare operators with the same formulas.
+Eager calls go through ``torch.autograd.Function``, which ``torch.func`` can transform; compiled
+programs see the bare operators with the same formulas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,7 +24,8 @@ from . import operators
 __all__ = ["conv", "conv_backward", "conv_double_backward"]
 
 Tensor = torch.Tensor
-# operands of one phi, the name each gradient adds to (None: not needed), and whether w is a plain weight
+# operands of one phi, the name each gradient adds to (None: not needed), and whether w is a plain
+# weight
 Term = tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[str | None, ...], bool]
 
 _PSI = (("a", "y", "w", "g"), ("x", "b", "w", "g"), ("x", "y", "c", "g"))
@@ -43,7 +44,8 @@ def _value(
 ) -> Tensor:
     if not plain_weight:
         where = (*where[:3], _weighted_part(where[3]), where[4])
-    return conv(x, y, w, *where)
+    out: Tensor = conv(x, y, w, *where)
+    return out
 
 
 def _sum_gradients(terms: Iterable[Term], where: tuple[Any, ...]) -> dict[str, Tensor]:
@@ -174,9 +176,7 @@ def _double_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
             if term[slot] != name or cotangent is None:
                 continue
             operands = tuple(cotangent if i == slot else values[n] for i, n in enumerate(term))
-            targets = tuple(
-                n if i != slot and n in needed else None for i, n in enumerate(term)
-            )
+            targets = tuple(n if i != slot and n in needed else None for i, n in enumerate(term))
             if all(t is not None for t in operands):
                 terms.append((operands, targets, term[2] == "w" and slot != 2))  # type: ignore[arg-type]
     found = _sum_gradients(terms, where)
@@ -244,9 +244,8 @@ def _differentiable(
         "vmap": rule,
     }
     name = "".join(part.title() for part in operator._opoverload._opname.split("_"))
-    function: Any = type(
-        name, (torch.autograd.Function,), {k: staticmethod(f) for k, f in members.items()}
-    )
+    namespace = {key: staticmethod(member) for key, member in members.items()}
+    function = cast(Any, type(name, (torch.autograd.Function,), namespace))
     return call
 
 

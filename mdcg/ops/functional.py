@@ -15,7 +15,11 @@ def _check_rows(
     name: str, tensor: torch.Tensor, columns: int, rows: int | None, problem: ConvProblem
 ) -> None:
     expected = f"({'n' if rows is None else rows}, {columns})"
-    if tensor.dim() != 2 or tensor.shape[1] != columns or (rows is not None and tensor.shape[0] != rows):
+    if (
+        tensor.dim() != 2
+        or tensor.shape[1] != columns
+        or (rows is not None and tensor.shape[0] != rows)
+    ):
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, expected {expected} "
             f"for problem {problem.key()}: was it built for another layer?"
@@ -60,7 +64,9 @@ def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> 
             "expected (n_edges,) of torch.int32 or torch.int64"
         )
     if index.device != node_feats.device:
-        raise ValueError(f"{name} is on {index.device}, node_feats on {node_feats.device}: move one")
+        raise ValueError(
+            f"{name} is on {index.device}, node_feats on {node_feats.device}: move one"
+        )
 
 
 def conv(
@@ -87,11 +93,11 @@ def conv(
     edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
         Spherical harmonics y of the edge vectors.
     weights : torch.Tensor or None
-        Shape (n_edges, problem.weight_numel), or (problem.weight_numel,) where weights are shared, or None
-        where no path has weights. Path order, ``[u][v]`` or ``[u][v][w]`` inside a path.
+        Shape (n_edges, problem.weight_numel), or (problem.weight_numel,) where weights are shared,
+        or None where no path has weights. Path order, ``[u][v]`` or ``[u][v][w]`` inside a path.
     sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64
-        Edge e carries a message from ``sender[e]`` to ``receiver[e]``, in any order. MACE: rows 0, 1 of
-        ``edge_index``; NequIP: rows 1, 0.
+        Edge e carries a message from ``sender[e]`` to ``receiver[e]``, in any order. MACE: rows 0,
+        1 of ``edge_index``; NequIP: rows 1, 0.
     num_receivers : int, optional
         Rows of the result; default n_nodes.
     plan : HostPlan, optional
@@ -114,8 +120,8 @@ def conv(
 
     Notes
     -----
-    Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is ever stored: memory is
-    that of operands and result, plus one copy of the node rows.
+    Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is ever
+    stored: memory is that of operands and result, plus one copy of the node rows.
 
     Examples
     --------
@@ -138,9 +144,10 @@ def conv(
     w = _check_weights(weights, node_feats, edges, problem)
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
     plan_json = plan.to_json() if plan is not None else ""
-    return conv_operator(
+    out: torch.Tensor = conv_operator(
         node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json
     )
+    return out
 
 
 def tensor_product(
@@ -173,10 +180,11 @@ def tensor_product(
     ValueError, TypeError, KernelCompileError
         As in :func:`conv`.
     """
-    batch = torch.broadcast_shapes(x1.shape[:-1], x2.shape[:-1])
+    leading = [x1.shape[:-1], x2.shape[:-1]]
     per_row = not problem.shared_weights and problem.weight_numel > 0
     if per_row and weights is not None:
-        batch = torch.broadcast_shapes(batch, weights.shape[:-1])
+        leading.append(weights.shape[:-1])
+    batch: torch.Size = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
 
     def rows_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.expand(*batch, tensor.shape[-1]).reshape(-1, tensor.shape[-1])
@@ -187,5 +195,5 @@ def tensor_product(
     w = rows_of(weights) if per_row and weights is not None else weights
     w = _check_weights(w, x, x.shape[0], problem)
     plan_json = plan.to_json() if plan is not None else ""
-    out = conv_operator(x, y, w, None, None, x.shape[0], problem.to_json(), plan_json)
+    out: torch.Tensor = conv_operator(x, y, w, None, None, x.shape[0], problem.to_json(), plan_json)
     return out.reshape(*batch, problem.irreps_out.dim)

@@ -84,7 +84,8 @@ class Graph:
     def blocks(self, senders_per_block: int, shared_weights: bool) -> Blocks:
         """Return the block order for the backward passes.
 
-        Its block size depends on the graph and the plan alone, so results do not depend on the threads.
+        Its block size depends on the graph and the plan alone, so results do not depend on the
+        threads.
         """
         size = max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
         if shared_weights:
@@ -95,7 +96,7 @@ class Graph:
 
 
 class Blocks:
-    """Edges by blocks of senders; addresses of the arrays of ``BlockOrder`` in csrc/core/edges.hpp."""
+    """Edges by blocks of senders: addresses of ``BlockOrder``'s arrays (csrc/core/edges.hpp)."""
 
     def __init__(self, edges: _core.Edges, size: int) -> None:
         self.size = size
@@ -117,7 +118,8 @@ def graph_of(
 ) -> Graph:
     """Return the orders of an edge list, from memory if one of the last few lists equals it.
 
-    Lists are compared by content, so an index tensor changed in place is never mistaken for the old one.
+    Lists are compared by content, so an index tensor changed in place is never mistaken for the old
+    one.
 
     Parameters
     ----------

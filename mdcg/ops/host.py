@@ -179,7 +179,7 @@ class HostKernels:
         if "x" in cotangents:
             packed["xa"] = self._pack(loaded, cotangents["x"], "in1")
         # sums over tiles: every tile adds to rows that no other tile of its round touches
-        for name, side in (("x", "in1"), ("g", "out")):
+        for name in ("x", "g"):
             if name in wants:
                 packed[f"d{name}"] = torch.zeros_like(packed[name])
         values |= {name: tensor.data_ptr() for name, tensor in packed.items()}
@@ -253,7 +253,9 @@ class HostKernels:
         result: dict[str, torch.Tensor] | None,
     ) -> None:
         """Launch a batched product over blocks of rows."""
-        per_task = max(ROWS_PER_TASK, -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0)
+        per_task = max(
+            ROWS_PER_TASK, -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0
+        )
         tasks = -(-rows // per_task)
         values |= {"n_rows": rows, "n_task_rows": per_task}
         wants = tuple(result) if result is not None else ()
@@ -271,9 +273,7 @@ class HostKernels:
         self._launch_copy(entry, rows, packed)
         return packed
 
-    def _unpack(
-        self, loaded: _Loaded, packed: torch.Tensor, rows: torch.Tensor, side: str
-    ) -> None:
+    def _unpack(self, loaded: _Loaded, packed: torch.Tensor, rows: torch.Tensor, side: str) -> None:
         entry = loaded.unpack_in1 if side == "in1" else loaded.unpack_out
         self._launch_copy(entry, packed, rows)
 

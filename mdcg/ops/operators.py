@@ -1,7 +1,7 @@
 """The torch operators: value, gradients, gradients of gradients.
 
-Operators carry the problem as canonical JSON: they have no state, and a compiled or exported program finds its
-kernels in any process. How they differentiate is in :mod:`mdcg.ops.autograd`.
+Operators carry the problem as canonical JSON: they have no state, and a compiled or exported
+program finds its kernels in any process. How they differentiate is in :mod:`mdcg.ops.autograd`.
 """
 
 from __future__ import annotations
@@ -58,14 +58,17 @@ def conv(
 ) -> Tensor:
     """Tensor product of every row, or of every edge summed on receivers."""
     graph = _graph(x, sender, receiver, num_receivers)
-    return host_kernels(problem, plan).forward(x.contiguous(), y.contiguous(), w.contiguous(), graph)
+    return host_kernels(problem, plan).forward(
+        x.contiguous(), y.contiguous(), w.contiguous(), graph
+    )
 
 
 @torch.library.custom_op(
     "mdcg::conv_backward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) "
+    "-> (Tensor, Tensor, Tensor)",
 )
 def conv_backward(
     x: Tensor,
@@ -119,11 +122,11 @@ def conv_double_backward(
     """Gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` with respect to x, y, w, g."""
     names = _named(wants)
     cotangents = {
-        name: t.contiguous() for name, t in zip(DERIVATIVES, (a, b, c), strict=False) if t is not None
+        name: t.contiguous()
+        for name, t in zip(DERIVATIVES, (a, b, c), strict=False)
+        if t is not None
     }
-    operands = {
-        name: t.contiguous() for name, t in zip(DERIVATIVES, (x, y, w, g), strict=True)
-    }
+    operands = {name: t.contiguous() for name, t in zip(DERIVATIVES, (x, y, w, g), strict=True)}
     # a gradient exists only if another operand has a cotangent: phi(a, y, w, g) is constant in x
     possible = tuple(n for n in names if any(other != n for other in cotangents))
     found: dict[str, Tensor] = {}

@@ -98,8 +98,8 @@ class HostPlan:
 
     def __str__(self) -> str:
         return (
-            f"HostPlan {self.level}: {self.lanes} lanes, {self.senders_per_block} senders per block, "
-            f"{self.edges_per_task} edges per task, streaming stores {self.streaming_stores}"
+            f"HostPlan {self.level}: {self.lanes} lanes, "
+            f"{self.senders_per_block} senders per block, {self.edges_per_task} edges per task, streaming stores {self.streaming_stores}"
         )
 
 
@@ -118,7 +118,9 @@ def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
     # A vector that would stay more than half empty for every block wastes its width.
     while lanes > 4 and max(muls, default=1) <= lanes // 2:
         lanes //= 2
-    row_bytes = max(1, sum((2 * b.ir.l + 1) * -(-b.mul // lanes) * lanes for b in problem.irreps_in1))
+    row_bytes = max(
+        1, sum((2 * b.ir.l + 1) * -(-b.mul // lanes) * lanes for b in problem.irreps_in1)
+    )
     row_bytes *= itemsize
     senders = max(4, min(64, device.l2_bytes // 4 // (2 * row_bytes)))
     return HostPlan(level=device.level, lanes=lanes, senders_per_block=senders)

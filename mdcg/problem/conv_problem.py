@@ -1,4 +1,4 @@
-"""What is computed: one Clebsch-Gordan tensor product, on edges or on rows, described without any framework."""
+"""What is computed: one Clebsch-Gordan tensor product, on edges or on rows, and nothing of how."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Path:
     i_in1, i_in2, i_out : int
         Positions in ``irreps_in1``, ``irreps_in2``, ``irreps_out``.
     mode : str
-        Connection mode: ``"uvu"`` (out index u, weight per (u, v)) or ``"uvw"`` (weight per (u, v, w)).
+        Connection mode: ``"uvu"`` (out index u, weight per (u, v)) or ``"uvw"`` (weight per (u, v,
+        w)).
     has_weight : bool
         False: all weights of the path are 1.
     path_weight : float
@@ -72,7 +73,8 @@ class ConvProblem:
     shared_weights : bool
         True: one weight row for all edges, False: one row per edge.
     flipped : tuple of (l1, l2, l3)
-        Triples whose 3j symbol has the opposite sign of :func:`wigner_3j` (models built on e3nn 0.4).
+        Triples whose 3j symbol has the opposite sign of :func:`wigner_3j` (models built on e3nn
+        0.4).
     rounded : tuple of (l1, l2, l3)
         Triples whose 3j symbol the model keeps rounded to float32.
 
@@ -143,7 +145,9 @@ class ConvProblem:
         if path.mode == "uvw" and not path.has_weight:
             raise ValueError(f"{where}: uvw without weights is not defined")
         if not np.isfinite(path.path_weight):
-            raise ValueError(f"{where}: path weight is {path.path_weight}, expected a finite number")
+            raise ValueError(
+                f"{where}: path weight is {path.path_weight}, expected a finite number"
+            )
 
     @classmethod
     def build(
@@ -154,21 +158,21 @@ class ConvProblem:
         paths: Iterable[tuple[Any, ...]],
         **options: Any,
     ) -> ConvProblem:
-        """Build from strings and ``(i_in1, i_in2, i_out[, mode[, has_weight[, path_weight]]])`` tuples.
+        """Build from strings and tuples.
 
-        Defaults are ``"uvu"``, True and 1.0; path weights are used as given, without normalisation.
+        A path is ``(i_in1, i_in2, i_out[, mode[, has_weight[, path_weight]]])``. Defaults are ``"uvu"``, True and 1.0; path weights are used as given, without normalisation.
         """
         defaults = ("uvu", True, 1.0)
         full = tuple(Path(*p, *defaults[len(p) - 3 :]) for p in paths)
-        parsed = (Irreps.parse(text) for text in (irreps_in1, irreps_in2, irreps_out))
-        return cls(*parsed, full, **options)
+        in1, in2, out = (Irreps.parse(text) for text in (irreps_in1, irreps_in2, irreps_out))
+        return cls(in1, in2, out, full, **options)
 
     @classmethod
     def from_e3nn(cls, tp: Any, *, dtype: str | None = None, layout: str = "mul_ir") -> ConvProblem:
         """Describe an e3nn ``o3.TensorProduct`` exactly as it is.
 
-        Path weights are the normalised ones of ``tp.instructions``; signs and precision of the 3j symbols
-        are read from the module's own buffers, because they differ between e3nn versions.
+        Path weights are the normalised ones of ``tp.instructions``; signs and precision of the 3j
+        symbols are read from the module's own buffers, because they differ between e3nn versions.
 
         Parameters
         ----------
@@ -188,10 +192,10 @@ class ConvProblem:
         UnsupportedProblemError
             Another connection mode than uvu and uvw, or 3j buffers that are not Wigner 3j symbols.
         """
-        irreps = [
+        in1, in2, out = (
             Irreps.from_pairs((mul, ir.l, ir.p) for mul, ir in getattr(tp, name))
             for name in ("irreps_in1", "irreps_in2", "irreps_out")
-        ]
+        )
         paths = tuple(
             Path(
                 int(ins.i_in1),
@@ -208,7 +212,9 @@ class ConvProblem:
         if dtype is None:
             dtype = str(tp.output_mask.dtype).removeprefix("torch.")
         return cls(
-            *irreps,
+            in1,
+            in2,
+            out,
             paths,
             layout=layout,
             dtype=dtype,
@@ -305,8 +311,11 @@ class ConvProblem:
             data: Mapping[str, Any] = json.loads(text)
             if data["format"] != _FORMAT:
                 raise ValueError(f"format {data['format']}, expected {_FORMAT}")
+            in1, in2, out = (Irreps.parse(data[f"irreps_{n}"]) for n in ("in1", "in2", "out"))
             return cls(
-                *(Irreps.parse(data[f"irreps_{name}"]) for name in ("in1", "in2", "out")),
+                in1,
+                in2,
+                out,
                 tuple(
                     Path(i, j, k, mode, bool(weighted), float.fromhex(value))
                     for i, j, k, mode, weighted, value in data["paths"]
@@ -318,7 +327,9 @@ class ConvProblem:
                 rounded=tuple((a, b, c) for a, b, c in data["rounded"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"not a problem description of this version of mdcg: {error}") from error
+            raise ValueError(
+                f"not a problem description of this version of mdcg: {error}"
+            ) from error
 
     def key(self) -> str:
         """Return 16 hexadecimal digits that identify the problem."""
@@ -327,8 +338,8 @@ class ConvProblem:
     def __str__(self) -> str:
         shared = "shared" if self.shared_weights else "per edge"
         return (
-            f"ConvProblem {self.key()}: {self.irreps_in1} (x) {self.irreps_in2} -> {self.irreps_out}, "
-            f"{self.num_paths} paths, {self.nnz} nonzeros, {self.weight_numel} weights ({shared}), "
+            f"ConvProblem {self.key()}: {self.irreps_in1} (x) {self.irreps_in2} -> "
+            f"{self.irreps_out}, {self.num_paths} paths, {self.nnz} nonzeros, {self.weight_numel} weights ({shared}), "
             f"{self.dtype}, {self.layout}"
         )
 
@@ -354,8 +365,8 @@ def _flipped_and_rounded(
         error = float(np.max(np.abs(sign * ours - theirs)))
         if error > 1e-6:
             raise UnsupportedProblemError(
-                f"the module's 3j buffer {degrees} differs from the Wigner 3j symbol by {error:.1e}, expected "
-                "at most a sign: the checkpoint was made with another basis and cannot be converted"
+                f"the module's 3j buffer {degrees} differs from the Wigner 3j symbol by "
+                f"{error:.1e}, expected at most a sign: the checkpoint was made with another basis and cannot be converted"
             )
         if sign < 0:
             flipped.append(degrees)

@@ -15,7 +15,7 @@ _TERM = re.compile(r"^(?:(\d+)x)?(\d+)([eo])$")
 class Irrep:
     """Irrep of O(3): degree ``l >= 0`` and parity ``p`` (1 even, -1 odd)."""
 
-    l: int  # noqa: E741  (the field's own name)
+    l: int
     p: int
 
     def __post_init__(self) -> None:
@@ -75,7 +75,9 @@ class Irreps:
         for term in filter(None, (part.strip() for part in text.split("+"))):
             match = _TERM.match(term)
             if match is None:
-                raise ValueError(f"irreps term {term!r} in {text!r}: expected a form such as '8x1o'")
+                raise ValueError(
+                    f"irreps term {term!r} in {text!r}: expected a form such as '8x1o'"
+                )
             mul, l, parity = match.groups()
             pairs.append((int(mul or 1), int(l), 1 if parity == "e" else -1))
         return cls.from_pairs(pairs)

@@ -1,7 +1,7 @@
 r"""Wigner 3j symbols in the real basis of e3nn, in float64.
 
-The SU(2) coefficients come from Racah's closed sum in exact rational arithmetic, so the only rounding is
-one square root per coefficient and the change to real spherical harmonics.
+The SU(2) coefficients come from Racah's closed sum in exact rational arithmetic, so the only
+rounding is one square root per coefficient and the change to real spherical harmonics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 __all__ = ["wigner_3j"]
 
-# Smallest nonzero entry up to l = 11 is above 1e-4; what lies below this is rounding of an exact zero.
+# Smallest nonzero entry up to l = 11 is above 1e-4; what lies below this is rounding of an exact
+# zero.
 _ZERO = 1e-12
 
 
@@ -50,7 +51,7 @@ def _su2_clebsch_gordan(j1: int, m1: int, j2: int, m2: int, j3: int, m3: int) ->
 
 
 def _real_to_complex(degree: int) -> NDArray[np.complex128]:
-    """Return q with Y_complex[m] = sum_n q[m, n] Y_real[n], times (-i)^l so that 3j symbols are real."""
+    """Return q with Y_complex = (i)^l q Y_real; the phase makes 3j symbols real."""
     q = np.zeros((2 * degree + 1, 2 * degree + 1), dtype=np.complex128)
     half = 1 / sqrt(2)
     q[degree, degree] = 1
@@ -76,8 +77,8 @@ def wigner_3j(l1: int, l2: int, l3: int) -> NDArray[np.float64]:
     Returns
     -------
     numpy.ndarray, shape (2*l1+1, 2*l2+1, 2*l3+1), float64
-        Read-only. Signs are those of e3nn >= 0.5; e3nn 0.4 has the opposite sign for some triples with an
-        odd sum of degrees.
+        Read-only. Signs are those of e3nn >= 0.5; e3nn 0.4 has the opposite sign for some triples
+        with an odd sum of degrees.
 
     Raises
     ------

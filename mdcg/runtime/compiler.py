@@ -96,10 +96,12 @@ def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
     if result.returncode != 0 or not binary.is_file():
         kept = folder.parent / f"failed-{folder.name}.cpp"
         kept.write_text(source)
-        first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr)
+        first = next(
+            (line for line in result.stderr.splitlines() if "error" in line), result.stderr
+        )
         raise KernelCompileError(
-            f"{' '.join(command)} rejected a generated kernel ({first.strip()}): source kept in {kept}; "
-            "mdcg needs gcc >= 9 or clang >= 12, set MDCG_CXX to choose another compiler"
+            f"{' '.join(command)} rejected a generated kernel ({first.strip()}): "
+            f"source kept in {kept}; mdcg needs gcc >= 9 or clang >= 12, set MDCG_CXX to choose another compiler"
         )
     with _lock:
         _statistics.compiled += 1
@@ -122,7 +124,8 @@ def load_host_kernel(source: str, *, target: str, flags: tuple[str, ...]) -> _co
     Raises
     ------
     KernelCompileError
-        The kernel is not cached and there is no compiler, it rejected the text, or compiling is disabled.
+        The kernel is not cached and there is no compiler, it rejected the text, or compiling is
+        disabled.
     """
     cache = KernelCache(target)
     key = cache.key(source, *FLAGS, *flags)
