@@ -315,7 +315,7 @@ class PathFunctions:
                 first += self._print([Statement(f"zx{i}", _sum(mx))])
                 first.append(f"store<L>(zx + {i} * MP + u, zx{i});")
             if need_zt:
-                terms = (ta if self._has("x") else []) + (tb if self._has("y") else [])
+                terms: list[Term] = (ta if self._has("x") else []) + (tb if self._has("y") else [])
                 first += self._print([Statement(f"zt{i}", _sum(terms))])
                 first.append(f"store<L>(zt + {i} * MP + u, zt{i});")
         lines += self._channels(first)
@@ -331,7 +331,6 @@ class PathFunctions:
             last += [f"const V p_{i} = load<L>(zp + {i} * MP + k);"] if pulled_p else []
             last += [f"const V q_{i} = load<L>(zq + {i} * MP + k);"] if pulled_q else []
         statements: list[Statement] = []
-        terms: list[Term]
         for a, entries in c.by_input().items():
             terms = []
             for e in entries:

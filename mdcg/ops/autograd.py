@@ -1,8 +1,9 @@
 """How the operators differentiate: backward, forward mode and vmap, to any order.
 
-``phi(x, y, w, g) = <g, TP(x, y, w)>`` is linear in each argument, so every derivative of every order
+``phi(x, y, w, g) = <g, TP(x, y, w)>`` is linear in each argument, so every derivative of any order
 is a sum of two maps of replaced arguments: ``TP`` itself, and the gradients of ``phi``. The double
-backward operator fuses the three terms of ``psi = phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``.
+backward operator fuses the three terms of
+``psi = phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``.
 
 Eager calls go through ``torch.autograd.Function``, which ``torch.func`` can transform; compiled
 programs see the bare operators with the same formulas.
@@ -231,7 +232,7 @@ def _differentiable(
         # a compiler traces the operator itself; it cannot look into a Function with jvp and vmap
         if torch.compiler.is_compiling():
             return operator(*args)
-        return function.apply(*args)
+        return cast(Any, function).apply(*args)
 
     rule = _vmap_rule(call)
     torch.library.register_autograd(operator, vjp, setup_context=setup)

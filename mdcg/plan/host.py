@@ -99,7 +99,8 @@ class HostPlan:
     def __str__(self) -> str:
         return (
             f"HostPlan {self.level}: {self.lanes} lanes, "
-            f"{self.senders_per_block} senders per block, {self.edges_per_task} edges per task, streaming stores {self.streaming_stores}"
+            f"{self.senders_per_block} senders per block, "
+            f"{self.edges_per_task} edges per task, streaming stores {self.streaming_stores}"
         )
 
 

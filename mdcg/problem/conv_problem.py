@@ -160,7 +160,8 @@ class ConvProblem:
     ) -> ConvProblem:
         """Build from strings and tuples.
 
-        A path is ``(i_in1, i_in2, i_out[, mode[, has_weight[, path_weight]]])``. Defaults are ``"uvu"``, True and 1.0; path weights are used as given, without normalisation.
+        A path is ``(i_in1, i_in2, i_out[, mode[, has_weight[, path_weight]]])``. Defaults are
+        ``"uvu"``, True and 1.0; path weights are used as given, without normalisation.
         """
         defaults = ("uvu", True, 1.0)
         full = tuple(Path(*p, *defaults[len(p) - 3 :]) for p in paths)
@@ -339,7 +340,8 @@ class ConvProblem:
         shared = "shared" if self.shared_weights else "per edge"
         return (
             f"ConvProblem {self.key()}: {self.irreps_in1} (x) {self.irreps_in2} -> "
-            f"{self.irreps_out}, {self.num_paths} paths, {self.nnz} nonzeros, {self.weight_numel} weights ({shared}), "
+            f"{self.irreps_out}, {self.num_paths} paths, {self.nnz} nonzeros, "
+            f"{self.weight_numel} weights ({shared}), "
             f"{self.dtype}, {self.layout}"
         )
 
@@ -366,7 +368,8 @@ def _flipped_and_rounded(
         if error > 1e-6:
             raise UnsupportedProblemError(
                 f"the module's 3j buffer {degrees} differs from the Wigner 3j symbol by "
-                f"{error:.1e}, expected at most a sign: the checkpoint was made with another basis and cannot be converted"
+                f"{error:.1e}, expected at most a sign: "
+                "the checkpoint was made with another basis and cannot be converted"
             )
         if sign < 0:
             flipped.append(degrees)

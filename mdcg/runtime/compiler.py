@@ -101,7 +101,8 @@ def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
         )
         raise KernelCompileError(
             f"{' '.join(command)} rejected a generated kernel ({first.strip()}): "
-            f"source kept in {kept}; mdcg needs gcc >= 9 or clang >= 12, set MDCG_CXX to choose another compiler"
+            f"source kept in {kept}; mdcg needs gcc >= 9 or clang >= 12, "
+            "set MDCG_CXX to choose another compiler"
         )
     with _lock:
         _statistics.compiled += 1
