@@ -315,7 +315,10 @@ class PathFunctions:
                 first += self._print([Statement(f"zx{i}", _sum(mx))])
                 first.append(f"store<L>(zx + {i} * MP + u, zx{i});")
             if need_zt:
-                terms: list[Term] = (ta if self._has("x") else []) + (tb if self._has("y") else [])
+                terms: list[Term] = [
+                    *(ta if self._has("x") else []),
+                    *(tb if self._has("y") else []),
+                ]
                 first += self._print([Statement(f"zt{i}", _sum(terms))])
                 first.append(f"store<L>(zt + {i} * MP + u, zt{i});")
         lines += self._channels(first)
