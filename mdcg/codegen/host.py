@@ -186,7 +186,7 @@ def _edge_function(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> tu
             )
         )
         seen.add(path.first_slot)
-    names = ["x", "xa", "w", "wc", "g", "m", "mb"]
+    names = ["x", "xa", "w", "ahead", "wc", "g", "m", "mb"]
     parameters = [f"const T* {name}" for name in names] + ["T* o", "T* dx", "T* dw", "V* p", "T* z"]
     text = [f"MDCG_INLINE void edge({', '.join(parameters)}) {{", *(f"    {c}" for c in calls), "}"]
     return [*functions.texts, "\n".join(text)], functions.scratch_items
@@ -215,7 +215,9 @@ def _entry(
         scratch.take("p", max(1, lowered.num_slots) * plan.lanes, "V")
     scratch.take("z", max(1, uvw_items))
 
-    edge = dict.fromkeys(("x", "xa", "w", "wc", "g", "mb", "o", "dx", "dw", "p"), "nullptr")
+    edge = dict.fromkeys(
+        ("x", "xa", "w", "ahead", "wc", "g", "mb", "o", "dx", "dw", "p"), "nullptr"
+    )
     edge["m"], edge["z"] = "m + k", "z"
     edge["w"] = f"w_base + id[k] * {weight_stride}"
     if given_y:
@@ -288,7 +290,12 @@ def _entry(
             tail.append(f"{each_row}unpack_in1(dx_base + r * {in_items}, {target});")
     if "w" in spec.wants and not problem.shared_weights and plan.streaming_stores:
         tail.append("stream_fence();")
-    names = ["x", "xa", "w", "wc", "g", "m", "mb", "o", "dx", "dw", "p", "z"]
+    if weight_stride and plan.prefetch_edges:
+        later = f"e + k + {plan.prefetch_edges}"
+        row = f"(int64_t)order[{later}]" if spec.conv else f"({later})"
+        before.append(f"const T* ahead = w_base + ({later} < stop ? {row} : 0) * {weight_stride};")
+        edge["ahead"] = "ahead"
+    names = ["x", "xa", "w", "ahead", "wc", "g", "m", "mb", "o", "dx", "dw", "p", "z"]
     loads = ["load_attributes(y_base, id, n, yt);", "slots(yt, m);"]
     if given_y:
         loads += ["load_attributes(yb_base, id, n, yt);", "slots(yt, mb);"]

@@ -93,6 +93,7 @@ class PathFunctions:
             "w": f"w + {weight}",
             "wc": f"wc + {weight}",
             "dw": f"dw + {weight}",
+            "ahead": f"ahead + {weight}",
             "m": f"m + {path.first_slot} * L",
             "mb": f"mb + {path.first_slot} * L",
             "p": f"p + {path.first_slot}",
@@ -126,8 +127,14 @@ class PathFunctions:
             names += ["mb"] if self._has("y") else []
             names += ["wc"] if self._has("w") and weighted else []
         names += ["w"] if weighted else []
+        names += ["ahead"] if self._prefetches(shape) else []
         names += ["z"] if shape.mode == "uvw" else []
         return names
+
+    def _prefetches(self, shape: _Shape) -> bool:
+        """Whether the path fetches the weights of a later edge; uvw matrices stream anyway."""
+        streamed = shape.has_weight and shape.mode == "uvu" and not self.shared_weights
+        return streamed and self.plan.prefetch_edges > 0
 
     def _signature(self, name: str, shape: _Shape) -> str:
         mutable = {"o", "dx", "dw", "z"}
@@ -183,6 +190,8 @@ class PathFunctions:
         lines = []
         if shape.has_weight:
             lines.append(f"const V wv = load_strided<N, {stride}>(w + u * {stride});")
+            if self._prefetches(shape):
+                lines.append(f"__builtin_prefetch(ahead + u * {stride});")
             if self._has("w"):
                 lines.append(f"const V cv = load_strided<N, {stride}>(wc + u * {stride});")
         for a in range(c.dim_in):

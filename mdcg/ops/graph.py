@@ -13,6 +13,7 @@ from .. import _core
 
 __all__ = ["Graph", "graph_of"]
 
+# Edges a forward task takes at least, whole receivers at a time.
 EDGES_PER_TASK = 256
 
 # Blocks of senders a backward pass is cut into at least, where there are so many senders.

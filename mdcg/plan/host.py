@@ -59,8 +59,8 @@ class HostPlan:
         Channels per vector, a power of two.
     senders_per_block : int
         Senders whose features and gradients a task keeps in cache during the backward passes.
-    edges_per_task : int
-        Edges a forward task takes at least, whole receivers at a time.
+    prefetch_edges : int
+        How many edges ahead the weights of uvu paths are fetched; 0: not at all.
     streaming_stores : bool
         Write weight gradients past the cache where alignment allows it.
     """
@@ -68,7 +68,7 @@ class HostPlan:
     level: str
     lanes: int
     senders_per_block: int
-    edges_per_task: int = 256
+    prefetch_edges: int = 2
     streaming_stores: bool = True
 
     def __post_init__(self) -> None:
@@ -76,8 +76,10 @@ class HostPlan:
             raise ValueError(f"plan level is {self.level!r}, expected one of {', '.join(LEVELS)}")
         if self.lanes < 1 or self.lanes & (self.lanes - 1):
             raise ValueError(f"plan has {self.lanes} lanes, expected a power of two")
-        if self.senders_per_block < 1 or self.edges_per_task < 1:
-            raise ValueError("plan blocks must hold at least one sender and one edge")
+        if self.senders_per_block < 1 or self.prefetch_edges < 0:
+            raise ValueError(
+                "plan blocks must hold at least one sender, and edges ahead cannot be negative"
+            )
 
     def padded(self, mul: int) -> int:
         """Return a multiplicity rounded up to whole vectors."""
@@ -100,7 +102,7 @@ class HostPlan:
         return (
             f"HostPlan {self.level}: {self.lanes} lanes, "
             f"{self.senders_per_block} senders per block, "
-            f"{self.edges_per_task} edges per task, streaming stores {self.streaming_stores}"
+            f"prefetch {self.prefetch_edges} edges ahead, streaming stores {self.streaming_stores}"
         )
 
 
