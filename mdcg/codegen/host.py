@@ -7,7 +7,6 @@ inside: component-major, multiplicities padded to whole vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -17,13 +16,12 @@ from ..plan import HostPlan
 from ..plan.host import ITEMSIZE
 from ..problem import ConvProblem, Irreps
 from .expression import Statement, Sum, print_statements
+from .host_entry import EDGE_PARAMETERS, EntryWriter, packed_row
 from .host_paths import PathFunctions, literal
 from .lowering import LoweredProblem, lower
 from .spec import KernelSpec
 
 __all__ = ["HostKernel", "emit_host", "packed_row"]
-
-ENTRY = "mdcg_run"
 
 # Rows a packing task takes.
 ROWS_PER_TASK = 64
@@ -51,15 +49,6 @@ class HostKernel:
     scratch_bytes: int
     packed_in1: int
     packed_out: int
-
-
-def packed_row(irreps: Irreps, plan: HostPlan) -> tuple[int, tuple[int, ...]]:
-    """Return items of a packed row and where each block starts in it."""
-    offsets, total = [], 0
-    for block in irreps:
-        offsets.append(total)
-        total += block.ir.dim * plan.padded(block.mul)
-    return total, tuple(offsets)
 
 
 def _row_function(
@@ -121,19 +110,6 @@ MDCG_INLINE void load_attributes(const T* y, const int64_t* id, int n, T* t) {
 """
 
 
-class _Scratch:
-    """Hands out 64-byte aligned pieces of the thread's scratch memory."""
-
-    def __init__(self, itemsize: int) -> None:
-        self.itemsize = itemsize
-        self.bytes = 0
-        self.lines: list[str] = []
-
-    def take(self, name: str, items: int, kind: str = "T") -> None:
-        self.lines.append(f"    {kind}* const {name} = ({kind}*)(scratch + {self.bytes});")
-        self.bytes += -(-items * self.itemsize // 64) * 64
-
-
 def _arguments(spec: KernelSpec) -> tuple[str, ...]:
     names = ["n_rows", "x", "y", "w"]
     if spec.kind != "forward":
@@ -152,214 +128,39 @@ def _arguments(spec: KernelSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _declarations(arguments: Iterable[str]) -> list[str]:
-    integers = {"order": "int32_t", "sender": "int32_t", "receiver": "int32_t"}
-    lines = []
-    for i, name in enumerate(arguments):
-        if name.startswith("n_"):
-            lines.append(f"    const int64_t {name} = arg[{i}];")
-        elif name in ("row_ptr", "task_ptr"):
-            lines.append(f"    const int64_t* const {name} = (const int64_t*)arg[{i}];")
-        elif name in integers:
-            lines.append(
-                f"    const {integers[name]}* const {name} = (const {integers[name]}*)arg[{i}];"
-            )
-        else:
-            lines.append(f"    T* const {name}_base = (T*)arg[{i}];")
-    return lines
+def _edge_functions(
+    problem: ConvProblem, plan: HostPlan, spec: KernelSpec
+) -> tuple[list[str], int, int]:
+    """Return texts that evaluate one edge, how many groups of paths, and scratch items of uvw.
 
-
-def _edge_function(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> tuple[list[str], int]:
-    """Return the texts that evaluate one edge and the items of scratch its uvw paths need."""
+    A group's outputs stay in the L1 cache while a forward convolution takes it over several edges.
+    """
     lowered = lower(problem)
     _, offsets_in = packed_row(problem.irreps_in1, plan)
     _, offsets_out = packed_row(problem.irreps_out, plan)
     functions = PathFunctions(plan, spec, problem)
-    calls, seen = [], set()
+    groups: list[list[str]] = [[]]
+    seen: set[int] = set()
+    items = 0
+    grouped = spec.kind == "forward" and spec.conv
     for path in lowered.paths:
-        calls.append(
-            functions.call(
-                path,
-                offsets_in[path.i_in1],
-                offsets_out[path.i_out],
-                first_use=path.first_slot not in seen,
-            )
-        )
+        width = path.out.ir.dim * plan.padded(path.out.mul)
+        full = (items + width) * ITEMSIZE[problem.dtype] > plan.accumulator_bytes
+        if grouped and full and groups[-1]:
+            groups.append([])
+            items = 0
+        items += width
+        first_use = path.first_slot not in seen
+        at_in, at_out = offsets_in[path.i_in1], offsets_out[path.i_out]
+        groups[-1].append(functions.call(path, at_in, at_out, first_use))
         seen.add(path.first_slot)
-    names = ["x", "xa", "w", "ahead", "wc", "g", "m", "mb"]
-    parameters = [f"const T* {name}" for name in names] + ["T* o", "T* dx", "T* dw", "V* p", "T* z"]
-    text = [f"MDCG_INLINE void edge({', '.join(parameters)}) {{", *(f"    {c}" for c in calls), "}"]
-    return [*functions.texts, "\n".join(text)], functions.scratch_items
-
-
-def _entry(
-    problem: ConvProblem,
-    plan: HostPlan,
-    spec: KernelSpec,
-    arguments: tuple[str, ...],
-    uvw_items: int,
-) -> tuple[str, int]:
-    lowered = lower(problem)
-    in_items, _ = packed_row(problem.irreps_in1, plan)
-    out_items, _ = packed_row(problem.irreps_out, plan)
-    scratch = _Scratch(ITEMSIZE[problem.dtype])
-    dim_y, num_weights = problem.irreps_in2.dim, problem.weight_numel
-    weight_stride = 0 if problem.shared_weights else num_weights
-    double = spec.kind == "double_backward"
-    given_y = double and "y" in spec.given
-    scratch.take("yt", max(1, dim_y) * plan.lanes)
-    scratch.take("m", max(1, lowered.num_slots) * plan.lanes)
-    if given_y:
-        scratch.take("mb", max(1, lowered.num_slots) * plan.lanes)
-    if "y" in spec.wants:
-        scratch.take("p", max(1, lowered.num_slots) * plan.lanes, "V")
-    scratch.take("z", max(1, uvw_items))
-
-    edge = dict.fromkeys(
-        ("x", "xa", "w", "ahead", "wc", "g", "mb", "o", "dx", "dw", "p"), "nullptr"
-    )
-    edge["m"], edge["z"] = "m + k", "z"
-    edge["w"] = f"w_base + id[k] * {weight_stride}"
-    if given_y:
-        edge["mb"] = "mb + k"
-    if double and "w" in spec.given:
-        edge["wc"] = f"wc_base + id[k] * {weight_stride}"
-    if "y" in spec.wants:
-        edge["p"] = "p"
-    if "w" in spec.wants:
-        # shared weights: one row per task, summed by the caller in task order
-        slot = f"slot * {num_weights}" if problem.shared_weights else f"id[k] * {num_weights}"
-        edge["dw"] = f"dw_base + {slot}"
-    before: list[str] = []
-    after: list[str] = []
-    if "y" in spec.wants:
-        after.append(f"attribute_gradient(p, dy_base + id[k] * {max(1, dim_y)});")
-    head: list[str] = []
-    tail: list[str] = []
-    if "w" in spec.wants and problem.shared_weights:
-        # in one round of a double backward every tile has its own block of senders
-        tile = spec.conv and double
-        head.append(
-            f"const int64_t slot = {'sender[task_ptr[2 * task]] / n_block' if tile else 'task'};"
+    texts = [
+        "\n".join(
+            [f"MDCG_INLINE void edge{i}({EDGE_PARAMETERS}) {{", *(f"    {c}" for c in calls), "}"]
         )
-
-    if spec.conv:
-        edge["x"] = f"x_base + (int64_t)sender[e + k] * {in_items}"
-        if double and "x" in spec.given:
-            edge["xa"] = f"xa_base + (int64_t)sender[e + k] * {in_items}"
-        if spec.kind != "forward":
-            edge["g"] = f"g_base + (int64_t)receiver[e + k] * {out_items}"
-        if double and "x" in spec.wants:
-            edge["dx"] = f"dx_base + (int64_t)sender[e + k] * {in_items}"
-        if double and "g" in spec.wants:
-            edge["o"] = f"dg_base + (int64_t)receiver[e + k] * {out_items}"
-        ids = "id[k] = order[e + k];"
-    else:
-        ids = "id[k] = e + k;"
-        _row_local(problem, spec, scratch, edge, before, after, in_items, out_items)
-
-    begin, end = "task_ptr[task]", "task_ptr[task + 1]"
-    if not spec.conv:
-        head.append("const int64_t last = (task + 1) * n_task_rows;")
-        begin, end = "task * n_task_rows", "(last < n_rows ? last : n_rows)"
-    elif double:
-        begin, end = "task_ptr[2 * task]", "task_ptr[2 * task + 1]"
-    elif spec.kind == "forward":
-        scratch.take("acc", max(1, out_items))
-        edge["o"] = "acc"
-        head += [
-            "int64_t row = task_ptr[task];",
-            "const int64_t last_row = task_ptr[task + 1];",
-            f"zero<{out_items}>(acc);",
-        ]
-        begin, end = "row_ptr[row]", "row_ptr[last_row]"
-        target = f"out_base + row * {problem.irreps_out.dim}"
-        finish = f"{{ unpack_out(acc, {target}); zero<{out_items}>(acc); ++row; }}"
-        before.append(f"while (e + k >= row_ptr[row + 1]) {finish}")
-        tail.append(f"while (row < last_row) {finish}")
-    elif spec.kind == "backward":
-        head.append("const int64_t first_row = task * n_block;")
-        head.append(
-            "const int64_t last_row = first_row + n_block < n_rows ? first_row + n_block : n_rows;"
-        )
-        if "x" in spec.wants:
-            each_row = "for (int64_t r = first_row; r < last_row; ++r) "
-            head.append(f"{each_row}zero<{in_items}>(dx_base + r * {in_items});")
-            edge["dx"] = f"dx_base + (int64_t)sender[e + k] * {in_items}"
-            target = f"dx_rows_base + r * {problem.irreps_in1.dim}"
-            tail.append(f"{each_row}unpack_in1(dx_base + r * {in_items}, {target});")
-    if "w" in spec.wants and not problem.shared_weights and plan.streaming_stores:
-        tail.append("stream_fence();")
-    if weight_stride and plan.prefetch_edges:
-        later = f"e + k + {plan.prefetch_edges}"
-        row = f"(int64_t)order[{later}]" if spec.conv else f"({later})"
-        before.append(f"const T* ahead = w_base + ({later} < stop ? {row} : 0) * {weight_stride};")
-        edge["ahead"] = "ahead"
-    names = ["x", "xa", "w", "ahead", "wc", "g", "m", "mb", "o", "dx", "dw", "p", "z"]
-    loads = ["load_attributes(y_base, id, n, yt);", "slots(yt, m);"]
-    if given_y:
-        loads += ["load_attributes(yb_base, id, n, yt);", "slots(yt, mb);"]
-    body = [
-        *head,
-        f"const int64_t stop = {end};",
-        f"for (int64_t e = {begin}; e < stop; e += L) {{",
-        "    const int n = stop - e < L ? (int)(stop - e) : L;",
-        "    int64_t id[L];",
-        f"    for (int k = 0; k < n; ++k) {ids}",
-        *(f"    {line}" for line in loads),
-        "    for (int k = 0; k < n; ++k) {",
-        *(f"        {line}" for line in before),
-        f"        edge({', '.join(edge[name] for name in names)});",
-        *(f"        {line}" for line in after),
-        "    }",
-        "}",
-        *tail,
+        for i, calls in enumerate(groups)
     ]
-    lines = [
-        f'extern "C" void {ENTRY}(const int64_t* arg, int64_t task, char* scratch) {{',
-        *_declarations(arguments),
-        *scratch.lines,
-        *(f"    {line}" for line in body),
-        "}",
-    ]
-    return "\n".join(lines), scratch.bytes
-
-
-def _row_local(
-    problem: ConvProblem,
-    spec: KernelSpec,
-    scratch: _Scratch,
-    edge: dict[str, str],
-    before: list[str],
-    after: list[str],
-    in_items: int,
-    out_items: int,
-) -> None:
-    """Batched product: pack operands of one row into scratch, unpack its results."""
-    dim_in, dim_out = problem.irreps_in1.dim, problem.irreps_out.dim
-
-    def operand(name: str, buffer: str, items: int, pack: str, dim: int) -> None:
-        scratch.take(buffer, max(1, items))
-        edge[name] = buffer
-        before.append(f"{pack}({name}_base + id[k] * {dim}, {buffer});")
-
-    def result(name: str, buffer: str, target: str, items: int, unpack: str, dim: int) -> None:
-        scratch.take(buffer, max(1, items))
-        edge[name] = buffer
-        before.append(f"zero<{items}>({buffer});")
-        after.append(f"{unpack}({buffer}, {target}_base + id[k] * {dim});")
-
-    operand("x", "row_x", in_items, "pack_in1", dim_in)
-    if spec.kind != "forward":
-        operand("g", "row_g", out_items, "pack_out", dim_out)
-    if "x" in spec.given:
-        operand("xa", "row_xa", in_items, "pack_in1", dim_in)
-    if spec.kind == "forward":
-        result("o", "row_o", "out", out_items, "unpack_out", dim_out)
-    if "x" in spec.wants:
-        result("dx", "row_dx", "dx", in_items, "unpack_in1", dim_in)
-    if "g" in spec.wants:
-        result("o", "row_o", "dg", out_items, "unpack_out", dim_out)
+    return [*functions.texts, *texts], len(groups), functions.scratch_items
 
 
 def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
@@ -404,8 +205,8 @@ def emit_host(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> HostKer
     lowered = lower(problem)
     arguments = _arguments(spec)
     itemsize = ITEMSIZE[problem.dtype]
-    edge_texts, uvw_items = _edge_function(problem, plan, spec)
-    entry, scratch_bytes = _entry(problem, plan, spec, arguments, uvw_items)
+    edge_texts, num_groups, uvw_items = _edge_functions(problem, plan, spec)
+    entry, scratch_bytes = EntryWriter(problem, plan, spec, uvw_items, num_groups).write(arguments)
     parts = [
         f"// mdcg {__version__}, problem {problem.key()}, kernel {spec}",
         f"// {plan}",

@@ -10,7 +10,8 @@ import torch
 
 from .. import _core
 from ..codegen import HostKernel, KernelSpec, emit_host
-from ..codegen.host import ENTRY, ROWS_PER_TASK
+from ..codegen.host import ROWS_PER_TASK
+from ..codegen.host_entry import ENTRY
 from ..codegen.spec import DERIVATIVES
 from ..plan import LEVELS, HostDevice, HostPlan, plan_host
 from ..problem import ConvProblem

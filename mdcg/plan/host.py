@@ -59,6 +59,8 @@ class HostPlan:
         Channels per vector, a power of two.
     senders_per_block : int
         Senders whose features and gradients a task keeps in cache during the backward passes.
+    accumulator_bytes : int
+        Output a forward convolution sums at a time; the paths are grouped accordingly.
     prefetch_edges : int
         How many edges ahead the weights of uvu paths are fetched; 0: not at all.
     streaming_stores : bool
@@ -68,6 +70,7 @@ class HostPlan:
     level: str
     lanes: int
     senders_per_block: int
+    accumulator_bytes: int = 24576
     prefetch_edges: int = 2
     streaming_stores: bool = True
 
@@ -102,7 +105,8 @@ class HostPlan:
         return (
             f"HostPlan {self.level}: {self.lanes} lanes, "
             f"{self.senders_per_block} senders per block, "
-            f"prefetch {self.prefetch_edges} edges ahead, streaming stores {self.streaming_stores}"
+            f"sums of {self.accumulator_bytes} bytes, prefetch {self.prefetch_edges} edges ahead, "
+            f"streaming stores {self.streaming_stores}"
         )
 
 
