@@ -283,14 +283,15 @@ class PathFunctions:
         has_scaled = self.spec.kind == "forward" or self._has("x")
         has_scaled = has_scaled or (self._has("w") and shape.has_weight)
         for i, entries in c.by_output().items():
-            terms: list[Term] = [(1.0, (f"load<L>(o + {i} * MP + u)",))]
+            terms: list[Term] = []
             if has_scaled:
                 terms += [(float(e.sign), (f"m{e.slot}", f"{scaled}{e.a}")) for e in entries]
             if self._has("y"):
                 terms += [(float(e.sign), (f"b{e.slot}", f"{extra}{e.a}")) for e in entries]
-            if len(terms) > 1:
+            if terms:
+                # the message first: adding each product to the large total would lose digits
                 lines += self._print([Statement(f"o{i}", _sum(terms))])
-                lines.append(f"store<L>(o + {i} * MP + u, o{i});")
+                lines.append(f"store<L>(o + {i} * MP + u, load<L>(o + {i} * MP + u) + o{i});")
         return lines
 
     # -- uvw: weight matrix between channels ----------------------------------------------------
@@ -371,7 +372,8 @@ class PathFunctions:
         double = kind == "double_backward"
         wants_out = kind == "forward" or (double and self._wants("g"))
         wants_w = self._wants("w")
-        lines = [f"V o{i} = load<L>(o + {i} * MO + o_);" for i in range(do)] if wants_out else []
+        # summed from zero first: adding each product to the large total would lose digits
+        lines = [f"V o{i} = {{}};" for i in range(do)] if wants_out else []
         if kind != "forward" and wants_w:
             lines += [f"const V g{i} = load<L>(g + {i} * MO + o_);" for i in range(do)]
         if not (wants_out or wants_w):
@@ -397,7 +399,8 @@ class PathFunctions:
         lines += [f"    {line}" for line in inner]
         lines.append("}")
         if wants_out:
-            lines += [f"store<L>(o + {i} * MO + o_, o{i});" for i in range(do)]
+            for i in range(do):
+                lines.append(f"store<L>(o + {i} * MO + o_, load<L>(o + {i} * MO + o_) + o{i});")
         return lines
 
     def _uvw_pull(self, shape: _Shape, row: str) -> list[str]:

@@ -13,8 +13,8 @@ def _block(rows: torch.Tensor, block: MulIrrep, layout: str) -> torch.Tensor:
     """Return a block of feature rows as (n_rows, mul, 2l+1)."""
     columns = rows[:, block.offset : block.offset + block.dim]
     if layout == "mul_ir":
-        return columns.reshape(-1, block.mul, block.ir.dim)
-    return columns.reshape(-1, block.ir.dim, block.mul).transpose(1, 2)
+        return columns.reshape(rows.shape[0], block.mul, block.ir.dim)
+    return columns.reshape(rows.shape[0], block.ir.dim, block.mul).transpose(1, 2)
 
 
 def tensor_product_reference(
@@ -47,7 +47,7 @@ def tensor_product_reference(
             for n in shape:
                 size *= n
             w = weights.reshape(-1, problem.weight_numel)[:, offset : offset + size]
-            w = w.reshape(-1, *shape).expand(rows, *shape)
+            w = w.reshape(w.shape[0], *shape).expand(rows, *shape)
             indices = "zuv" if path.mode == "uvu" else "zuvw"
             term = torch.einsum(f"{indices},abc,zua,zvb->z{subscripts}c", w, w3j, a, b)
         else:
@@ -57,7 +57,7 @@ def tensor_product_reference(
         return x1.new_zeros(rows, 0)
     if problem.layout == "ir_mul":
         out = [block.transpose(1, 2) for block in out]
-    return torch.cat([block.reshape(rows, -1) for block in out], dim=1)
+    return torch.cat([block.flatten(1) for block in out], dim=1)
 
 
 def conv_reference(
