@@ -1,0 +1,1 @@
+"""Timing of layers and whole models, side by side with other implementations."""

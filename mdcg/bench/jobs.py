@@ -1,0 +1,91 @@
+"""Options of one measurement, as plain values that travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["DTYPES", "MODEL_IMPLS", "PASSES", "SIZES", "ConvJob", "ModelJob"]
+
+PASSES = ("fwd", "fwd+bwd", "fwd+bwd+dbl")
+DTYPES = ("float32", "float64")
+# Sizes of the MACE-MP-0 models, all of whose layers have 128 channels.
+SIZES = {
+    "small": "128x0e",
+    "medium": "128x0e+128x1o",
+    "large": "128x0e+128x1o+128x2e",
+}
+MODEL_IMPLS = {
+    "e3nn": "the model as it is",
+    "mdcg": "the same model after mdcg.patch_model",
+}
+
+
+def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the lists that JSON makes back into tuples."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+
+
+@dataclass(frozen=True)
+class ConvJob:
+    """Options of one layer's measurement, as plain values."""
+
+    case: str
+    dtype: str = "float32"
+    passes: tuple[str, ...] = PASSES
+    impls: tuple[str, ...] = ("e3nn", "mdcg")
+    system: str = "water"
+    atoms: int | None = None
+    r_max: float = 6.0
+    order: str = "receiver"
+    device: str = "cpu"
+    repeats: int = 10
+    warmup: int = 3
+    seed: int = 0
+    check: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> ConvJob:
+        """Rebuild from :meth:`to_dict`."""
+        return cls(**_tuples(options))
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """Options of one model's measurement, as plain values.
+
+    Parameters
+    ----------
+    model : str
+        ``"small"``, ``"medium"``, ``"large"`` (random weights) or a checkpoint file.
+    dtype : str, optional
+        Default: float32 for random models, the file's own for files.
+    """
+
+    model: str
+    dtype: str | None = None
+    impls: tuple[str, ...] = ("e3nn", "mdcg")
+    system: str = "water"
+    atoms: int | None = None
+    head: str | None = None
+    device: str = "cpu"
+    repeats: int = 10
+    warmup: int = 3
+    seed: int = 0
+    check: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> ModelJob:
+        """Rebuild from :meth:`to_dict`."""
+        return cls(**_tuples(options))

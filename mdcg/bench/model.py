@@ -1,0 +1,226 @@
+"""Measures energy and forces of whole MACE models; all of it runs in a benchmark process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import DeviceError, MdcgError
+from ..patch import load_model, mace_batch, model_info, patch_model, unpatch_model
+from .jobs import MODEL_IMPLS, SIZES, ModelJob
+from .peers import default_dtype
+from .systems import System, fragment, make_system, neighbours
+from .timing import clock_for, interleave, peak_memory
+
+__all__ = ["build_mace", "measure_memory", "measure_timing"]
+
+Results = Mapping[str, torch.Tensor]
+
+
+def build_mace(size: str, dtype: torch.dtype, *, seed: int = 0, **changes: Any) -> torch.nn.Module:
+    """Build a MACE model with random weights in the shape of a MACE-MP-0 model.
+
+    89 elements, 128 channels, r_max 6 Å, 10 Bessel functions, max_ell 3, correlation 3, 2 layers.
+
+    Parameters
+    ----------
+    size : str
+        ``"small"`` (128x0e), ``"medium"`` (+128x1o), ``"large"`` (+128x2e), or hidden irreps.
+    dtype : torch.dtype
+        Of the parameters; torch's default dtype is the same before and after.
+    seed : int
+        Of the weights; the global generator keeps its state.
+    **changes
+        Other arguments of ``ScaleShiftMACE``.
+    """
+    modules = _mace_modules()
+    o3 = import_module("e3nn.o3")
+    options: dict[str, Any] = {
+        "r_max": 6.0,
+        "num_bessel": 10,
+        "num_polynomial_cutoff": 5,
+        "max_ell": 3,
+        "interaction_cls": modules.RealAgnosticResidualInteractionBlock,
+        "interaction_cls_first": modules.RealAgnosticResidualInteractionBlock,
+        "num_interactions": 2,
+        "num_elements": 89,
+        "hidden_irreps": o3.Irreps(SIZES.get(size, size)),
+        "MLP_irreps": o3.Irreps("16x0e"),
+        "atomic_energies": np.zeros(89),
+        # sqrt of the true number: messages of random sign then have size 1, and every order of the
+        # product contributes to the forces that are compared
+        "avg_num_neighbors": 9.0,
+        "atomic_numbers": list(range(1, 90)),
+        "correlation": 3,
+        "gate": torch.nn.functional.silu,
+        "atomic_inter_scale": 1.0,
+        "atomic_inter_shift": 0.0,
+        **changes,
+    }
+    with default_dtype(dtype), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: torch.nn.Module = modules.ScaleShiftMACE(**options)
+    return model.to(dtype)
+
+
+def _mace_modules() -> Any:
+    from ..patch._frameworks import import_mace
+
+    import_mace()
+    return import_module("mace.modules")
+
+
+def _load(job: ModelJob) -> torch.nn.Module:
+    """Return the unpatched model in the wanted dtype, without parameter gradients."""
+    if job.model in SIZES:
+        model = build_mace(job.model, getattr(torch, job.dtype or "float32"), seed=job.seed)
+    else:
+        model = load_model(job.model)
+        unpatch_model(model)
+        if job.dtype is not None:
+            model = model.to(getattr(torch, job.dtype))
+    model = model.to(job.device).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model
+
+
+def _variant(impl: str, model: torch.nn.Module) -> tuple[torch.nn.Module, str]:
+    """Return a copy of the model for an implementation, and what patching said."""
+    if impl not in MODEL_IMPLS:
+        raise ValueError(
+            f"implementation {impl!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
+        )
+    if impl == "e3nn":
+        return model, ""
+    patched = copy.deepcopy(model)
+    return patched, str(patch_model(patched))
+
+
+def _step(
+    model: torch.nn.Module, system: System, head: str | None, r_max: float
+) -> tuple[Callable[[], Results], int, int]:
+    """Return a function for one evaluation, the number of edges, and the bytes of its inputs."""
+    info = model_info(model)
+    # MACE's own lists are sorted by sender
+    edges = neighbours(system, r_max, order="sender", threads=torch.get_num_threads())
+    try:
+        batch = mace_batch(
+            info,
+            system.numbers,
+            system.positions,
+            system.cell,
+            system.periodic,
+            np.stack([edges.sender, edges.receiver]),
+            edges.shifts,
+            head=head,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"the model cannot evaluate {system.name}: {error}: choose --system or --head"
+        ) from error
+
+    def evaluate() -> Results:
+        # forward overwrites entries of the dictionary
+        results: Results = model(dict(batch), training=False, compute_force=True)
+        return results
+
+    return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
+
+
+def measure_timing(job: ModelJob) -> dict[str, Any]:
+    """Time energy and forces, unpatched and patched side by side, on one graph.
+
+    The neighbour list and the conversion of the structure are outside of the timed span.
+
+    Returns
+    -------
+    dict
+        ``atoms``, ``edges``, ``dtype`` and ``rows``: one per implementation.
+    """
+    clock = clock_for(job.device)
+    system = make_system(job.system, job.atoms)
+    model = _load(job)
+    info = model_info(model)
+    variants = {impl: _variant(impl, model) for impl in job.impls}
+    steps = {}
+    n_edges = 0
+    for impl, (variant, _) in variants.items():
+        steps[impl], n_edges, _ = _step(variant, system, job.head, info.r_max)
+    results = {impl: _energy_forces(step()) for impl, step in steps.items()}
+    exact = _exact(job, model, system, info.r_max) if job.check else None
+    base = results.get("e3nn")
+    timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup)
+    rows = []
+    for impl, timing in timings.items():
+        energy, forces = results[impl]
+        row: dict[str, Any] = {
+            "impl": impl,
+            "seconds": timing.as_dict(),
+            "energy": energy,
+            "max_force": float(forces.abs().max()),
+            "patch_report": variants[impl][1],
+        }
+        for suffix, other in (("e3nn", base), ("float64", exact)):
+            if other is None:
+                continue
+            row[f"energy_difference_{suffix}"] = abs(energy - other[0]) / len(system)
+            row[f"force_difference_{suffix}"] = float((forces - other[1]).abs().max())
+        rows.append(row)
+    return {
+        "atoms": len(system),
+        "edges": n_edges,
+        "model_class": info.model_class,
+        "dtype": str(info.dtype).removeprefix("torch."),
+        "r_max": info.r_max,
+        "torch_threads": torch.get_num_threads(),
+        "rows": rows,
+    }
+
+
+def _energy_forces(results: Results) -> tuple[float, torch.Tensor]:
+    if results.get("energy") is None or results.get("forces") is None:
+        raise MdcgError("the model gives no energy and forces: nothing to time, give another model")
+    return float(results["energy"].sum()), results["forces"].detach().double().cpu()
+
+
+def _exact(
+    job: ModelJob, model: torch.nn.Module, system: System, r_max: float
+) -> tuple[float, torch.Tensor] | None:
+    """Evaluate the unpatched model in float64, where that is not what is timed anyway."""
+    if model_info(model).dtype == torch.float64:
+        return None
+    step, _, _ = _step(copy.deepcopy(model).double(), system, job.head, r_max)
+    return _energy_forces(step())
+
+
+def measure_memory(job: ModelJob, impl: str) -> dict[str, Any]:
+    """Measure the peak memory of one evaluation above the loaded model.
+
+    Returns
+    -------
+    dict
+        Bytes of the inputs, of everything above them, and the method.
+    """
+    if job.device != "cpu":
+        raise DeviceError(f"device is {job.device!r}, but memory is measured on the CPU only")
+    system = make_system(job.system, job.atoms)
+    variant, _ = _variant(impl, _load(job))
+    r_max = model_info(variant).r_max
+    # same code paths on a few atoms, next to no memory
+    warm, _, _ = _step(variant, fragment(system), job.head, r_max)
+    for _ in range(job.warmup):
+        warm()
+    step, _, nbytes = _step(variant, system, job.head, r_max)
+    peak = peak_memory(step)
+    return {
+        "operand_bytes": nbytes,
+        "extra_bytes": peak.extra_bytes,
+        "peak_bytes": nbytes + peak.extra_bytes,
+        "method": peak.method,
+    }

@@ -1,0 +1,155 @@
+"""What is timed: value, derivatives, derivatives of derivatives; and their float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .peers import Graph, Layer, Prepared
+
+__all__ = ["Inputs", "make_inputs", "make_pass", "reference", "relative_errors"]
+
+Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Operands of one convolution, and the cotangent that the backward pass starts from."""
+
+    node_feats: Tensor
+    edge_attrs: Tensor
+    weights: Tensor
+    cotangent: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three operands and the cotangent."""
+        parts = (self.node_feats, self.edge_attrs, self.weights, self.cotangent)
+        return sum(tensor.nbytes for tensor in parts)
+
+
+def make_inputs(layer: Layer, graph: Graph, seed: int = 0) -> Inputs:
+    """Draw seeded normal numbers for all operands."""
+    problem, n_edges = layer.problem, len(graph.sender)
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        drawn = torch.randn(*shape, generator=generator, dtype=layer.dtype)
+        return drawn.to(graph.sender.device)
+
+    rows = () if problem.shared_weights else (n_edges,)
+    return Inputs(
+        node_feats=normal(graph.n_nodes, problem.irreps_in1.dim),
+        edge_attrs=normal(n_edges, problem.irreps_in2.dim),
+        weights=normal(*rows, problem.weight_numel),
+        cotangent=normal(graph.n_nodes, problem.irreps_out.dim),
+    )
+
+
+def make_pass(name: str, prepared: Prepared, inputs: Inputs) -> Callable[[], Tensors]:
+    """Return a function that runs one pass.
+
+    ``fwd`` returns the output; ``fwd+bwd`` the gradients of <output, cotangent> with respect to
+    node features, edge attributes and weights; ``fwd+bwd+dbl`` the gradients, with respect to the
+    same three, of the squared norm of the first two of those gradients.
+    """
+    x, a, w = prepared.nodes_in(inputs.node_feats), inputs.edge_attrs, inputs.weights
+    cotangent = prepared.nodes_out(inputs.cotangent)
+    run = prepared.run
+    if name == "fwd":
+
+        def forward() -> Tensors:
+            with torch.no_grad():
+                return (run(x, a, w),)
+
+        return forward
+    x, a, w = (tensor.detach().clone().requires_grad_() for tensor in (x, a, w))
+
+    def backward() -> Tensors:
+        return torch.autograd.grad(run(x, a, w), (x, a, w), cotangent)
+
+    def double_backward() -> Tensors:
+        gx, ga, _ = torch.autograd.grad(run(x, a, w), (x, a, w), cotangent, create_graph=True)
+        return torch.autograd.grad(gx.square().sum() + ga.square().sum(), (x, a, w))
+
+    return backward if name == "fwd+bwd" else double_backward
+
+
+def to_common(name: str, prepared: Prepared, results: Tensors) -> Tensors:
+    """Convert the results of a pass back to e3nn's layout."""
+    if name == "fwd":
+        return (prepared.nodes_out_back(results[0]),)
+    return (prepared.nodes_in_back(results[0]), *results[1:])
+
+
+def reference(
+    module: Any, graph: Graph, inputs: Inputs, passes: tuple[str, ...], chunk_bytes: int = 2**26
+) -> dict[str, Tensors]:
+    """Compute passes in float64 with e3nn, a few edges at a time.
+
+    Parameters
+    ----------
+    module : e3nn.o3.TensorProduct
+        Built in float64.
+    graph, inputs : Graph, Inputs
+        Same values as the implementations get.
+    passes : tuple of str
+        Names of passes.
+    chunk_bytes : int
+        Bytes of the messages held at a time.
+    """
+    x, a, w, cotangent = (
+        tensor.double()
+        for tensor in (inputs.node_feats, inputs.edge_attrs, inputs.weights, inputs.cotangent)
+    )
+    shared = w.dim() == 1
+    step = max(1, chunk_bytes // (8 * cotangent.shape[1]))
+    spans = [slice(first, first + step) for first in range(0, len(graph.sender), step)]
+    out = torch.zeros_like(cotangent)
+    grads = tuple(torch.zeros_like(t) for t in (x, a, w))
+    grads2 = tuple(torch.zeros_like(t) for t in (x, a, w))
+
+    def parts(span: slice) -> tuple[Tensors, Tensor]:
+        rows = (x[graph.sender[span]], a[span], w if shared else w[span])
+        leaves = tuple(tensor.detach().clone().requires_grad_() for tensor in rows)
+        return leaves, module(*leaves)
+
+    def add(total: Tensors, span: slice, part: Tensors) -> None:
+        total[0].index_add_(0, graph.sender[span], part[0].detach())
+        total[1][span] += part[1].detach()
+        total[2][slice(None) if shared else span] += part[2].detach()
+
+    for span in spans:
+        leaves, messages = parts(span)
+        out.index_add_(0, graph.receiver[span], messages.detach())
+        if passes != ("fwd",):
+            add(grads, span, torch.autograd.grad(messages, leaves, cotangent[graph.receiver[span]]))
+    if "fwd+bwd+dbl" in passes:
+        # The gradient of |gx|² + |ga|² is that of <gx, 2 gx'> + <ga, 2 ga'> with gx', ga' held
+        # fixed, which is a sum over edges.
+        for span in spans:
+            leaves, messages = parts(span)
+            gx, ga, _ = torch.autograd.grad(
+                messages, leaves, cotangent[graph.receiver[span]], create_graph=True
+            )
+            fixed_x, fixed_a = 2 * grads[0][graph.sender[span]], 2 * grads[1][span]
+            value = (gx * fixed_x).sum() + (ga * fixed_a).sum()
+            add(grads2, span, torch.autograd.grad(value, leaves))
+    found = {"fwd": (out,), "fwd+bwd": grads, "fwd+bwd+dbl": grads2}
+    return {name: found[name] for name in passes}
+
+
+def relative_errors(results: Tensors, expected: Tensors) -> list[float]:
+    """Return max |result - expected| / max |expected| of each tensor."""
+    errors = []
+    for result, truth in zip(results, expected, strict=True):
+        if truth.numel() == 0:
+            errors.append(0.0)
+            continue
+        scale = max(float(truth.abs().max()), torch.finfo(torch.float64).tiny)
+        errors.append(float((result.double() - truth).abs().max()) / scale)
+    return errors

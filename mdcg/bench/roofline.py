@@ -1,0 +1,159 @@
+r"""Arithmetic and bytes that a convolution cannot do without, and what the machine could do.
+
+Per edge and path, with multiplicities u, v (and w for ``uvw``), A nonzero (a, c) pairs of the 3j
+symbol and C = 2 l_out + 1 components, a multiply-add counted as 2:
+
+=====  =================================  ==============================
+pass   uvu                                uvw
+=====  =================================  ==============================
+fwd    u v (2 A + 2 C)                    u v (2 A + 2 w C)
+bwd    u v (6 A + 3 C)                    u v (6 A + 4 w C)
+dbl    u v (8 A + 3 C)                    u v (8 A + 4 w C)
+=====  =================================  ==============================
+
+The matrix :math:`M_{ac} = \sum_b w_{abc} y_b` of an edge is formed once for all channels and not
+counted. A pass named ``fwd+bwd`` sums the rows up to its last.
+
+Compulsory bytes, with itemsize s, E edges, N nodes, bytes i of an edge's two indices, and row
+lengths X (nodes), Y (edges), W (weights), O (output); every array is read or written once:
+
+=====  ================================================
+pass   bytes
+=====  ================================================
+fwd    s [E (W + Y) + N (X + O)] + E i
+bwd    s [E (2 W + 2 Y) + N (2 X + O)] + E i
+dbl    s [E (2 W + 3 Y) + N (3 X + O)] + E i
+=====  ================================================
+
+Shared weights count W once instead of E W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..problem import ConvProblem
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Machine", "Work", "measure_machine", "problem_work"]
+
+# Multiples of (nonzero pairs, output components for uvu, output components times w for uvw).
+_FLOPS = {"fwd": (2, 2, 2), "bwd": (6, 3, 4), "dbl": (8, 3, 4)}
+# Rows of weights and edge attributes per edge, of node features and outputs per node.
+_ROWS = {"fwd": (1, 1, 1, 1), "bwd": (2, 2, 2, 1), "dbl": (2, 3, 3, 1)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations and compulsory bytes of a pass."""
+
+    flops: float
+    bytes: float
+
+    def floor_seconds(self, gflops: float, gbytes: float) -> float:
+        """Return the least time on a machine with that arithmetic and memory rate."""
+        return max(self.flops / (gflops * 1e9), self.bytes / (gbytes * 1e9))
+
+
+def problem_work(
+    problem: ConvProblem, passes: str, n_nodes: int, n_edges: int, index_bytes: int = 8
+) -> Work:
+    """Count a pass by the tables above.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The layer.
+    passes : str
+        ``"fwd"``, ``"fwd+bwd"`` or ``"fwd+bwd+dbl"``.
+    n_nodes, n_edges : int
+        Size of the graph.
+    index_bytes : int
+        Bytes of one index.
+    """
+    itemsize = 8 if problem.dtype == "float64" else 4
+    weight_rows = 1 if problem.shared_weights else n_edges
+    flops = total_bytes = 0.0
+    for part in passes.split("+"):
+        pairs, uvu, uvw = _FLOPS[part]
+        for path in problem.paths:
+            mul1 = problem.irreps_in1[path.i_in1].mul
+            mul2 = problem.irreps_in2[path.i_in2].mul
+            out = problem.irreps_out[path.i_out]
+            nonzero = int(np.count_nonzero(np.any(problem.w3j(problem.degrees(path)), axis=1)))
+            summed = uvu if path.mode == "uvu" else uvw * out.mul
+            flops += n_edges * mul1 * mul2 * (pairs * nonzero + summed * out.ir.dim)
+        weights, edges, nodes, outputs = _ROWS[part]
+        values = weights * weight_rows * problem.weight_numel
+        values += edges * n_edges * problem.irreps_in2.dim
+        values += n_nodes * (nodes * problem.irreps_in1.dim + outputs * problem.irreps_out.dim)
+        total_bytes += itemsize * values + 2 * index_bytes * n_edges
+    return Work(flops, total_bytes)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates reached by plain torch calls, as the ceiling to compare with.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the matrix product.
+    gemm_gflops : float
+        Best of several square matrix products.
+    copy_gbytes, read_gbytes : float
+        Copy (read + write) and sum of arrays far larger than the caches, in GB/s.
+    """
+
+    dtype: str
+    gemm_gflops: float
+    copy_gbytes: float
+    read_gbytes: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def measure_machine(dtype: torch.dtype, *, size: int = 2048, megabytes: int = 256) -> Machine:
+    """Measure arithmetic and memory rates with the current number of threads.
+
+    Parameters
+    ----------
+    dtype : torch.dtype
+        float32 or float64.
+    size : int
+        Rows of the square matrices.
+    megabytes : int
+        Size of the copied array.
+    """
+    import torch
+
+    with torch.no_grad():
+        left = torch.ones(size, size, dtype=dtype)
+        product = torch.empty_like(left)
+        gemm = 2 * size**3 / _best(lambda: torch.matmul(left, left, out=product))
+        # float32 in any case: a rate in bytes should not depend on the type
+        source = torch.ones(megabytes * 2**18, dtype=torch.float32)
+        target = torch.zeros_like(source)
+        copied = 2 * source.nbytes / _best(lambda: target.copy_(source))
+        read = source.nbytes / _best(lambda: source.sum())
+    name = str(dtype).removeprefix("torch.")
+    return Machine(name, gemm / 1e9, copied / 1e9, read / 1e9)
+
+
+def _best(run: Callable[[], object], repeats: int = 5) -> float:
+    run()
+    times = []
+    for _ in range(repeats):
+        start = perf_counter()
+        run()
+        times.append(perf_counter() - start)
+    return min(times)
