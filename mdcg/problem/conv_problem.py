@@ -78,6 +78,13 @@ class ConvProblem:
     rounded : tuple of (l1, l2, l3)
         Triples whose 3j symbol the model keeps rounded to float32.
 
+    Attributes
+    ----------
+    weight_offsets : tuple of int
+        Column where each path's weights start.
+    weight_numel : int
+        Length of a weight row.
+
     Raises
     ------
     ValueError
@@ -101,6 +108,9 @@ class ConvProblem:
     shared_weights: bool = False
     flipped: tuple[Degrees, ...] = ()
     rounded: tuple[Degrees, ...] = ()
+    weight_offsets: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    weight_numel: int = field(init=False, repr=False, compare=False)
+    _json: str = field(init=False, repr=False, compare=False)
     _w3j: dict[Degrees, NDArray[np.float64]] = field(
         default_factory=dict, repr=False, compare=False, hash=False
     )
@@ -114,6 +124,12 @@ class ConvProblem:
                 raise ValueError(f"{name} is {value!r}, expected one of {', '.join(allowed)}")
         for number, path in enumerate(self.paths):
             self._check_path(number, path)
+        # made now: torch.compile cannot trace what functools.cached_property does
+        sizes = [int(np.prod(self.weight_shape(path))) for path in self.paths]
+        starts = tuple(int(n) for n in np.cumsum([0, *sizes]))
+        object.__setattr__(self, "weight_offsets", starts[:-1])
+        object.__setattr__(self, "weight_numel", starts[-1])
+        object.__setattr__(self, "_json", self._make_json())
 
     def _check_path(self, number: int, path: Path) -> None:
         where = f"path {number} ({path.i_in1}, {path.i_in2}, {path.i_out}, {path.mode})"
@@ -251,17 +267,6 @@ class ConvProblem:
         shape = (self.irreps_in1[path.i_in1].mul, self.irreps_in2[path.i_in2].mul)
         return shape if path.mode == "uvu" else (*shape, self.irreps_out[path.i_out].mul)
 
-    @cached_property
-    def weight_offsets(self) -> tuple[int, ...]:
-        """Column where each path's weights start."""
-        sizes = [int(np.prod(self.weight_shape(path))) for path in self.paths]
-        return tuple(int(n) for n in np.cumsum([0, *sizes])[:-1])
-
-    @cached_property
-    def weight_numel(self) -> int:
-        """Length of a weight row."""
-        return sum(int(np.prod(self.weight_shape(path))) for path in self.paths)
-
     @property
     def num_paths(self) -> int:
         """Number of paths."""
@@ -280,8 +285,7 @@ class ConvProblem:
         """Return the canonical JSON text: equal problems give equal text."""
         return self._json
 
-    @cached_property
-    def _json(self) -> str:
+    def _make_json(self) -> str:
         data = {
             "format": _FORMAT,
             "irreps_in1": str(self.irreps_in1),
@@ -327,7 +331,7 @@ class ConvProblem:
                 flipped=tuple((a, b, c) for a, b, c in data["flipped"]),
                 rounded=tuple((a, b, c) for a, b, c in data["rounded"]),
             )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"not a problem description of this version of mdcg: {error}"
             ) from error

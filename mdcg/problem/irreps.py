@@ -84,9 +84,17 @@ class Irreps:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[int, int, int]]) -> Irreps:
-        """Build from ``(mul, l, p)`` triples."""
+        """Build from ``(mul, l, p)`` triples.
+
+        Raises
+        ------
+        ValueError
+            A multiplicity or degree is negative, or a parity neither 1 nor -1.
+        """
         blocks, offset = [], 0
         for mul, l, p in pairs:
+            if mul < 0:
+                raise ValueError(f"irreps have multiplicity {mul}, expected 0 or more")
             block = MulIrrep(int(mul), Irrep(int(l), int(p)), offset)
             blocks.append(block)
             offset += block.dim
