@@ -1,4 +1,4 @@
-"""Types of the compiled core (csrc/python/module.cpp)."""
+"""Types of the compiled core (csrc/python)."""
 
 from collections.abc import Sequence
 
@@ -62,3 +62,33 @@ def launch_rounds(
 ) -> None: ...
 def instruction_set_level() -> str: ...
 def l2_cache_bytes() -> int: ...
+
+class Nvrtc:
+    """NVIDIA's run-time compiler, opened by path."""
+
+    def __init__(self, path: str) -> None: ...
+    @property
+    def version(self) -> tuple[int, int]: ...
+    @property
+    def architectures(self) -> list[int]: ...
+    def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
+        """Return whether the source was accepted, the machine code, and the log."""
+
+class CudaModule:
+    """Machine code loaded on one device."""
+
+    def __init__(self, device: int, cubin: bytes) -> None: ...
+    def function(self, name: str, shared_bytes: int) -> int: ...
+    def resources(self, function: int) -> list[int]:
+        """Return registers and bytes of local memory per thread, and static shared memory."""
+    def launch(
+        self,
+        function: int,
+        blocks: int,
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        arguments: Sequence[int],
+    ) -> None: ...
+
+def cuda_compute_capability(device: int) -> int: ...

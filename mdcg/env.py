@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["VARIABLES", "Variable", "cache_root", "compiler", "debug", "jit_disabled"]
+__all__ = ["VARIABLES", "Variable", "cache_root", "compiler", "cuda_home", "debug", "jit_disabled", "nvrtc_library"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ VARIABLES: tuple[Variable, ...] = (
         "MDCG_CXX",
         "$CXX, then c++, g++, clang++",
         "Host C++ compiler for generated kernels.",
+    ),
+    Variable(
+        "MDCG_NVRTC_LIB",
+        "pip packages, then $CUDA_HOME, then the loader's path",
+        "File of the NVRTC library that compiles CUDA kernels.",
     ),
     Variable(
         "MDCG_DISABLE_JIT",
@@ -63,6 +68,17 @@ def cache_root() -> Path:
 def compiler() -> str | None:
     """Return the compiler named by ``MDCG_CXX`` or ``CXX``, or None."""
     return os.environ.get("MDCG_CXX") or os.environ.get("CXX") or None
+
+
+def nvrtc_library() -> str | None:
+    """Return the NVRTC library named by ``MDCG_NVRTC_LIB``, or None."""
+    return os.environ.get("MDCG_NVRTC_LIB") or None
+
+
+def cuda_home() -> Path | None:
+    """Return the CUDA toolkit named by ``CUDA_HOME`` or ``CUDA_PATH``, or None."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return Path(named) if named else None
 
 
 def debug() -> bool:

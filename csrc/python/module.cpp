@@ -13,6 +13,7 @@
 #include "core/edges.hpp"
 #include "core/launch.hpp"
 #include "core/shared_library.hpp"
+#include "register_cuda.hpp"
 
 namespace py = pybind11;
 
@@ -145,4 +146,5 @@ PYBIND11_MODULE(_core, m) {
         py::arg("num_threads"), py::arg("scratch_bytes"));
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
+    register_cuda(m);
 }

@@ -1,7 +1,17 @@
 """From (problem, plan) to kernel source: one layer of expressions, one emitter per target."""
 
+from .cuda import CudaEntry, CudaKernel, emit_cuda
 from .host import HostKernel, emit_host
 from .lowering import LoweredProblem, lower
 from .spec import KernelSpec
 
-__all__ = ["HostKernel", "KernelSpec", "LoweredProblem", "emit_host", "lower"]
+__all__ = [
+    "CudaEntry",
+    "CudaKernel",
+    "HostKernel",
+    "KernelSpec",
+    "LoweredProblem",
+    "emit_cuda",
+    "emit_host",
+    "lower",
+]

@@ -16,9 +16,10 @@ from ..plan import HostPlan
 from ..plan.host import ITEMSIZE
 from ..problem import ConvProblem, Irreps
 from .expression import Statement, Sum, print_statements
-from .host_entry import EDGE_PARAMETERS, EntryWriter, packed_row
+from .host_entry import EDGE_PARAMETERS, EntryWriter
 from .host_paths import PathFunctions, literal
 from .lowering import LoweredProblem, lower
+from .packing import packed_row
 from .spec import KernelSpec
 
 __all__ = ["HostKernel", "emit_host", "packed_row"]

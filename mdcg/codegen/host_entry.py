@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from ..plan import HostPlan
 from ..plan.host import ITEMSIZE
-from ..problem import ConvProblem, Irreps
+from ..problem import ConvProblem
 from .lowering import lower
+from .packing import packed_row
 from .spec import KernelSpec
 
-__all__ = ["EDGE_PARAMETERS", "ENTRY", "EntryWriter", "packed_row"]
+__all__ = ["EDGE_PARAMETERS", "ENTRY", "EntryWriter"]
 
 ENTRY = "mdcg_run"
 
@@ -22,15 +23,6 @@ EDGE_PARAMETERS = ", ".join(
     [f"const T* {name}" for name in _READ]
     + [f"{'V' if name == 'p' else 'T'}* {name}" for name in _WRITTEN]
 )
-
-
-def packed_row(irreps: Irreps, plan: HostPlan) -> tuple[int, tuple[int, ...]]:
-    """Return items of a packed row and where each block starts in it."""
-    offsets, total = [], 0
-    for block in irreps:
-        offsets.append(total)
-        total += block.ir.dim * plan.padded(block.mul)
-    return total, tuple(offsets)
 
 
 def _declarations(arguments: Iterable[str]) -> list[str]:

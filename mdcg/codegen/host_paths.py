@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from ..plan import HostPlan
 from ..problem import ConvProblem
-from .expression import Statement, Sum, Term, print_statements
+from .expression import Statement, Term, print_statements
 from .lowering import Coupling, LoweredPath
 from .spec import KernelSpec
+from .uvu import output_sums, uvu_sums
+from .uvu import sum_of as _sum
 
 __all__ = ["PathFunctions", "literal"]
 
@@ -17,10 +19,6 @@ __all__ = ["PathFunctions", "literal"]
 def literal(value: float) -> str:
     """Print a coefficient exactly, as a broadcast vector."""
     return f"splat(T({float(value).hex()}))"
-
-
-def _sum(terms: Iterable[tuple[float, Iterable[str]]]) -> Sum:
-    return Sum.of((k, tuple(f)) for k, f in terms)
 
 
 @dataclass(frozen=True)
@@ -201,8 +199,10 @@ class PathFunctions:
         if self.spec.kind != "forward":
             lines += [f"const V g{i} = load<L>(g + {i} * MP + u);" for i in range(c.dim_out)]
         # slot gradients p are summed over channels outside the body
-        lines += self._print(self._uvu_statements(shape), [f"p{s}" for s in range(c.num_slots)])
-        lines += self._accumulate_outputs(shape, "s", "r")
+        lines += self._print(
+            uvu_sums(c, shape.has_weight, self.spec), [f"p{s}" for s in range(c.num_slots)]
+        )
+        lines += self._accumulate_outputs(shape)
         if self._wants("x"):
             for a in range(c.dim_in):
                 lines.append(f"store<L>(dx + {a} * MP + u, load<L>(dx + {a} * MP + u) + d{a});")
@@ -217,81 +217,13 @@ class PathFunctions:
                 lines.append(f"store_strided<N, {stride}>({target}, dwv);")
         return lines
 
-    def _uvu_statements(self, shape: _Shape) -> list[Statement]:
-        """All sums of a uvu path; s and r are features times weight, q the pulled-back gradient."""
-        c, kind = shape.coupling, self.spec.kind
-        w = ("wv",) if shape.has_weight else ()
-        out: list[Statement] = []
-        scaled: dict[int, list[Term]] = {}
-        for a in range(c.dim_in):
-            if kind == "double_backward":
-                terms: list[Term] = []
-                terms += [(1.0, (*w, f"a{a}"))] if self._has("x") else []
-                terms += [(1.0, ("cv", f"x{a}"))] if self._has("w") and shape.has_weight else []
-            else:
-                terms = [(1.0, (*w, f"x{a}"))]
-            scaled[a] = terms
-            if terms and (kind == "forward" or self._wants("y") or self._wants("g")):
-                out.append(Statement(f"s{a}", _sum(terms)))
-            if self._has("y") and self._wants("g"):
-                out.append(Statement(f"r{a}", _sum([(1.0, (*w, f"x{a}"))])))
-        if kind == "forward":
-            return out
-        need_w = self._wants("w") and shape.has_weight
-        weighted_c = self._has("w") and shape.has_weight
-        for a, entries in c.by_input().items():
-            pulled = [(float(e.sign), (f"m{e.slot}", f"g{e.c}")) for e in entries]
-            pulled_b = [(float(e.sign), (f"b{e.slot}", f"g{e.c}")) for e in entries]
-            if kind == "backward":
-                if self._wants("x") or need_w:
-                    out.append(Statement(f"q{a}", _sum(pulled)))
-                if self._wants("x"):
-                    out.append(Statement(f"d{a}", _sum([(1.0, (*w, f"q{a}"))])))
-                continue
-            if (self._wants("x") and weighted_c) or (need_w and self._has("x")):
-                out.append(Statement(f"q{a}", _sum(pulled)))
-            if self._has("y") and (self._wants("x") or need_w):
-                out.append(Statement(f"h{a}", _sum(pulled_b)))
-            if self._wants("x"):
-                terms = [(1.0, ("cv", f"q{a}"))] if weighted_c else []
-                terms += [(1.0, (*w, f"h{a}"))] if self._has("y") else []
-                out.append(Statement(f"d{a}", _sum(terms)))
-        if need_w:
-            terms = []
-            for a in range(c.dim_in):
-                if kind == "backward":
-                    terms.append((1.0, (f"x{a}", f"q{a}")))
-                else:
-                    terms += [(1.0, (f"a{a}", f"q{a}"))] if self._has("x") else []
-                    terms += [(1.0, (f"x{a}", f"h{a}"))] if self._has("y") else []
-            out.append(Statement("dwv", _sum(terms)))
-        if self._wants("y"):
-            for slot, entries in c.by_slot().items():
-                terms = [(1.0, (f"p{slot}",))]
-                terms += [(float(e.sign), (f"s{e.a}", f"g{e.c}")) for e in entries if scaled[e.a]]
-                out.append(Statement(f"p{slot}", _sum(terms)))
-        return out
-
-    def _accumulate_outputs(self, shape: _Shape, scaled: str, extra: str) -> list[str]:
+    def _accumulate_outputs(self, shape: _Shape) -> list[str]:
         """Lines for ``o_c += sum_a M_ac s_a`` (+ ``B_ac r_a`` in a double backward)."""
-        c = shape.coupling
         lines: list[str] = []
-        if self.spec.kind == "backward" or (
-            self.spec.kind == "double_backward" and not self._wants("g")
-        ):
-            return lines
-        has_scaled = self.spec.kind == "forward" or self._has("x")
-        has_scaled = has_scaled or (self._has("w") and shape.has_weight)
-        for i, entries in c.by_output().items():
-            terms: list[Term] = []
-            if has_scaled:
-                terms += [(float(e.sign), (f"m{e.slot}", f"{scaled}{e.a}")) for e in entries]
-            if self._has("y"):
-                terms += [(float(e.sign), (f"b{e.slot}", f"{extra}{e.a}")) for e in entries]
-            if terms:
-                # the message first: adding each product to the large total would lose digits
-                lines += self._print([Statement(f"o{i}", _sum(terms))])
-                lines.append(f"store<L>(o + {i} * MP + u, load<L>(o + {i} * MP + u) + o{i});")
+        for i, message in output_sums(shape.coupling, shape.has_weight, self.spec).items():
+            # the message first: adding each product to the large total would lose digits
+            lines += self._print([Statement(f"o{i}", message)])
+            lines.append(f"store<L>(o + {i} * MP + u, load<L>(o + {i} * MP + u) + o{i});")
         return lines
 
     # -- uvw: weight matrix between channels ----------------------------------------------------

@@ -42,6 +42,14 @@ class KernelSpec:
             if tuple(sorted(set(names), key=DERIVATIVES.index)) != names:
                 raise ValueError(f"{names} must be distinct, in the order {', '.join(DERIVATIVES)}")
 
+    def has(self, name: str) -> bool:
+        """Return whether the cotangent of an operand is given."""
+        return name in self.given
+
+    def wanted(self, name: str) -> bool:
+        """Return whether the gradient with respect to an operand is wanted."""
+        return name in self.wants
+
     def __str__(self) -> str:
         rows = "conv" if self.conv else "tp"
         parts = [f"{rows}_{self.kind}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..plan import HostPlan
+from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
 
@@ -78,7 +78,7 @@ def conv(
     receiver: torch.Tensor,
     *,
     num_receivers: int | None = None,
-    plan: HostPlan | None = None,
+    plan: HostPlan | CudaPlan | None = None,
 ) -> torch.Tensor:
     r"""Fused Clebsch-Gordan convolution: tensor product on edges, sum on receivers.
 
@@ -100,7 +100,7 @@ def conv(
         1 of ``edge_index``; NequIP: rows 1, 0.
     num_receivers : int, optional
         Rows of the result; default n_nodes.
-    plan : HostPlan, optional
+    plan : HostPlan or CudaPlan, optional
         Default: chosen for this machine.
 
     Returns
@@ -156,7 +156,7 @@ def tensor_product(
     x2: torch.Tensor,
     weights: torch.Tensor | None = None,
     *,
-    plan: HostPlan | None = None,
+    plan: HostPlan | CudaPlan | None = None,
 ) -> torch.Tensor:
     """Tensor product of every row of a batch, without a graph.
 
@@ -168,7 +168,7 @@ def tensor_product(
         Leading dimensions broadcast against those of ``x1``.
     weights : torch.Tensor or None
         Shape (..., problem.weight_numel), or (problem.weight_numel,) where weights are shared.
-    plan : HostPlan, optional
+    plan : HostPlan or CudaPlan, optional
 
     Returns
     -------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..plan import HostPlan
+from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem
 from .functional import conv, tensor_product
 
@@ -14,7 +14,7 @@ __all__ = ["ConvTensorProduct", "TensorProduct"]
 class _ProblemModule(torch.nn.Module):
     """Holds a problem as plain text, so that copies and pickles carry nothing of the process."""
 
-    def __init__(self, problem: ConvProblem, plan: HostPlan | None = None) -> None:
+    def __init__(self, problem: ConvProblem, plan: HostPlan | CudaPlan | None = None) -> None:
         super().__init__()
         self.problem = problem
         self.plan = plan
@@ -36,7 +36,7 @@ class TensorProduct(_ProblemModule):
     ----------
     problem : ConvProblem
         float32 and float64 operands both work, whatever the problem's own dtype.
-    plan : HostPlan, optional
+    plan : HostPlan or CudaPlan, optional
     """
 
     def forward(
@@ -53,7 +53,7 @@ class ConvTensorProduct(_ProblemModule):
     ----------
     problem : ConvProblem
         float32 and float64 operands both work, whatever the problem's own dtype.
-    plan : HostPlan, optional
+    plan : HostPlan or CudaPlan, optional
     """
 
     def forward(

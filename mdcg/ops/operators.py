@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from ..codegen.spec import DERIVATIVES
+from ..problem import ConvProblem
+from .cuda import CudaKernels, cuda_kernels, graph_on_device
 from .graph import Graph, graph_of
 from .host import host_kernels
 
@@ -139,6 +141,86 @@ def conv_double_backward(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES)  # type: ignore[return-value]
 
 
+# -- the same on a CUDA device ----------------------------------------------------------------------
+
+
+def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
+    return cuda_kernels(problem, plan, x.device.index)
+
+
+@conv.register_kernel("cuda")
+def _conv_cuda(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+) -> Tensor:
+    with torch.cuda.device(x.device):
+        graph = graph_on_device(x, sender, receiver, num_receivers)
+        return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
+
+
+@conv_backward.register_kernel("cuda")
+def _conv_backward_cuda(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    g: Tensor,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+    wants: list[bool],
+) -> Tensors3:
+    names = _named(wants)
+    found: dict[str, Tensor] = {}
+    if names:
+        operands = {"x": x, "y": y, "w": w, "g": g}
+        with torch.cuda.device(x.device):
+            graph = graph_on_device(x, sender, receiver, num_receivers)
+            found = _cuda(x, problem, plan).backward(operands, graph, names)
+    return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
+
+
+@conv_double_backward.register_kernel("cuda")
+def _conv_double_backward_cuda(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    g: Tensor,
+    a: Tensor | None,
+    b: Tensor | None,
+    c: Tensor | None,
+    sender: Tensor | None,
+    receiver: Tensor | None,
+    num_receivers: int,
+    problem: str,
+    plan: str,
+    wants: list[bool],
+) -> Tensors4:
+    names = _named(wants)
+    cotangents = {n: t for n, t in zip(DERIVATIVES, (a, b, c), strict=False) if t is not None}
+    operands = {"x": x, "y": y, "w": w, "g": g}
+    possible = tuple(n for n in names if any(other != n for other in cotangents))
+    found: dict[str, Tensor] = {}
+    if possible:
+        with torch.cuda.device(x.device):
+            graph = graph_on_device(x, sender, receiver, num_receivers)
+            found = _cuda(x, problem, plan).double_backward(operands, cotangents, graph, possible)
+    for name in names:
+        if name not in found:
+            found[name] = torch.zeros_like(operands[name])
+    return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES)  # type: ignore[return-value]
+
+
+# -- shapes, for compilers ------------------------------------------------------------------------
+
+
 @conv.register_fake
 def _conv_fake(
     x: Tensor,
@@ -151,7 +233,7 @@ def _conv_fake(
     plan: str,
 ) -> Tensor:
     rows = x.shape[0] if sender is None else num_receivers
-    return x.new_empty(rows, host_kernels(problem, plan).problem.irreps_out.dim)
+    return x.new_empty(rows, ConvProblem.from_json(problem).irreps_out.dim)
 
 
 @conv_backward.register_fake

@@ -1,7 +1,7 @@
 """Compiled kernels on disk: content key, lock, atomic rename, read-only folders.
 
-Layout: ``<root>/<version>/<target>/<key>/`` holds ``kernel.cpp`` beside ``kernel.so``, so that a
-user can send both. The key depends on text and flags alone: a cached kernel loads on a machine
+Layout: ``<root>/<version>/<target>/<key>/`` holds ``kernel.cpp`` beside ``kernel.so``, or
+``kernel.cu`` beside ``kernel.cubin``, so that a user can send both. The key depends on text and flags alone: a cached kernel loads on a machine
 without a compiler.
 """
 
@@ -25,6 +25,9 @@ from .._version import __version__
 
 __all__ = ["KernelCache", "cache_dir", "cache_size", "clear_cache"]
 
+# What a folder of the cache holds one of.
+BINARIES = ("kernel.so", "kernel.cubin")
+
 _log = logging.getLogger("mdcg")
 _private: Path | None = None
 _private_lock = threading.Lock()
@@ -38,7 +41,7 @@ def cache_dir() -> Path:
 def cache_size() -> tuple[int, int]:
     """Return number of cached kernels and their bytes on disk."""
     files = [p for p in cache_dir().glob("*/*/*") if p.is_file()]
-    return sum(p.name == "kernel.so" for p in files), sum(p.stat().st_size for p in files)
+    return sum(p.name in BINARIES for p in files), sum(p.stat().st_size for p in files)
 
 
 def clear_cache() -> None:
@@ -67,11 +70,14 @@ class KernelCache:
     Parameters
     ----------
     target : str
-        Sub-folder, such as ``"x86-64-v4"``.
+        Sub-folder, such as ``"x86-64-v4"`` or ``"sm_90"``.
+    binary : str
+        File that makes a folder complete, one of ``BINARIES``.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, binary: str = BINARIES[0]) -> None:
         self.target = target
+        self.binary = binary
 
     def key(self, *texts: str) -> str:
         """Return the content key of a kernel: 32 hexadecimal digits."""
@@ -86,7 +92,7 @@ class KernelCache:
         roots = [cache_dir()] + ([_private] if _private is not None else [])
         for root in roots:
             folder = root / self.target / key
-            if (folder / "kernel.so").is_file():
+            if (folder / self.binary).is_file():
                 return folder
         return None
 
@@ -115,7 +121,7 @@ class KernelCache:
                     temporary.rename(final)
                 except OSError:
                     # a process that could not see our lock (another host) was faster
-                    if not (final / "kernel.so").is_file():
+                    if not (final / self.binary).is_file():
                         raise
                 return final
             finally:

@@ -1,0 +1,137 @@
+#include "core/cuda_driver.hpp"
+
+#include <mutex>
+#include <stdexcept>
+#include <unordered_map>
+
+namespace mdcg {
+
+namespace {
+
+using Context = void*;
+
+constexpr int kMajor = 75, kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+constexpr int kRegisters = 4, kLocalBytes = 3;     // CU_FUNC_ATTRIBUTE_*
+constexpr int kStaticShared = 1, kDynamicShared = 8;
+
+int device_handle(const CudaDriver& driver, int device) {
+    int handle = 0;
+    driver.check(driver.symbol<int (*)(int*, int)>("cuDeviceGet")(&handle, device), "cuDeviceGet");
+    return handle;
+}
+
+// Primary contexts stay retained for the life of the process, as torch keeps them too.
+Context primary_context(int device) {
+    static std::mutex mutex;
+    static std::unordered_map<int, Context> contexts;
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = contexts.find(device);
+    if (found != contexts.end()) return found->second;
+    const CudaDriver& driver = CudaDriver::get();
+    Context context = nullptr;
+    driver.check(driver.symbol<int (*)(Context*, int)>("cuDevicePrimaryCtxRetain")(
+                     &context, device_handle(driver, device)),
+                 "cuDevicePrimaryCtxRetain");
+    contexts.emplace(device, context);
+    return context;
+}
+
+}  // namespace
+
+CudaDriver::CudaDriver() : library_("libcuda.so.1") {
+    check(symbol<int (*)(unsigned)>("cuInit")(0), "cuInit");
+}
+
+const CudaDriver& CudaDriver::get() {
+    static const CudaDriver driver;
+    return driver;
+}
+
+void CudaDriver::check(int status, const char* what) const {
+    if (status == 0) return;
+    const char* text = nullptr;
+    symbol<int (*)(int, const char**)>("cuGetErrorString")(status, &text);
+    throw std::runtime_error(std::string(what) + " failed: " +
+                             (text != nullptr ? text : "error " + std::to_string(status)));
+}
+
+int CudaDriver::compute_capability(int device) const {
+    const auto attribute = symbol<int (*)(int*, int, int)>("cuDeviceGetAttribute");
+    const int handle = device_handle(*this, device);
+    int major = 0, minor = 0;
+    check(attribute(&major, kMajor, handle), "cuDeviceGetAttribute");
+    check(attribute(&minor, kMinor, handle), "cuDeviceGetAttribute");
+    return 10 * major + minor;
+}
+
+CudaScope::CudaScope(int device) {
+    const CudaDriver& driver = CudaDriver::get();
+    static const auto push = driver.symbol<int (*)(Context)>("cuCtxPushCurrent_v2");
+    driver.check(push(primary_context(device)), "cuCtxPushCurrent");
+}
+
+CudaScope::~CudaScope() {
+    static const auto pop = CudaDriver::get().symbol<int (*)(Context*)>("cuCtxPopCurrent_v2");
+    Context context = nullptr;
+    pop(&context);
+}
+
+CudaModule::CudaModule(int device, const std::string& cubin) : device_(device) {
+    const CudaScope scope(device);
+    const CudaDriver& driver = CudaDriver::get();
+    driver.check(
+        driver.symbol<int (*)(void**, const void*)>("cuModuleLoadData")(&module_, cubin.data()),
+        "cuModuleLoadData");
+}
+
+CudaModule::~CudaModule() {
+    // no exceptions here: at the end of a process the driver may be gone already
+    try {
+        const CudaScope scope(device_);
+        CudaDriver::get().symbol<int (*)(void*)>("cuModuleUnload")(module_);
+    } catch (const std::exception&) {
+    }
+}
+
+std::uintptr_t CudaModule::function(const std::string& name, int shared_bytes) const {
+    const CudaScope scope(device_);
+    const CudaDriver& driver = CudaDriver::get();
+    void* found = nullptr;
+    driver.check(driver.symbol<int (*)(void**, void*, const char*)>("cuModuleGetFunction")(
+                     &found, module_, name.c_str()),
+                 "cuModuleGetFunction");
+    if (shared_bytes > 0)
+        driver.check(driver.symbol<int (*)(void*, int, int)>("cuFuncSetAttribute")(
+                         found, kDynamicShared, shared_bytes),
+                     "cuFuncSetAttribute");
+    return reinterpret_cast<std::uintptr_t>(found);
+}
+
+std::array<int, 3> CudaModule::resources(std::uintptr_t function) const {
+    const CudaScope scope(device_);
+    const CudaDriver& driver = CudaDriver::get();
+    const auto attribute = driver.symbol<int (*)(int*, int, void*)>("cuFuncGetAttribute");
+    std::array<int, 3> values{};
+    const int names[3] = {kRegisters, kLocalBytes, kStaticShared};
+    for (std::size_t i = 0; i < 3; ++i)
+        driver.check(attribute(&values[i], names[i], reinterpret_cast<void*>(function)),
+                     "cuFuncGetAttribute");
+    return values;
+}
+
+void CudaModule::launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
+                        std::uintptr_t stream, const std::vector<std::int64_t>& arguments) const {
+    if (blocks <= 0) return;
+    const CudaScope scope(device_);
+    const CudaDriver& driver = CudaDriver::get();
+    static const auto run =
+        driver.symbol<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              unsigned, void*, void**, void**)>("cuLaunchKernel");
+    void* parameters[1] = {const_cast<std::int64_t*>(arguments.data())};
+    driver.check(run(reinterpret_cast<void*>(function), static_cast<unsigned>(blocks), 1, 1,
+                     static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
+                     reinterpret_cast<void*>(stream), parameters, nullptr),
+                 "cuLaunchKernel");
+}
+
+}  // namespace mdcg

@@ -1,0 +1,67 @@
+// The CUDA driver, opened when it is needed: devices, loaded kernels, launches.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/shared_library.hpp"
+
+namespace mdcg {
+
+class CudaDriver {
+public:
+    // The process-wide driver; throws std::runtime_error where there is none.
+    static const CudaDriver& get();
+
+    // Compute capability of a device, as 10 * major + minor.
+    int compute_capability(int device) const;
+
+    // Throws std::runtime_error with the driver's own words.
+    void check(int status, const char* what) const;
+
+    template <typename Function>
+    Function symbol(const char* name) const {
+        return reinterpret_cast<Function>(library_.symbol(name));
+    }
+
+private:
+    CudaDriver();
+    SharedLibrary library_;
+};
+
+// Makes a device's primary context current, and the earlier one again at the end of the scope.
+class CudaScope {
+public:
+    explicit CudaScope(int device);
+    ~CudaScope();
+    CudaScope(const CudaScope&) = delete;
+    CudaScope& operator=(const CudaScope&) = delete;
+};
+
+// Machine code loaded on one device.
+class CudaModule {
+public:
+    CudaModule(int device, const std::string& cubin);
+    ~CudaModule();
+    CudaModule(const CudaModule&) = delete;
+    CudaModule& operator=(const CudaModule&) = delete;
+
+    // Address of a kernel, allowed to use that many bytes of dynamic shared memory.
+    std::uintptr_t function(const std::string& name, int shared_bytes) const;
+
+    // Registers per thread, bytes of local memory per thread, bytes of static shared memory.
+    std::array<int, 3> resources(std::uintptr_t function) const;
+
+    // Enqueues a kernel whose only parameter is a struct of 64-bit values.
+    void launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
+                std::uintptr_t stream, const std::vector<std::int64_t>& arguments) const;
+
+private:
+    int device_;
+    void* module_ = nullptr;
+};
+
+}  // namespace mdcg

@@ -1,0 +1,52 @@
+#include "register_cuda.hpp"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/cuda_driver.hpp"
+#include "core/nvrtc.hpp"
+
+namespace py = pybind11;
+
+void register_cuda(py::module_& m) {
+    py::class_<mdcg::Nvrtc>(m, "Nvrtc")
+        .def(py::init<const std::string&>(), py::arg("path"))
+        .def_property_readonly("version",
+                               [](const mdcg::Nvrtc& self) {
+                                   return py::make_tuple(self.version_major(),
+                                                         self.version_minor());
+                               })
+        .def_property_readonly("architectures", &mdcg::Nvrtc::architectures)
+        .def(
+            "compile",
+            [](const mdcg::Nvrtc& self, const std::string& source, const std::string& name,
+               const std::vector<std::string>& options) {
+                mdcg::NvrtcResult result;
+                {
+                    py::gil_scoped_release release;
+                    result = self.compile(source, name, options);
+                }
+                return py::make_tuple(result.ok, py::bytes(result.cubin), result.log);
+            },
+            py::arg("source"), py::arg("name"), py::arg("options"));
+
+    py::class_<mdcg::CudaModule>(m, "CudaModule")
+        .def(py::init([](int device, const py::bytes& cubin) {
+                 const std::string binary = cubin;
+                 py::gil_scoped_release release;
+                 return std::make_unique<mdcg::CudaModule>(device, binary);
+             }),
+             py::arg("device"), py::arg("cubin"))
+        .def("function", &mdcg::CudaModule::function, py::arg("name"), py::arg("shared_bytes"))
+        .def("resources", &mdcg::CudaModule::resources, py::arg("function"))
+        .def("launch", &mdcg::CudaModule::launch, py::arg("function"), py::arg("blocks"),
+             py::arg("threads"), py::arg("shared_bytes"), py::arg("stream"), py::arg("arguments"),
+             py::call_guard<py::gil_scoped_release>());
+
+    m.def("cuda_compute_capability",
+          [](int device) { return mdcg::CudaDriver::get().compute_capability(device); },
+          py::arg("device"));
+}

@@ -1,0 +1,378 @@
+"""CUDA C++ source of one pass: kernels whose blocks take a receiver each, or a run of rows.
+
+A block's warps have roles (:mod:`mdcg.codegen.cuda_roles`). All of them walk the edges of the
+block; the path matrices of a batch of edges are evaluated once, by all warps, into shared memory.
+Nothing is included, so that NVRTC needs no headers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from .._version import __version__
+from ..errors import UnsupportedProblemError
+from ..plan import CudaPlan
+from ..plan.device import WARP, CudaTile
+from ..plan.host import ITEMSIZE
+from ..problem import ConvProblem
+from .cuda_paths import RoleWriter, SlotTable, literal
+from .cuda_roles import RoleSet, role_sets
+from .expression import Statement, Sum, print_statements
+from .lowering import LoweredProblem, lower
+from .packing import packed_row
+from .spec import KernelSpec
+
+__all__ = ["CudaEntry", "CudaKernel", "emit_cuda"]
+
+# Threads of a block that packs or unpacks node rows.
+COPY_THREADS = 256
+
+# Shared memory a block may take, so that several fit on a multiprocessor of any device.
+_SHARED_BYTES = 48 * 1024
+
+_REGISTER_FILE = 65536
+
+
+@dataclass(frozen=True)
+class CudaEntry:
+    """One kernel: name, threads per block, bytes of dynamic shared memory."""
+
+    name: str
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """Generated text and what a launcher must know of it.
+
+    Attributes
+    ----------
+    source : str
+        CUDA C++17 without includes.
+    entries : tuple of CudaEntry
+        To be launched one after the other; the first with no name's rows undone adds to zeros.
+    arguments : tuple of str
+        Names of the 64-bit values of the only parameter, in order: addresses, or sizes for names
+        starting with ``n_``.
+    packed_in1 : int
+        Items of a packed row of node features.
+    rows_per_block : int
+        1 for convolutions; else input rows a block takes.
+    zeroed : tuple of str
+        Results that must be zeros before the launch, of "out", "dx", "dy", "dw".
+    """
+
+    source: str
+    entries: tuple[CudaEntry, ...]
+    arguments: tuple[str, ...]
+    packed_in1: int
+    rows_per_block: int
+    zeroed: tuple[str, ...]
+
+
+def _check(problem: ConvProblem) -> None:
+    for number, path in enumerate(problem.paths):
+        if path.mode != "uvu":
+            raise UnsupportedProblemError(
+                f"path {number} has mode {path.mode!r}, and the CUDA kernels cover uvu alone: "
+                "run this layer on the CPU, or leave it to e3nn"
+            )
+
+
+def _arguments(spec: KernelSpec) -> tuple[str, ...]:
+    names = ["order", "sender", "row_ptr"] if spec.conv else ["n_rows"]
+    names += ["x", "y", "w"]
+    if spec.kind != "forward":
+        names.append("g")
+    names += [{"x": "xa", "y": "yb", "w": "wc"}[name] for name in spec.given]
+    if spec.kind == "forward":
+        return (*names, "out")
+    return (*names, *("out" if name == "g" else f"d{name}" for name in spec.wants))
+
+
+def _argument_struct(arguments: tuple[str, ...]) -> str:
+    results = {"out", "dx", "dy", "dw"}
+    lines = ["struct Arguments {"]
+    for name in arguments:
+        if name.startswith("n_"):
+            lines.append(f"    Long {name};")
+        elif name in ("order", "sender", "row_ptr"):
+            lines.append(f"    const int* __restrict__ {name};")
+        else:
+            const = "" if name in results else "const "
+            lines.append(f"    {const}T* __restrict__ {name};")
+    return "\n".join([*lines, "};"])
+
+
+def _pack_functions(problem: ConvProblem, plan: CudaPlan) -> str:
+    """Kernels that copy rows of node features to packed form and back, one thread per item."""
+    row, offsets = packed_row(problem.irreps_in1, plan)
+    texts = []
+    for step in ("pack", "unpack"):
+        lines = [
+            "struct Copy%s { const T* source; T* target; Long n_rows; };" % step,
+            f'extern "C" __global__ void __launch_bounds__({COPY_THREADS}) '
+            f"mdcg_{step}_in1(const Copy{step} p) {{",
+            f"    const Long i = Long(blockIdx.x) * {COPY_THREADS} + threadIdx.x;",
+            f"    if (i >= p.n_rows * {max(row, 1)}) return;",
+            f"    const Long r = i / {max(row, 1)};",
+            f"    int c = int(i - r * {max(row, 1)});",
+        ]
+        for block, offset in zip(problem.irreps_in1, offsets, strict=True):
+            pad = plan.padded(block.mul)
+            if not block.mul:
+                continue
+            place = (
+                f"u * {block.ir.dim} + a"
+                if problem.layout == "mul_ir"
+                else f"a * {block.mul} + u"
+            )
+            plain = f"r * {problem.irreps_in1.dim} + {block.offset} + {place}"
+            copy = (
+                f"p.target[i] = u < {block.mul} ? p.source[{plain}] : T(0);"
+                if step == "pack"
+                else f"if (u < {block.mul}) p.target[{plain}] = p.source[i];"
+            )
+            lines += [
+                f"    if (c >= {offset} && c < {offset + block.ir.dim * pad}) {{",
+                f"        const int a = (c - {offset}) / {pad}, u = (c - {offset}) % {pad};",
+                f"        {copy}",
+                "    }",
+            ]
+        texts.append("\n".join([*lines, "}"]))
+    return "\n\n".join(texts)
+
+
+def _slot_function(
+    prefix: str, lowered: LoweredProblem, kernel: RoleSet, table: SlotTable, conv: bool
+) -> str:
+    """Evaluate all slots of a batch, lane = edge; the warps share the groups."""
+    quad = 16 // ITEMSIZE[lowered.problem.dtype]
+    work: list[list[int]] = [[] for _ in range(kernel.warps)]
+    loads = [0] * kernel.warps
+    cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}
+    for i in sorted(kernel.groups, key=lambda i: (-cost[i], i)):
+        least = loads.index(min(loads))
+        work[least].append(i)
+        loads[least] += cost[i]
+    edge = "p.order[first + lane]" if conv else "(first + lane)"
+    lines = [
+        f"MDCG_INLINE void {prefix}_slots(const Arguments& p, const T* __restrict__ rows, T* m, "
+        "int first, int count, int lane, int warp) {",
+        "    if (lane >= count) return;",
+        f"    const T* const y = rows + Long({edge}) * {lowered.problem.irreps_in2.dim};",
+        f"    m += lane * {table.stride};",
+    ]
+    for warp, groups in enumerate(work):
+        if not groups:
+            continue
+        lines.append(f"    if (warp == {warp}) {{")
+        used = sorted(
+            {b for i in groups for form in lowered.groups[i].forms for b, _ in form.terms}
+        )
+        lines += [f"        const T y{b} = __ldg(y + {b});" for b in used]
+        for i in sorted(groups):
+            group = lowered.groups[i]
+            statements = [
+                Statement(f"m{n}", Sum.of((value, (f"y{b}",)) for b, value in form.terms))
+                for n, form in enumerate(group.forms)
+            ]
+            lines.append("        {")
+            printed = print_statements(statements, literal=literal, declare="const T")
+            lines += [f"            {line}" for line in printed]
+            for n in range(0, len(group.forms), quad):
+                values = ", ".join(
+                    f"m{j}" if j < len(group.forms) else "T(0)" for j in range(n, n + quad)
+                )
+                start = table.starts[group.first] + n
+                lines.append(f"            *(Quad*)(m + {start}) = {{{{{values}}}}};")
+            lines.append("        }")
+        lines.append("    }")
+    return "\n".join([*lines, "}"])
+
+
+def _flush_function(
+    prefix: str, problem: ConvProblem, kernel: RoleSet, batch: int, conv: bool, adds: bool
+) -> str:
+    """Sum the warps' gradients of a batch's edge attributes in a fixed order."""
+    dim = problem.irreps_in2.dim
+    edge = "p.order[first + k]" if conv else "(first + k)"
+    place = f"p.dy + Long({edge}) * {dim} + b"
+    return "\n".join(
+        [
+            f"MDCG_INLINE void {prefix}_flush(const Arguments& p, const T* part, int first, "
+            "int count) {",
+            f"    for (int t = threadIdx.x; t < count * {dim}; t += {kernel.warps * WARP}) {{",
+            f"        const int k = t / {dim}, b = t % {dim};",
+            "        T sum = 0;",
+            "#pragma unroll",
+            f"        for (int w = 0; w < {kernel.warps}; ++w) "
+            f"sum += part[(w * {batch} + k) * {dim} + b];",
+            f"        add({place}, sum);" if adds else f"        *({place}) = sum;",
+            "    }",
+            "}",
+        ]
+    )
+
+
+def _batch(
+    tile: CudaTile, table: SlotTable, kernel: RoleSet, problem: ConvProblem, spec: KernelSpec
+) -> tuple[int, int]:
+    """Return edges per batch and bytes of shared memory."""
+    per_edge = table.stride * (4 if spec.has("y") else 2)
+    if spec.wanted("y"):
+        per_edge += 2 * kernel.warps * problem.irreps_in2.dim
+    per_edge *= ITEMSIZE[problem.dtype]
+    batch = tile.batch
+    while batch > 1 and batch * per_edge > _SHARED_BYTES:
+        batch //= 2
+    return batch, max(16, -(-batch * per_edge // 16) * 16)
+
+
+def _entry(
+    name: str,
+    prefix: str,
+    kernel: RoleSet,
+    tile: CudaTile,
+    spec: KernelSpec,
+    batch: int,
+    problem: ConvProblem,
+    table: SlotTable,
+) -> str:
+    threads = kernel.warps * WARP
+    bounds = str(threads)
+    if tile.registers:
+        blocks = max(1, min(32, _REGISTER_FILE // (threads * tile.registers)))
+        bounds += f", {blocks}"
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{',
+        "    extern __shared__ Quad shared_memory[];",
+        "    T* const shared = (T*)shared_memory;",
+        f"    const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
+        "    const Long row = blockIdx.x;",
+    ]
+    if spec.conv:
+        lines.append("    const int begin = p.row_ptr[row], end = p.row_ptr[row + 1];")
+    else:
+        lines.append(f"    const int begin = int(row * {batch});")
+        lines.append(f"    const int end = int(min(p.n_rows, Long(begin) + {batch}));")
+    if spec.wanted("y"):
+        # attributes that a role never touches stay zero in its part
+        start = batch * table.stride * (4 if spec.has("y") else 2)
+        size = 2 * kernel.warps * batch * problem.irreps_in2.dim
+        lines.append(
+            f"    for (int t = threadIdx.x; t < {size}; t += {threads}) shared[{start} + t] = 0;"
+        )
+    first = 0
+    for i, role in enumerate(kernel.roles):
+        last = first + role.chunks
+        keyword = "if" if i == 0 else "else if"
+        lines.append(
+            f"    {keyword} (warp < {last}) "
+            f"{prefix}_role{i}(p, shared, row, begin, end, lane, warp, warp - {first});"
+        )
+        first = last
+    return "\n".join([*lines, "}"])
+
+
+def _zeroed(lowered: LoweredProblem, sets: tuple[RoleSet, ...], spec: KernelSpec) -> list[str]:
+    """Results that some block adds to, or that some role leaves out."""
+    problem = lowered.problem
+    roles = [role for kernel in sets for role in kernel.roles]
+    written = {path.i_out for path in lowered.paths}
+    all_out = {i for i, block in enumerate(problem.irreps_out) if block.mul}
+    zeroed = []
+    if written != all_out or len({(i, r) for r in roles for i in r.outputs}) > len(written):
+        zeroed.append("out")
+    used = [role.i_in1 for role in roles]
+    all_in = {i for i, block in enumerate(problem.irreps_in1) if block.mul}
+    if spec.conv or set(used) != all_in or len(used) > len(set(used)):
+        zeroed.append("dx")
+    if len(sets) != 1:
+        zeroed.append("dy")
+    if problem.shared_weights:
+        zeroed.append("dw")
+    names = _arguments(spec)
+    return [name for name in zeroed if name in names]
+
+
+def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
+    """Print the kernels of one pass.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    plan : CudaPlan
+    spec : KernelSpec
+
+    Raises
+    ------
+    UnsupportedProblemError
+        A path has another mode than ``uvu``, or a block has too many channels.
+    """
+    _check(problem)
+    lowered = lower(problem)
+    summing = spec.kind == "forward" or spec.wants == ("g",)
+    tile = plan.forward if summing else plan.backward
+    sets = role_sets(lowered, tile)
+    row, offsets = packed_row(problem.irreps_in1, plan)
+    uses = [(i, role) for kernel in sets for role in kernel.roles for i in role.outputs]
+    shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
+    inputs = [role.i_in1 for kernel in sets for role in kernel.roles]
+    shared_inputs = {i for i in inputs if inputs.count(i) > 1}
+    arguments = _arguments(spec)
+    quad = 16 // ITEMSIZE[problem.dtype]
+    texts, entries = [], []
+    rows_per_block = 1
+    tables = [SlotTable.of(lowered, kernel.groups, quad) for kernel in sets]
+    batches = [
+        _batch(tile, table, kernel, problem, spec)
+        for kernel, table in zip(sets, tables, strict=True)
+    ]
+    if not spec.conv:
+        rows_per_block = min((batch for batch, _ in batches), default=1)
+        batches = [(rows_per_block, shared) for _, shared in batches]
+    for number, (kernel, table, (batch, shared)) in enumerate(
+        zip(sets, tables, batches, strict=True)
+    ):
+        if kernel.warps > WARP:
+            raise UnsupportedProblemError(
+                f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
+                "more than one CUDA block can take: split it"
+            )
+        prefix = f"set{number}"
+        writer = RoleWriter(
+            lowered, plan, spec, table, batch, shared_outputs, shared_inputs, offsets, row
+        )
+        texts.append(_slot_function(prefix, lowered, kernel, table, spec.conv))
+        if spec.wanted("y"):
+            texts.append(
+                _flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1)
+            )
+        texts += [
+            writer.function(f"{prefix}_role{i}", prefix, role, kernel)
+            for i, role in enumerate(kernel.roles)
+        ]
+        name = f"mdcg_run_{number}"
+        texts.append(_entry(name, prefix, kernel, tile, spec, batch, problem, table))
+        entries.append(CudaEntry(name, kernel.warps * WARP, shared))
+    real = "float" if problem.dtype == "float32" else "double"
+    header = [
+        f"// mdcg {__version__}, problem {problem.key()}, {spec}",
+        f"// {plan}",
+        f"typedef {real} T;",
+        f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
+        files(__package__).joinpath("cuda_prelude.cuh").read_text(),
+        _argument_struct(arguments),
+        _pack_functions(problem, plan),
+    ]
+    return CudaKernel(
+        source="\n\n".join([*header, *texts]) + "\n",
+        entries=tuple(entries),
+        arguments=arguments,
+        packed_in1=row,
+        rows_per_block=rows_per_block,
+        zeroed=tuple(_zeroed(lowered, sets, spec)),
+    )

@@ -1,0 +1,125 @@
+"""Receiver order of a graph on a CUDA device, made by torch's own sort and remembered."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import torch
+
+from ..errors import UnsupportedProblemError
+
+__all__ = ["CudaGraph", "cuda_graph"]
+
+_REMEMBERED = 8
+
+# Kernels count edges in 32 bits.
+_MAX_EDGES = 2**31 - 64
+
+
+class CudaGraph:
+    """Edges by receiver.
+
+    Attributes
+    ----------
+    order, sender : torch.Tensor, shape (n_edges,), int32
+        Edges in receiver order, and their senders in that order.
+    row_ptr : torch.Tensor, shape (n_receivers + 1,), int32
+        Where each receiver's edges start.
+    num_receivers : int
+    """
+
+    def __init__(
+        self, sender: torch.Tensor, receiver: torch.Tensor, num_receivers: int
+    ) -> None:
+        self.num_receivers = num_receivers
+        sorted_receiver, order = torch.sort(receiver, stable=True)
+        self.order = order.to(torch.int32)
+        self.sender = sender.to(torch.int32)[order]
+        bounds = torch.arange(num_receivers + 1, dtype=receiver.dtype, device=receiver.device)
+        self.row_ptr = torch.searchsorted(sorted_receiver, bounds, out_int32=True)
+        self._indices = (sender, receiver)  # the key holds only while their memory is theirs
+        self._made_on = torch.cuda.current_stream(receiver.device)
+        self._made = torch.cuda.Event()
+        self._made.record(self._made_on)
+
+    def wait(self) -> None:
+        """Order the current stream behind the one that sorted."""
+        current = torch.cuda.current_stream(self.order.device)
+        if current != self._made_on:
+            current.wait_event(self._made)
+            for tensor in (self.order, self.sender, self.row_ptr):
+                tensor.record_stream(current)
+
+
+Key = tuple[object, ...]
+_graphs: OrderedDict[Key, CudaGraph] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _check(sender: torch.Tensor, receiver: torch.Tensor, senders: int, receivers: int) -> None:
+    if not sender.numel():
+        return
+    limits = torch.stack([*torch.aminmax(sender), *torch.aminmax(receiver)]).tolist()
+    for name, low, high, rows in (
+        ("sender", *limits[:2], senders),
+        ("receiver", *limits[2:], receivers),
+    ):
+        if low < 0 or high >= rows:
+            raise ValueError(
+                f"{name} has indices from {low} to {high}, expected 0 to {rows - 1}: "
+                "does the edge list belong to these nodes?"
+            )
+
+
+def cuda_graph(
+    sender: torch.Tensor, receiver: torch.Tensor, num_senders: int, num_receivers: int
+) -> CudaGraph:
+    """Return the receiver order of an edge list, from memory if it is one of the last few.
+
+    A list is known by its memory and by torch's count of changes to it, so that looking it up does
+    not wait for the device; a new list is checked once, which does. While a CUDA graph is captured,
+    the order is made anew inside the graph: replays follow indices that change in place.
+
+    Parameters
+    ----------
+    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64, contiguous, CUDA
+    num_senders, num_receivers : int
+
+    Raises
+    ------
+    ValueError
+        An index is out of range.
+    UnsupportedProblemError
+        There are more than 2**31 edges.
+    """
+    if sender.shape[0] > _MAX_EDGES:
+        raise UnsupportedProblemError(
+            f"the graph has {sender.shape[0]} edges, and the CUDA kernels count to {_MAX_EDGES}: "
+            "split the graph"
+        )
+    if torch.cuda.is_current_stream_capturing():
+        return CudaGraph(sender, receiver, num_receivers)
+    if sender.is_inference() or receiver.is_inference():
+        # such tensors do not count changes
+        _check(sender, receiver, num_senders, num_receivers)
+        return CudaGraph(sender, receiver, num_receivers)
+    key: Key = (
+        *((t.data_ptr(), t._version, t.shape[0], t.dtype) for t in (sender, receiver)),
+        sender.device,
+        num_senders,
+        num_receivers,
+    )
+    with _lock:
+        graph = _graphs.get(key)
+        if graph is not None:
+            _graphs.move_to_end(key)
+    if graph is None:
+        _check(sender, receiver, num_senders, num_receivers)
+        graph = CudaGraph(sender, receiver, num_receivers)
+        with _lock:
+            _graphs[key] = graph
+            while len(_graphs) > _REMEMBERED:
+                _graphs.popitem(last=False)
+    graph.wait()
+    return graph

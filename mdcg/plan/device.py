@@ -1,0 +1,148 @@
+"""How a problem runs on a CUDA device: channels per thread, sums in registers, warps per block."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from ..problem import ConvProblem
+from .host import ITEMSIZE
+
+__all__ = ["CudaDevice", "CudaPlan", "CudaTile", "plan_cuda"]
+
+# Threads of a warp; lanes of one warp take consecutive channels.
+WARP = 32
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """What a plan needs to know of a CUDA device.
+
+    Parameters
+    ----------
+    capability : int
+        Compute capability as ``10 * major + minor``: 90 for an H100 or H200.
+    """
+
+    capability: int = 80
+
+    @property
+    def target(self) -> str:
+        """Name of the architecture, such as ``"sm_90"``."""
+        return f"sm_{self.capability}"
+
+
+@dataclass(frozen=True)
+class CudaTile:
+    """Choices of one pass.
+
+    Parameters
+    ----------
+    channels : int
+        Consecutive channels per lane at most, a power of two.
+    components : int
+        32-bit registers per lane that output sums, or gradients of the output, may fill; a warp
+        takes paths of one input block until they do.
+    batch : int
+        Edges whose path matrices a block evaluates at a time, at most 32.
+    warps : int
+        Warps per block at most; a problem that needs more is computed by several kernels.
+    registers : int
+        Registers per thread the compiler may use; 0: its own choice.
+    """
+
+    channels: int
+    components: int
+    batch: int = 32
+    warps: int = 8
+    registers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 2, 4):
+            raise ValueError(f"tile has {self.channels} channels per lane, expected 1, 2 or 4")
+        if not 1 <= self.batch <= WARP or not 1 <= self.warps <= WARP:
+            raise ValueError(
+                f"tile has batch {self.batch} and {self.warps} warps, expected 1 to {WARP}"
+            )
+        if self.components < 1 or not 0 <= self.registers <= 255:
+            raise ValueError(
+                f"tile has {self.components} components and {self.registers} registers, expected "
+                "at least 1, and 0 to 255"
+            )
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """Choices of the CUDA emitter; printable, and can be given by hand.
+
+    Parameters
+    ----------
+    capability : int
+        Compute capability the kernels are compiled for, as ``10 * major + minor``.
+    forward, backward : CudaTile
+        Of the kernels that sum outputs, and of those that compute gradients per edge.
+    """
+
+    capability: int
+    forward: CudaTile
+    backward: CudaTile
+
+    @property
+    def target(self) -> str:
+        """Name of the architecture, such as ``"sm_90"``."""
+        return f"sm_{self.capability}"
+
+    @property
+    def vector_atomics(self) -> bool:
+        """Whether the device adds float vectors to memory in one instruction."""
+        return self.capability >= 90
+
+    def padded(self, mul: int) -> int:
+        """Return a multiplicity rounded up to whole vectors."""
+        return -(-mul // 4) * 4
+
+    def with_changes(self, **changes: object) -> CudaPlan:
+        """Return a copy with some fields replaced."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def to_json(self) -> str:
+        """Return canonical JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> CudaPlan:
+        """Rebuild from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is a plan for another kind of device.
+        """
+        fields = json.loads(text)
+        if "capability" not in fields:
+            raise ValueError(
+                "the plan is not one for CUDA, but the tensors are on a CUDA device: "
+                "give a CudaPlan or none"
+            )
+        return cls(
+            fields["capability"], CudaTile(**fields["forward"]), CudaTile(**fields["backward"])
+        )
+
+    def __str__(self) -> str:
+        return f"CudaPlan {self.target}: forward {self.forward}, backward {self.backward}"
+
+
+def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
+    """Choose a plan.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    device : CudaDevice
+    """
+    words = ITEMSIZE[problem.dtype] // 4
+    return CudaPlan(
+        device.capability,
+        forward=CudaTile(channels=2 // words, components=64),
+        backward=CudaTile(channels=2 // words, components=64),
+    )
