@@ -6,7 +6,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["VARIABLES", "Variable", "cache_root", "compiler", "cuda_home", "debug", "jit_disabled", "nvrtc_library"]
+__all__ = [
+    "VARIABLES",
+    "Variable",
+    "cache_root",
+    "compiler",
+    "cuda_home",
+    "debug",
+    "jit_disabled",
+    "nvrtc_library",
+]
 
 
 @dataclass(frozen=True)

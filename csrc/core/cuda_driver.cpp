@@ -10,8 +10,8 @@ namespace {
 
 using Context = void*;
 
-constexpr int kMajor = 75, kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
-constexpr int kRegisters = 4, kLocalBytes = 3;     // CU_FUNC_ATTRIBUTE_*
+constexpr int kMajor = 75, kMinor = 76;         // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+constexpr int kRegisters = 4, kLocalBytes = 3;  // CU_FUNC_ATTRIBUTE_*
 constexpr int kStaticShared = 1, kDynamicShared = 8;
 
 int device_handle(const CudaDriver& driver, int device) {

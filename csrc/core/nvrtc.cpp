@@ -54,8 +54,7 @@ NvrtcResult Nvrtc::compile(const std::string& source, const std::string& name,
                                        const char* const*)>(library_, "nvrtcCreateProgram");
     check(create(&program, source.c_str(), name.c_str(), 0, nullptr, nullptr),
           "nvrtcCreateProgram");
-    const ProgramGuard guard(program,
-                             symbol<int (*)(Program*)>(library_, "nvrtcDestroyProgram"));
+    const ProgramGuard guard(program, symbol<int (*)(Program*)>(library_, "nvrtcDestroyProgram"));
     std::vector<const char*> arguments;
     for (const std::string& option : options) arguments.push_back(option.c_str());
     const auto run =

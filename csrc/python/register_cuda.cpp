@@ -46,7 +46,8 @@ void register_cuda(py::module_& m) {
              py::arg("threads"), py::arg("shared_bytes"), py::arg("stream"), py::arg("arguments"),
              py::call_guard<py::gil_scoped_release>());
 
-    m.def("cuda_compute_capability",
-          [](int device) { return mdcg::CudaDriver::get().compute_capability(device); },
-          py::arg("device"));
+    m.def(
+        "cuda_compute_capability",
+        [](int device) { return mdcg::CudaDriver::get().compute_capability(device); },
+        py::arg("device"));
 }

@@ -52,7 +52,7 @@ class CudaKernel:
     source : str
         CUDA C++17 without includes.
     entries : tuple of CudaEntry
-        To be launched one after the other; the first with no name's rows undone adds to zeros.
+        To be launched one after the other.
     arguments : tuple of str
         Names of the 64-bit values of the only parameter, in order: addresses, or sizes for names
         starting with ``n_``.
@@ -112,7 +112,7 @@ def _pack_functions(problem: ConvProblem, plan: CudaPlan) -> str:
     texts = []
     for step in ("pack", "unpack"):
         lines = [
-            "struct Copy%s { const T* source; T* target; Long n_rows; };" % step,
+            f"struct Copy{step} {{ const T* source; T* target; Long n_rows; }};",
             f'extern "C" __global__ void __launch_bounds__({COPY_THREADS}) '
             f"mdcg_{step}_in1(const Copy{step} p) {{",
             f"    const Long i = Long(blockIdx.x) * {COPY_THREADS} + threadIdx.x;",
@@ -125,9 +125,7 @@ def _pack_functions(problem: ConvProblem, plan: CudaPlan) -> str:
             if not block.mul:
                 continue
             place = (
-                f"u * {block.ir.dim} + a"
-                if problem.layout == "mul_ir"
-                else f"a * {block.mul} + u"
+                f"u * {block.ir.dim} + a" if problem.layout == "mul_ir" else f"a * {block.mul} + u"
             )
             plain = f"r * {problem.irreps_in1.dim} + {block.offset} + {place}"
             copy = (
@@ -348,9 +346,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         )
         texts.append(_slot_function(prefix, lowered, kernel, table, spec.conv))
         if spec.wanted("y"):
-            texts.append(
-                _flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1)
-            )
+            texts.append(_flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1))
         texts += [
             writer.function(f"{prefix}_role{i}", prefix, role, kernel)
             for i, role in enumerate(kernel.roles)

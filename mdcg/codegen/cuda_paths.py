@@ -8,7 +8,7 @@ from ..plan import CudaPlan
 from ..plan.device import WARP
 from ..problem import ConvProblem, MulIrrep
 from .cuda_roles import Role, RoleSet
-from .expression import Statement, Sum, print_statements
+from .expression import LinearForm, Statement, Sum, print_statements
 from .lowering import LoweredPath, LoweredProblem
 from .spec import KernelSpec
 from .uvu import output_sums, uvu_sums
@@ -83,7 +83,8 @@ class RoleWriter:
         self.shared_outputs, self.shared_inputs = shared_outputs, shared_inputs
         self.offsets, self.row = offsets, row
         self.quad = 4 if self.problem.dtype == "float32" else 2
-        self.forms = {group.first: group.forms for group in lowered.groups}
+        # an empty group starts where the next one does
+        self.forms = {group.first: group.forms for group in lowered.groups if group.forms}
         self.pulls = spec.kind != "forward" and any(spec.wanted(n) for n in "xyw")
         self.sums = spec.kind == "forward" or spec.wanted("g")
 
@@ -326,21 +327,19 @@ class RoleWriter:
         return lines
 
     def _attribute_range(self, role: Role) -> tuple[int, int]:
-        used = [
-            b for path in role.paths for form in self._forms(path) for b, _ in form.terms
-        ] or [0]
+        used = [b for path in role.paths for form in self._forms(path) for b, _ in form.terms] or [
+            0
+        ]
         return min(used), max(used) + 1
 
-    def _forms(self, path: LoweredPath):  # type: ignore[no-untyped-def]
-        return self.forms[path.first_slot][: path.coupling.num_slots]
+    def _forms(self, path: LoweredPath) -> tuple[LinearForm, ...]:
+        return self.forms[path.first_slot] if path.coupling.num_slots else ()
 
     def _slots(self, path: LoweredPath, name: str) -> list[str]:
         lines = []
-        start = self.table.starts[path.first_slot]
+        start = self.table.starts.get(path.first_slot, 0)
         for first in range(0, path.coupling.num_slots, self.quad):
-            lines.append(
-                f"const Quad {name}q{first} = *(const Quad*)({name} + {start + first});"
-            )
+            lines.append(f"const Quad {name}q{first} = *(const Quad*)({name} + {start + first});")
             lines += [
                 f"const T {name}{first + i} = {name}q{first}.v[{i}];"
                 for i in range(min(self.quad, path.coupling.num_slots - first))

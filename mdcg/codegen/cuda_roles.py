@@ -76,7 +76,6 @@ def _roles(lowered: LoweredProblem, tile: CudaTile) -> list[Role]:
         channels = 1
         while channels < tile.channels and WARP * channels < in1.mul:
             channels *= 2
-        # a single warp per role must not exceed the block
         chunks = -(-in1.mul // (WARP * channels))
         limit = max(1, tile.components // (channels * words))
         part: list[LoweredPath] = []
@@ -106,11 +105,20 @@ def role_sets(lowered: LoweredProblem, tile: CudaTile) -> tuple[RoleSet, ...]:
             sets[-1].append(role)
         else:
             sets.append([role])
-    first = {group.first: i for i, group in enumerate(lowered.groups)}
+    first = {group.first: i for i, group in enumerate(lowered.groups) if group.forms}
     return tuple(
         RoleSet(
             tuple(roles),
-            tuple(sorted({first[path.first_slot] for role in roles for path in role.paths})),
+            tuple(
+                sorted(
+                    {
+                        first[path.first_slot]
+                        for role in roles
+                        for path in role.paths
+                        if path.coupling.num_slots
+                    }
+                )
+            ),
         )
         for roles in sets
     )

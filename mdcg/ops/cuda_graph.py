@@ -29,9 +29,7 @@ class CudaGraph:
     num_receivers : int
     """
 
-    def __init__(
-        self, sender: torch.Tensor, receiver: torch.Tensor, num_receivers: int
-    ) -> None:
+    def __init__(self, sender: torch.Tensor, receiver: torch.Tensor, num_receivers: int) -> None:
         self.num_receivers = num_receivers
         sorted_receiver, order = torch.sort(receiver, stable=True)
         self.order = order.to(torch.int32)
@@ -40,7 +38,7 @@ class CudaGraph:
         self.row_ptr = torch.searchsorted(sorted_receiver, bounds, out_int32=True)
         self._indices = (sender, receiver)  # the key holds only while their memory is theirs
         self._made_on = torch.cuda.current_stream(receiver.device)
-        self._made = torch.cuda.Event()
+        self._made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._made.record(self._made_on)
 
     def wait(self) -> None:

@@ -107,7 +107,8 @@ def conv(
     -------
     torch.Tensor, shape (num_receivers, problem.irreps_out.dim)
         Summed messages; nodes without incoming edges get zeros. Differentiable any number of times.
-        Equal inputs give bitwise equal results, whatever the number of threads.
+        On a CPU, equal inputs give bitwise equal results, whatever the number of threads. On a CUDA
+        device the order of the sums in the gradient of `node_feats` varies from run to run.
 
     Raises
     ------
@@ -116,7 +117,11 @@ def conv(
     TypeError
         An operand is not of type ``problem.dtype``.
     KernelCompileError
-        No host compiler, or it rejected the kernel; the message names the source.
+        No host compiler (CPU) or NVRTC (CUDA), or it rejected the kernel.
+    UnsupportedProblemError
+        The tensors are on a CUDA device and a path has another mode than ``uvu``.
+    DeviceError
+        The CUDA driver cannot run the kernels.
 
     Notes
     -----

@@ -1,8 +1,8 @@
 """Compiled kernels on disk: content key, lock, atomic rename, read-only folders.
 
 Layout: ``<root>/<version>/<target>/<key>/`` holds ``kernel.cpp`` beside ``kernel.so``, or
-``kernel.cu`` beside ``kernel.cubin``, so that a user can send both. The key depends on text and flags alone: a cached kernel loads on a machine
-without a compiler.
+``kernel.cu`` beside ``kernel.cubin``, so that a user can send both. The key depends on text and
+flags alone: a cached kernel loads on a machine without a compiler.
 """
 
 from __future__ import annotations

@@ -106,7 +106,9 @@ def compile_cuda(source: str, target: str) -> tuple[bytes, str]:
             f"NVRTC {version} ({path}) does not compile for {target}, only for {known}: install "
             "another version, for example with 'pip install --upgrade nvidia-cuda-nvrtc'"
         )
-    accepted, cubin, log = nvrtc.compile(source, "kernel.cu", [f"--gpu-architecture={target}", *FLAGS])
+    accepted, cubin, log = nvrtc.compile(
+        source, "kernel.cu", [f"--gpu-architecture={target}", *FLAGS]
+    )
     if not accepted:
         first = next((line for line in log.splitlines() if "error" in line), log)
         raise KernelCompileError(
