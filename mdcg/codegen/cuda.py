@@ -33,14 +33,29 @@ _SHARED_BYTES = 48 * 1024
 
 _REGISTER_FILE = 65536
 
+# More would leave a thread too few registers.
+_MAX_THREADS = 256
+
 
 @dataclass(frozen=True)
 class CudaEntry:
-    """One kernel: name, threads per block, bytes of dynamic shared memory."""
+    """One kernel.
+
+    Attributes
+    ----------
+    name : str
+    threads : int
+        Per block.
+    shared_bytes : int
+        Dynamic shared memory per block.
+    rows : int
+        Receivers, or runs of input rows, per block.
+    """
 
     name: str
     threads: int
     shared_bytes: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -58,8 +73,8 @@ class CudaKernel:
         starting with ``n_``.
     packed_in1 : int
         Items of a packed row of node features.
-    rows_per_block : int
-        1 for convolutions; else input rows a block takes.
+    run : int
+        1 for convolutions; else length of a run of input rows.
     zeroed : tuple of str
         Results that must be zeros before the launch, of "out", "dx", "dy", "dw".
     """
@@ -68,7 +83,7 @@ class CudaKernel:
     entries: tuple[CudaEntry, ...]
     arguments: tuple[str, ...]
     packed_in1: int
-    rows_per_block: int
+    run: int
     zeroed: tuple[str, ...]
 
 
@@ -82,8 +97,8 @@ def _check(problem: ConvProblem) -> None:
 
 
 def _arguments(spec: KernelSpec) -> tuple[str, ...]:
-    names = ["order", "sender", "row_ptr"] if spec.conv else ["n_rows"]
-    names += ["x", "y", "w"]
+    names = ["order", "sender", "row_ptr"] if spec.conv else []
+    names += ["n_rows", "x", "y", "w"]
     if spec.kind != "forward":
         names.append("g")
     names += [{"x": "xa", "y": "yb", "w": "wc"}[name] for name in spec.given]
@@ -198,11 +213,12 @@ def _flush_function(
     dim = problem.irreps_in2.dim
     edge = "p.order[first + k]" if conv else "(first + k)"
     place = f"p.dy + Long({edge}) * {dim} + b"
+    threads = kernel.warps * WARP
     return "\n".join(
         [
             f"MDCG_INLINE void {prefix}_flush(const Arguments& p, const T* part, int first, "
-            "int count) {",
-            f"    for (int t = threadIdx.x; t < count * {dim}; t += {kernel.warps * WARP}) {{",
+            "int count, int lane, int warp) {",
+            f"    for (int t = warp * {WARP} + lane; t < count * {dim}; t += {threads}) {{",
             f"        const int k = t / {dim}, b = t % {dim};",
             "        T sum = 0;",
             "#pragma unroll",
@@ -238,8 +254,11 @@ def _entry(
     batch: int,
     problem: ConvProblem,
     table: SlotTable,
+    rows: int,
+    shared: int,
 ) -> str:
-    threads = kernel.warps * WARP
+    group_threads = kernel.warps * WARP
+    threads = group_threads * rows
     bounds = str(threads)
     if tile.registers:
         blocks = max(1, min(32, _REGISTER_FILE // (threads * tile.registers)))
@@ -247,13 +266,28 @@ def _entry(
     lines = [
         f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{',
         "    extern __shared__ Quad shared_memory[];",
-        "    T* const shared = (T*)shared_memory;",
-        f"    const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
-        "    const Long row = blockIdx.x;",
+        f"    const int lane = threadIdx.x % {WARP};",
     ]
+    if rows == 1:  # the plain text takes fewer registers
+        lines += [
+            f"    const int group = 0, warp = threadIdx.x / {WARP};",
+            "    const Long row = blockIdx.x;",
+            "    T* const shared = (T*)shared_memory;",
+        ]
+    else:
+        lines += [
+            f"    const int group = threadIdx.x / {group_threads};",
+            f"    const int warp = threadIdx.x / {WARP} - group * {kernel.warps};",
+            f"    const Long row = Long(blockIdx.x) * {rows} + group;",
+            f"    T* const shared = (T*)(shared_memory + group * {shared // 16});",
+        ]
     if spec.conv:
+        if rows > 1:
+            lines.append("    if (row >= p.n_rows) return;")
         lines.append("    const int begin = p.row_ptr[row], end = p.row_ptr[row + 1];")
     else:
+        if rows > 1:
+            lines.append(f"    if (row * {batch} >= p.n_rows) return;")
         lines.append(f"    const int begin = int(row * {batch});")
         lines.append(f"    const int end = int(min(p.n_rows, Long(begin) + {batch}));")
     if spec.wanted("y"):
@@ -261,7 +295,8 @@ def _entry(
         start = batch * table.stride * (4 if spec.has("y") else 2)
         size = 2 * kernel.warps * batch * problem.irreps_in2.dim
         lines.append(
-            f"    for (int t = threadIdx.x; t < {size}; t += {threads}) shared[{start} + t] = 0;"
+            f"    for (int t = warp * {WARP} + lane; t < {size}; t += {group_threads}) "
+            f"shared[{start} + t] = 0;"
         )
     first = 0
     for i, role in enumerate(kernel.roles):
@@ -269,7 +304,7 @@ def _entry(
         keyword = "if" if i == 0 else "else if"
         lines.append(
             f"    {keyword} (warp < {last}) "
-            f"{prefix}_role{i}(p, shared, row, begin, end, lane, warp, warp - {first});"
+            f"{prefix}_role{i}(p, shared, row, begin, end, lane, warp, warp - {first}, group);"
         )
         first = last
     return "\n".join([*lines, "}"])
@@ -323,15 +358,15 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     arguments = _arguments(spec)
     quad = 16 // ITEMSIZE[problem.dtype]
     texts, entries = [], []
-    rows_per_block = 1
+    run = 1
     tables = [SlotTable.of(lowered, kernel.groups, quad) for kernel in sets]
     batches = [
         _batch(tile, table, kernel, problem, spec)
         for kernel, table in zip(sets, tables, strict=True)
     ]
     if not spec.conv:
-        rows_per_block = min((batch for batch, _ in batches), default=1)
-        batches = [(rows_per_block, shared) for _, shared in batches]
+        run = min((batch for batch, _ in batches), default=1)
+        batches = [(run, shared) for _, shared in batches]
     for number, (kernel, table, (batch, shared)) in enumerate(
         zip(sets, tables, batches, strict=True)
     ):
@@ -341,6 +376,8 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
                 "more than one CUDA block can take: split it"
             )
         prefix = f"set{number}"
+        threads = kernel.warps * WARP
+        rows = max(1, min(tile.rows, _SHARED_BYTES // shared, _MAX_THREADS // threads))
         writer = RoleWriter(
             lowered, plan, spec, table, batch, shared_outputs, shared_inputs, offsets, row
         )
@@ -348,12 +385,12 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         if spec.wanted("y"):
             texts.append(_flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1))
         texts += [
-            writer.function(f"{prefix}_role{i}", prefix, role, kernel)
+            writer.function(f"{prefix}_role{i}", prefix, role, kernel, rows)
             for i, role in enumerate(kernel.roles)
         ]
         name = f"mdcg_run_{number}"
-        texts.append(_entry(name, prefix, kernel, tile, spec, batch, problem, table))
-        entries.append(CudaEntry(name, kernel.warps * WARP, shared))
+        texts.append(_entry(name, prefix, kernel, tile, spec, batch, problem, table, rows, shared))
+        entries.append(CudaEntry(name, threads * rows, shared * rows, rows))
     real = "float" if problem.dtype == "float32" else "double"
     header = [
         f"// mdcg {__version__}, problem {problem.key()}, {spec}",
@@ -369,6 +406,6 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         entries=tuple(entries),
         arguments=arguments,
         packed_in1=row,
-        rows_per_block=rows_per_block,
+        run=run,
         zeroed=tuple(_zeroed(lowered, sets, spec)),
     )

@@ -88,13 +88,13 @@ class RoleWriter:
         self.pulls = spec.kind != "forward" and any(spec.wanted(n) for n in "xyw")
         self.sums = spec.kind == "forward" or spec.wanted("g")
 
-    def function(self, name: str, prefix: str, role: Role, kernel: RoleSet) -> str:
+    def function(self, name: str, prefix: str, role: Role, kernel: RoleSet, rows: int) -> str:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
         spec, conv = self.spec, self.spec.conv
         lines = [
             f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
             f"MDCG_INLINE void {name}(const Arguments& p, T* shared, Long row, int begin, int end, "
-            "int lane, int warp, int chunk) {",
+            "int lane, int warp, int chunk, int group) {",
             f"    typedef Vec<{role.channels}> V;",
             f"    const int u = (chunk * {WARP} + lane) * {role.channels};",
             f"    const int left = {role.in1.mul} - u;",
@@ -113,6 +113,7 @@ class RoleWriter:
         slot_buffers = 4 if spec.has("y") else 2
         dim = self.problem.irreps_in2.dim
         part = kernel.warps * batch * dim
+        sync = f"sync_row<{kernel.warps * WARP}, {rows}>(group);"
         lines += [
             "    int e1 = 0, s1 = 0, e2 = 0, s2 = 0, buffer = 0;",
             f"    if (begin < end) {{ {at(1, 'begin')} fetch(e1, s1); }}",
@@ -127,12 +128,12 @@ class RoleWriter:
                 f"        T* const b_batch = m_batch + {2 * size};",
                 f"        {prefix}_slots(p, p.yb, b_batch, first, count, lane, warp);",
             ]
-        lines.append("        __syncthreads();")
+        lines.append(f"        {sync}")
         if spec.wanted("y"):
             lines += [
                 f"        T* const parts = shared + {slot_buffers * size};",
                 f"        if (first > begin) {prefix}_flush(p, parts + (buffer ^ 1) * {part}, "
-                f"first - {batch}, {batch});",
+                f"first - {batch}, {batch}, lane, warp);",
                 f"        T* const dy_batch = parts + buffer * {part} + warp * {batch * dim};",
             ]
         lines.append("        for (int k = 0; k < count; ++k) {")
@@ -152,10 +153,10 @@ class RoleWriter:
         if spec.wanted("y"):
             lines += [
                 "    if (begin < end) {",
-                "        __syncthreads();",
+                f"        {sync}",
                 f"        const int first = begin + (end - 1 - begin) / {batch} * {batch};",
                 f"        {prefix}_flush(p, shared + {slot_buffers * size} + (buffer ^ 1) * {part},"
-                " first, end - first);",
+                " first, end - first, lane, warp);",
                 "    }",
             ]
         if conv and self.sums:

@@ -135,6 +135,21 @@ struct alignas(16) Quad {
     T v[QUAD];
 };
 
+// Waits for the warps of one row of the block. Barriers are named by constants: a barrier whose
+// number is known only at run time makes the block reserve all 16, and fewer blocks fit.
+template <int THREADS, int ROWS, int ROW = 0> MDCG_INLINE void sync_row(int group) {
+    if constexpr (THREADS == 32) {
+        __syncwarp();
+    } else if constexpr (ROWS == 1) {
+        __syncthreads();
+    } else if constexpr (ROW < ROWS) {
+        if (group == ROW)
+            asm volatile("bar.sync %0, %1;" ::"n"(ROW), "n"(THREADS) : "memory");
+        else
+            sync_row<THREADS, ROWS, ROW + 1>(group);
+    }
+}
+
 // ---- sums over the lanes of a warp ---------------------------------------------------------------
 
 // Sums N values over 32 lanes; lane l holds value l / (32 / N) afterwards.

@@ -152,7 +152,7 @@ class CudaKernels:
         x = tensors["x"]
         rows = x.shape[0]
         if graph is not None:
-            blocks = graph.num_receivers
+            runs = graph.num_receivers
             tensors |= {"order": graph.order, "sender": graph.sender, "row_ptr": graph.row_ptr}
             for name in ("x", "xa"):
                 if name in tensors and not self._plain:
@@ -163,13 +163,14 @@ class CudaKernels:
                     f"the batch has {rows} rows, and the CUDA kernels count to {_MAX_ROWS}: "
                     "split it"
                 )
-            blocks = -(-rows // kernel.rows_per_block)
-        results = self._results(spec, tensors, x, rows if graph is None else blocks, kernel)
+            runs = -(-rows // kernel.run)
+        results = self._results(spec, tensors, x, rows if graph is None else runs, kernel)
         values = {name: tensor.data_ptr() for name, tensor in (tensors | results).items()}
-        values["n_rows"] = rows
+        values["n_rows"] = rows if graph is None else runs
         arguments = [values[name] for name in kernel.arguments]
         stream = torch.cuda.current_stream(self.index).cuda_stream
         for entry, function in zip(kernel.entries, loaded.functions, strict=True):
+            blocks = -(-runs // entry.rows)
             loaded.module.launch(
                 function, blocks, entry.threads, entry.shared_bytes, stream, arguments
             )

@@ -141,7 +141,7 @@ def conv_double_backward(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES)  # type: ignore[return-value]
 
 
-# -- the same on a CUDA device ----------------------------------------------------------------------
+# -- the same on a CUDA device -------------------------------------------------------------------
 
 
 def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:

@@ -13,6 +13,9 @@ __all__ = ["CudaDevice", "CudaPlan", "CudaTile", "plan_cuda"]
 # Threads of a warp; lanes of one warp take consecutive channels.
 WARP = 32
 
+# Rows of a block wait for their own warps alone, at one of 15 hardware barriers each.
+MAX_ROWS = 15
+
 
 @dataclass(frozen=True)
 class CudaDevice:
@@ -50,6 +53,9 @@ class CudaTile:
         is computed by several kernels.
     registers : int
         Registers per thread the compiler may use; 0: its own choice.
+    rows : int
+        Receivers a block takes side by side: neighbours share senders, whose features then come
+        from the cache of the multiprocessor (measured: gains little).
     """
 
     channels: int
@@ -57,6 +63,7 @@ class CudaTile:
     batch: int = 16
     warps: int = 2
     registers: int = 0
+    rows: int = 1
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -65,6 +72,8 @@ class CudaTile:
             raise ValueError(
                 f"tile has batch {self.batch} and {self.warps} warps, expected 1 to {WARP}"
             )
+        if not 1 <= self.rows <= MAX_ROWS:
+            raise ValueError(f"tile has {self.rows} rows per block, expected 1 to {MAX_ROWS}")
         if self.components < 1 or not 0 <= self.registers <= 255:
             raise ValueError(
                 f"tile has {self.components} components and {self.registers} registers, expected "
@@ -146,5 +155,8 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     device : CudaDevice
     """
     words = ITEMSIZE[problem.dtype] // 4
-    tile = CudaTile(channels=2 // words, components=80, batch=16, warps=2)
+    blocks = len({path.i_in1 for path in problem.paths}) or 1
+    # entries of path matrices per input block: the length of a role's code
+    warps = 2 if problem.nnz <= 100 * blocks else 1
+    tile = CudaTile(channels=2 // words, components=80, batch=16, warps=warps)
     return CudaPlan(device.capability, forward=tile, backward=tile)

@@ -141,7 +141,15 @@ def test_kernels_are_kept_on_disk(
 
 
 @pytest.mark.parametrize(
-    "fields", [{"channels": 3}, {"batch": 33}, {"warps": 0}, {"components": 0}, {"registers": 256}]
+    "fields",
+    [
+        {"channels": 3},
+        {"batch": 33},
+        {"warps": 0},
+        {"components": 0},
+        {"registers": 256},
+        {"rows": 16},
+    ],
 )
 def test_impossible_tiles_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="tile has"):
