@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import DeviceError
 from ..plan import HostPlan
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
@@ -55,6 +56,14 @@ def _check_weights(
         return weights.reshape(-1)
     _check_rows("weights", weights, problem.weight_numel, rows, problem)
     return weights
+
+
+def _check_device(tensor: torch.Tensor) -> None:
+    if tensor.device.type != "cpu":
+        raise DeviceError(
+            f"the operands are on {tensor.device}, but kernels of this version run on the CPU: "
+            "move model and inputs with .to('cpu'), or call mdcg.unpatch_model"
+        )
 
 
 def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> None:
@@ -115,6 +124,8 @@ def conv(
         A shape, device or index does not fit the problem.
     TypeError
         An operand is not of type ``problem.dtype``.
+    DeviceError
+        The operands are not on the CPU.
     KernelCompileError
         No host compiler, or it rejected the kernel; the message names the source.
 
@@ -131,6 +142,7 @@ def conv(
     >>> conv(problem, x, y, w, torch.tensor([0, 1]), torch.tensor([2, 2])).shape
     torch.Size([3, 16])
     """
+    _check_device(node_feats)
     _check_indices("sender", sender, node_feats)
     _check_indices("receiver", receiver, node_feats)
     if sender.shape != receiver.shape or sender.dtype != receiver.dtype:
@@ -177,9 +189,10 @@ def tensor_product(
 
     Raises
     ------
-    ValueError, TypeError, KernelCompileError
+    ValueError, TypeError, DeviceError, KernelCompileError
         As in :func:`conv`.
     """
+    _check_device(x1)
     leading = [x1.shape[:-1], x2.shape[:-1]]
     per_row = not problem.shared_weights and problem.weight_numel > 0
     if per_row and weights is not None:

@@ -139,7 +139,7 @@ def load_host_kernel(source: str, *, target: str, flags: tuple[str, ...]) -> _co
             "unset the variable or fill the cache on another machine"
         )
     for attempt in (1, 2):
-        folder = cache.make(key, lambda path: _compile(source, flags, path))
+        folder = cache.find(key) or cache.make(key, lambda path: _compile(source, flags, path))
         start = time.perf_counter()
         try:
             library = _core.SharedLibrary(str(folder / "kernel.so"))
