@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from ..errors import (
@@ -18,11 +18,10 @@ from ..errors import (
     VerificationError,
 )
 
-__all__ = ["FAILED", "OK", "USAGE", "UsageError", "exit_code", "heavy_work", "sentence"]
+__all__ = ["OK", "USAGE", "UsageError", "exit_code", "heavy_work", "sentence"]
 
 OK = 0
-FAILED = 1
-USAGE = 2
+USAGE = 2  # what argparse exits with, too
 _CODES: tuple[tuple[type[Exception], int], ...] = (
     (VerificationError, 3),
     (MissingDependencyError, 5),
@@ -71,6 +70,3 @@ def heavy_work(level: int) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
-
-
-Command = Callable[[list[str]], int]

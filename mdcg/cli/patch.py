@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ._common import OK, USAGE, UsageError, exit_code, heavy_work, sentence
+from ._common import OK, UsageError, exit_code, heavy_work, sentence
 from .files import check_output
 
 __all__ = ["main"]
@@ -131,10 +131,11 @@ def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]
 
 
 def _print(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else text)
+    if options.json:
+        text = json.dumps(result, indent=2, ensure_ascii=False)
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))  # not every terminal knows Å
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-assert USAGE == 2  # what argparse exits with

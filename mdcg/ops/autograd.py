@@ -208,16 +208,18 @@ def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
     """Return the vmap rule of an operator: one call per sample."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
         samples = []
-        for i in range(info.batch_size):
+        for i in range(max(size, 1)):
+            # the sum over an empty batch is a sample of zeros: it gives the result its shape
             sample = (
-                arg.select(dim, i) if isinstance(dim, int) else arg
+                (arg.select(dim, i) if size else arg.sum(dim)) if isinstance(dim, int) else arg
                 for arg, dim in zip(args, in_dims, strict=True)
             )
             samples.append(operator(*sample))
         if isinstance(samples[0], torch.Tensor):
-            return torch.stack(samples), 0
-        stacked = tuple(torch.stack(parts) for parts in zip(*samples, strict=True))
+            return torch.stack(samples)[:size], 0
+        stacked = tuple(torch.stack(parts)[:size] for parts in zip(*samples, strict=True))
         return stacked, (0,) * len(stacked)
 
     return rule

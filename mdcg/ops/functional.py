@@ -15,12 +15,13 @@ __all__ = ["conv", "tensor_product"]
 def _check_rows(
     name: str, tensor: torch.Tensor, columns: int, rows: int | None, problem: ConvProblem
 ) -> None:
-    expected = f"({'n' if rows is None else rows}, {columns})"
     if (
         tensor.dim() != 2
         or tensor.shape[1] != columns
         or (rows is not None and tensor.shape[0] != rows)
     ):
+        # made only now: printing a size while a compiler traces would fix it
+        expected = f"({'n' if rows is None else rows}, {columns})"
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, expected {expected} "
             f"for problem {problem.key()}: was it built for another layer?"
@@ -29,6 +30,7 @@ def _check_rows(
 
 
 def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
+    _check_device(tensor)
     if tensor.dtype != getattr(torch, problem.dtype):
         raise TypeError(
             f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
@@ -40,6 +42,11 @@ def _check_weights(
     weights: torch.Tensor | None, like: torch.Tensor, rows: int, problem: ConvProblem
 ) -> torch.Tensor:
     if problem.weight_numel == 0:
+        if weights is not None and weights.numel():
+            raise ValueError(
+                f"weights has shape {tuple(weights.shape)}, but problem {problem.key()} has none: "
+                "pass None"
+            )
         return like.new_empty(0) if weights is None else weights.reshape(-1)
     if weights is None:
         raise ValueError(
@@ -155,6 +162,8 @@ def conv(
     _check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
     w = _check_weights(weights, node_feats, edges, problem)
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
+    if rows < 0:
+        raise ValueError(f"num_receivers is {rows}, expected 0 or more")
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(
         node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json
@@ -197,7 +206,13 @@ def tensor_product(
     per_row = not problem.shared_weights and problem.weight_numel > 0
     if per_row and weights is not None:
         leading.append(weights.shape[:-1])
-    batch: torch.Size = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
+    try:
+        batch: torch.Size = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        shapes = ", ".join(str(tuple(shape)) for shape in leading)
+        raise ValueError(
+            f"leading dimensions of the operands are {shapes}: expected shapes that broadcast"
+        ) from error
 
     def rows_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.expand(*batch, tensor.shape[-1]).reshape(-1, tensor.shape[-1])

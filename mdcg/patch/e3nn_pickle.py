@@ -81,8 +81,9 @@ def _repair(value: Any, as_pairs: bool, map_location: Any) -> Any:
 def _moved(kind: str, code: bytes, map_location: Any) -> bytes:
     """Return generated code with its constants on another device."""
     if kind == "torchscript":
+        load: Any = torch.jit.load
         buffer = io.BytesIO()
-        torch.jit.save(torch.jit.load(io.BytesIO(code), map_location=map_location), buffer)
+        torch.jit.save(load(io.BytesIO(code), map_location=map_location), buffer)
         return buffer.getvalue()
 
     class Unpickler(pickle.Unpickler):

@@ -65,23 +65,16 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
         No C++ compiler, or it failed.
     """
     found = _inspect(model)
+    if not allow_partial:
+        _stop_if_refused(found.report())
     todo = []
     for layer in found.convolutions:
         if layer.report.status == PATCHABLE:
             layer.report = _probe(layer, allow_partial)
             todo.extend([layer] if layer.report.status == PATCHED else [])
     report = found.report()
-    if report.refused and not (allow_partial and report.patched):
-        reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
-        raise UnsupportedProblemError(
-            f"{len(report.refused)} of {len(found.convolutions)} convolution layers of "
-            f"{report.model_class} cannot be patched ({reasons})"
-            + (
-                ": allow_partial=True (--allow-partial) patches the others"
-                if report.patched
-                else ""
-            )
-        )
+    if not report.patched:
+        _stop_if_refused(report)
     _apply(todo)
     log.info("patched %d of %d convolution layers", len(report.patched), len(found.convolutions))
     return report
@@ -264,6 +257,18 @@ def _text(irreps: Any) -> str:
 
 
 # ---- changing ----
+
+
+def _stop_if_refused(report: PatchReport) -> None:
+    if not report.refused:
+        return
+    reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
+    advice = ": allow_partial=True (--allow-partial) patches the others"
+    raise UnsupportedProblemError(
+        f"{len(report.refused)} of {len(report.refused) + len(report.patchable)} convolution layers "
+        f"of {report.model_class} cannot be patched ({reasons})"
+        + (advice if report.patchable else "")
+    )
 
 
 def _probe(layer: _Layer, allow_partial: bool) -> LayerReport:

@@ -177,7 +177,7 @@ ignore_grad_warning = pytest.mark.filterwarnings("ignore:The .grad attribute of 
 
 
 @ignore_grad_warning
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compiled_module(backend: str) -> None:
     module = ConvTensorProduct(SMALL)
     torch._dynamo.reset()

@@ -157,7 +157,7 @@ def test_charge_and_spin_are_passed_on() -> None:
     atoms.info["spin"] = 2
     assert abs(atoms.get_potential_energy() - charged) > 1e-6
     atoms.info["charge"] = [1, 2]
-    with pytest.raises(InputError, match=r"total_charge is \[1, 2\], expected 1 numbers for"):
+    with pytest.raises(InputError, match=r"total_charge is \[1, 2\], expected 1 number\(s\) for"):
         atoms.get_potential_energy()
 
 
