@@ -265,9 +265,8 @@ def _stop_if_refused(report: PatchReport) -> None:
     reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
     advice = ": allow_partial=True (--allow-partial) patches the others"
     raise UnsupportedProblemError(
-        f"{len(report.refused)} of {len(report.refused) + len(report.patchable)} convolution layers "
-        f"of {report.model_class} cannot be patched ({reasons})"
-        + (advice if report.patchable else "")
+        f"{len(report.refused)} of {len(report.refused + report.patchable)} convolution layers of "
+        f"{report.model_class} cannot be patched ({reasons})" + (advice if report.patchable else "")
     )
 
 
