@@ -59,7 +59,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="the same checkpoint after mdcg-patch",
     )
     add("--structure", type=Path, default=HERE / "data" / "water192.xyz", help="where to start")
-    add("--steps", type=int, default=800, help="steps with each model (default: %(default)s)")
+    add("--steps", type=int, default=500, help="steps with each model (default: %(default)s)")
     add("--timestep", type=float, default=0.5, help="in fs (default: %(default)s)")
     add(
         "--temperature", type=float, default=300.0, help="at the start, in K (default: %(default)s)"

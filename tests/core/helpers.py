@@ -59,8 +59,8 @@ def small_problem(**options: Any) -> ConvProblem:
 def mixed_problem(**options: Any) -> ConvProblem:
     """Return a problem with everything at once.
 
-    Both modes, unequal multiplicities, mul2 > 1, several paths into one output, a path without weights,
-    two blocks of one irrep, an input block without path.
+    Both modes, unequal multiplicities, mul2 > 1, several paths into one output, a path without
+    weights, two blocks of one irrep, an input block without path.
     """
     paths = [
         (0, 0, 0, "uvu", True, 1.25),
@@ -171,13 +171,19 @@ def random_operands(
     dtype = getattr(torch, problem.dtype)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=gen, dtype=torch.float64).to(dtype).requires_grad_(grad)
+        return (
+            torch.randn(*shape, generator=gen, dtype=torch.float64).to(dtype).requires_grad_(grad)
+        )
 
     x = draw(n_rows, problem.irreps_in1.dim)
     y = draw(n_edges, problem.irreps_in2.dim)
     if problem.weight_numel == 0:
         return x, y, None
-    w = draw(problem.weight_numel) if problem.shared_weights else draw(n_edges, problem.weight_numel)
+    w = (
+        draw(problem.weight_numel)
+        if problem.shared_weights
+        else draw(n_edges, problem.weight_numel)
+    )
     return x, y, w
 
 
@@ -186,7 +192,9 @@ def random_operands(
 
 def assert_close(got: torch.Tensor, want: torch.Tensor, rtol: float, what: str = "result") -> None:
     """Compare relative to the largest entry; shapes and types must be equal."""
-    assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    assert got.shape == want.shape, (
+        f"{what}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    )
     assert got.dtype == want.dtype, f"{what}: {got.dtype}, expected {want.dtype}"
     if want.numel() == 0:
         return
@@ -196,13 +204,13 @@ def assert_close(got: torch.Tensor, want: torch.Tensor, rtol: float, what: str =
     assert error <= rtol * scale, f"{what}: error {error:.2e} of {scale:.2e}, allowed {rtol:.0e}"
 
 
-def derivatives(out: torch.Tensor, inputs: Sequence[torch.Tensor], order: int, seed: int = 5) -> (
-    dict[str, torch.Tensor]
-):
+def derivatives(
+    out: torch.Tensor, inputs: Sequence[torch.Tensor], order: int, seed: int = 5
+) -> dict[str, torch.Tensor]:
     """Return the value and the derivatives of random projections up to an order, named.
 
-    The cotangents of each order become inputs of the next: order 2 includes the gradient with respect
-    to the cotangent of the output, and so on.
+    The cotangents of each order become inputs of the next: order 2 includes the gradient with
+    respect to the cotangent of the output, and so on.
     """
     gen = generator(seed)
     found = {"value": out}
@@ -239,7 +247,14 @@ def check_conv(
         assert y is not None
         if fused:
             out = conv(
-                problem, x, y, w, graph.sender, graph.receiver, num_receivers=graph.n_receivers, plan=plan
+                problem,
+                x,
+                y,
+                w,
+                graph.sender,
+                graph.receiver,
+                num_receivers=graph.n_receivers,
+                plan=plan,
             )
         else:
             out = conv_reference(
@@ -296,8 +311,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def e3nn_o3() -> Any:
     """Return ``e3nn.o3``; skips where e3nn is missing.
 
-    e3nn 0.4.4 reads its constants with ``torch.load``, which since torch 2.6 refuses the slices in them
-    (importing mace first would allow everything, for the whole process).
+    e3nn 0.4.4 reads its constants with ``torch.load``, which since torch 2.6 refuses the slices in
+    them (importing mace first would allow everything, for the whole process).
     """
     if importlib.util.find_spec("e3nn") is None:
         pytest.skip("e3nn is not installed: pip install 'mdcg[mace]'")

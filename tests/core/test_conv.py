@@ -175,8 +175,12 @@ def test_high_degrees(degrees: tuple[int, int, int]) -> None:
     [
         ConvProblem.build("0x0e+4x1o", "0e", "0x0e+4x1o", [(0, 0, 0), (1, 0, 1)], dtype="float64"),
         ConvProblem.build("4x0e", "0x0e+0e", "4x0e", [(0, 0, 0), (0, 1, 0)], dtype="float64"),
-        ConvProblem.build("3x0e", "0e", "0x0e+2x0e", [(0, 0, 0, "uvw"), (0, 0, 1, "uvw")], dtype="float64"),
-        ConvProblem.build("2x1o", "0e+1o", "2x0e+2x1e", [(0, 1, 0, "uvu", True, 0.0)], dtype="float64"),
+        ConvProblem.build(
+            "3x0e", "0e", "0x0e+2x0e", [(0, 0, 0, "uvw"), (0, 0, 1, "uvw")], dtype="float64"
+        ),
+        ConvProblem.build(
+            "2x1o", "0e+1o", "2x0e+2x1e", [(0, 1, 0, "uvu", True, 0.0)], dtype="float64"
+        ),
     ],
     ids=["no channels in", "no harmonics", "no channels out", "zero path weight"],
 )

@@ -1,8 +1,9 @@
 """What must be equal to the last bit, and what only to rounding.
 
-Equal operands in equal order give equal bits, whatever the threads. Every sum over edges runs in the order
-of the edges at one receiver, so a new edge order that keeps the order at each receiver changes nothing, and
-any other order changes the sums by rounding. Per-edge results never depend on other edges.
+Equal operands in equal order give equal bits, whatever the threads. Every sum over edges runs in
+the order of the edges at one receiver, so a new edge order that keeps the order at each receiver
+changes nothing, and any other order changes the sums by rounding. Per-edge results never depend on
+other edges.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _kernels() -> None:
     compile_ahead([(PROBLEMS["mixed, shared"], usual_specs(False))])
 
 
-def run(problem: ConvProblem, graph: Graph, operands: Any, order: int = 2) -> dict[str, torch.Tensor]:
+def run(
+    problem: ConvProblem, graph: Graph, operands: Any, order: int = 2
+) -> dict[str, torch.Tensor]:
     """Return value and derivatives of a convolution."""
     x, y, w = (t.detach().clone().requires_grad_() for t in operands)
     out = conv(problem, x, y, w, graph.sender, graph.receiver, num_receivers=graph.n_receivers)

@@ -47,9 +47,11 @@ def test_nothing_is_sorted_or_merged() -> None:
     assert Irreps.parse("2x0e+3x0e") != Irreps.parse("5x0e")
 
 
-@pytest.mark.parametrize("text", ["8x1", "x1o", "-1x0e", "1y", "8 x 1o", "8x-1o", "1.5x0e", "0e,1o"])
+@pytest.mark.parametrize(
+    "text", ["8x1", "x1o", "-1x0e", "1y", "8 x 1o", "8x-1o", "1.5x0e", "0e,1o"]
+)
 def test_bad_terms_are_named(text: str) -> None:
-    with pytest.raises(ValueError, match="irreps term .* in .*: expected a form such as '8x1o'"):
+    with pytest.raises(ValueError, match=r"irreps term .* in .*: expected a form such as '8x1o'"):
         Irreps.parse(f"4x0e+{text}")
 
 

@@ -39,7 +39,9 @@ def test_paths_are_checked(path: tuple[Any, ...], message: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uuu", "uvv", "uuw", "uvuv", "uvu<v", ""])
 def test_other_modes_are_unsupported(mode: str) -> None:
-    with pytest.raises(UnsupportedProblemError, match="no generated kernel, only uvu and uvw do: keep"):
+    with pytest.raises(
+        UnsupportedProblemError, match="no generated kernel, only uvu and uvw do: keep"
+    ):
         ConvProblem.build(IN1, IN2, OUT, [(0, 0, 0, mode)])
 
 
@@ -136,7 +138,9 @@ def test_key_does_not_depend_on_the_process() -> None:
     assert keys == {small_problem().key()}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": 99}', '"x"'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": 99}', '"x"']
+)
 def test_bad_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         ConvProblem.from_json(text)
@@ -144,7 +148,13 @@ def test_bad_json_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("irreps_in1", None), ("paths", [[0, 0]]), ("paths", 3), ("dtype", "int8"), ("flipped", [[1]])],
+    [
+        ("irreps_in1", None),
+        ("paths", [[0, 0]]),
+        ("paths", 3),
+        ("dtype", "int8"),
+        ("flipped", [[1]]),
+    ],
 )
 def test_damaged_json_is_refused(field: str, value: Any) -> None:
     data = json.loads(small_problem().to_json()) | {field: value}
@@ -171,7 +181,9 @@ def test_flipped_and_rounded_symbols() -> None:
     assert (rounded != plain).any()
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
+)
 def test_copies_are_equal(copied: Any) -> None:
     problem = mixed_problem(flipped=((1, 1, 0),))
     problem.w3j((1, 1, 0))

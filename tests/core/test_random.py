@@ -1,4 +1,4 @@
-"""Random problems on random graphs against the einsum reference: value, first and second derivatives."""
+"""Random problems on random graphs against the reference: value, first and second derivatives."""
 
 from __future__ import annotations
 

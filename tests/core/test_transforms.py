@@ -100,7 +100,9 @@ def test_transforms_of_the_batched_product(name: str) -> None:
     assert_trees_close(got, want)
 
 
-@pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (None, 1, 2), (2, 0, None)], ids=str)
+@pytest.mark.parametrize(
+    "in_dims", [(0, 0, 0), (0, None, None), (None, 1, 2), (2, 0, None)], ids=str
+)
 def test_vmap(in_dims: tuple[int | None, ...]) -> None:
     """A batch of graphs with the same edges, batched along any dimension."""
     singles = [random_operands(PROBLEM, 3, 5, seed=seed) for seed in range(4)]
@@ -111,7 +113,10 @@ def test_vmap(in_dims: tuple[int | None, ...]) -> None:
     got = vmap(grad(scalar(conv), (0, 1, 2)), in_dims)(*batched)
     want = [
         grad(scalar(conv_reference), (0, 1, 2))(
-            *(b if dim is None else b.select(dim, n) for b, dim in zip(batched, in_dims, strict=True))
+            *(
+                b if dim is None else b.select(dim, n)
+                for b, dim in zip(batched, in_dims, strict=True)
+            )
         )
         for n in range(4)
     ]
@@ -120,7 +125,9 @@ def test_vmap(in_dims: tuple[int | None, ...]) -> None:
 
 def test_vmap_over_nothing() -> None:
     x, y, w = random_operands(PROBLEM, 3, 5)
-    out = vmap(lambda t: conv(PROBLEM, t, y, w, GRAPH.sender, GRAPH.receiver))(x.new_empty(0, *x.shape))
+    out = vmap(lambda t: conv(PROBLEM, t, y, w, GRAPH.sender, GRAPH.receiver))(
+        x.new_empty(0, *x.shape)
+    )
     assert out.shape == (0, 3, PROBLEM.irreps_out.dim)
 
 
@@ -173,7 +180,9 @@ def forces_and_loss(kind: Any, graph: Graph, operands: Any) -> list[torch.Tensor
 
 
 # Dynamo looks at .grad of every tensor and hides the warning in a way that "error" does not notice.
-ignore_grad_warning = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+ignore_grad_warning = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)
 
 
 @ignore_grad_warning
@@ -210,7 +219,9 @@ def test_compiled_function_with_forces_inside() -> None:
     x, w = x.detach(), w.detach()
 
     def forces(y: torch.Tensor) -> torch.Tensor:
-        return grad(lambda t: torch.tanh(conv(SMALL, x, t, w, graph.sender, graph.receiver)).sum())(y)
+        return grad(lambda t: torch.tanh(conv(SMALL, x, t, w, graph.sender, graph.receiver)).sum())(
+            y
+        )
 
     traced = torch.fx.experimental.proxy_tensor.make_fx(forces)(y.detach())
     names = {str(node.target) for node in traced.graph.nodes}
