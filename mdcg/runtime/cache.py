@@ -61,6 +61,18 @@ def _private_dir() -> Path:
         return _private
 
 
+def _digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "kernel.so").read_bytes()).hexdigest()
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a kernel is as it was made: loading a file cut short can kill the process."""
+    try:
+        return (folder / "kernel.sha256").read_text() == _digest(folder)
+    except OSError:
+        return False
+
+
 class KernelCache:
     """Finds or makes the folder of one kernel.
 
@@ -86,7 +98,7 @@ class KernelCache:
         roots = [cache_dir()] + ([_private] if _private is not None else [])
         for root in roots:
             folder = root / self.target / key
-            if (folder / "kernel.so").is_file():
+            if _is_whole(folder):
                 return folder
         return None
 
@@ -109,13 +121,15 @@ class KernelCache:
             temporary.mkdir(parents=True)
             try:
                 build(temporary)
+                (temporary / "kernel.sha256").write_text(_digest(temporary))
                 final = root / self.target / key
                 final.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(final, ignore_errors=True)  # what find() did not accept
                 try:
                     temporary.rename(final)
                 except OSError:
                     # a process that could not see our lock (another host) was faster
-                    if not (final / "kernel.so").is_file():
+                    if not _is_whole(final):
                         raise
                 return final
             finally:

@@ -327,16 +327,22 @@ def e3nn_version() -> tuple[int, ...]:
     return tuple(int(part) for part in version("e3nn").split(".")[:3])
 
 
-def run_python(code: str, *args: str, **env: str | None) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter that can ``import helpers``; None removes a variable."""
+def child_environment(**changes: str | None) -> dict[str, str]:
+    """Return an environment in which children can ``import helpers``; None removes a variable."""
     values = {**os.environ, "OMP_NUM_THREADS": "1"}
     values["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    for name, value in env.items():
+    for name, value in changes.items():
         values.pop(name, None)
         if value is not None:
             values[name] = value
+    return values
+
+
+def run_python(code: str, *args: str, **env: str | None) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter, in :func:`child_environment`."""
+    command = [sys.executable, "-c", code, *args]
     return subprocess.run(
-        [sys.executable, "-c", code, *args], env=values, capture_output=True, text=True, check=False
+        command, env=child_environment(**env), capture_output=True, text=True, check=False
     )
 
 
