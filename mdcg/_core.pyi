@@ -14,7 +14,7 @@ class SharedLibrary:
     def symbol(self, name: str) -> int: ...
 
 class Edges:
-    """A graph's edges in the orders the kernels walk; addresses are those of int32 or int64 arrays."""
+    """A graph's edges in the orders kernels walk; addresses are of int32 or int64 arrays."""
 
     def __init__(
         self,
