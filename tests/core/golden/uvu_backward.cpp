@@ -253,6 +253,7 @@ extern "C" void mdcg_run(const int64_t* arg, int64_t task, char* scratch) {
     T* const m = (T*)(scratch + 128);
     T* const z = (T*)(scratch + 384);
     V* const p = (V*)(scratch + 448);
+    T* const edge_dx = (T*)(scratch + 704);
     const int64_t first_row = task * n_block;
     const int64_t after = first_row + n_block;
     const int64_t last_row = after < n_rows ? after : n_rows;
@@ -266,8 +267,10 @@ extern "C" void mdcg_run(const int64_t* arg, int64_t task, char* scratch) {
         slots(yt, m);
         for (int k = 0; k < n; ++k) {
             const T* ahead = w_base + (e + k + 2 < stop ? (int64_t)order[e + k + 2] : 0) * 24;
-            edge0(x_base + (int64_t)sender[e + k] * 32, nullptr, w_base + id[k] * 24, ahead, nullptr, g_base + (int64_t)receiver[e + k] * 32, m + k, nullptr, nullptr, dx_base + (int64_t)sender[e + k] * 32, dw_base + id[k] * 24, p, z);
+            zero<32>(edge_dx);
+            edge0(x_base + (int64_t)sender[e + k] * 32, nullptr, w_base + id[k] * 24, ahead, nullptr, g_base + (int64_t)receiver[e + k] * 32, m + k, nullptr, nullptr, edge_dx, dw_base + id[k] * 24, p, z);
             attribute_gradient(p, dy_base + id[k] * 4);
+            add<32>(edge_dx, dx_base + (int64_t)sender[e + k] * 32);
         }
     }
     for (int64_t r = first_row; r < last_row; ++r) unpack_in1(dx_base + r * 32, dx_rows_base + r * 32);

@@ -305,6 +305,7 @@ extern "C" void mdcg_run(const int64_t* arg, int64_t task, char* scratch) {
     T* const z = (T*)(scratch + 384);
     T* const mb = (T*)(scratch + 448);
     V* const p = (V*)(scratch + 704);
+    T* const edge_dx = (T*)(scratch + 960);
     const int64_t stop = task_ptr[2 * task + 1];
     for (int64_t e = task_ptr[2 * task]; e < stop; e += L) {
         const int n = stop - e < L ? (int)(stop - e) : L;
@@ -316,8 +317,10 @@ extern "C" void mdcg_run(const int64_t* arg, int64_t task, char* scratch) {
         slots(yt, mb);
         for (int k = 0; k < n; ++k) {
             const T* ahead = w_base + (e + k + 2 < stop ? (int64_t)order[e + k + 2] : 0) * 24;
-            edge0(x_base + (int64_t)sender[e + k] * 32, xa_base + (int64_t)sender[e + k] * 32, w_base + id[k] * 24, ahead, wc_base + id[k] * 24, g_base + (int64_t)receiver[e + k] * 32, m + k, mb + k, dg_base + (int64_t)receiver[e + k] * 32, dx_base + (int64_t)sender[e + k] * 32, dw_base + id[k] * 24, p, z);
+            zero<32>(edge_dx);
+            edge0(x_base + (int64_t)sender[e + k] * 32, xa_base + (int64_t)sender[e + k] * 32, w_base + id[k] * 24, ahead, wc_base + id[k] * 24, g_base + (int64_t)receiver[e + k] * 32, m + k, mb + k, dg_base + (int64_t)receiver[e + k] * 32, edge_dx, dw_base + id[k] * 24, p, z);
             attribute_gradient(p, dy_base + id[k] * 4);
+            add<32>(edge_dx, dx_base + (int64_t)sender[e + k] * 32);
         }
     }
     stream_fence();
