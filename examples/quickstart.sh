@@ -73,8 +73,13 @@ fi
 # comparison is fair; both models run with it.
 export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 export MALLOC_TOP_PAD_=268435456
+# Threads that wait for work sleep instead of spinning: on a machine that does other things too,
+# spinning threads keep each other from the cores and every step takes many times longer.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 mkdir -p examples/output
 echo "== mdcg-patch examples/data/water.model"
 "$venv/bin/mdcg-patch" examples/data/water.model -o examples/output/water_patched.model --force
 echo "== water_md.py"
-exec "$venv/bin/python" examples/water_md.py "$@"
+"$venv/bin/python" examples/water_md.py "$@"
+echo
+echo "To use mdcg from here on:  source $venv/bin/activate"

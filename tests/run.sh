@@ -106,7 +106,7 @@ print("== python", sys.version.split()[0], *(f"{n} {version(n)}" for n in ("torc
 # Two threads find what one hides. Threads are not bound to cores: tests start further processes,
 # which would all be bound to the same ones.
 threads=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
-export OMP_NUM_THREADS=$((threads < 2 ? threads : 2)) OMP_PROC_BIND=false
+export OMP_NUM_THREADS=$((threads < 2 ? threads : 2)) OMP_PROC_BIND=false OMP_WAIT_POLICY=PASSIVE
 log=$(mktemp "$venvs/log.XXXXXX")
 trap 'rm -f "$log"' EXIT
 status=0

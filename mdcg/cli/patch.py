@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,10 @@ def main(argv: list[str] | None = None) -> int:
 def _check_paths(options: argparse.Namespace) -> None:
     if not options.input.exists():
         raise UsageError(f"{options.input}: no such file")
+    if not options.input.is_file():
+        raise UsageError(f"{options.input} is not a file: give the checkpoint itself")
+    if not os.access(options.input, os.R_OK):
+        raise UsageError(f"{options.input} cannot be read: check its permissions")
     if options.output is not None:
         check_output(options.input, options.output, force=options.force)
 

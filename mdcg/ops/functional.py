@@ -30,7 +30,7 @@ def _check_rows(
 
 
 def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
-    _check_device(tensor)
+    _check_device(name, tensor)
     if tensor.dtype != getattr(torch, problem.dtype):
         raise TypeError(
             f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
@@ -65,7 +65,9 @@ def _check_weights(
     return weights
 
 
-def _check_device(tensor: torch.Tensor) -> None:
+def _check_device(name: str, tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
     if tensor.device.type != "cpu":
         raise DeviceError(
             f"the operands are on {tensor.device}, but kernels of this version run on the CPU: "
@@ -74,6 +76,8 @@ def _check_device(tensor: torch.Tensor) -> None:
 
 
 def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> None:
+    if not isinstance(index, torch.Tensor):
+        raise TypeError(f"{name} is a {type(index).__name__}, expected a torch.Tensor")
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"{name} has shape {tuple(index.shape)} and type {index.dtype}, "
@@ -149,7 +153,8 @@ def conv(
     >>> conv(problem, x, y, w, torch.tensor([0, 1]), torch.tensor([2, 2])).shape
     torch.Size([3, 16])
     """
-    _check_device(node_feats)
+    _check_device("node_feats", node_feats)
+    _check_device("edge_attrs", edge_attrs)
     _check_indices("sender", sender, node_feats)
     _check_indices("receiver", receiver, node_feats)
     if sender.shape != receiver.shape or sender.dtype != receiver.dtype:
@@ -201,7 +206,8 @@ def tensor_product(
     ValueError, TypeError, DeviceError, KernelCompileError
         As in :func:`conv`.
     """
-    _check_device(x1)
+    _check_device("x1", x1)
+    _check_device("x2", x2)
     leading = [x1.shape[:-1], x2.shape[:-1]]
     per_row = not problem.shared_weights and problem.weight_numel > 0
     if per_row and weights is not None:

@@ -34,9 +34,6 @@ def _problem(text: str, dtype: str) -> ConvProblem:
     found = _problems.get((text, dtype))
     if found is None:
         found = ConvProblem.from_json(text).with_dtype(dtype)
-        # torch.compile cannot trace the lock in cached_property (Python 3.11): compute them now
-        found.to_json()
-        _ = found.weight_numel, found.irreps_in1.dim, found.irreps_in2.dim, found.irreps_out.dim
         _problems[text, dtype] = found
     return found
 

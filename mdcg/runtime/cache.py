@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -63,6 +64,13 @@ def _private_dir() -> Path:
 
 def _digest(folder: Path) -> str:
     return hashlib.sha256((folder / "kernel.so").read_bytes()).hexdigest()
+
+
+def _flush(folder: Path) -> None:
+    """Bring files to the disk, so that a crash cannot leave the name without the content."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _is_whole(folder: Path) -> bool:
@@ -122,6 +130,7 @@ class KernelCache:
             try:
                 build(temporary)
                 (temporary / "kernel.sha256").write_text(_digest(temporary))
+                _flush(temporary)
                 final = root / self.target / key
                 final.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(final, ignore_errors=True)  # what find() did not accept

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -227,6 +227,26 @@ def derivatives(
     return found
 
 
+def _compare(
+    function: Callable[..., torch.Tensor],
+    reference: Callable[..., torch.Tensor],
+    problem: ConvProblem,
+    operands: Iterable[torch.Tensor | None],
+    order: int,
+    rtol: float | None,
+) -> None:
+    """Compare two functions of x, y, w; the reference runs in float64."""
+    given = tuple(operands)
+    inputs = [None if t is None else t.detach().clone().requires_grad_() for t in given]
+    with uninitialized_memory_is_nan():
+        got = derivatives(function(*inputs), [t for t in inputs if t is not None], order)
+    inputs = [None if t is None else t.detach().double().requires_grad_() for t in given]
+    want = derivatives(reference(*inputs), [t for t in inputs if t is not None], order)
+    for name, value in want.items():
+        tolerance = RTOL[problem.dtype] if rtol is None else rtol
+        assert_close(got[name], value.to(got[name].dtype), tolerance, f"{problem}, {name}")
+
+
 def check_conv(
     problem: ConvProblem,
     graph: Graph,
@@ -238,52 +258,46 @@ def check_conv(
 ) -> None:
     """Compare the convolution with the reference in float64, derivatives included."""
     operands = random_operands(problem, graph.n_senders, graph.n_edges, seed)
-    rtol = RTOL[problem.dtype] if rtol is None else rtol
-    results = []
-    for fused in (True, False):
-        dtype = operands[0].dtype if fused else torch.float64
-        x, y, w = (None if t is None else t.to(dtype, copy=True).requires_grad_() for t in operands)
-        assert x is not None
-        assert y is not None
-        if fused:
-            out = conv(
-                problem,
-                x,
-                y,
-                w,
-                graph.sender,
-                graph.receiver,
-                num_receivers=graph.n_receivers,
-                plan=plan,
-            )
-        else:
-            out = conv_reference(
-                problem, x, y, w, graph.sender, graph.receiver, num_receivers=graph.n_receivers
-            )
-        results.append(derivatives(out, [t for t in (x, y, w) if t is not None], order))
-    got, want = results
-    for name, value in want.items():
-        assert_close(got[name], value.to(got[name].dtype), rtol, f"{problem}, {name}")
+    sides = {"sender": graph.sender, "receiver": graph.receiver, "num_receivers": graph.n_receivers}
+    _compare(
+        lambda *t: conv(problem, *t, **sides, plan=plan),
+        lambda *t: conv_reference(problem, *t, **sides),
+        problem,
+        operands,
+        order,
+        rtol,
+    )
 
 
 def check_tensor_product(
     problem: ConvProblem, n_rows: int, *, order: int = 2, seed: int = 0, rtol: float | None = None
 ) -> None:
     """Compare the batched product with the reference in float64, derivatives included."""
-    operands = random_operands(problem, n_rows, n_rows, seed)
-    rtol = RTOL[problem.dtype] if rtol is None else rtol
-    results = []
-    for fused in (True, False):
-        dtype = operands[0].dtype if fused else torch.float64
-        inputs = [None if t is None else t.to(dtype, copy=True).requires_grad_() for t in operands]
-        out = (tensor_product if fused else tensor_product_reference)(problem, *inputs)
-        results.append(derivatives(out, [t for t in inputs if t is not None], order))
-    got, want = results
-    for name, value in want.items():
-        assert_close(got[name], value.to(got[name].dtype), rtol, f"{problem}, {name}")
+    _compare(
+        lambda *t: tensor_product(problem, *t),
+        lambda *t: tensor_product_reference(problem, *t),
+        problem,
+        random_operands(problem, n_rows, n_rows, seed),
+        order,
+        rtol,
+    )
 
 
 # -- surroundings ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def uninitialized_memory_is_nan() -> Iterator[None]:
+    """Fill what ``torch.empty`` returns with NaN, so that no result can depend on it unseen."""
+    settings = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        settings.fill_uninitialized_memory = before[1]
 
 
 @contextmanager

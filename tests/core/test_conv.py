@@ -17,6 +17,7 @@ from .helpers import (
     check_conv,
     check_tensor_product,
     compile_ahead,
+    derivatives,
     generator,
     mixed_problem,
     random_graph,
@@ -248,6 +249,25 @@ def test_memory_layout_of_operands(operand: str, kind: str) -> None:
             want = found
         else:
             assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_memory_around_operands_is_not_used(dtype: str) -> None:
+    """Channels that do not fill a vector: what follows them in memory must not leak into sums."""
+    problem = mixed_problem(dtype=dtype)
+    plain = random_operands(problem, 20, 90)
+    graph = random_graph(20, 20, 90)
+    found = []
+    for around in (0.0, float("nan")):
+        leaves = []
+        for tensor in plain:
+            buffer = torch.full((tensor.numel() + 128,), around, dtype=tensor.dtype)
+            buffer[64:-64] = tensor.flatten()
+            leaves.append(buffer[64:-64].view(tensor.shape).requires_grad_())
+        out = conv(problem, *leaves, graph.sender, graph.receiver)
+        found.append(derivatives(out, leaves, order=2))
+    for name, want in found[0].items():
+        assert torch.equal(found[1][name], want), name
 
 
 def test_memory_layout_of_indices() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import doctest
+import importlib
 import io
 import pickle
 from itertools import pairwise
@@ -129,6 +131,13 @@ def test_public_names() -> None:
     assert set(mdcg.__all__) <= set(dir(mdcg))
     with pytest.raises(AttributeError, match="module 'mdcg' has no attribute 'convolution'"):
         _ = mdcg.convolution
+
+
+@pytest.mark.parametrize("module", ["mdcg.problem.conv_problem", "mdcg.ops.functional"])
+def test_examples_of_docstrings(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_import_loads_no_framework() -> None:

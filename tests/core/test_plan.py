@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mdcg.ops import ConvTensorProduct, tensor_product
+from mdcg.ops import ConvTensorProduct, TensorProduct, conv, tensor_product
 from mdcg.ops.host import HostKernels, host_device
 from mdcg.plan import LEVELS, HostDevice, HostPlan, plan_host
 from mdcg.problem import ConvProblem
@@ -188,5 +188,7 @@ def test_plan_given_by_hand_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for plan in (None, other):
         out = ConvTensorProduct(problem, plan)(x, y, w, *sides)
         torch.autograd.grad(out.sum(), [x, y, w])
+        TensorProduct(problem, plan)(x[:5], y[:5], w[:5])
+        conv(problem, x, y, w, *sides[:2], num_receivers=sides[2], plan=plan)
         tensor_product(problem, x[:5], y[:5], w[:5], plan=plan)
-    assert used == [automatic] * 3 + [other] * 3
+    assert used == [automatic] * 5 + [other] * 5

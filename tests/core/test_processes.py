@@ -68,6 +68,26 @@ def test_processes_at_once_compile_each_kernel_once(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == [results[0][0], 0, 3]
 
 
+def test_forked_child(tmp_path: Path) -> None:
+    """As in a DataLoader worker: one thread, after the parent ran with several."""
+    code = (
+        "import multiprocessing, torch\n"
+        "from helpers import random_graph, random_operands, small_problem\n"
+        "from mdcg.ops import conv\n"
+        "problem, graph = small_problem(), random_graph(150, 150, 2500)\n"
+        "operands = random_operands(problem, 150, 2500)\n"
+        "def run(threads):\n"
+        "    torch.set_num_threads(threads)\n"
+        "    return conv(problem, *operands, graph.sender, graph.receiver)\n"
+        "want = run(3)\n"
+        "def child(): exit(0 if torch.equal(run(1), want) else 7)\n"
+        "process = multiprocessing.get_context('fork').Process(target=child)\n"
+        "process.start(); process.join(60); print(process.exitcode); process.kill()\n"
+    )
+    done = run_python(code)
+    assert done.stdout.strip() == "0", done.stderr
+
+
 TINY = (
     "from mdcg.runtime import load_host_kernel\n"
     "load_host_kernel('extern \"C\" void mdcg_run() {}', target='generic', flags=())\n"

@@ -37,5 +37,13 @@ def test_names_it_imports_are_public() -> None:
         assert getattr(mdcg, name) is not None
 
 
+def test_kernel_example_runs_as_written() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (code,) = [block for block in blocks if "ConvProblem.build" in block]
+    scope: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert tuple(scope["out"].shape) == (100, 160)  # type: ignore[attr-defined]
+
+
 def test_no_placeholder_is_left() -> None:
     assert not re.search(r"BENCH_|TODO|XXX", README)

@@ -198,6 +198,15 @@ def test_compiled_module(backend: str) -> None:
         assert_close(a, b, 1e-13)
 
 
+def test_exported_program() -> None:
+    graph, operands = sample(9, 30)
+    x, y, w = (t.detach() for t in operands)
+    program = torch.export.export(ConvTensorProduct(SMALL), (x, y, w, graph.sender, graph.receiver))
+    assert "mdcg.conv.default" in {str(node.target) for node in program.graph.nodes}
+    got = program.module()(x, y, w, graph.sender, graph.receiver)
+    assert torch.equal(got, ConvTensorProduct(SMALL)(x, y, w, graph.sender, graph.receiver))
+
+
 @ignore_grad_warning
 def test_compiled_once_for_any_number_of_edges_and_nodes() -> None:
     module = ConvTensorProduct(SMALL)
