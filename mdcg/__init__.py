@@ -62,10 +62,23 @@ logging.getLogger("mdcg").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
+    if name == "_core":
+        return _import_core()
     room = _ROOM_OF.get(name)
     if room is None:
         raise AttributeError(f"module 'mdcg' has no attribute {name!r}")
     return getattr(import_module(f".{room}", __name__), name)
+
+
+def _import_core() -> Any:
+    """Import the compiled module, or say what to do where only the sources are there."""
+    try:
+        return import_module("._core", __name__)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"mdcg was imported from {__path__[0]}, which has no compiled core: start Python in "
+            "another folder than the source tree, or install that tree with 'pip install -e .'"
+        ) from error
 
 
 def __dir__() -> list[str]:

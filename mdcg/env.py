@@ -76,7 +76,8 @@ def cache_root() -> Path:
 
 def compiler() -> str | None:
     """Return the compiler named by ``MDCG_CXX`` or ``CXX``, or None."""
-    return os.environ.get("MDCG_CXX") or os.environ.get("CXX") or None
+    named = os.environ.get("MDCG_CXX") or os.environ.get("CXX") or ""
+    return named.strip() or None
 
 
 def nvrtc_library() -> str | None:

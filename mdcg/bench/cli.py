@@ -157,6 +157,9 @@ def _validate(options: argparse.Namespace) -> None:
                 raise ValueError(
                     f"{name} {value!r} is unknown, expected one of {', '.join(allowed)}"
                 )
+    for target in (options.json, options.plot):
+        if target and not Path(target).absolute().parent.is_dir():
+            raise ValueError(f"the folder of {target} does not exist: make it first")
     for atoms in options.atoms or (None,):
         make_system(options.system, atoms)
 

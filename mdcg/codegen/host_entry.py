@@ -199,7 +199,12 @@ class EntryWriter:
         if "x" in self.spec.given:
             edge["xa"] = self._gathered("xa", "sender", self.in_items)
         if "x" in wants:
-            edge["dx"] = self._gathered("dx", "sender", self.in_items)
+            # an edge's paths are summed first: adding each to the large total would lose digits
+            self.scratch.take("edge_dx", max(1, self.in_items))
+            edge["dx"] = "edge_dx"
+            self.before.append(f"zero<{self.in_items}>(edge_dx);")
+            total = self._gathered("dx", "sender", self.in_items)
+            self.after.append(f"add<{self.in_items}>(edge_dx, {total});")
         if "g" in wants:
             edge["o"] = self._gathered("dg", "receiver", self.out_items)
         head: list[str] = []

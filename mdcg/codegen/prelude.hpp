@@ -136,6 +136,11 @@ MDCG_INLINE void zero(T* p) {
     for (int i = 0; i < N; i += L) *(V*)(p + i) = V{};
 }
 
+template <int N>
+MDCG_INLINE void add(const T* part, T* total) {
+    for (int i = 0; i < N; i += L) *(V*)(total + i) += *(const V*)(part + i);
+}
+
 // Between a feature block [MUL][D] and its padded component-major form [D][padded(MUL)].
 template <int MUL, int D>
 MDCG_INLINE void pack_mul_ir(const T* src, T* dst) {

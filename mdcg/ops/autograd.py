@@ -20,7 +20,7 @@ import torch
 
 from ..codegen.spec import DERIVATIVES
 from ..problem import ConvProblem
-from . import operators
+from . import operators  # noqa: F401  (defines the operators)
 
 __all__ = ["conv", "conv_backward", "conv_double_backward"]
 
@@ -208,25 +208,28 @@ def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
     """Return the vmap rule of an operator: one call per sample."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
         samples = []
-        for i in range(info.batch_size):
+        for i in range(max(size, 1)):
+            # the sum over an empty batch is a sample of zeros: it gives the result its shape
             sample = (
-                arg.select(dim, i) if isinstance(dim, int) else arg
+                (arg.select(dim, i) if size else arg.sum(dim)) if isinstance(dim, int) else arg
                 for arg, dim in zip(args, in_dims, strict=True)
             )
             samples.append(operator(*sample))
         if isinstance(samples[0], torch.Tensor):
-            return torch.stack(samples), 0
-        stacked = tuple(torch.stack(parts) for parts in zip(*samples, strict=True))
+            return torch.stack(samples)[:size], 0
+        stacked = tuple(torch.stack(parts)[:size] for parts in zip(*samples, strict=True))
         return stacked, (0,) * len(stacked)
 
     return rule
 
 
 def _differentiable(
-    operator: Any, setup: Callable[..., None], vjp: Callable[..., Any], jvp: Callable[..., Any]
+    name: str, setup: Callable[..., None], vjp: Callable[..., Any], jvp: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Give an operator its formulas, and return what eager code and ``torch.func`` call."""
+    operator = getattr(torch.ops.mdcg, name).default
 
     def call(*args: Any) -> Any:
         # a compiler traces the operator itself; it cannot look into a Function with jvp and vmap
@@ -235,8 +238,8 @@ def _differentiable(
         return cast(Any, function).apply(*args)
 
     rule = _vmap_rule(call)
-    torch.library.register_autograd(operator, vjp, setup_context=setup)
-    torch.library.register_vmap(operator, rule)
+    torch.library.register_autograd(f"mdcg::{name}", vjp, setup_context=setup)
+    torch.library.register_vmap(f"mdcg::{name}", rule)
     members = {
         "forward": lambda *args: operator(*args),
         "setup_context": setup,
@@ -244,16 +247,13 @@ def _differentiable(
         "jvp": jvp,
         "vmap": rule,
     }
-    name = "".join(part.title() for part in operator._opoverload._opname.split("_"))
     namespace = {key: staticmethod(member) for key, member in members.items()}
-    function = cast(Any, type(name, (torch.autograd.Function,), namespace))
+    function = cast(Any, type(name.title(), (torch.autograd.Function,), namespace))
     return call
 
 
-conv = _differentiable(operators.conv, _conv_setup, _conv_vjp, _conv_jvp)
-conv_backward = _differentiable(
-    operators.conv_backward, _backward_setup, _backward_vjp, _backward_jvp
-)
+conv = _differentiable("conv", _conv_setup, _conv_vjp, _conv_jvp)
+conv_backward = _differentiable("conv_backward", _backward_setup, _backward_vjp, _backward_jvp)
 conv_double_backward = _differentiable(
-    operators.conv_double_backward, _double_setup, _double_vjp, _double_jvp
+    "conv_double_backward", _double_setup, _double_vjp, _double_jvp
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import DeviceError
 from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
@@ -14,12 +15,13 @@ __all__ = ["conv", "tensor_product"]
 def _check_rows(
     name: str, tensor: torch.Tensor, columns: int, rows: int | None, problem: ConvProblem
 ) -> None:
-    expected = f"({'n' if rows is None else rows}, {columns})"
     if (
         tensor.dim() != 2
         or tensor.shape[1] != columns
         or (rows is not None and tensor.shape[0] != rows)
     ):
+        # made only now: printing a size while a compiler traces would fix it
+        expected = f"({'n' if rows is None else rows}, {columns})"
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, expected {expected} "
             f"for problem {problem.key()}: was it built for another layer?"
@@ -28,6 +30,7 @@ def _check_rows(
 
 
 def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
+    _check_device(name, tensor)
     if tensor.dtype != getattr(torch, problem.dtype):
         raise TypeError(
             f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
@@ -39,6 +42,11 @@ def _check_weights(
     weights: torch.Tensor | None, like: torch.Tensor, rows: int, problem: ConvProblem
 ) -> torch.Tensor:
     if problem.weight_numel == 0:
+        if weights is not None and weights.numel():
+            raise ValueError(
+                f"weights has shape {tuple(weights.shape)}, but problem {problem.key()} has none: "
+                "pass None"
+            )
         return like.new_empty(0) if weights is None else weights.reshape(-1)
     if weights is None:
         raise ValueError(
@@ -57,7 +65,19 @@ def _check_weights(
     return weights
 
 
+def _check_device(name: str, tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise DeviceError(
+            f"{name} is on {tensor.device}, but kernels run on the CPU and on CUDA devices: "
+            "move model and inputs with .to('cpu'), or call mdcg.unpatch_model"
+        )
+
+
 def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> None:
+    if not isinstance(index, torch.Tensor):
+        raise TypeError(f"{name} is a {type(index).__name__}, expected a torch.Tensor")
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"{name} has shape {tuple(index.shape)} and type {index.dtype}, "
@@ -121,7 +141,7 @@ def conv(
     UnsupportedProblemError
         The tensors are on a CUDA device and a path has another mode than ``uvu``.
     DeviceError
-        The CUDA driver cannot run the kernels.
+        The operands are on another kind of device, or the CUDA driver cannot run the kernels.
 
     Notes
     -----
@@ -136,6 +156,8 @@ def conv(
     >>> conv(problem, x, y, w, torch.tensor([0, 1]), torch.tensor([2, 2])).shape
     torch.Size([3, 16])
     """
+    _check_device("node_feats", node_feats)
+    _check_device("edge_attrs", edge_attrs)
     _check_indices("sender", sender, node_feats)
     _check_indices("receiver", receiver, node_feats)
     if sender.shape != receiver.shape or sender.dtype != receiver.dtype:
@@ -148,6 +170,8 @@ def conv(
     _check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
     w = _check_weights(weights, node_feats, edges, problem)
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
+    if rows < 0:
+        raise ValueError(f"num_receivers is {rows}, expected 0 or more")
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(
         node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json
@@ -182,14 +206,22 @@ def tensor_product(
 
     Raises
     ------
-    ValueError, TypeError, KernelCompileError
+    ValueError, TypeError, DeviceError, KernelCompileError
         As in :func:`conv`.
     """
+    _check_device("x1", x1)
+    _check_device("x2", x2)
     leading = [x1.shape[:-1], x2.shape[:-1]]
     per_row = not problem.shared_weights and problem.weight_numel > 0
     if per_row and weights is not None:
         leading.append(weights.shape[:-1])
-    batch: torch.Size = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
+    try:
+        batch: torch.Size = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        shapes = ", ".join(str(tuple(shape)) for shape in leading)
+        raise ValueError(
+            f"leading dimensions of the operands are {shapes}: expected shapes that broadcast"
+        ) from error
 
     def rows_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.expand(*batch, tensor.shape[-1]).reshape(-1, tensor.shape[-1])

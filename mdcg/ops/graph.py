@@ -22,7 +22,10 @@ MIN_BLOCKS = 16
 # Shared weights: gradients are summed per block first, so there must not be many.
 MAX_SHARED_BLOCKS = 64
 
+# Graphs remembered: at most so many, and beyond the newest at most so many edges in all
+# (36 bytes each), because molecular dynamics brings a new list every few steps.
 _REMEMBERED = 8
+_REMEMBERED_EDGES = 1 << 21
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
@@ -143,6 +146,9 @@ def graph_of(
     graph = Graph(sender, receiver, num_senders, num_receivers)
     with _lock:
         _graphs[id(graph)] = graph
-        while len(_graphs) > _REMEMBERED:
+        while len(_graphs) > 1 and (
+            len(_graphs) > _REMEMBERED
+            or sum(g.num_edges for g in _graphs.values()) - graph.num_edges > _REMEMBERED_EDGES
+        ):
             _graphs.popitem(last=False)
     return graph

@@ -6,8 +6,8 @@ program finds its kernels in any process. How they differentiate is in :mod:`mdc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -19,11 +19,28 @@ from .host import host_kernels
 
 __all__ = ["conv", "conv_backward", "conv_double_backward"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Tensor = torch.Tensor
 Tensors3 = tuple[Tensor, Tensor, Tensor]
 Tensors4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _INDEX = "Tensor? sender, Tensor? receiver, SymInt num_receivers, str problem, str plan"
+
+
+def _implements(name: str, schema: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Define an operator and make the function its CPU implementation.
+
+    ``torch.library.custom_op`` would do the same, but imports the compiler stack on the first call,
+    which takes a second.
+    """
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        torch.library.define(f"mdcg::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.impl(f"mdcg::{name}", "CPU")(function)
+        return function
+
+    return register
 
 
 def _graph(
@@ -42,12 +59,7 @@ def _skipped(like: Tensor) -> Tensor:
     return like.new_empty(0)
 
 
-@torch.library.custom_op(
-    "mdcg::conv",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor",
-)
+@_implements("conv", f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor")
 def conv(
     x: Tensor,
     y: Tensor,
@@ -65,12 +77,9 @@ def conv(
     )
 
 
-@torch.library.custom_op(
-    "mdcg::conv_backward",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) "
-    "-> (Tensor, Tensor, Tensor)",
+@_implements(
+    "conv_backward",
+    f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) -> (Tensor, Tensor, Tensor)",
 )
 def conv_backward(
     x: Tensor,
@@ -99,11 +108,9 @@ def conv_backward(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
 
 
-@torch.library.custom_op(
-    "mdcg::conv_double_backward",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? a, Tensor? b, Tensor? c, {_INDEX}, "
+@_implements(
+    "conv_double_backward",
+    f"(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? a, Tensor? b, Tensor? c, {_INDEX}, "
     "bool[] wants) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def conv_double_backward(
@@ -144,11 +151,21 @@ def conv_double_backward(
 # -- the same on a CUDA device -------------------------------------------------------------------
 
 
+def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make the function the CUDA implementation of an operator."""
+
+    def register(function: Callable[P, R]) -> Callable[P, R]:
+        torch.library.impl(f"mdcg::{name}", "CUDA")(function)
+        return function
+
+    return register
+
+
 def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
     return cuda_kernels(problem, plan, x.device.index)
 
 
-@conv.register_kernel("cuda")
+@_implements_on_cuda("conv")
 def _conv_cuda(
     x: Tensor,
     y: Tensor,
@@ -164,7 +181,7 @@ def _conv_cuda(
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
 
-@conv_backward.register_kernel("cuda")
+@_implements_on_cuda("conv_backward")
 def _conv_backward_cuda(
     x: Tensor,
     y: Tensor,
@@ -187,7 +204,7 @@ def _conv_backward_cuda(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
 
 
-@conv_double_backward.register_kernel("cuda")
+@_implements_on_cuda("conv_double_backward")
 def _conv_double_backward_cuda(
     x: Tensor,
     y: Tensor,
@@ -221,7 +238,6 @@ def _conv_double_backward_cuda(
 # -- shapes, for compilers ------------------------------------------------------------------------
 
 
-@conv.register_fake
 def _conv_fake(
     x: Tensor,
     y: Tensor,
@@ -236,7 +252,6 @@ def _conv_fake(
     return x.new_empty(rows, ConvProblem.from_json(problem).irreps_out.dim)
 
 
-@conv_backward.register_fake
 def _conv_backward_fake(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> Tensors3:
     wants = rest[-1]
     return tuple(  # type: ignore[return-value]
@@ -245,10 +260,17 @@ def _conv_backward_fake(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) 
     )
 
 
-@conv_double_backward.register_fake
 def _conv_double_backward_fake(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> Tensors4:
     wants = rest[-1]
     return tuple(  # type: ignore[return-value]
         torch.empty_like(t, memory_format=torch.contiguous_format) if want else _skipped(x)
         for t, want in zip((x, y, w, g), wants, strict=True)
     )
+
+
+for _name, _fake in (
+    ("conv", _conv_fake),
+    ("conv_backward", _conv_backward_fake),
+    ("conv_double_backward", _conv_double_backward_fake),
+):
+    torch.library.register_fake(f"mdcg::{_name}", _fake)

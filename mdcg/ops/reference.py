@@ -46,7 +46,8 @@ def tensor_product_reference(
             size = 1
             for n in shape:
                 size *= n
-            w = weights.reshape(-1, problem.weight_numel)[:, offset : offset + size]
+            w = weights if weights.dim() == 2 else weights[None]
+            w = w[:, offset : offset + size]
             w = w.reshape(w.shape[0], *shape).expand(rows, *shape)
             indices = "zuv" if path.mode == "uvu" else "zuvw"
             term = torch.einsum(f"{indices},abc,zua,zvb->z{subscripts}c", w, w3j, a, b)

@@ -36,6 +36,10 @@ class HostDevice:
     level: str = "generic"
     l2_bytes: int = 512 * 1024
 
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"device level is {self.level!r}, expected one of {', '.join(LEVELS)}")
+
     @property
     def vector_bytes(self) -> int:
         """Bytes of a vector register."""

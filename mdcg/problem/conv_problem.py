@@ -369,7 +369,7 @@ def _flipped_and_rounded(
         ours, theirs = wigner_3j(*degrees), buffer.astype(np.float64)
         sign = 1.0 if float(np.sum(ours * theirs)) > 0 else -1.0
         error = float(np.max(np.abs(sign * ours - theirs)))
-        if error > 1e-6:
+        if not error <= 1e-6:  # nan too
             raise UnsupportedProblemError(
                 f"the module's 3j buffer {degrees} differs from the Wigner 3j symbol by "
                 f"{error:.1e}, expected at most a sign: "

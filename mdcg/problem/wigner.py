@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from math import factorial, sqrt
 
 import numpy as np
@@ -50,19 +51,19 @@ def _su2_clebsch_gordan(j1: int, m1: int, j2: int, m2: int, j3: int, m3: int) ->
     return magnitude if total > 0 else -magnitude
 
 
-def _real_to_complex(degree: int) -> NDArray[np.complex128]:
-    """Return q with Y_complex = (i)^l q Y_real; the phase makes 3j symbols real."""
-    q = np.zeros((2 * degree + 1, 2 * degree + 1), dtype=np.complex128)
-    half = 1 / sqrt(2)
-    q[degree, degree] = 1
-    for m in range(1, degree + 1):
-        sign = (-1) ** m
-        q[degree - m, degree + m] = half
-        q[degree - m, degree - m] = -1j * half
-        q[degree + m, degree + m] = sign * half
-        q[degree + m, degree - m] = 1j * sign * half
+def _complex_parts(degree: int, component: int) -> tuple[tuple[int, complex], ...]:
+    """Return (m, factor) of the complex harmonics in a real one, norm 2^(-1/2) of m != 0 left out.
+
+    Times (-i)^l, so that 3j symbols are real.
+    """
     phase: complex = (1, -1j, -1, 1j)[degree % 4]
-    return phase * q
+    m = abs(component)
+    sign = (-1) ** m
+    if m == 0:
+        return ((0, phase),)
+    if component > 0:
+        return ((-m, phase), (m, sign * phase))
+    return ((-m, -1j * phase), (m, 1j * sign * phase))
 
 
 @lru_cache(maxsize=4096)
@@ -87,14 +88,22 @@ def wigner_3j(l1: int, l2: int, l3: int) -> NDArray[np.float64]:
     """
     if not abs(l1 - l2) <= l3 <= l1 + l2 or min(l1, l2, l3) < 0:
         raise ValueError(f"degrees ({l1}, {l2}, {l3}) violate |l1 - l2| <= l3 <= l1 + l2")
-    cg = np.zeros((2 * l1 + 1, 2 * l2 + 1, 2 * l3 + 1))
-    for m1 in range(-l1, l1 + 1):
-        for m2 in range(max(-l2, -l3 - m1), min(l2, l3 - m1) + 1):
-            cg[l1 + m1, l2 + m2, l3 + m1 + m2] = _su2_clebsch_gordan(l1, m1, l2, m2, l3, m1 + m2)
-    q1, q2, q3 = _real_to_complex(l1), _real_to_complex(l2), _real_to_complex(l3)
-    out = np.einsum("ia,jb,kc,ijk->abc", q1, q2, q3.conj(), cg, optimize=True)
-    real = np.ascontiguousarray(out.real)
-    real[np.abs(real) < _ZERO] = 0.0
-    real /= np.linalg.norm(real)
+    cg = {
+        (m1, m2): _su2_clebsch_gordan(l1, m1, l2, m2, l3, m1 + m2)
+        for m1 in range(-l1, l1 + 1)
+        for m2 in range(max(-l2, -l3 - m1), min(l2, l3 - m1) + 1)
+    }
+    # This order of sums, and nothing of BLAS: the same bits, hence kernels, on every machine.
+    norms = (1.0, sqrt(0.5), 0.5, sqrt(0.5) * 0.5)
+    real = np.zeros((2 * l1 + 1, 2 * l2 + 1, 2 * l3 + 1))
+    for a, b, c in np.ndindex(real.shape):
+        at = (a - l1, b - l2, c - l3)
+        total = 0.0
+        for (m1, p1), (m2, p2), (m3, p3) in product(*map(_complex_parts, (l1, l2, l3), at)):
+            if m1 + m2 == m3:
+                total += (p1 * p2 * p3.conjugate()).real * cg[m1, m2]
+        value = total * norms[sum(m != 0 for m in at)] / sqrt(2 * l3 + 1)
+        if abs(value) > _ZERO:
+            real[a, b, c] = value
     real.setflags(write=False)
     return real

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -64,6 +65,25 @@ def _private_dir() -> Path:
         return _private
 
 
+def _digest(binary: Path) -> str:
+    return hashlib.sha256(binary.read_bytes()).hexdigest()
+
+
+def _flush(folder: Path) -> None:
+    """Bring files to the disk, so that a crash cannot leave the name without the content."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _is_whole(binary: Path) -> bool:
+    """Return whether a kernel is as it was made: loading a file cut short can kill the process."""
+    try:
+        return binary.with_name("kernel.sha256").read_text() == _digest(binary)
+    except OSError:
+        return False
+
+
 class KernelCache:
     """Finds or makes the folder of one kernel.
 
@@ -92,7 +112,7 @@ class KernelCache:
         roots = [cache_dir()] + ([_private] if _private is not None else [])
         for root in roots:
             folder = root / self.target / key
-            if (folder / self.binary).is_file():
+            if _is_whole(folder / self.binary):
                 return folder
         return None
 
@@ -115,13 +135,16 @@ class KernelCache:
             temporary.mkdir(parents=True)
             try:
                 build(temporary)
+                (temporary / "kernel.sha256").write_text(_digest(temporary / self.binary))
+                _flush(temporary)
                 final = root / self.target / key
                 final.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(final, ignore_errors=True)  # what find() did not accept
                 try:
                     temporary.rename(final)
                 except OSError:
                     # a process that could not see our lock (another host) was faster
-                    if not (final / self.binary).is_file():
+                    if not _is_whole(final / self.binary):
                         raise
                 return final
             finally:

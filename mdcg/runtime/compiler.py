@@ -63,7 +63,12 @@ def find_compiler() -> list[str]:
     """
     named = env.compiler()
     if named:
-        command = shlex.split(named)
+        try:
+            command = shlex.split(named)
+        except ValueError as error:
+            raise KernelCompileError(
+                f"MDCG_CXX or CXX is {named!r}, which is not a command ({error}): correct it"
+            ) from error
         if shutil.which(command[0]) is None:
             raise KernelCompileError(
                 f"the C++ compiler {command[0]!r} named by MDCG_CXX or CXX was not found: "
@@ -97,11 +102,12 @@ def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
         kept = folder.parent / f"failed-{folder.name}.cpp"
         kept.write_text(source)
         first = next(
-            (line for line in result.stderr.splitlines() if "error" in line), result.stderr
+            (line for line in result.stderr.splitlines() if "error" in line),
+            result.stderr or f"exit status {result.returncode}",
         )
         raise KernelCompileError(
             f"{' '.join(command)} rejected a generated kernel ({first.strip()}): "
-            f"source kept in {kept}; mdcg needs gcc >= 9 or clang >= 12, "
+            f"source kept in {kept}; mdcg needs gcc >= 11 or clang >= 12, "
             "set MDCG_CXX to choose another compiler"
         )
     with _lock:
@@ -139,7 +145,7 @@ def load_host_kernel(source: str, *, target: str, flags: tuple[str, ...]) -> _co
             "unset the variable or fill the cache on another machine"
         )
     for attempt in (1, 2):
-        folder = cache.make(key, lambda path: _compile(source, flags, path))
+        folder = cache.find(key) or cache.make(key, lambda path: _compile(source, flags, path))
         start = time.perf_counter()
         try:
             library = _core.SharedLibrary(str(folder / "kernel.so"))

@@ -1,0 +1,276 @@
+"""
+Liquid water: the original checkpoint and the patched one, side by side
+=======================================================================
+
+Runs molecular dynamics at constant energy (NVE) of a box of 64 water molecules twice, from the same
+start: with the checkpoint as it was trained, and with the one that ``mdcg-patch`` wrote. The two
+take turns, so that whatever else the machine does slows down both. At the end it prints the time
+per step, the drift of the total energy and the largest difference of forces, plots the O-O radial
+distribution function of both, and leaves a trajectory for ``ase gui``.
+
+``bash examples/quickstart.sh`` installs what this needs, patches the checkpoint and runs it:
+
+    python examples/water_md.py --patched examples/output/water_patched.model
+
+Everything follows from ``--seed``; the same machine gives the same trajectory again.
+
+The checkpoint in ``examples/data`` is a small MACE model (16x0e+16x1o, r_max 4.5 Å, float64) of a
+flexible three-site force field. It is there to be small and stable, not to be accurate for water.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import torch
+from ase import Atoms, units
+from ase.geometry.rdf import get_rdf
+from ase.io.trajectory import Trajectory
+from ase.md.verlet import VelocityVerlet
+from tqdm import tqdm
+
+from mdcg import MDCGCalculator
+from mdcg.patch import load_model
+
+HERE = Path(__file__).resolve().parent
+ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
+
+
+# %%
+# What can be chosen
+# ------------------
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="NVE of liquid water with the original and the patched checkpoint."
+    )
+    add = parser.add_argument
+    add("--original", type=Path, default=HERE / "data" / "water.model", help="checkpoint")
+    add(
+        "--patched",
+        type=Path,
+        default=HERE / "output" / "water_patched.model",
+        help="the same checkpoint after mdcg-patch",
+    )
+    add("--structure", type=Path, default=HERE / "data" / "water192.xyz", help="where to start")
+    add("--steps", type=int, default=500, help="steps with each model (default: %(default)s)")
+    add("--timestep", type=float, default=0.5, help="in fs (default: %(default)s)")
+    add(
+        "--temperature", type=float, default=300.0, help="at the start, in K (default: %(default)s)"
+    )
+    add("--seed", type=int, default=1, help="of the velocities (default: %(default)s)")
+    add("--every", type=int, default=10, help="steps between stored frames (default: %(default)s)")
+    add("--out", type=Path, default=HERE / "output", help="folder for results")
+    add("--no-progress", action="store_true", help="show no progress bar")
+    chosen = parser.parse_args(arguments)
+    if chosen.steps < 1 or chosen.every < 1:
+        parser.error("--steps and --every must be at least 1")
+    for path in (chosen.original, chosen.patched, chosen.structure):
+        if not path.exists():
+            hint = "mdcg-patch writes it" if path == chosen.patched else "it comes with mdcg"
+            parser.error(f"{path} is not there ({hint})")
+    return chosen
+
+
+# %%
+# The start
+# ---------
+# The structure is a snapshot of the liquid at 300 K; velocities are drawn anew.
+def heat_up(atoms: Atoms, temperature: float, seed: int) -> None:
+    """Draw velocities from the Maxwell-Boltzmann distribution and stop the drift of the whole."""
+    rng = np.random.default_rng(seed)
+    masses = atoms.get_masses()[:, None]
+    velocities = rng.normal(size=(len(atoms), 3)) * np.sqrt(units.kB * temperature / masses)
+    velocities -= (masses * velocities).sum(axis=0) / masses.sum()
+    atoms.set_velocities(velocities)
+
+
+# %%
+# One run
+# -------
+# Both models go through the same calculator, so that they differ in their layers and nothing else.
+# A live model is used as it is given: that is how the original stays unpatched.
+class Run:
+    """Constant-energy dynamics with one model, and what was seen on the way."""
+
+    def __init__(self, start: Atoms, calculator: MDCGCalculator, timestep: float) -> None:
+        self.atoms = start.copy()
+        self.atoms.calc = calculator
+        self.dynamics = VelocityVerlet(self.atoms, timestep * units.fs)
+        self.seconds: list[float] = []
+        self.energies = [self.atoms.get_total_energy() / len(start)]
+        self.temperatures = [self.atoms.get_temperature()]
+        self.frames: list[Atoms] = []
+
+    def step(self) -> None:
+        begin = time.perf_counter()
+        self.dynamics.step()
+        self.seconds.append(time.perf_counter() - begin)
+        self.energies.append(self.atoms.get_total_energy() / len(self.atoms))
+        self.temperatures.append(self.atoms.get_temperature())
+
+    def summary(self, timestep: float) -> dict[str, float]:
+        energies = 1e3 * np.array(self.energies)
+        picoseconds = np.arange(len(energies)) * timestep * 1e-3
+        low, median, high = np.percentile(1e3 * np.array(self.seconds), [25, 50, 75])
+        return {
+            "ms_per_step": float(median),
+            "ms_per_step_lower_quartile": float(low),
+            "ms_per_step_upper_quartile": float(high),
+            "drift_meV_per_atom_per_ps": float(np.polyfit(picoseconds, energies, 1)[0]),
+            "energy_rms_meV_per_atom": float(np.std(energies)),
+            "mean_temperature_K": float(np.mean(self.temperatures)),
+        }
+
+
+def run_both(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
+    """Run the two models in turns of `every` steps."""
+    calculators = {
+        "original": MDCGCalculator(load_model(options.original)),
+        "patched": MDCGCalculator(options.patched),
+    }
+    if calculators["original"].is_patched or not calculators["patched"].is_patched:
+        sys.exit("--original must be the checkpoint before mdcg-patch, and --patched the one after")
+    for calculator in calculators.values():
+        for shift in range(3):  # the first calls compile TorchScript and load kernels
+            warm = start.copy()
+            warm.rattle(1e-3, seed=shift)
+            calculator.get_forces(warm)
+    runs = {name: Run(start, calc, options.timestep) for name, calc in calculators.items()}
+    bar = tqdm(
+        total=2 * options.steps,
+        desc="NVE, both models",
+        unit="step",
+        mininterval=0.2 if sys.stderr.isatty() else 10.0,
+        disable=options.no_progress,
+    )
+    with bar, Trajectory(options.out / "water.traj", "w") as trajectory:
+        for done in range(0, options.steps, options.every):
+            for name, run in runs.items():
+                for _ in range(min(options.every, options.steps - done)):
+                    run.step()
+                    bar.update()
+                run.frames.append(run.atoms.copy())
+                if name == "patched":
+                    trajectory.write(run.atoms)
+    return runs
+
+
+# %%
+# What came out
+# -------------
+def largest_force_difference(runs: dict[str, Run]) -> float:
+    """Compare the two models on frames of the patched run, in eV/Å."""
+    original, patched = (run.atoms.calc for run in runs.values())
+    frames = runs["patched"].frames
+    return max(
+        float(np.abs(original.get_forces(frame) - patched.get_forces(frame)).max())
+        for frame in frames[:: max(1, len(frames) // 10)]
+    )
+
+
+def oxygen_rdf(frames: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
+    """Return r in Å and g(r) of the oxygen atoms, averaged over frames."""
+    g, r = [], np.zeros(0)
+    for frame in frames:
+        oxygen = frame[frame.symbols == "O"]
+        distances = oxygen.get_all_distances(mic=True)
+        one, r = get_rdf(oxygen, rmax=6.0, nbins=75, distance_matrix=distances)
+        g.append(one)
+    return r, np.mean(g, axis=0)
+
+
+def plot(runs: dict[str, Run], results: dict, timestep: float, path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for (name, run), style in zip(runs.items(), ("-", "--"), strict=True):
+        label = f"{name}, {results[name]['ms_per_step']:.1f} ms/step"
+        left.plot(*oxygen_rdf(run.frames), style, label=label)
+        energies = 1e3 * (np.array(run.energies) - run.energies[0])
+        right.plot(np.arange(len(energies)) * timestep * 1e-3, energies, style, label=label)
+    left.axhline(1.0, color="0.8", linewidth=0.8, zorder=0)
+    left.set(xlabel="r (Å)", ylabel="$g_{OO}(r)$", title="O-O radial distribution")
+    right.set(xlabel="t (ps)", ylabel="E(t) - E(0) (meV/atom)", title="Total energy, NVE")
+    left.legend()
+    figure.suptitle(
+        f"{len(runs['patched'].atoms)} atoms, {len(runs['patched'].seconds)} steps, "
+        f"{torch.get_num_threads()} threads: {results['speedup']:.1f}x"
+    )
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def report(results: dict) -> str:
+    rows = [
+        ("time per step (median)", "ms", "ms_per_step", "10.2f"),
+        ("  lower quartile", "ms", "ms_per_step_lower_quartile", "10.2f"),
+        ("  upper quartile", "ms", "ms_per_step_upper_quartile", "10.2f"),
+        ("energy drift", "meV/atom/ps", "drift_meV_per_atom_per_ps", "10.4f"),
+        ("energy fluctuation (rms)", "meV/atom", "energy_rms_meV_per_atom", "10.4f"),
+        ("mean temperature", "K", "mean_temperature_K", "10.1f"),
+    ]
+    lines = [f"{'':40s}{'original':>10s}  {'patched':>10s}"]
+    for text, unit, key, form in rows:
+        values = [format(results[name][key], form) for name in ("original", "patched")]
+        lines.append(f"{text + ', ' + unit:40s}{values[0]}  {values[1]}")
+    lines[1] += f"   {results['speedup']:.1f}x faster"
+    lines.append(f"largest difference of forces: {results['max_force_difference']:.1e} eV/Å")
+    lines.append(
+        f"largest distance between the two runs after {results['steps']} steps: "
+        f"{results['max_distance']:.1e} Å"
+    )
+    return "\n".join(lines)
+
+
+# %%
+# All of it
+# ---------
+def main(arguments: list[str] | None = None) -> None:
+    options = parse_arguments(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    tuned = {name: os.environ[name] for name in ALLOCATOR if name in os.environ}
+    allocator = (
+        "tuned for both models: " + " ".join(f"{name}={value}" for name, value in tuned.items())
+        if len(tuned) == len(ALLOCATOR)
+        else "as it is, for both models (quickstart.sh tunes it, which helps the original more)"
+    )
+    start = ase.io.read(options.structure)
+    heat_up(start, options.temperature, options.seed)
+    print(
+        f"{options.structure.name}: {len(start)} atoms, {options.steps} steps of "
+        f"{options.timestep:g} fs, NVE from {options.temperature:g} K, seed {options.seed}, "
+        f"{torch.get_num_threads()} threads\nallocator: {allocator}"
+    )
+    runs = run_both(options, start)
+    results = {name: run.summary(options.timestep) for name, run in runs.items()}
+    difference = runs["original"].atoms.positions - runs["patched"].atoms.positions
+    results |= {
+        "speedup": results["original"]["ms_per_step"] / results["patched"]["ms_per_step"],
+        "max_force_difference": largest_force_difference(runs),
+        "max_distance": float(np.linalg.norm(difference, axis=1).max()),
+        "steps": options.steps,
+        "seed": options.seed,
+        "threads": torch.get_num_threads(),
+        "allocator": tuned,
+    }
+    print(report(results))
+    plot(runs, results, options.timestep, options.out / "water_rdf.png")
+    (options.out / "water.json").write_text(json.dumps(results, indent=2) + "\n")
+    print(
+        f"wrote {options.out / 'water_rdf.png'} and {options.out / 'water.json'}\n"
+        f"see the patched run with:  ase gui {options.out / 'water.traj'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""A loaded MACE model as a function from a geometry to energy, forces and stress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import CalculationFailed, InputError
+from ase.data import chemical_symbols
+
+from ..patch.mace_inputs import mace_batch, model_info
+from .neighbors import BoolArray, Edges, FloatArray, IntArray
+
+__all__ = ["Evaluation", "MaceModel"]
+
+# Classes whose energy is the sum of their node energies; others add terms that belong to no atom.
+_ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
+# Where MACECalculator looks for these inputs in `atoms.info`; other names stand for themselves.
+_INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model says of one structure; None is what was not asked for or does not exist.
+
+    Attributes
+    ----------
+    energy : float
+        eV, with the energies of the isolated atoms.
+    energies : numpy.ndarray or None, shape (n_nodes,)
+        eV; they sum to `energy`. None if the model's energy is no sum over atoms.
+    forces : numpy.ndarray or None, shape (n_nodes, 3)
+        eV/Å.
+    stress : numpy.ndarray or None, shape (3, 3)
+        eV/Å^3, positive under tension.
+    """
+
+    energy: float
+    energies: FloatArray | None
+    forces: FloatArray | None
+    stress: FloatArray | None
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input besides the geometry: one row per atom or per structure, of some numbers."""
+
+    per_atom: bool
+    width: int
+
+
+class MaceModel:
+    """A MACE model with what has to be known to call it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any MACE class that returns an energy, patched or not. It is not changed.
+    head : str or None
+        Which head to evaluate; None is for models with one.
+    """
+
+    def __init__(self, model: torch.nn.Module, head: str | None) -> None:
+        self.model = model
+        self.info = model_info(model)
+        if not hasattr(model, "atomic_energies_fn"):
+            raise ValueError(
+                f"{self.info.model_class} computes no energy, so there are no forces to run with; "
+                "expected a MACE model trained on energies"
+            )
+        self.head = self.info.heads[self.info.head_index(head)]
+        self._is_atomic = self.info.model_class in _ATOMIC_CLASSES and not hasattr(
+            model, "embedding_readout"
+        )
+        self._inputs = self._named_inputs()
+        self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
+        self._known = np.zeros(len(chemical_symbols) + 1, dtype=bool)
+        self._known[list(self.info.atomic_numbers)] = True
+        self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
+
+    @property
+    def symbols(self) -> list[str]:
+        """Chemical symbols of the model's elements."""
+        return [chemical_symbols[number] for number in self.info.atomic_numbers]
+
+    def check_species(self, numbers: IntArray) -> None:
+        """Raise ``InputError`` if the model does not know one of the elements."""
+        inside = (numbers >= 0) & (numbers < len(self._known))
+        if inside.all() and self._known[numbers].all():
+            return
+        unknown = sorted({int(number) for number in numbers if not self._knows(int(number))})
+        names = [
+            chemical_symbols[number] if 0 <= number < len(chemical_symbols) else f"Z={number}"
+            for number in unknown
+        ]
+        raise InputError(
+            f"the model does not know {', '.join(names)}; it was trained for "
+            f"{', '.join(self.symbols)}"
+        )
+
+    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
+        """Return what the model reads besides the geometry (charge, spin, ...), if anything.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms
+            `info` holds inputs per structure (``"charge"``, ``"spin"``, or the name that the model
+            has for it), `arrays` those per atom. Missing ones keep their neutral value.
+        """
+        found = {}
+        for name, wanted in self._inputs.items():
+            store = atoms.arrays if wanted.per_atom else atoms.info
+            for key in (_INFO_KEYS.get(name, name), name):
+                if key in store and not isinstance(store[key], (str, bytes)):
+                    found[name] = store[key]
+                    break
+        return found
+
+    def evaluate(
+        self,
+        atoms: Atoms,
+        edges: Edges,
+        *,
+        forces: bool,
+        stress: bool,
+    ) -> Evaluation:
+        """Evaluate the model on one structure.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms
+            At least one atom, of known species.
+        edges : Edges
+            All edges within the model's cutoff.
+        forces, stress : bool
+            Whether to compute them; the backward pass is left out if neither is wanted.
+
+        Raises
+        ------
+        ase.calculators.calculator.CalculationFailed
+            The model returned a number that is not finite.
+        """
+        data = self._batch(atoms, edges)
+        gradients = forces or stress
+        # an energy alone needs no graph for a backward pass
+        with _frozen(self._parameters), nullcontext() if gradients else torch.no_grad():
+            out = self.model(data, training=False, compute_force=gradients, compute_stress=stress)
+        result = self._read(out, forces, stress)
+        for name in ("energy", "energies", "forces", "stress"):
+            value = getattr(result, name)
+            if value is not None and not np.isfinite(value).all():
+                raise CalculationFailed(
+                    f"the model returned {name} that are not finite numbers for "
+                    f"{atoms.get_chemical_formula()}; check the structure for atoms that are much "
+                    "too close"
+                )
+        return result
+
+    def _knows(self, number: int) -> bool:
+        return 0 <= number < len(self._known) and bool(self._known[number])
+
+    def _named_inputs(self) -> dict[str, _Input]:
+        """Return what the model reads besides the geometry."""
+        inputs = {
+            name: _Input(per not in ("graph",), 1 if kind == "categorical" else width)
+            for name, (per, kind, width) in self.info.graph_features.items()
+        }
+        if self.info.model_class in _ATOMIC_CLASSES:
+            return inputs
+        number = _Input(per_atom=False, width=1)
+        field = _Input(per_atom=False, width=3)
+        return {"total_charge": number, "total_spin": number, "external_field": field, **inputs}
+
+    def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
+        dtype, device = self.info.dtype, self.info.device
+        data = dict(self._static_part(atoms))
+        data["positions"] = torch.tensor(atoms.positions, dtype=dtype, device=device)
+        data["edge_index"] = edges.edge_index
+        data["shifts"] = edges.shifts.to(dtype)
+        data["unit_shifts"] = edges.unit_shifts.to(dtype)
+        return data
+
+    def _static_part(self, atoms: Atoms) -> Mapping[str, torch.Tensor]:
+        """Return what does not follow the positions: one-hot species, cell, head, ..."""
+        cell = self._model_cell(atoms)
+        inputs = self.inputs_of(atoms)
+        key = (
+            atoms.numbers.tobytes(),
+            cell.tobytes(),
+            atoms.pbc.tobytes(),
+            *((name, np.asarray(value).tobytes()) for name, value in inputs.items()),
+        )
+        if self._static is not None and self._static[0] == key:
+            return self._static[1]
+        no_edges = np.zeros((2, 0), dtype=np.int64)
+        data = mace_batch(
+            self.info,
+            atoms.numbers,
+            atoms.positions,
+            cell,
+            atoms.pbc.tolist(),
+            no_edges,
+            np.zeros((0, 3)),
+            head=self.head,
+            extras=self._tensors(inputs, len(atoms)),
+        )
+        self._static = (key, data)
+        return data
+
+    def _model_cell(self, atoms: Atoms) -> FloatArray:
+        """Return the cell for the model; MACE puts long vectors along directions that are open."""
+        cell = np.array(atoms.cell.array, dtype=np.float64)
+        pbc: BoolArray = atoms.pbc
+        if pbc.all():
+            return cell
+        if self.info.model_class in _ATOMIC_CLASSES:  # reads no cell without stress
+            return np.where(pbc[:, None], cell, 0.0)
+        length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
+        return np.where(pbc[:, None], cell, length * np.identity(3))
+
+    def _tensors(self, inputs: Mapping[str, Any], n_nodes: int) -> dict[str, torch.Tensor]:
+        tensors = {}
+        for name, value in inputs.items():
+            rows, width = n_nodes if self._inputs[name].per_atom else 1, self._inputs[name].width
+            try:
+                array = np.asarray(value, dtype=np.float64)
+                array = array.reshape((rows,) if width == 1 else (rows, width))
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{name} is {value!r}, expected {width} number(s) "
+                    f"{'per atom' if self._inputs[name].per_atom else 'for the structure'}"
+                ) from error
+            tensors[name] = torch.tensor(array, dtype=self.info.dtype, device=self.info.device)
+        return tensors
+
+    def _read(self, out: Mapping[str, Any], forces: bool, stress: bool) -> Evaluation:
+        total = float(out["energy"].detach().double().sum())
+        per_atom = out.get("node_energy")
+        energies = None if per_atom is None else _array(per_atom).reshape(-1)
+        if energies is not None and not self._is_atomic:
+            single = self.info.dtype == torch.float32
+            limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
+            energies = energies if abs(energies.sum() - total) <= limit else None
+        # a float32 model sums to 1e-7 of the total energy; in float64 its own terms are kept exact
+        energy = total if energies is None else float(energies.sum())
+        return Evaluation(
+            energy=energy,
+            energies=energies,
+            forces=_array(out["forces"]) if forces or stress else None,
+            stress=_array(out["stress"]).reshape(3, 3) if stress else None,
+        )
+
+
+def _array(tensor: torch.Tensor) -> FloatArray:
+    return tensor.detach().to(device="cpu", dtype=torch.float64).numpy()
+
+
+@contextmanager
+def _frozen(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+    """Switch off gradients to parameters for a while, so that nothing is stored for them."""
+    live = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in live:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in live:
+            parameter.requires_grad_(True)

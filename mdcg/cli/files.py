@@ -1,0 +1,90 @@
+"""Where results may be written, and writing them whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ._common import UsageError
+
+__all__ = ["check_output", "file_sha256", "report_path", "staged"]
+
+SUFFIXES = (".model", ".pt")
+
+
+def report_path(output: Path) -> Path:
+    """Return where the report of an output file goes."""
+    return output.with_name(output.name + ".report.json")
+
+
+def check_output(source: Path, output: Path, *, force: bool) -> None:
+    """Refuse outputs that cannot be written or would overwrite something.
+
+    Raises
+    ------
+    UsageError
+        With one sentence that says what to do.
+    """
+    if output.suffix == ".mdcg":
+        raise UsageError(
+            f"{output}: this version writes patched PyTorch models, in .model or .pt files only; "
+            "name the output that way"
+        )
+    if output.suffix not in SUFFIXES:
+        raise UsageError(f"{output} has the suffix {output.suffix!r}, expected .model or .pt")
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder, expected a file name")
+    if not output.parent.is_dir():
+        raise UsageError(f"the folder {output.parent} does not exist: make it first")
+    for target in (output, report_path(output)):
+        if not os.path.lexists(target):
+            continue
+        if target.exists() and target.samefile(source):
+            raise UsageError(
+                f"{target} is the input file, which is never overwritten: name another"
+            )
+        if not force:
+            raise UsageError(f"{target} exists already: name another output or use --force")
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 digest of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def staged(*targets: Path) -> Iterator[list[Path]]:
+    """Yield temporary files beside the targets and move them there unless something raised.
+
+    Raises
+    ------
+    UsageError
+        The folder cannot be written.
+    """
+    mark = uuid.uuid4().hex[:12]
+    temporary = [target.with_name(f".{target.name}.{mark}.tmp") for target in targets]
+    try:
+        for path in temporary:
+            try:
+                # O_EXCL: nobody else's file; 0o666: the user's umask decides
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except OSError as error:
+                raise UsageError(f"cannot write in {path.parent}: {error.strerror}") from error
+        yield temporary
+        for path in temporary:
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        for path, target in zip(temporary, targets, strict=True):
+            path.replace(target)
+    finally:
+        for path in temporary:
+            with suppress(FileNotFoundError):
+                path.unlink()

@@ -1,0 +1,132 @@
+"""``python -m mdcg env | cache | selftest | bench | patch``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from .._version import __version__
+from ._common import OK, exit_code, heavy_work, sentence
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+Tools of mdcg.
+
+  env       versions, compiler, processor, kernel cache and environment variables
+  cache     where compiled kernels are kept, how many, and deleting them
+  selftest  compare the generated kernels with a plain computation
+  bench     time the kernels and whole models
+  patch     the same as the command mdcg-patch
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run ``python -m mdcg``.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        Arguments, default ``sys.argv[1:]``.
+
+    Returns
+    -------
+    int
+        Exit code: 0 ok, 2 usage, 3 a self-test failed, 5 missing package or compiler.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m mdcg",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mdcg {__version__}")
+    parser.add_argument("command", choices=_COMMANDS, metavar="COMMAND", help=", ".join(_COMMANDS))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see COMMAND --help")
+    options = parser.parse_args(argv)
+    try:
+        code = _COMMANDS[options.command](options.arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as in `python -m mdcg env | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        failure = exit_code(error)
+        if failure is None:
+            raise
+        print(f"mdcg: {sentence(error)}", file=sys.stderr)
+        return failure
+
+
+def _env(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m mdcg env", description="Tell what mdcg finds here."
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(argv)
+    from .environment import collect, show
+
+    report = collect()
+    print(json.dumps(report, indent=2, ensure_ascii=False) if options.json else show(report))
+    return OK
+
+
+def _cache(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m mdcg cache", description="The kernel cache.")
+    parser.add_argument(
+        "what", choices=("path", "size", "clear"), help="clear: delete the kernels of this version"
+    )
+    options = parser.parse_args(argv)
+    from ..runtime import cache_dir, cache_size, clear_cache
+
+    kernels, size = cache_size()
+    if options.what == "path":
+        print(cache_dir())
+    elif options.what == "size":
+        print(f"{kernels} kernels, {size / 1e6:.1f} MB")
+    else:
+        clear_cache()
+        print(f"deleted {kernels} kernels, {size / 1e6:.1f} MB")
+    return OK
+
+
+def _selftest(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m mdcg selftest",
+        description="Compare the generated kernels with a plain computation: "
+        "value, first and second derivatives.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what is compiled")
+    options = parser.parse_args(argv)
+    with heavy_work(logging.INFO if options.verbose else logging.WARNING):
+        from .selftest import run, show
+
+        results = run()
+    print(json.dumps(results, indent=2) if options.json else show(results))
+    return OK if results["passed"] else 3
+
+
+def _bench(argv: list[str]) -> int:
+    from ..bench.cli import main as bench
+
+    return bench(argv)
+
+
+def _patch(argv: list[str]) -> int:
+    from .patch import main as patch
+
+    return patch(argv)
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "env": _env,
+    "cache": _cache,
+    "selftest": _selftest,
+    "bench": _bench,
+    "patch": _patch,
+}

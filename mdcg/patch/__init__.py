@@ -1,0 +1,28 @@
+"""Patch loaded models in place: adapters, checkpoints, verification and reports."""
+
+from __future__ import annotations
+
+from .loader import load_model
+from .mace import inspect_model, is_patched, patch_model, unpatch_model
+from .mace_inputs import ModelInfo, mace_batch, model_info, neighbor_list
+from .record import model_record, set_model_record
+from .report import LayerReport, PatchReport
+from .verify import VerificationReport, verify_patch
+
+__all__ = [
+    "LayerReport",
+    "ModelInfo",
+    "PatchReport",
+    "VerificationReport",
+    "inspect_model",
+    "is_patched",
+    "load_model",
+    "mace_batch",
+    "model_info",
+    "model_record",
+    "neighbor_list",
+    "patch_model",
+    "set_model_record",
+    "unpatch_model",
+    "verify_patch",
+]

@@ -1,0 +1,144 @@
+"""Tell what kind of file a checkpoint is by looking at its structure, executing nothing."""
+
+from __future__ import annotations
+
+import pickletools
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CheckpointError
+
+__all__ = ["PickleContents", "check_is_mace_pickle"]
+
+_GIVE = "give the .model file that mace_run_train writes (the whole pickled model)"
+_NEQUIP_LATER = "this version patches MACE models only"
+_ZIP_MAGIC = b"PK\x03\x04"
+#: First bytes of torch.save files from before torch 1.6: a pickled magic number.
+_LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+@dataclass(frozen=True)
+class PickleContents:
+    """Names of the classes a pickle would import, and the short strings in it."""
+
+    imports: frozenset[str]
+    strings: frozenset[str]
+
+    @classmethod
+    def read(cls, data: bytes) -> PickleContents:
+        """Scan a pickle without executing it.
+
+        Raises
+        ------
+        ValueError
+            The bytes are not a complete pickle.
+        """
+        imports: set[str] = set()
+        strings: set[str] = set()
+        recent: list[str] = []
+        for opcode, value, _ in pickletools.genops(data):
+            if opcode.name == "GLOBAL":
+                imports.add(str(value).replace(" ", "."))
+            elif opcode.name == "STACK_GLOBAL" and len(recent) > 1:
+                imports.add(".".join(recent[-2:]))
+            elif isinstance(value, str) and len(value) < 200:
+                strings.add(value)
+                recent.append(value)
+        return cls(frozenset(imports), frozenset(strings))
+
+    def imports_from(self, *packages: str) -> bool:
+        """Whether a class of one of these top-level packages is in the pickle."""
+        return any(name.partition(".")[0] in packages for name in self.imports)
+
+
+def check_is_mace_pickle(path: Path) -> None:
+    """Return if the file may be a pickled MACE model.
+
+    Raises
+    ------
+    CheckpointError
+        It is something else; the message says what, and which file to give.
+    """
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file")
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder, expected a file: {_GIVE}")
+    with path.open("rb") as file:
+        head = file.read(64)
+    if not head:
+        raise CheckpointError(f"{path} is empty: copy it again")
+    if not head.startswith(_ZIP_MAGIC):
+        if head[2:].startswith(_LEGACY_MAGIC):
+            return
+        raise CheckpointError(f"{path} is not a PyTorch checkpoint: {_GIVE}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_archive(path, archive)
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} is truncated or damaged ({error}): copy it again") from error
+
+
+def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
+    names = archive.namelist()
+    # every writer puts all members below one folder named after the file
+    inner = {name.partition("/")[2] for name in names}
+    if any(name.startswith("code/") for name in inner) and "constants.pkl" in inner:
+        raise CheckpointError(
+            f"{path} is compiled TorchScript, whose layers cannot be swapped: "
+            f"{_torchscript_advice(path, archive)}"
+        )
+    if ".data/extern_modules" in inner:
+        raise CheckpointError(f"{path} is a NequIP package (.nequip.zip): {_NEQUIP_LATER}")
+    if any("aotinductor" in name for name in inner):
+        raise CheckpointError(
+            f"{path} is compiled by AOTInductor, whose kernels are fixed: "
+            "give the checkpoint it was made from"
+        )
+    pickles = [name for name in names if name.endswith("/data.pkl") or name == "data.pkl"]
+    if not pickles:
+        raise CheckpointError(f"{path} is a zip file but not a PyTorch checkpoint: {_GIVE}")
+    contents = PickleContents.read(archive.read(pickles[0]))
+    if any(name.startswith("mace.calculators.lammps") for name in contents.imports):
+        raise CheckpointError(f"{path} is a model prepared for LAMMPS: {_made_from(path)}")
+    if contents.imports_from("mace"):
+        return
+    if "pytorch-lightning_version" in contents.strings:
+        raise CheckpointError(f"{path} is a NequIP training checkpoint (.ckpt): {_NEQUIP_LATER}")
+    if contents.imports_from("nequip"):
+        raise CheckpointError(f"{path} is a pickled NequIP object: {_NEQUIP_LATER}")
+    if contents.imports <= _STATE_DICT_IMPORTS or contents.imports_from("torch_ema"):
+        raise CheckpointError(f"{path} holds only tensors (a state dict), not the model: {_GIVE}")
+    raise CheckpointError(f"{path} is a PyTorch file without a MACE model in it: {_GIVE}")
+
+
+def _torchscript_advice(path: Path, archive: zipfile.ZipFile) -> str:
+    code = " ".join(name for name in archive.namelist() if "/code/" in name)
+    if "nequip" in code:
+        return _NEQUIP_LATER
+    return _made_from(path)
+
+
+def _made_from(path: Path) -> str:
+    """Name the file that a LAMMPS or compiled file was made from, as mace's tools name them."""
+    name = path.name
+    for suffix in ("-mliap_lammps.pt", "-lammps.pt", "_compiled.model"):
+        if name.endswith(suffix):
+            stem = name.removesuffix(suffix).removesuffix(".model")
+            return f"give the file it was made from ({stem}.model)"
+    return "give the .model file it was made from"
+
+
+_STATE_DICT_IMPORTS = frozenset(
+    {
+        "collections.OrderedDict",
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_parameter",
+    }
+    | {
+        f"torch.{kind}Storage"
+        for kind in ("Byte", "Double", "Float", "Half", "Int", "Long", "Bool", "BFloat16")
+    }
+)

@@ -1,0 +1,113 @@
+"""The class that a patched ``conv_tp`` has: a tensor product that can do the whole convolution.
+
+Pickles of patched models name this class, so neither the module nor the class may move.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ..errors import MdcgError, UnsupportedProblemError
+from ..ops import conv
+from ..problem import ConvProblem
+from ._frameworks import import_e3nn_o3
+
+__all__ = ["HOOK", "HOOK_VALUE", "PROBLEM", "FusedConvTensorProduct"]
+
+o3 = import_e3nn_o3()
+
+#: The attribute of a MACE interaction block that makes it call ``conv_tp`` with the edge index.
+HOOK = "conv_fusion"
+HOOK_VALUE = "mdcg"
+#: The attribute of a patched layer that holds the JSON text of its problem.
+PROBLEM = "_mdcg_problem"
+
+
+# a plain dict, because torch.compile looks through lru_cache and cannot trace what is behind it
+_problems: dict[tuple[str, str], ConvProblem] = {}
+
+
+def _problem(text: str, dtype: str) -> ConvProblem:
+    found = _problems.get((text, dtype))
+    if found is None:
+        found = ConvProblem.from_json(text).with_dtype(dtype)
+        _problems[text, dtype] = found
+    return found
+
+
+class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defined]
+    """An ``e3nn.o3.TensorProduct`` that, given the edges, gathers, multiplies and sums in one.
+
+    Objects are never constructed: patching changes the class of an existing tensor product in
+    place, so that parameters, buffers, ``state_dict``, hooks, copying and pickling stay e3nn's own.
+    The 3j symbols are those of the object's own buffers, read again after the buffers change
+    through ``load_state_dict`` or a change of dtype.
+    """
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor | None = None,
+        edge_index: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Evaluate the product on rows, or the convolution if `edge_index` is given.
+
+        Parameters
+        ----------
+        x : torch.Tensor, shape (n_nodes, irreps_in1.dim)
+            Node features; without `edge_index` one row per row of `y`.
+        y : torch.Tensor, shape (n_edges, irreps_in2.dim)
+        weight : torch.Tensor, shape (n_edges, weight_numel)
+        edge_index : torch.Tensor of int, shape (2, n_edges), optional
+            Row 0 sender, row 1 receiver.
+
+        Returns
+        -------
+        torch.Tensor, shape (n_nodes, irreps_out.dim)
+            Without `edge_index`, what e3nn returns: shape (n_edges, irreps_out.dim).
+        """
+        if edge_index is None:
+            rows: torch.Tensor = super().forward(x, y, weight)
+            return rows
+        text: str = self._mdcg_problem or self._read_problem()
+        problem = _problem(text, str(x.dtype).removeprefix("torch."))
+        return conv(problem, x, y, self._get_weights(weight), edge_index[0], edge_index[1])
+
+    def _read_problem(self) -> str:
+        self._mdcg_problem = ConvProblem.from_e3nn(self).to_json()
+        self._remember()
+        return self._mdcg_problem
+
+    def _remember(self) -> None:
+        """Parse the problem now, so that the first call may be one that torch.compile traces."""
+        if self._mdcg_problem:
+            _problem(self._mdcg_problem, str(self.output_mask.dtype).removeprefix("torch."))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._remember()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        before = self.output_mask.dtype
+        result = super()._apply(*args, **kwargs)
+        if self.output_mask.dtype != before:
+            self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
+            if self.output_mask.dtype in (torch.float32, torch.float64):
+                # a call says what is wrong; .to() must not stop with half of a model converted
+                with suppress(UnsupportedProblemError):
+                    self._read_problem()
+        return result
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._mdcg_problem = ""  # files of another e3nn bring 3j symbols of another sign
+
+    def __prepare_scriptable__(self) -> Any:
+        raise MdcgError(
+            "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
+            "or give the file from before mdcg-patch to the tool that makes TorchScript"
+        )

@@ -1,0 +1,286 @@
+"""What a MACE model wants to know about a structure: the dictionary its ``forward`` takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from .record import model_record
+
+__all__ = ["ModelInfo", "complete_cell", "mace_batch", "model_info", "neighbor_list"]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Facts about a loaded model that its inputs depend on.
+
+    Parameters
+    ----------
+    model_class : str
+        Class name, such as ``"ScaleShiftMACE"``.
+    atomic_numbers : tuple of int
+        Elements of the model in the order of its one-hot columns.
+    r_max : float
+        Cutoff in Å.
+    heads : tuple of str
+        Names of the heads; ``("Default",)`` for files from before there were heads.
+    dtype : torch.dtype
+        Type of the parameters.
+    device : torch.device
+        Where the parameters are.
+    graph_features : mapping of str to (per, kind, width)
+        Extra inputs of the model (``embedding_specs``): per ``"graph"`` or ``"node"``,
+        ``"categorical"`` or ``"continuous"``, number of columns.
+    default_head : str or None
+        The head that mdcg-patch was told to make the default.
+    """
+
+    model_class: str
+    atomic_numbers: tuple[int, ...]
+    r_max: float
+    heads: tuple[str, ...]
+    dtype: torch.dtype
+    device: torch.device
+    graph_features: Mapping[str, tuple[str, str, int]]
+    default_head: str | None = None
+
+    def head_index(self, head: str | None) -> int:
+        """Return the position of a head; None stands for the default or the only one.
+
+        Raises
+        ------
+        ValueError
+            No such head, or several and none was named.
+        """
+        names = ", ".join(self.heads)
+        if head is None:
+            head = self.default_head
+        if head is None:
+            if len(self.heads) > 1:
+                raise ValueError(
+                    f"the model has {len(self.heads)} heads ({names}): name one with head="
+                )
+            return 0
+        if head not in self.heads:
+            raise ValueError(f"head {head!r} is not in the model, expected one of: {names}")
+        return self.heads.index(head)
+
+    def species(self, atomic_numbers: ArrayLike) -> NDArray[np.int64]:
+        """Return the one-hot column of every atom.
+
+        Raises
+        ------
+        ValueError
+            An element the model does not know.
+        """
+        numbers = np.asarray(atomic_numbers, dtype=np.int64).reshape(-1)
+        known = np.asarray(self.atomic_numbers, dtype=np.int64)
+        order = np.argsort(known, kind="stable")
+        place = np.searchsorted(known, numbers, sorter=order)
+        columns = order[np.minimum(place, len(known) - 1)]
+        wrong = known[columns] != numbers
+        if wrong.any():
+            got = ", ".join(str(z) for z in sorted(set(numbers[wrong].tolist())))
+            want = ", ".join(str(z) for z in self.atomic_numbers)
+            raise ValueError(f"atomic number {got} is not in the model, expected any of: {want}")
+        return np.asarray(columns, dtype=np.int64)
+
+
+def model_info(model: torch.nn.Module) -> ModelInfo:
+    """Read the facts from a loaded MACE model.
+
+    Raises
+    ------
+    TypeError
+        The object lacks ``atomic_numbers`` or ``r_max``: it is not a MACE model.
+    """
+    for name in ("atomic_numbers", "r_max"):
+        if not hasattr(model, name):
+            raise TypeError(f"{type(model).__name__} has no {name}, expected a MACE model")
+    reference = next((p for p in model.parameters() if p.is_floating_point()), None)
+    numbers: Any = model.atomic_numbers
+    r_max: Any = model.r_max
+    heads = getattr(model, "heads", None) or ["Default"]
+    return ModelInfo(
+        model_class=type(model).__name__,
+        atomic_numbers=tuple(int(z) for z in numbers),
+        r_max=float(r_max),
+        heads=tuple("Default" if head is None else str(head) for head in heads),
+        dtype=torch.float32 if reference is None else reference.dtype,
+        device=torch.device("cpu") if reference is None else reference.device,
+        graph_features=_graph_features(model),
+        default_head=model_record(model).get("head"),
+    )
+
+
+def _graph_features(model: torch.nn.Module) -> dict[str, tuple[str, str, int]]:
+    specs: Mapping[str, Mapping[str, Any]] = getattr(model, "embedding_specs", None) or {}
+    return {
+        name: (str(spec["per"]), str(spec["type"]), int(spec.get("in_dim", 1)))
+        for name, spec in specs.items()
+    }
+
+
+def neighbor_list(
+    positions: ArrayLike, cell: ArrayLike, pbc: Sequence[bool], cutoff: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return all pairs within a cutoff, in both directions and with periodic images.
+
+    Parameters
+    ----------
+    positions : array, shape (n_nodes, 3)
+        Å; need not be wrapped into the cell.
+    cell : array, shape (3, 3)
+        Rows are the lattice vectors in Å; rows of non-periodic directions are not used.
+    pbc : sequence of three bool
+    cutoff : float
+        Å.
+
+    Returns
+    -------
+    edge_index : array of int64, shape (2, n_edges)
+        Row 0: sender i, row 1: receiver j.
+    unit_shifts : array of int64, shape (n_edges, 3)
+        Integer cell shifts S, such that ``r_j - r_i + S @ cell`` is the edge vector.
+    """
+    from vesin import NeighborList
+
+    points = np.ascontiguousarray(positions, dtype=np.float64).reshape(-1, 3)
+    if not len(points):
+        return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3), dtype=np.int64)
+    # full rank even where rows of open directions are zero, and one convention for all of them
+    box = complete_cell(cell, pbc)
+    finder = NeighborList(cutoff=cutoff, full_list=True)
+    i, j, shifts = finder.compute(points, box, list(map(bool, pbc)), quantities="ijS")
+    edge_index = np.stack([np.asarray(i), np.asarray(j)]).astype(np.int64)
+    return edge_index, np.asarray(shifts).astype(np.int64).reshape(-1, 3)
+
+
+def complete_cell(cell: ArrayLike, pbc: Sequence[bool]) -> NDArray[np.float64]:
+    """Return a cell whose open directions are unit vectors, normal to the periodic ones.
+
+    Raises
+    ------
+    ValueError
+        The periodic rows are zero or linearly dependent.
+    """
+    box = np.array(cell, dtype=np.float64).reshape(3, 3)
+    periodic = [axis for axis in range(3) if pbc[axis]]
+    if np.linalg.matrix_rank(box[periodic]) < len(periodic):
+        raise ValueError(
+            f"cell {box.tolist()} has no volume along its periodic directions {periodic}"
+        )
+    # the null space of the periodic rows gives the missing directions
+    _, _, basis = np.linalg.svd(np.vstack([box[periodic], np.zeros((1, 3))]))
+    missing = iter(basis[len(periodic) :])
+    for axis in range(3):
+        if axis not in periodic:
+            box[axis] = next(missing)
+    return box
+
+
+def mace_batch(
+    info: ModelInfo,
+    atomic_numbers: ArrayLike,
+    positions: ArrayLike,
+    cell: ArrayLike,
+    pbc: Sequence[bool],
+    edge_index: ArrayLike,
+    unit_shifts: ArrayLike,
+    *,
+    head: str | None = None,
+    total_charge: float = 0.0,
+    total_spin: float = 1.0,
+    extras: Mapping[str, torch.Tensor] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Build the ``data`` argument of a MACE model's ``forward`` for one structure.
+
+    Parameters
+    ----------
+    info : ModelInfo
+        From :func:`model_info`; gives elements, heads, dtype and device.
+    atomic_numbers : array of int, shape (n_nodes,)
+    positions : array, shape (n_nodes, 3)
+        Å.
+    cell : array, shape (3, 3)
+        Rows are lattice vectors, Å. Its determinant is the volume that the model divides the virial
+        by; the model gives zero stress where the cell has no volume.
+    pbc : sequence of three bool
+    edge_index : array of int, shape (2, n_edges)
+        Row 0 sender, row 1 receiver, any order.
+    unit_shifts : array of int, shape (n_edges, 3)
+        Integer cell shifts; zero along open directions.
+    head : str, optional
+        May be left out when the model has one head.
+    total_charge, total_spin : float
+        Charge in e and spin multiplicity, for models that use them.
+    extras : mapping of str to torch.Tensor, optional
+        Further entries, or replacements.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        ``forward`` overwrites the entries ``positions`` and ``shifts``: hand it ``dict(batch)``
+        to use a batch twice.
+
+    Raises
+    ------
+    ValueError
+        Unknown element or head, or shapes that do not fit.
+    """
+    dtype, device = info.dtype, info.device
+    species = torch.from_numpy(info.species(atomic_numbers))
+    n_nodes = len(species)
+    points = torch.as_tensor(np.array(positions, dtype=np.float64))
+    edges = torch.as_tensor(np.asarray(edge_index, dtype=np.int64))
+    shifts = torch.as_tensor(np.asarray(unit_shifts, dtype=np.float64))
+    box = torch.as_tensor(np.array(cell, dtype=np.float64))
+    for name, got, want in (
+        ("positions", points.shape, (n_nodes, 3)),
+        ("edge_index", edges.shape, (2, edges.shape[-1])),
+        ("unit_shifts", shifts.shape, (edges.shape[-1], 3)),
+        ("cell", box.shape, (3, 3)),
+    ):
+        if tuple(got) != want:
+            raise ValueError(f"{name} has shape {tuple(got)}, expected {want}")
+    volume = torch.linalg.det(box)
+    has_volume = math.isfinite(float(volume)) and abs(float(volume)) > 0.0
+    reciprocal = 2 * math.pi * torch.linalg.inv(box.mT) if has_volume else torch.zeros_like(box)
+
+    def real(value: torch.Tensor) -> torch.Tensor:
+        return value.to(dtype=dtype, device=device)
+
+    one_hot = torch.zeros(n_nodes, len(info.atomic_numbers), dtype=torch.float64)
+    one_hot[torch.arange(n_nodes), species] = 1.0
+    batch = {
+        "positions": real(points),
+        "node_attrs": real(one_hot),
+        "edge_index": edges.to(device),
+        "shifts": real(shifts @ box),
+        "unit_shifts": real(shifts),
+        "cell": real(box),
+        "batch": torch.zeros(n_nodes, dtype=torch.int64, device=device),
+        "ptr": torch.tensor([0, n_nodes], dtype=torch.int64, device=device),
+        "head": torch.tensor([info.head_index(head)], dtype=torch.int64, device=device),
+        "pbc": torch.tensor([[bool(p) for p in pbc]], device=device),
+        "volume": real(volume.reshape(1)),
+        "rcell": real(reciprocal),
+        "charges": real(torch.zeros(n_nodes)),
+        "total_charge": real(torch.tensor([total_charge])),
+        "total_spin": real(torch.tensor([total_spin])),
+        "external_field": real(torch.zeros(1, 3)),
+        "fermi_level": real(torch.zeros(1)),
+        "density_coefficients": real(torch.zeros(n_nodes, 1)),
+    }
+    for name, (per, _, width) in info.graph_features.items():
+        if name not in batch:
+            batch[name] = real(torch.zeros(1) if per == "graph" else torch.zeros(n_nodes, width))
+    if extras:
+        batch.update(extras)
+    return batch

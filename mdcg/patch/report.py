@@ -1,0 +1,143 @@
+"""What happened to every tensor product of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["LayerReport", "PatchReport", "format_table"]
+
+#: Statuses of a convolution layer; ``"left as is"`` is for tensor products that are none.
+PATCHED = "patched"
+ALREADY = "already patched"
+PATCHABLE = "can be patched"
+REFUSED = "not patched"
+LEFT = "left as is"
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One tensor product of a model.
+
+    Parameters
+    ----------
+    name : str
+        Where it is in the model, such as ``"interactions.1.conv_tp"``.
+    irreps_in1, irreps_in2, irreps_out : str
+        Empty where the module does not tell.
+    paths, nnz, weight_numel : int
+        Number of paths, nonzero 3j entries summed over paths, and weights per edge.
+    status : str
+        ``"patched"``, ``"already patched"``, ``"can be patched"``, ``"not patched"`` or
+        ``"left as is"``.
+    reason : str
+        Why it was not patched; empty otherwise.
+    problem_key : str
+        Key of the kernels, empty if there are none.
+    probe_error : float or None
+        Largest relative difference from the stock layer in the check made while patching.
+    """
+
+    name: str
+    irreps_in1: str
+    irreps_in2: str
+    irreps_out: str
+    paths: int
+    nnz: int
+    weight_numel: int
+    status: str
+    reason: str = ""
+    problem_key: str = ""
+    probe_error: float | None = None
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """All tensor products of a model; ``print(report)`` shows a table.
+
+    Parameters
+    ----------
+    model_class : str
+        Class name of the model.
+    layers : tuple of LayerReport
+        In the order of the model.
+    """
+
+    model_class: str
+    layers: tuple[LayerReport, ...]
+
+    def _with(self, *statuses: str) -> tuple[LayerReport, ...]:
+        return tuple(layer for layer in self.layers if layer.status in statuses)
+
+    @property
+    def patched(self) -> tuple[LayerReport, ...]:
+        """Convolution layers that run on generated kernels now."""
+        return self._with(PATCHED, ALREADY)
+
+    @property
+    def patchable(self) -> tuple[LayerReport, ...]:
+        """Convolution layers that run on generated kernels or could."""
+        return self._with(PATCHED, ALREADY, PATCHABLE)
+
+    @property
+    def refused(self) -> tuple[LayerReport, ...]:
+        """Convolution layers that cannot be patched, with the reason."""
+        return self._with(REFUSED)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a convolution layer and all of them are, or can be, patched."""
+        return bool(self.patchable) and not self.refused
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers, ready for JSON."""
+        return {
+            "model_class": self.model_class,
+            "complete": self.complete,
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                layer.name,
+                layer.irreps_in1,
+                layer.irreps_in2,
+                layer.irreps_out,
+                str(layer.paths),
+                str(layer.nnz),
+                str(layer.weight_numel),
+                f"{layer.status}: {layer.reason}" if layer.status == REFUSED else layer.status,
+            )
+            for layer in self.layers
+        ]
+        header = (
+            "layer",
+            "irreps_in1",
+            "irreps_in2",
+            "irreps_out",
+            "paths",
+            "nnz",
+            "weights",
+            "status",
+        )
+        notes = {layer.reason: None for layer in self.layers if layer.status == LEFT}
+        return "\n".join(
+            [format_table(header, rows, right=(4, 5, 6)), *(f"{LEFT}: {n}" for n in notes)]
+        )
+
+
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+) -> str:
+    """Return text columns, two blanks apart, the ones listed in `right` aligned to the right."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [header, *rows]
+    ]
+    return "\n".join(lines)

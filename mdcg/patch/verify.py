@@ -1,0 +1,330 @@
+"""Compare a patched model with the untouched one: energy, forces, stress and other outputs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from ..errors import MdcgError, VerificationError
+from .mace_inputs import ModelInfo, complete_cell, mace_batch, model_info, neighbor_list
+from .report import format_table
+from .systems import Structure, verification_systems
+
+__all__ = ["Deviation", "VerificationReport", "verify_patch"]
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    symbol: str
+    unit: str
+    atol: float  # of a float64 model
+    per_atom: bool = False
+
+
+#: Outputs that are compared, by their key in the model's result.
+QUANTITIES = {
+    "energy": _Quantity("ΔE", "eV/atom", 1e-9, per_atom=True),
+    "forces": _Quantity("ΔF", "eV/Å", 1e-8),
+    "stress": _Quantity("Δσ", "eV/Å³", 1e-9),
+    "dipole": _Quantity("Δμ", "e·Å", 1e-8),
+    "polarizability": _Quantity("Δα", "e·Å²/V", 1e-8),
+    "charges": _Quantity("Δq", "e", 1e-8),
+}
+#: Rounding relative to the size of a result, on top of the limits above.
+_ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6}
+_SMALL = 1e-2  # results below this, in their unit, are differences of larger ones
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Largest difference of one output on one structure.
+
+    Parameters
+    ----------
+    system, quantity, unit : str
+        Structure name, key in the model's result, unit of the numbers.
+    n_atoms, n_edges : int
+        Size of the structure.
+    error : float
+        float64: patched against original. float32: patched against the original in float64.
+    own_error : float or None
+        float32: the original's own difference from itself in float64.
+    limit : float
+        What `error` may be.
+    """
+
+    system: str
+    quantity: str
+    unit: str
+    n_atoms: int
+    n_edges: int
+    error: float
+    own_error: float | None
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is a number within the limit."""
+        return self.error <= self.limit  # False for nan
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """All differences found; ``print(report)`` shows a table."""
+
+    dtype: str
+    device: str
+    deviations: tuple[Deviation, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was something to compare and all of it agrees."""
+        return bool(self.deviations) and all(deviation.passed for deviation in self.deviations)
+
+    def worst(self) -> dict[str, Deviation]:
+        """Return the deviation nearest to or farthest above its limit, for each quantity."""
+        found: dict[str, Deviation] = {}
+        for deviation in self.deviations:
+            best = found.get(deviation.quantity)
+            if best is None or not deviation.error / deviation.limit <= best.error / best.limit:
+                found[deviation.quantity] = deviation
+        return found
+
+    def summary(self) -> str:
+        """Return one line: the worst of each quantity, and PASS or FAIL."""
+        systems = len({deviation.system for deviation in self.deviations})
+        parts = []
+        for name, worst in self.worst().items():
+            text = f"max |{QUANTITIES[name].symbol}| {worst.error:.0e} {worst.unit}"
+            if worst.own_error is not None:
+                text += f" (original itself {worst.own_error:.0e})"
+            parts.append(text)
+        verdict = "PASS" if self.passed else "FAIL"
+        listing = ", ".join(parts) or "the model gave no output to compare"
+        return f"verify ({self.device}, {self.dtype}, {systems} systems): {listing}   {verdict}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers, ready for JSON."""
+        return {
+            "passed": self.passed,
+            "dtype": self.dtype,
+            "device": self.device,
+            "deviations": [{**asdict(d), "passed": d.passed} for d in self.deviations],
+        }
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                d.system,
+                str(d.n_atoms),
+                str(d.n_edges),
+                d.quantity,
+                f"{d.error:.1e}",
+                "" if d.own_error is None else f"{d.own_error:.1e}",
+                f"{d.limit:.1e}",
+                d.unit,
+                "ok" if d.passed else "FAIL",
+            )
+            for d in self.deviations
+        ]
+        header = (
+            "system",
+            "atoms",
+            "edges",
+            "output",
+            "error",
+            "original's own",
+            "limit",
+            "unit",
+            "",
+        )
+        return format_table(header, rows, right=(1, 2, 4, 5, 6))
+
+
+def verify_patch(
+    original: torch.nn.Module,
+    patched: torch.nn.Module,
+    *,
+    head: str | None = None,
+    systems: Sequence[Structure] | None = None,
+    atol_forces: float | None = None,
+) -> VerificationReport:
+    """Compare two models of the same dtype on several structures.
+
+    float64: energy within 1e-9 eV/atom, forces 1e-8 eV/Å, stress 1e-9 eV/Å³. float32: the error
+    against the original in float64 may be twice the original's own (relative to the size of the
+    output, on its worst structure).
+
+    Parameters
+    ----------
+    original, patched : torch.nn.Module
+        MACE models; neither is changed.
+    head : str, optional
+        Needed if there are several.
+    systems : sequence of Structure, optional
+        Default: :func:`~mdcg.patch.systems.verification_systems` of the model's elements.
+    atol_forces : float, optional
+        Limit on forces in eV/Å instead of the ones above.
+
+    Returns
+    -------
+    VerificationReport
+        Look at ``passed``.
+
+    Raises
+    ------
+    VerificationError
+        A model fails to run on a structure.
+    ValueError
+        Unknown head, or the dtypes differ.
+    """
+    info, patched_info = model_info(original), model_info(patched)
+    if info.dtype != patched_info.dtype:
+        raise ValueError(
+            f"the patched model is {patched_info.dtype}, expected {info.dtype} as the original"
+        )
+    if systems is None:
+        systems = verification_systems(info.atomic_numbers, info.r_max)
+    single = info.dtype == torch.float32
+    exact = copy.deepcopy(original).double() if single else None
+    runs = []
+    for system in systems:
+        got = _evaluate(patched, patched_info, system, head)
+        want = _evaluate(original, info, system, head)
+        truth = want if exact is None else _evaluate(exact, model_info(exact), system, head)
+        runs.append(_Run(system, got, want, truth))
+    deviations = _compare(runs, single, atol_forces)
+    return VerificationReport(str(info.dtype).removeprefix("torch."), str(info.device), deviations)
+
+
+@dataclass(frozen=True)
+class _Result:
+    n_edges: int
+    values: dict[str, torch.Tensor]
+
+
+def _evaluate(
+    model: torch.nn.Module, info: ModelInfo, system: Structure, head: str | None
+) -> _Result:
+    edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
+    cell = system.cell
+    if system.periodic:
+        cell = complete_cell(cell, system.pbc)
+    batch = mace_batch(
+        info,
+        system.atomic_numbers,
+        system.positions,
+        cell,
+        system.pbc,
+        edge_index,
+        unit_shifts,
+        head=head,
+    )
+    takes = inspect.signature(model.forward).parameters
+    energy = hasattr(model, "atomic_energies_fn")  # dipole models assert that nobody wants forces
+    options = {"compute_force": energy, "compute_stress": energy and system.periodic}
+    try:
+        with _as_in_dynamics(model), torch.inference_mode(False), torch.enable_grad():
+            output = model(batch, **{k: v for k, v in options.items() if k in takes})
+    except MdcgError:
+        raise  # no compiler, for one
+    except Exception as error:
+        # whatever stops a model here stops its users, too
+        raise VerificationError(
+            f"{info.model_class} does not run on the {system.name} structure "
+            f"({type(error).__name__}: {error}): use --no-verify if it needs inputs that mdcg "
+            "does not give"
+        ) from error
+    values = {
+        name: value.detach().double().cpu()
+        for name, value in output.items()
+        if name in QUANTITIES and isinstance(value, torch.Tensor)
+    }
+    return _Result(edge_index.shape[1], values)
+
+
+@contextmanager
+def _as_in_dynamics(model: torch.nn.Module) -> Iterator[None]:
+    """Freeze the parameters, so that the kernels compiled are those that dynamics need."""
+    modes = [(module, module.training) for module in model.modules()]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        model.eval()
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One structure through the patched model, the original, and the original in float64."""
+
+    system: Structure
+    got: _Result
+    want: _Result
+    truth: _Result
+
+    def size(self, name: str) -> float:
+        """Return the magnitude of an output, at least `_SMALL`."""
+        value = self.truth.values[name]
+        return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
+
+    def atoms(self, name: str) -> int:
+        """Return what an output is divided by."""
+        return len(self.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
+
+    def own_error(self, name: str) -> float:
+        """Return how far the original is from itself in float64."""
+        return _largest(self.want.values[name], self.truth.values[name]) / self.atoms(name)
+
+
+def _compare(
+    runs: Sequence[_Run], single: bool, atol_forces: float | None
+) -> tuple[Deviation, ...]:
+    rounding = _ROUNDING[torch.float32 if single else torch.float64]
+    # an energy, one number, can be right by luck: the worst structure sets the relative error
+    names = {name for run in runs for name in run.truth.values}
+    typical = {
+        name: max(run.own_error(name) / run.size(name) for run in runs if name in run.truth.values)
+        for name in names
+    }
+    rows = []
+    for run in runs:
+        for name, reference in run.truth.values.items():
+            quantity, size = QUANTITIES[name], run.size(name)
+            error = _largest(run.got.values.get(name), reference) / run.atoms(name)
+            own = run.own_error(name) if single else None
+            limit = rounding * size
+            limit += quantity.atol if own is None else 2.0 * max(own, typical[name] * size)
+            if name == "forces" and atol_forces is not None:
+                limit = atol_forces
+            rows.append(
+                Deviation(
+                    run.system.name,
+                    name,
+                    quantity.unit,
+                    len(run.system.atomic_numbers),
+                    run.got.n_edges,
+                    error,
+                    own,
+                    limit,
+                )
+            )
+    return tuple(rows)
+
+
+def _largest(a: torch.Tensor | None, b: torch.Tensor) -> float:
+    if a is None or a.shape != b.shape:
+        return float("inf")
+    return float((a - b).abs().max()) if b.numel() else 0.0

@@ -1,0 +1,57 @@
+"""What all tests share: seeded random numbers, a private kernel cache, the gpu marker."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from functools import lru_cache
+
+import hypothesis
+import numpy as np
+import pytest
+
+# A first example may compile a kernel, so there is no deadline; the same ones are drawn each time.
+hypothesis.settings.register_profile("mdcg", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("mdcg")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep kernels out of the user's own cache, but from one run to the next."""
+    if "MDCG_CACHE_DIR" not in os.environ:
+        cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
+        folder = cache.mkdir("mdcg") if cache else tempfile.mkdtemp(prefix="mdcg-tests-")
+        os.environ["MDCG_CACHE_DIR"] = str(folder)
+
+
+@lru_cache(maxsize=1)
+def _why_no_gpu() -> str:
+    """Return why gpu tests cannot run here, or an empty string."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    return "" if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip gpu tests where there is no device, with the reason."""
+    for item in items:
+        if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
+            item.add_marker(pytest.mark.skip(reason=f"gpu test: {reason}"))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Return a seed that depends on the test's name only; shown when the test fails."""
+    value = zlib.crc32(request.node.nodeid.encode())
+    print(f"seed: {value}")
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """Return a NumPy generator seeded by the test's name."""
+    return np.random.default_rng(seed)

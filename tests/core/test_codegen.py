@@ -1,0 +1,186 @@
+"""Generated C++ text: against golden files, and what must hold for every kernel.
+
+After a change of the generator that is meant, write the golden files anew and read the difference::
+
+    MDCG_WRITE_GOLDEN=1 python -m pytest tests/core/test_codegen.py && git diff tests/core/golden
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import mdcg
+from mdcg.codegen import HostKernel, KernelSpec, emit_host
+from mdcg.plan import HostDevice, HostPlan, plan_host
+from mdcg.problem import ConvProblem
+
+from .helpers import ALL, mixed_problem, run_python, small_problem, usual_specs
+
+GOLDEN = Path(__file__).parent / "golden"
+V3 = HostDevice("x86-64-v3", l2_bytes=1024 * 1024)
+
+UVU = ConvProblem.build(
+    "8x0e+8x1o", "0e+1o", "8x0e+8x1o", [(0, 0, 0), (0, 1, 1), (1, 0, 1, "uvu", False), (1, 1, 0)]
+)
+UVW = ConvProblem.build("3x1o", "2x1o", "5x0e+3x1e", [(0, 0, 0, "uvw"), (0, 0, 1)], dtype="float64")
+
+CASES = {
+    "uvu_forward": (UVU, KernelSpec("forward", True)),
+    "uvu_backward": (UVU, KernelSpec("backward", True, ("x", "y", "w"))),
+    "uvu_double_backward": (UVU, KernelSpec("double_backward", True, ALL, ("x", "y", "w"))),
+    "uvw_forward": (UVW, KernelSpec("forward", True)),
+    "uvw_backward_rows": (UVW, KernelSpec("backward", False, ("x", "w"))),
+}
+
+
+def emitted(problem: ConvProblem, spec: KernelSpec) -> HostKernel:
+    return emit_host(problem, plan_host(problem, V3), spec)
+
+
+def without_prelude(source: str) -> str:
+    """Return what is generated, without the vector type that is the same file in every kernel."""
+    prelude = (Path(mdcg.__file__).parent / "codegen" / "prelude.hpp").read_text()
+    assert source.count(prelude) == 1
+    return source.replace(prelude, "// (prelude.hpp)\n").replace(mdcg.__version__, "VERSION")
+
+
+def without_header(source: str) -> str:
+    return "\n".join(source.splitlines()[3:])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    text = without_prelude(emitted(*CASES[name]).source)
+    path = GOLDEN / f"{name}.cpp"
+    if os.environ.get("MDCG_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.is_file(), "no golden file: see the top of this file"
+    assert text == path.read_text(), "the generated text changed: see the top of this file"
+
+
+def test_golden_files_are_all_used() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.cpp")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text_starts_with_what_it_is(name: str) -> None:
+    problem, spec = CASES[name]
+    first, second, third = emitted(problem, spec).source.splitlines()[:3]
+    assert first == f"// mdcg {mdcg.__version__}, problem {problem.key()}, kernel {spec}"
+    assert second == f"// {plan_host(problem, V3)}"
+    assert third == "// arg: " + ", ".join(emitted(problem, spec).arguments)
+
+
+def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:
+    """Else no cached kernel would be found. Sets depend on the hash seed, BLAS on the processor."""
+    code = (
+        "import hashlib\n"
+        "from helpers import mixed_problem, usual_specs\n"
+        "from mdcg.codegen import emit_host\n"
+        "from mdcg.plan import HostDevice, plan_host\n"
+        "from mdcg.problem import wigner_3j\n"
+        "problem = mixed_problem()\n"
+        "plan = plan_host(problem, HostDevice('x86-64-v3'))\n"
+        "text = ''.join(emit_host(problem, plan, s).source for s in usual_specs())\n"
+        "constants = wigner_3j(2, 4, 3).tobytes() + wigner_3j(3, 3, 3).tobytes()\n"
+        "print(hashlib.sha256(text.encode() + constants).hexdigest())\n"
+    )
+    digests = {
+        run_python(code, PYTHONHASHSEED=seed, OPENBLAS_CORETYPE=processor).stdout.strip()
+        for seed, processor in (("0", None), ("1", "Prescott"), ("2", "Haswell"))
+    }
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
+
+
+def test_different_kernels_have_different_text() -> None:
+    specs = [
+        *usual_specs(),
+        KernelSpec("backward", True, ("x",)),
+        KernelSpec("backward", True, ("y",)),
+        KernelSpec("double_backward", True, ("w",), ("y",)),
+        KernelSpec("double_backward", True, ("w",), ("x",)),
+    ]
+    problems = [
+        mixed_problem(),
+        mixed_problem(layout="ir_mul"),
+        mixed_problem(dtype="float64"),
+        mixed_problem(shared_weights=True),
+        mixed_problem(flipped=((1, 1, 1),)),
+        mixed_problem(rounded=((1, 1, 1),)),
+    ]
+    texts = {without_header(emitted(p, s).source) for p in problems for s in specs}
+    assert len(texts) == len(problems) * len(specs)
+
+
+@pytest.mark.parametrize("spec", usual_specs(), ids=str)
+def test_constants_are_exact(spec: KernelSpec) -> None:
+    """Coefficients are written as hexadecimal floats: no digit is lost, in any locale."""
+    source = without_header(emitted(mixed_problem(dtype="float64"), spec).source)
+    literals = re.findall(r"splat\(T\(([^)]*)\)\)", source)
+    assert literals
+    for literal in literals:
+        assert literal.startswith("0x1.")
+        assert float.fromhex(literal) > 0
+
+
+def test_gradients_not_wanted_leave_no_code() -> None:
+    problem = small_problem()
+    everything = without_prelude(emitted(problem, KernelSpec("backward", True, ALL[:3])).source)
+    only_x = emitted(problem, KernelSpec("backward", True, ("x",)))
+    assert {"dx", "dx_rows"} <= set(only_x.arguments)
+    assert not {"dy", "dw"} & set(only_x.arguments)
+    text = without_prelude(only_x.source)
+    for name in ("attribute_gradient", "dwv", "dw_base", "dy_base"):
+        assert name not in text
+        assert name in everything
+
+
+@pytest.mark.parametrize("spec", usual_specs(), ids=str)
+def test_scratch_grows_with_the_problem(spec: KernelSpec) -> None:
+    small, wide = emitted(small_problem(), spec), emitted(WIDE, spec)
+    assert small.scratch_bytes % 64 == 0
+    # scratch of a backward convolution holds no channels, only slots
+    channels = spec.kind == "forward" or not spec.conv
+    assert wide.scratch_bytes > small.scratch_bytes if channels else wide.scratch_bytes > 0
+    assert (wide.packed_in1, wide.packed_out) == (8 * small.packed_in1, 8 * small.packed_out)
+
+
+WIDE = ConvProblem.build(
+    "64x0e+64x1o", "0e+1o", "64x0e+64x1o", [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)]
+)
+
+
+def test_packed_rows_hold_whole_vectors() -> None:
+    problem = ConvProblem.build("5x0e+3x1o", "0e", "5x0e+3x1o", [(0, 0, 0), (1, 0, 1)])
+    kernel = emit_host(problem, HostPlan("x86-64-v3", 4, 16), KernelSpec("forward", True))
+    assert kernel.packed_in1 == 8 + 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("sideways", True),
+            "kernel kind is 'sideways', expected one of forward, backward, double",
+        ),
+        (("backward", True, ("w", "x")), r"\('w', 'x'\) must be distinct, in the order x, y, w, g"),
+        (("backward", True, ("x", "x")), "must be distinct"),
+        (("double_backward", True, ("x",), ("y", "x")), "must be distinct"),
+    ],
+)
+def test_bad_specs_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KernelSpec(*arguments)  # type: ignore[arg-type]
+
+
+def test_names_of_specs() -> None:
+    assert str(KernelSpec("forward", False)) == "tp_forward"
+    assert str(KernelSpec("backward", True, ("x", "w"))) == "conv_backward_wants_xw"
+    spec = KernelSpec("double_backward", True, ("w", "g"), ("x", "y"))
+    assert str(spec) == "conv_double_backward_given_xy_wants_wg"

@@ -1,0 +1,162 @@
+"""Several processes and one cache; kernels without a compiler; other compilers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mdcg.codegen import emit_host
+from mdcg.ops.host import host_kernels
+from mdcg.plan import HostDevice, plan_host
+from mdcg.runtime import statistics
+
+from .helpers import child_environment, mixed_problem, run_python, small_problem, usual_specs
+
+# Values of all passes as digests, from one process.
+RUN = """
+import hashlib, json, sys
+import torch
+from helpers import derivatives, mixed_problem, random_graph, random_operands
+from mdcg.ops import conv
+from mdcg.runtime import statistics
+problem, graph = mixed_problem(), random_graph(20, 20, 150)
+x, y, w = random_operands(problem, 20, 150, grad=True)
+found = derivatives(conv(problem, x, y, w, graph.sender, graph.receiver), [x, y, w], order=2)
+digest = hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in found.values()))
+print(json.dumps([digest.hexdigest(), statistics().compiled, statistics().loaded]))
+"""
+
+
+def logging_compiler(tmp_path: Path) -> Path:
+    """Write a compiler that notes every call."""
+    path = tmp_path / "our-c++"
+    path.write_text(f'#!/bin/sh\necho call >>"{tmp_path}/calls"\nexec c++ "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_processes_at_once_compile_each_kernel_once(tmp_path: Path) -> None:
+    environment = child_environment(
+        MDCG_CACHE_DIR=str(tmp_path / "cache"), MDCG_CXX=str(logging_compiler(tmp_path))
+    )
+    command = [sys.executable, "-c", RUN]
+    pipe = subprocess.PIPE
+    processes = [
+        subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+        for _ in range(3)
+    ]
+    results = []
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=240)
+        assert process.returncode == 0, stderr
+        results.append(json.loads(stdout))
+    assert len({digest for digest, _, _ in results}) == 1
+    assert [loaded for _, _, loaded in results] == [3, 3, 3]
+    # forward, backward and double backward
+    assert sum(compiled for _, compiled, _ in results) == 3
+    assert (tmp_path / "calls").read_text().count("call") == 3
+
+    # and a process without any compiler gets the same from what they left
+    alone = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "MDCG_DISABLE_JIT": "1", "MDCG_CXX": None}
+    done = run_python(RUN, **alone, PATH=str(tmp_path), CXX=None)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [results[0][0], 0, 3]
+
+
+def test_forked_child(tmp_path: Path) -> None:
+    """As in a DataLoader worker: one thread, after the parent ran with several."""
+    code = (
+        "import multiprocessing, torch\n"
+        "from helpers import random_graph, random_operands, small_problem\n"
+        "from mdcg.ops import conv\n"
+        "problem, graph = small_problem(), random_graph(150, 150, 2500)\n"
+        "operands = random_operands(problem, 150, 2500)\n"
+        "def run(threads):\n"
+        "    torch.set_num_threads(threads)\n"
+        "    return conv(problem, *operands, graph.sender, graph.receiver)\n"
+        "want = run(3)\n"
+        "def child(): exit(0 if torch.equal(run(1), want) else 7)\n"
+        "process = multiprocessing.get_context('fork').Process(target=child)\n"
+        "process.start(); process.join(60); print(process.exitcode); process.kill()\n"
+    )
+    done = run_python(code)
+    assert done.stdout.strip() == "0", done.stderr
+
+
+TINY = (
+    "from mdcg.runtime import load_host_kernel\n"
+    "load_host_kernel('extern \"C\" void mdcg_run() {}', target='generic', flags=())\n"
+    "print('done')\n"
+)
+
+
+def test_process_killed_while_compiling_blocks_nobody(tmp_path: Path) -> None:
+    killer = tmp_path / "killer"
+    killer.write_text("#!/bin/sh\nkill -9 $PPID\n")
+    killer.chmod(0o755)
+    cache = str(tmp_path / "cache")
+    killed = run_python(TINY, MDCG_CACHE_DIR=cache, MDCG_CXX=str(killer))
+    assert killed.returncode == -9
+    again = run_python(TINY, MDCG_CACHE_DIR=cache, MDCG_CXX=None, CXX=None)
+    assert again.stdout.strip() == "done", again.stderr
+
+
+def test_load_time_of_cached_kernels(record_property: pytest.RecordProperty) -> None:
+    """Report, without a limit: the machine may be busy."""
+    problem = small_problem()
+    for spec in usual_specs(True):
+        host_kernels(problem.to_json(), "").load(spec)
+    code = (
+        "from helpers import small_problem, usual_specs\n"
+        "from mdcg.ops.host import HostKernels\n"
+        "from mdcg.runtime import statistics\n"
+        "import time; kernels, start = HostKernels(small_problem()), time.perf_counter()\n"
+        "for spec in usual_specs(True): kernels.load(spec)\n"
+        "print((time.perf_counter() - start) / 3 * 1e3, statistics().compiled)\n"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    milliseconds, compiled = done.stdout.split()
+    assert compiled == "0"
+    record_property("cached kernel, ms", milliseconds)
+    print(f"a cached kernel is generated, found and loaded in {float(milliseconds):.1f} ms")
+    assert statistics().loaded >= 3
+
+
+CHECK = (
+    "from helpers import check_conv, mixed_problem, random_graph\n"
+    "for dtype in ('float32', 'float64'):\n"
+    "    check_conv(mixed_problem(dtype=dtype), random_graph(20, 25, 150))\n"
+    "print('agrees')\n"
+)
+
+
+@pytest.mark.parametrize("name", ["clang++"])
+def test_other_compilers(name: str, tmp_path: Path) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    done = run_python(CHECK, MDCG_CACHE_DIR=str(tmp_path), MDCG_CXX=name)
+    assert done.stdout.strip() == "agrees", done.stderr
+
+
+def test_compiler_warnings() -> None:
+    """Kernels are compiled without warnings, but the text gives none except of unused names."""
+    compiler = shutil.which("c++") or pytest.skip("no compiler named c++")
+    problem = mixed_problem()
+    for spec in usual_specs():
+        source = emit_host(problem, plan_host(problem, HostDevice("x86-64-v3")), spec).source
+        done = subprocess.run(
+            [compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-psabi", "-x", "c++", "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        warnings = [line for line in done.stderr.splitlines() if "warning:" in line]
+        assert done.returncode == 0
+        assert [w for w in warnings if "unused-variable" not in w] == [], spec

@@ -1,0 +1,354 @@
+"""Compiler and kernel cache: the ways they are used, and the ways they fail."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import mdcg
+from mdcg import KernelCompileError, env
+from mdcg.runtime import (
+    cache,
+    cache_dir,
+    cache_size,
+    clear_cache,
+    find_compiler,
+    load_host_kernel,
+    statistics,
+)
+
+from .helpers import run_python
+
+TARGET = "generic"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_private", None)
+    for name in ("MDCG_CXX", "CXX", "MDCG_DISABLE_JIT", "MDCG_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def source_of(request_id: str) -> str:
+    """Return a tiny kernel that no other test has loaded into this process."""
+    return f'// kernel {request_id}\nextern "C" long mdcg_run() {{ return 42; }}\n'
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return source_of(f"{request.node.nodeid} {tmp_path}")
+
+
+def load(source: str, flags: tuple[str, ...] = (), target: str = TARGET) -> Any:
+    return load_host_kernel(source, target=target, flags=flags)
+
+
+def compiler_script(tmp_path: Path, body: str) -> Path:
+    """Write a compiler of our own; $out is the file it is to make."""
+    path = tmp_path / "bin" / "our-c++"
+    path.parent.mkdir(exist_ok=True)
+    find_output = 'prev=; for a in "$@"; do [ "$prev" = -o ] && out=$a; prev=$a; done\n'
+    path.write_text(f"#!/bin/sh\n{find_output}{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def kernels() -> list[Path]:
+    return sorted(cache_dir().glob("*/*/kernel.so"))
+
+
+# -- the usual way --------------------------------------------------------------------------------
+
+
+def test_compiles_once_and_remembers(source: str) -> None:
+    before = SimpleNamespace(**vars(statistics()))
+    library = load(source)
+    assert library.symbol("mdcg_run") != 0
+    assert load(source) is library
+    assert statistics().compiled == before.compiled + 1
+    assert statistics().loaded == before.loaded + 1
+    assert statistics().compile_seconds > before.compile_seconds
+    (binary,) = kernels()
+    assert binary.with_name("kernel.cpp").read_text() == source
+    assert binary.relative_to(cache_dir()).parts[0] == TARGET
+    assert cache_dir().name == mdcg.__version__
+
+
+def test_missing_symbol_is_named(source: str) -> None:
+    with pytest.raises(RuntimeError, match=r"no symbol mdcg_walk in .*kernel\.so"):
+        load(source).symbol("mdcg_walk")
+
+
+def test_flags_and_targets_are_kept_apart(source: str) -> None:
+    for flags, target in (((), "generic"), (("-O1",), "generic"), (("-O1",), "x86-64-v2")):
+        load(source, flags, target)
+    assert len(kernels()) == 3 - 1  # in memory the target does not matter, only text and flags
+    assert len({path.parent.name for path in kernels()}) == 2
+
+
+def test_size_and_clear(source: str) -> None:
+    assert cache_size() == (0, 0)
+    load(source)
+    load(source, ("-O1",))
+    count, size = cache_size()
+    assert count == 2
+    assert size >= sum(path.stat().st_size for path in kernels()) + 2 * len(source)
+    clear_cache()
+    assert cache_size() == (0, 0)
+    assert not cache_dir().exists()
+    clear_cache()  # nothing there is no error
+    assert load(source).symbol("mdcg_run") != 0, "loaded kernels stay"
+
+
+def test_nothing_is_left_over(source: str) -> None:
+    load(source)
+    assert list((cache_dir() / "tmp").iterdir()) == []
+    assert not [p for p in (cache_dir() / "locks").iterdir() if p.suffix != ".lock"]
+
+
+def test_threads_compile_once(source: str) -> None:
+    before = statistics().compiled
+    with ThreadPoolExecutor(6) as pool:
+        libraries = list(pool.map(lambda _: load(source), range(6)))
+    assert all(library is libraries[0] for library in libraries)
+    assert statistics().compiled == before + 1
+
+
+def test_compiling_is_logged(
+    source: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="mdcg")
+    load(source)
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert record.getMessage().startswith("compiled kernel in ")
+    caplog.clear()
+    monkeypatch.setenv("MDCG_DEBUG", "1")
+    load(source, ("-O1",))
+    assert any("kernel.cpp" in record.getMessage() for record in caplog.records)
+
+
+# -- where the cache is ---------------------------------------------------------------------------
+
+
+def test_place_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_CACHE_DIR", "/somewhere/kernels")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.setenv("HOME", "/home/nobody")
+    version = mdcg.__version__
+    assert cache_dir() == Path("/somewhere/kernels") / version
+    monkeypatch.delenv("MDCG_CACHE_DIR")
+    assert cache_dir() == Path("/xdg/mdcg") / version
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == Path("/home/nobody/.cache/mdcg") / version
+
+
+def test_unknown_home_does_not_make_a_folder_named_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MDCG_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert cache_dir().is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("text", "on"), [("1", True), ("true", True), ("0", False), ("off", False), (" ", False)]
+)
+def test_switches(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_DISABLE_JIT", text)
+    monkeypatch.setenv("MDCG_DEBUG", text)
+    assert env.jit_disabled() is on
+    assert env.debug() is on
+
+
+def test_every_variable_has_a_meaning() -> None:
+    assert len({variable.name for variable in env.VARIABLES}) == len(env.VARIABLES) <= 8
+    text = Path(env.__file__).read_text()
+    for variable in env.VARIABLES:
+        assert variable.name.startswith("MDCG_")
+        assert variable.meaning.endswith(".")
+        # in the table and where it is read
+        assert text.count(f'"{variable.name}"') == 2, variable.name
+
+
+# -- compilers ------------------------------------------------------------------------------------
+
+
+def test_no_compiler(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        KernelCompileError, match=r"no C\+\+ compiler was found \(searched .*\): ins"
+    ):
+        load(source)
+    assert kernels() == []
+
+
+@pytest.mark.parametrize("name", ["MDCG_CXX", "CXX"])
+def test_named_compiler_is_missing(source: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "no-such-c++ -O1")
+    message = r"the C\+\+ compiler 'no-such-c\+\+' named by MDCG_CXX or CXX was not found: correct"
+    with pytest.raises(KernelCompileError, match=message):
+        load(source)
+
+
+def test_order_of_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = compiler_script(tmp_path, "exit 1")
+    monkeypatch.setenv("CXX", "g++ -DX")
+    assert find_compiler() == ["g++", "-DX"]
+    monkeypatch.setenv("MDCG_CXX", f"'{script}' --option")
+    assert find_compiler() == [str(script), "--option"]
+    monkeypatch.setenv("MDCG_CXX", "  ")
+    assert find_compiler()[0] in ("c++", "g++", "clang++")
+    monkeypatch.setenv("MDCG_CXX", "")
+    assert find_compiler() == ["g++", "-DX"]
+
+
+def test_compiler_rejects_the_text(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = compiler_script(
+        tmp_path, 'echo "In file included" >&2; echo "k.cpp:3: error: not today" >&2; exit 1'
+    )
+    monkeypatch.setenv("MDCG_CXX", str(script))
+    with pytest.raises(KernelCompileError) as failure:
+        load(source)
+    message = str(failure.value)
+    assert message.startswith(f"{script} rejected a generated kernel (k.cpp:3: error: not today)")
+    assert "set MDCG_CXX to choose another compiler" in message
+    (kept,) = (cache_dir() / "tmp").iterdir()
+    assert str(kept) in message
+    assert kept.read_text() == source
+    assert kernels() == []
+    monkeypatch.delenv("MDCG_CXX")
+    assert load(source).symbol("mdcg_run") != 0, "a failure must not be remembered"
+
+
+def test_compiler_makes_nothing(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MDCG_CXX", str(compiler_script(tmp_path, "exit 0")))
+    with pytest.raises(KernelCompileError, match="rejected a generated kernel"):
+        load(source)
+    assert kernels() == []
+
+
+def test_compiler_makes_rubbish(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = compiler_script(tmp_path, 'echo run >>"$0.log"; echo rubbish >"$out"')
+    monkeypatch.setenv("MDCG_CXX", str(script))
+    with pytest.raises(
+        KernelCompileError, match=r"cannot be loaded \(.*\): check that .* allows exe"
+    ):
+        load(source)
+    assert Path(f"{script}.log").read_text() == "run\n" * 2, "made again once, then given up"
+
+
+def test_compiling_can_be_forbidden(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_DISABLE_JIT", "1")
+    message = "kernel [0-9a-f]{32} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it"
+    with pytest.raises(KernelCompileError, match=message):
+        load(source)
+    assert not cache_dir().exists()
+
+
+# -- cached kernels -------------------------------------------------------------------------------
+
+LOAD = (
+    "import sys; from mdcg.runtime import load_host_kernel, statistics\n"
+    "library = load_host_kernel(sys.argv[1], target='generic', flags=())\n"
+    "library.symbol('mdcg_run')\n"
+    "print('compiled', statistics().compiled, 'loaded', statistics().loaded)\n"
+)
+
+
+def in_new_process(source: str, **environment: str | None) -> str:
+    done = run_python(LOAD, source, **environment)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def test_cached_kernel_needs_no_compiler(source: str, tmp_path: Path) -> None:
+    load(source)
+    environment = {"PATH": str(tmp_path), "MDCG_DISABLE_JIT": "1"}
+    assert in_new_process(source, **environment) == "compiled 0 loaded 1"
+
+
+def test_cached_kernel_in_a_read_only_folder(source: str, tmp_path: Path) -> None:
+    """A folder that refuses new files: here one whose folder of locks is a file."""
+    load(source)
+    shutil.rmtree(cache_dir() / "locks")
+    (cache_dir() / "locks").write_text("")
+    done = run_python("import logging; logging.basicConfig()\n" + LOAD, source)
+    assert done.stdout.strip() == "compiled 0 loaded 1"
+    assert "cannot be written" not in done.stderr
+
+
+def overwrite(binary: Path, content: bytes) -> None:
+    """Replace a file by another; this process has the old one mapped and must not see a change."""
+    binary.unlink()
+    binary.write_bytes(content)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 1000, 0.3, 0.6, 0.9, -1], ids=str)
+def test_truncated_kernel_is_made_again(source: str, keep: float) -> None:
+    """In a process of its own: the loader of the system may die of such files."""
+    load(source)
+    (binary,) = kernels()
+    whole = binary.read_bytes()
+    length = int(keep * len(whole)) if isinstance(keep, float) else keep % len(whole)
+    overwrite(binary, whole[:length])
+    assert in_new_process(source) == "compiled 1 loaded 1"
+    assert len(binary.read_bytes()) == len(whole)
+    assert in_new_process(source) == "compiled 0 loaded 1"
+
+
+@pytest.mark.parametrize("damage", ["zeros", "text", "missing", "folder"])
+def test_damaged_kernel_is_made_again(source: str, damage: str) -> None:
+    load(source)
+    (binary,) = kernels()
+    if damage == "zeros":  # what a file system leaves after a power cut
+        overwrite(binary, bytes(binary.stat().st_size))
+    elif damage == "text":
+        overwrite(binary, b"rubbish")
+    else:
+        binary.unlink()
+        if damage == "folder":
+            binary.mkdir()
+    assert in_new_process(source) == "compiled 1 loaded 1"
+
+
+def test_folder_that_cannot_be_written(
+    source: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = tmp_path / "a file"
+    file.write_text("")
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(file / "cache"))
+    caplog.set_level(logging.WARNING, logger="mdcg")
+    assert load(source).symbol("mdcg_run") != 0
+    assert load(source, ("-O1",)).symbol("mdcg_run") != 0
+    (record,) = caplog.records
+    assert "cannot be written: kernels are compiled again in every process" in record.getMessage()
+    assert str(file) in record.getMessage()
+    assert file.read_text() == ""
+    assert cache_size() == (0, 0)
+
+
+def test_folder_of_a_process_is_removed_at_its_end(source: str, tmp_path: Path) -> None:
+    file = tmp_path / "a file"
+    file.write_text("")
+    place = {"MDCG_CACHE_DIR": str(file / "cache"), "TMPDIR": str(tmp_path)}
+    code = LOAD + "import glob, os; print(glob.glob(os.environ['TMPDIR'] + '/mdcg-*'))"
+    done = run_python(code, source, **place)
+    assert done.returncode == 0, done.stderr
+    assert "mdcg-" in done.stdout.splitlines()[1]
+    assert list(tmp_path.glob("mdcg-*")) == []

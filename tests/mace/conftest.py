@@ -1,0 +1,209 @@
+"""Small random MACE models, checkpoints, and what it means for two models to agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("mace") is None:
+    pytest.skip("mace-torch is not installed: pip install 'mdcg[mace]'", allow_module_level=True)
+
+import torch
+
+from mdcg.patch._frameworks import import_mace, installed_version
+from mdcg.patch.mace_inputs import complete_cell, mace_batch, model_info, neighbor_list
+from mdcg.patch.systems import Structure, verification_systems
+
+import_mace()  # and not `import mace`, which changes the environment
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+E3NN = tuple(int(part) for part in (installed_version("e3nn") or "0.0").split(".")[:2])
+
+Outputs = dict[str, torch.Tensor]
+
+
+@contextmanager
+def float_type(dtype: torch.dtype) -> Iterator[None]:
+    """Make mace build models of a dtype: it looks at the global default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Return the folder of the small checkpoints."""
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Callable[[str], Path]:
+    """Return a function from the name of a checkpoint to its path, or a skip."""
+
+    def find(name: str) -> Path:
+        if "e3nn044" not in name and E3NN < (0, 5):
+            pytest.skip(
+                f"{name} was written under e3nn 0.6, whose classes e3nn 0.4.4 does not have"
+            )
+        return DATA / name
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def public_checkpoint() -> Callable[[str], Path]:
+    """Return a function to real checkpoints, which are not part of the project."""
+
+    def find(name: str) -> Path:
+        folders = [os.environ.get("MDCG_TEST_PUBLIC", ""), str(ROOT.parent / "shared/data/public")]
+        for folder in filter(None, folders):
+            if (Path(folder) / name).is_file():
+                return Path(folder) / name
+        pytest.skip(f"{name} is not here: set MDCG_TEST_PUBLIC to the folder of public checkpoints")
+
+    return find
+
+
+def build_model(
+    first: str = "RealAgnosticInteractionBlock",
+    rest: str = "RealAgnosticResidualInteractionBlock",
+    *,
+    model_class: str = "ScaleShiftMACE",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 3,
+    **changes: Any,
+) -> torch.nn.Module:
+    """Return a small random MACE model; `changes` go to its constructor."""
+    from e3nn import o3
+    from mace import modules
+
+    settings: dict[str, Any] = {
+        "r_max": 4.0,
+        "num_bessel": 4,
+        "num_polynomial_cutoff": 5,
+        "max_ell": 2,
+        "interaction_cls": getattr(modules, rest, None) or getattr(modules.blocks, rest),
+        "interaction_cls_first": getattr(modules, first, None) or getattr(modules.blocks, first),
+        "num_interactions": 2,
+        "num_elements": 2,
+        "hidden_irreps": o3.Irreps("4x0e+4x1o"),
+        "MLP_irreps": o3.Irreps("4x0e"),
+        "atomic_energies": np.array([-1.5, -7.25]),
+        # few neighbours: with many, the higher correlations are too small to show anything
+        "avg_num_neighbors": 3.0,
+        "atomic_numbers": [1, 8],
+        "correlation": 2,
+        "gate": torch.nn.functional.silu,
+        "radial_MLP": [8, 8],
+    }
+    if model_class == "ScaleShiftMACE":
+        settings |= {"atomic_inter_scale": 1.3, "atomic_inter_shift": 0.2}
+    settings |= changes
+    kind = getattr(modules, model_class, None) or getattr(modules.models, model_class)
+    with torch.random.fork_rng(devices=[]), float_type(dtype):
+        torch.manual_seed(seed)
+        model: torch.nn.Module = kind(**settings)
+        _shake(model)
+    return model
+
+
+def _shake(model: torch.nn.Module) -> None:
+    """Give parameters that start at constants random values, so that they matter."""
+    for parameter in model.parameters():
+        values = parameter.detach()
+        if values.numel() and bool((values == values.flatten()[0]).all()):
+            values.add_(0.3 * torch.randn_like(values))
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., torch.nn.Module]:
+    """Return :func:`build_model`."""
+    return build_model
+
+
+@pytest.fixture(scope="session")
+def systems() -> Callable[[torch.nn.Module], tuple[Structure, ...]]:
+    """Return a function from a model to structures of its elements."""
+
+    def make(model: torch.nn.Module) -> tuple[Structure, ...]:
+        info = model_info(model)
+        return verification_systems(info.atomic_numbers, info.r_max, seed=11)
+
+    return make
+
+
+def evaluate_model(
+    model: torch.nn.Module, system: Structure, *, head: str | None = None, **options: Any
+) -> Outputs:
+    """Return all tensors that a model gives, forces and stress included where it can."""
+    info = model_info(model)
+    edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
+    cell = complete_cell(system.cell, system.pbc) if any(system.pbc) else system.cell
+    batch = mace_batch(
+        info,
+        system.atomic_numbers,
+        system.positions,
+        cell,
+        system.pbc,
+        edge_index,
+        unit_shifts,
+        head=head,
+    )
+    if hasattr(model, "atomic_energies_fn"):
+        options = {"compute_force": True, "compute_stress": any(system.pbc), **options}
+    found = model(batch, **options)
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.fixture(scope="session")
+def evaluate() -> Callable[..., Outputs]:
+    """Return :func:`evaluate_model`."""
+    return evaluate_model
+
+
+def assert_outputs_agree(got: Outputs, want: Outputs, tolerance: float, where: str = "") -> None:
+    """Compare all outputs, relative to the largest entry of each."""
+    assert set(got) == set(want)
+    for name, value in want.items():
+        if not value.numel() or not value.is_floating_point():
+            continue
+        scale = max(float(value.detach().abs().max()), 1e-3)
+        error = float((got[name].detach() - value.detach()).abs().max()) / scale
+        assert error <= tolerance, f"{where} {name}: relative error {error:.2e} > {tolerance:.0e}"
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[..., None]:
+    """Return :func:`assert_outputs_agree`."""
+    return assert_outputs_agree
+
+
+@pytest.fixture
+def global_state() -> Iterator[None]:
+    """Fail if a test leaves a different global state behind."""
+
+    def look() -> tuple[Any, ...]:
+        return (
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            torch.random.get_rng_state().tolist(),
+            np.random.get_state()[1].tolist(),  # noqa: NPY002
+            torch.serialization.get_safe_globals(),
+            {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+        )
+
+    before = look()
+    yield
+    assert look() == before

@@ -1,0 +1,141 @@
+"""python -m mdcg: environment, cache, self-test, and the way to the other commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mdcg
+from mdcg.cli import environment, selftest
+from mdcg.cli.main import main
+
+
+def test_environment(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["env", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["mdcg"]["version"] == mdcg.__version__
+    assert report["packages"]["torch"][0].isdigit()
+    assert "MDCG_CACHE_DIR" in report["variables"]
+    assert report["kernel cache"]["folder"].startswith(os.environ["MDCG_CACHE_DIR"])
+    assert main(["env"]) == 0
+    text = capsys.readouterr().out
+    for word in ("compiler:", "processor:", "kernel cache:", "variables:", "e3nn"):
+        assert word in text
+    monkeypatch.setenv("MDCG_CXX", "/no/such/compiler -O1")
+    assert main(["env"]) == 0
+    assert "none found (searched /no/such/compiler -O1)" in capsys.readouterr().out
+
+
+def test_environment_survives_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("broken")
+
+    for name in ("_version", "_cpu_info", "_core", "_ask", "_cache", "_instruction_set"):
+        monkeypatch.setattr(environment, name, fail)
+    monkeypatch.setattr(environment.platform, "platform", fail)
+    report = environment.collect()
+    assert "RuntimeError: broken" in environment.show(report)
+
+
+def test_environment_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch')\n")
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    done = subprocess.run(
+        [sys.executable, "-m", "mdcg", "env"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
+    other = tmp_path / "not-mine.txt"
+    other.write_text("precious")
+    folder = tmp_path / mdcg.__version__ / "x86-64" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "kernel.so").write_bytes(bytes(2_000_000))
+    assert main(["cache", "path"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / mdcg.__version__}\n"
+    assert main(["cache", "size"]) == 0
+    assert capsys.readouterr().out == "1 kernels, 2.0 MB\n"
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == "deleted 1 kernels, 2.0 MB\n"
+    assert not folder.exists()
+    assert other.read_text() == "precious"
+    assert main(["cache", "size"]) == 0
+    assert capsys.readouterr().out == "0 kernels, 0.0 MB\n"
+
+
+def test_selftest(capsys: Any) -> None:
+    assert main(["selftest", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results["passed"]
+    assert {case["dtype"] for case in results["cases"]} == {"float32", "float64"}
+    for case in results["cases"]:
+        for label in ("forward", "backward", "double backward"):
+            assert 0.0 <= case[label] <= case["limit"]
+    assert selftest.show(results).endswith("selftest: PASS")
+
+
+def test_selftest_notices(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mdcg import ops
+
+    right = ops.conv
+    monkeypatch.setattr(ops, "conv", lambda *args: right(*args) * 1.001)
+    assert main(["selftest"]) == 3
+    assert capsys.readouterr().out.endswith("selftest: FAIL\n")
+
+
+def test_usage(capsys: Any) -> None:
+    for arguments in ([], ["fly"], ["cache"], ["cache", "burn"], ["env", "--loud"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+        assert "usage:" in capsys.readouterr().err
+
+
+def test_version(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"mdcg {mdcg.__version__}\n"
+
+
+def test_other_commands(capsys: Any, tmp_path: Path) -> None:
+    for arguments in (["bench", "--help"], ["patch", "--help"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 0
+    assert "mdcg-patch" in capsys.readouterr().out
+    assert main(["patch", str(tmp_path / "no.model"), "--info"]) == 2
+
+
+def test_expected_errors_are_sentences(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise mdcg.KernelCompileError("no C++ compiler was found")
+
+    monkeypatch.setattr(selftest, "run", fail)
+    assert main(["selftest"]) == 5
+    assert capsys.readouterr().err == "mdcg: no C++ compiler was found\n"
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m mdcg env | head -1; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr

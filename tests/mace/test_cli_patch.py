@@ -1,0 +1,421 @@
+"""mdcg-patch: what it prints and writes, what it refuses, and with which exit code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mdcg
+from mdcg.cli import patch_job
+from mdcg.cli.patch import main
+from mdcg.patch import is_patched, load_model, model_info, model_record
+
+NAME = "mace_water_e3nn044.model"
+
+
+@pytest.fixture
+def water(checkpoint: Any, tmp_path: Path) -> Path:
+    path = tmp_path / "water.model"
+    shutil.copy(checkpoint(NAME), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def heads_file(build: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("heads") / "heads.model"
+    model = build(
+        heads=["low", "high"],
+        atomic_energies=np.array([[-1.5, -7.25], [-1.0, -7.0]]),
+        atomic_inter_scale=[1.3, 0.9],
+        atomic_inter_shift=[0.2, -0.1],
+    )
+    torch.save(model, path)
+    return path
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def run_process(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mdcg.cli.patch", *map(str, args)],
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+# ---- success ----
+
+
+def test_patches_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
+    digest = hashlib.sha256(water.read_bytes()).hexdigest()
+    output = tmp_path / "fast.model"
+    assert main([str(water), "-o", str(output)]) == 0
+    text, log = capsys.readouterr()
+    lines = text.splitlines()
+    assert lines[0] == "water.model: ScaleShiftMACE, H O, r_max 4 Å, float64, heads: Default"
+    assert "interactions.1.conv_tp" in text
+    assert any(line.startswith("verify (cpu, float64, 5 systems)") for line in lines)
+    assert lines[-2].endswith("PASS")
+    assert lines[-1].startswith(f"wrote {output} (2 of 2 convolution layers patched, verified)")
+    assert "wrote" not in log
+    assert listing(tmp_path) == ["fast.model", "fast.model.report.json", "water.model"]
+    assert hashlib.sha256(water.read_bytes()).hexdigest() == digest
+
+    report = json.loads((tmp_path / "fast.model.report.json").read_text())
+    assert report["record"]["source_sha256"] == digest
+    assert report["record"]["versions"]["torch"] == torch.__version__
+    assert report["verification"]["passed"]
+    assert {row["status"] for row in report["report"]["layers"]} == {"patched", "left as is"}
+    model = load_model(output)
+    assert is_patched(model)
+    assert model_record(model) == report["record"]
+    assert model_info(model).default_head == "Default"
+    plain = torch.load(output, weights_only=False)
+    assert is_patched(plain)
+
+
+def test_json(water: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "fast.pt"
+    assert main([str(water), "-o", str(output), "--json", "-q"]) == 0
+    text, log = capsys.readouterr()
+    result = json.loads(text)
+    assert result == json.loads((tmp_path / "fast.pt.report.json").read_text())
+    assert result["model"]["elements"] == ["H", "O"]
+    assert result["verification"]["passed"]
+    assert "untrusted" not in log
+
+
+def test_other_dtype(water: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "single.model"
+    assert main([str(water), "-o", str(output), "--dtype", "float32"]) == 0
+    assert "original itself" in capsys.readouterr().out
+    assert model_info(load_model(output)).dtype == torch.float32
+
+
+def test_without_verification(
+    water: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mdcg.patch, "verify_patch", lambda *args, **options: 1 / 0)
+    assert main([str(water), "-o", str(tmp_path / "a.model"), "--no-verify"]) == 0
+    assert "not verified" in capsys.readouterr().out
+    assert json.loads((tmp_path / "a.model.report.json").read_text())["verification"] is None
+
+
+def test_patching_a_patched_file(water: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main([str(water), "-o", str(tmp_path / "a.model"), "--no-verify"]) == 0
+    assert main([str(tmp_path / "a.model"), "-o", str(tmp_path / "b.model")]) == 0
+    capsys.readouterr()
+    assert main([str(tmp_path / "b.model"), "--info"]) == 0
+    text = capsys.readouterr().out
+    assert "written by mdcg-patch" in text
+    assert "already patched" in text
+
+
+def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main([str(water), "--info"]) == 0
+    text = capsys.readouterr().out
+    assert "can be patched" in text
+    assert text.splitlines()[-1] == "supported: yes"
+    assert main([str(water), "--info", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["supported"] is True
+    assert result["model"] == {
+        "class": "ScaleShiftMACE",
+        "elements": ["H", "O"],
+        "atomic_numbers": [1, 8],
+        "r_max": 4.0,
+        "dtype": "float64",
+        "heads": ["Default"],
+    }
+    assert [row["paths"] for row in result["report"]["layers"]] == [3, 3, 7, 1]
+    assert listing(tmp_path) == ["water.model"]
+
+
+def test_warning_about_pickles(water: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mdcg.patch import loader
+
+    monkeypatch.setattr(loader, "_warned", False)
+    assert main([str(water), "-o", str(water.with_name("a.model"))]) == 0
+    assert capsys.readouterr().err.count("untrusted") == 1
+
+
+# ---- heads ----
+
+
+def test_several_heads(heads_file: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "fast.model"
+    assert main([str(heads_file), "-o", str(output)]) == 2
+    assert "low, high" in capsys.readouterr().err
+    assert main([str(heads_file), "-o", str(output), "--head", "middle"]) == 2
+    assert "expected one of: low, high" in capsys.readouterr().err
+    assert listing(tmp_path) == []
+    assert main([str(heads_file), "-o", str(output), "--head", "high"]) == 0
+    model = load_model(output)
+    assert model.heads == ["low", "high"]
+    assert model_info(model).head_index(None) == 1
+    # the default of the output serves as head when that is patched again
+    assert main([str(output), "-o", str(tmp_path / "again.model")]) == 0
+    assert model_info(load_model(tmp_path / "again.model")).default_head == "high"
+
+
+def test_heads_in_info(heads_file: Path, capsys: Any) -> None:
+    assert main([str(heads_file), "--info"]) == 0
+    assert "heads: low, high" in capsys.readouterr().out
+
+
+# ---- failures ----
+
+
+def test_failed_verification_writes_nothing(water: Path, tmp_path: Path, capsys: Any) -> None:
+    arguments = [str(water), "-o", str(tmp_path / "a.model"), "--atol-forces", "1e-30"]
+    assert main(arguments) == 3
+    text, log = capsys.readouterr()
+    assert "FAIL" in text
+    assert "self-images" in text  # the whole table
+    assert "nothing was written" in log
+    assert listing(tmp_path) == ["water.model"]
+    assert main([*arguments, "--json"]) == 3
+    result = json.loads(capsys.readouterr().out)
+    assert result["error"]["exit_code"] == 3
+    assert not result["verification"]["passed"]
+
+
+def test_failed_verification_keeps_what_was_there(water: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a.model"
+    output.write_text("precious")
+    arguments = [str(water), "-o", str(output), "--force", "--atol-forces", "1e-30"]
+    assert main(arguments) == 3
+    assert output.read_text() == "precious"
+    assert main([str(water), "-o", str(output), "--force", "--no-verify"]) == 0
+    assert is_patched(load_model(output))
+
+
+@pytest.mark.parametrize(
+    "kind", ["same", "symlink", "hard link", "dotted", "through a folder link"]
+)
+def test_the_input_is_never_overwritten(
+    kind: str, water: Path, tmp_path: Path, capsys: Any
+) -> None:
+    before = water.read_bytes()
+    target = tmp_path / "target.model"
+    if kind == "same":
+        target = water
+    elif kind == "symlink":
+        target.symlink_to(water)
+    elif kind == "hard link":
+        os.link(water, target)
+    elif kind == "dotted":
+        (tmp_path / "sub").mkdir()
+        target = tmp_path / "sub" / ".." / "water.model"
+    else:
+        (tmp_path / "sub").symlink_to(tmp_path)
+        target = tmp_path / "sub" / "water.model"
+    assert main([str(water), "-o", str(target), "--force", "--no-verify"]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert water.read_bytes() == before
+
+
+def test_existing_outputs(water: Path, tmp_path: Path, capsys: Any) -> None:
+    for taken in ("a.model", "b.model.report.json"):
+        (tmp_path / taken).write_text("precious")
+        output = tmp_path / taken.removesuffix(".report.json")
+        assert main([str(water), "-o", str(output)]) == 2
+        assert "--force" in capsys.readouterr().err
+        assert (tmp_path / taken).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("a.mdcg", "this version writes patched PyTorch models"),
+        ("a.onnx", "expected .model or .pt"),
+        ("missing/a.model", "does not exist"),
+        ("folder.model", "is a folder"),
+    ],
+)
+def test_bad_outputs(output: str, message: str, water: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "folder.model").mkdir()
+    assert main([str(water), "-o", str(tmp_path / output)]) == 2
+    log = capsys.readouterr().err
+    assert message in log
+    assert len(log.strip().splitlines()) == 1
+
+
+def test_folder_that_cannot_be_written(water: Path, capsys: Any) -> None:
+    """/proc takes no files, not even from root."""
+    assert main([str(water), "-o", "/proc/a.model", "--no-verify"]) == 2
+    assert "cannot write in /proc" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["IN"],
+        ["IN", "--info", "-o", "a.model"],
+        ["IN", "-o", "a.model", "--dtype", "float16"],
+        ["IN", "-o", "a.model", "--atol-forces", "-1"],
+        ["IN", "-o", "a.model", "-v", "-q"],
+    ],
+)
+def test_usage(arguments: list[str], water: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(water) if a == "IN" else a for a in arguments])
+    assert caught.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_missing_input(tmp_path: Path, capsys: Any) -> None:
+    assert main([str(tmp_path / "no.model"), "--info"]) == 2
+    assert capsys.readouterr().err == f"mdcg-patch: {tmp_path / 'no.model'}: no such file\n"
+    assert main([str(tmp_path / "no.model"), "--info", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
+
+
+def test_unsupported_files(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "water_compiled.model"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
+    for arguments in (["--info"], ["-o", str(tmp_path / "a.model")]):
+        assert main([str(path), *arguments]) == 4
+        assert "(water.model)" in capsys.readouterr().err
+    assert listing(tmp_path) == ["water_compiled.model"]
+
+
+def test_unsupported_layers(build: Any, tmp_path: Path, capsys: Any) -> None:
+    model = build()
+    model.interactions[1].conv_fusion = "atomic"
+    path, output = tmp_path / "odd.model", tmp_path / "a.model"
+    torch.save(model, path)
+    assert main([str(path), "-o", str(output)]) == 4
+    text, log = capsys.readouterr()
+    assert "--allow-partial" in log
+    assert "can be patched" in text
+    assert "'atomic'" in text
+    assert main([str(path), "-o", str(output), "--json"]) == 4
+    result = json.loads(capsys.readouterr().out)
+    assert result["error"]["exit_code"] == 4
+    assert not result["report"]["complete"]
+    assert main([str(path), "--info"]) == 0
+    text = capsys.readouterr().out
+    assert "'atomic'" in text
+    assert "supported: in part" in text
+    # half of such a model cannot run: its second block calls e3nn with four arguments
+    assert main([str(path), "-o", str(output), "--allow-partial"]) == 3
+    assert listing(tmp_path) == ["odd.model"]
+    assert main([str(path), "-o", str(output), "--allow-partial", "--no-verify"]) == 0
+    assert "1 of 2 convolution layers patched" in capsys.readouterr().out
+
+
+def test_no_cuda(water: Path, tmp_path: Path, capsys: Any) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert main([str(water), "-o", str(tmp_path / "a.model"), "--device", "cuda"]) == 5
+    assert "use --device cpu" in capsys.readouterr().err
+    assert main([str(water), "-o", str(tmp_path / "a.model"), "--device", "quantum"]) == 2
+    assert listing(tmp_path) == ["water.model"]
+
+
+def test_bugs_are_not_hidden(water: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(patch_job, "_headline", fail)
+    with pytest.raises(ZeroDivisionError):
+        main([str(water), "-o", str(tmp_path / "a.model")])
+    assert listing(tmp_path) == ["water.model"]
+
+
+def test_interrupted(water: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mdcg.patch, "verify_patch", stop)
+    assert main([str(water), "-o", str(tmp_path / "a.model")]) == 130
+    assert listing(tmp_path) == ["water.model"]
+
+
+@pytest.mark.usefixtures("global_state")
+def test_no_global_state_is_touched(water: Path, tmp_path: Path) -> None:
+    out, err = sys.stdout, sys.stderr
+    main([str(water), "-o", str(tmp_path / "a.model")])
+    assert (sys.stdout, sys.stderr) == (out, err)
+
+
+# ---- as a process ----
+
+
+def test_arguments_are_parsed_before_heavy_imports() -> None:
+    code = (
+        "import sys\n"
+        "from mdcg.cli.patch import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "try: main(['a.model'])\n"
+        "except SystemExit: pass\n"
+        "assert main(['/no/such/file', '--info']) == 2\n"
+        "heavy = {'torch', 'numpy', 'ase', 'e3nn', 'mace', 'vesin'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_and_version_are_quick() -> None:
+    for argument in ("--help", "--version"):
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            done = run_process(argument)
+            times.append(time.perf_counter() - started)
+            assert done.returncode == 0
+        assert min(times) < 0.5
+    assert done.stdout == f"mdcg-patch {mdcg.__version__}\n"
+
+
+def test_stdout_is_the_result_only(water: Path, tmp_path: Path) -> None:
+    done = run_process(water, "-o", tmp_path / "a.model", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verification"]["passed"]
+    assert "untrusted" in done.stderr
+
+
+def test_terminal_without_unicode(water: Path) -> None:
+    done = run_process(water, "--info", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert "r_max 4 ?" in done.stdout
+
+
+def test_no_compiler(water: Path, tmp_path: Path) -> None:
+    environment = {
+        **{k: v for k, v in os.environ.items() if k not in ("CXX", "MDCG_CXX")},
+        "PATH": str(tmp_path),
+        "MDCG_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    done = run_process(water, "-o", tmp_path / "a.model", env=environment)
+    assert done.returncode == 5, done.stderr
+    assert "no C++ compiler was found" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "a.model" not in listing(tmp_path)
+
+
+def test_without_torch(water: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No torch', name='torch')\n")
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    done = run_process(water, "--info", env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "'torch' is not installed" in done.stderr

@@ -1,0 +1,177 @@
+"""The examples: run with few steps, and what the quickstart says where something is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import ase.io
+import numpy as np
+import pytest
+
+from mdcg.cli.patch import main as mdcg_patch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+QUICKSTART = EXAMPLES / "quickstart.sh"
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("patched") / "water.model"
+    assert mdcg_patch([str(EXAMPLES / "data" / "water.model"), "-o", str(path), "-q"]) == 0
+    return path
+
+
+@pytest.fixture
+def water_md() -> Iterator[ModuleType]:
+    for needed in ("matplotlib", "tqdm"):
+        pytest.importorskip(needed, reason="the examples need mdcg[mace,bench]")
+    spec = importlib.util.spec_from_file_location("water_md", EXAMPLES / "water_md.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop("water_md", None)
+
+
+def test_water_md(
+    water_md: ModuleType, patched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = []
+    for name in ("first", "second"):
+        arguments = ["--patched", str(patched), "--out", str(tmp_path / name), "--steps", "7"]
+        water_md.main([*arguments, "--every", "3", "--no-progress"])
+        frames.append(ase.io.read(tmp_path / name / "water.traj", ":"))
+    printed = capsys.readouterr().out
+    for part in ("192 atoms, 7 steps of 0.5 fs", "ms", "faster", "meV/atom/ps", "ase gui"):
+        assert part in printed
+    assert (tmp_path / "first" / "water_rdf.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((tmp_path / "first" / "water.json").read_text())
+    assert results["max_force_difference"] < 1e-10
+    assert results["max_distance"] < 1e-10
+    assert results["original"]["ms_per_step"] > 0
+    assert len(frames[0]) == 3
+    for one, other in zip(*frames, strict=True):
+        assert np.isfinite(one.get_potential_energy())
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_array_equal(one.get_forces(), other.get_forces())
+
+
+def test_water_md_refuses(water_md: ModuleType, patched: Path, tmp_path: Path) -> None:
+    original = str(EXAMPLES / "data" / "water.model")
+    out = ["--out", str(tmp_path), "--no-progress", "--steps", "1"]
+    with pytest.raises(SystemExit, match="before mdcg-patch"):
+        water_md.main(["--original", str(patched), "--patched", str(patched), *out])
+    for wrong in (
+        ["--patched", str(tmp_path / "nothing.model")],
+        ["--patched", original, "--steps", "0"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            water_md.main(wrong)
+        assert stopped.value.code == 2
+
+
+def test_radial_distribution_of_an_ideal_lattice(water_md: ModuleType) -> None:
+    """64 oxygens on a cubic lattice: six neighbours in the first shell."""
+    spacing = 3.2
+    atoms = ase.Atoms("O", cell=[spacing] * 3, pbc=True) * (4, 4, 4)
+    r, g = water_md.oxygen_rdf([atoms, atoms])
+    near = r < 1.2 * spacing
+    density = 64 / atoms.get_volume()
+    shell = 4 * np.pi * r**2 * (r[1] - r[0])
+    assert (g * shell * density)[near].sum() == pytest.approx(6.0, rel=0.02)
+
+
+def test_start_is_seeded(water_md: ModuleType) -> None:
+    water = ase.io.read(EXAMPLES / "data" / "water192.xyz")
+    temperatures = []
+    for seed in (1, 1, 2):
+        water_md.heat_up(water, 300.0, seed)
+        temperatures.append(water.get_temperature())
+        np.testing.assert_allclose(water.get_momenta().sum(axis=0), 0.0, atol=1e-10)
+    assert temperatures[0] == temperatures[1] != temperatures[2]
+    assert all(abs(each - 300.0) < 60.0 for each in temperatures)
+
+
+def quickstart(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    bash = shutil.which("bash")
+    assert bash is not None
+    return subprocess.run(
+        [bash, str(QUICKSTART), *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path) -> Path:
+    """Return a folder with the commands the script itself uses, and no compiler."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("dirname", "cat", "sed", "mkdir"):
+        where = shutil.which(name)
+        assert where is not None
+        (folder / name).symlink_to(where)
+    (folder / "python3").symlink_to(sys.executable)
+    return folder
+
+
+def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("quickstart: ")
+    return lines[0]
+
+
+def test_quickstart_help() -> None:
+    done = quickstart("--help")
+    assert done.returncode == 0
+    assert "bash examples/quickstart.sh" in done.stdout
+    assert "apt install" in done.stdout
+
+
+def test_quickstart_without_python(tmp_path: Path) -> None:
+    said = one_sentence(quickstart(PYTHON="python-that-is-not-there"))
+    assert "python-that-is-not-there was not found: sudo apt install python3" in said
+
+
+def test_quickstart_with_an_old_python(tmp_path: Path) -> None:
+    old = tmp_path / "python"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.8.2" && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    said = one_sentence(quickstart(PYTHON=str(old)))
+    assert "Python 3.8.2 is too old, mdcg needs Python 3.10 or newer" in said
+
+
+def test_quickstart_without_compiler(bare_path: Path) -> None:
+    done = quickstart(PATH=str(bare_path), CXX="")
+    assert "g++; on Debian and Ubuntu: sudo apt install" in one_sentence(done)
+
+
+def test_quickstart_without_venv(bare_path: Path, tmp_path: Path) -> None:
+    """Debian's python3 has no ensurepip until python3-venv is installed."""
+    (bare_path / "python3").unlink()
+    (bare_path / "python3").write_text(
+        '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1 ;; esac\nexec ' + sys.executable + ' "$@"\n'
+    )
+    (bare_path / "python3").chmod(0o755)
+    said = one_sentence(quickstart(PATH=str(bare_path), CXX="/bin/sh"))
+    assert "not installed: python3-venv" in said
+
+
+def test_data_is_small_and_complete() -> None:
+    assert (EXAMPLES / "data" / "water.model").stat().st_size < 1_000_000
+    water = ase.io.read(EXAMPLES / "data" / "water192.xyz")
+    assert water.get_chemical_formula() == "H128O64"
+    assert water.pbc.all()

@@ -1,0 +1,242 @@
+"""Every interaction block and model class of mace-torch gives the same with fused convolutions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mdcg import patch_model, unpatch_model
+from mdcg.patch import PatchReport
+
+BLOCKS = (
+    "RealAgnosticInteractionBlock",
+    "RealAgnosticResidualInteractionBlock",
+    "RealAgnosticDensityInteractionBlock",
+    "RealAgnosticDensityResidualInteractionBlock",
+    "RealAgnosticAttResidualInteractionBlock",
+    "RealAgnosticResidualNonLinearInteractionBlock",
+)
+TOLERANCE = 1e-12
+
+
+@pytest.fixture
+def check(systems: Any, evaluate: Any, agree: Any) -> Callable[..., PatchReport]:
+    """Patch a copy of a model and compare it on all structures, value by value."""
+
+    def run(model: torch.nn.Module, *, layers: int = 2, **options: Any) -> PatchReport:
+        patched = copy.deepcopy(model)
+        report = patch_model(patched)
+        assert len(report.patched) == layers
+        assert report.complete
+        for system in systems(model):
+            want = evaluate(model, system, **options)
+            got = evaluate(patched, system, **options)
+            agree(got, want, TOLERANCE, f"{type(model).__name__} on {system.name}:")
+        assert unpatch_model(patched) == layers
+        for system in systems(model)[:2]:
+            want, got = evaluate(model, system, **options), evaluate(patched, system, **options)
+            for name, value in want.items():
+                assert torch.equal(got[name], value), (
+                    f"{name} is not bit-identical after unpatching"
+                )
+        return report
+
+    return run
+
+
+def test_every_block_of_mace_is_in_the_list() -> None:
+    from mace.modules import blocks
+
+    found = {
+        name
+        for name, kind in vars(blocks).items()
+        if isinstance(kind, type)
+        and issubclass(kind, blocks.InteractionBlock)
+        and kind is not blocks.InteractionBlock
+    }
+    assert found == set(BLOCKS)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_block(block: str, build: Any, check: Any) -> None:
+    first = block if "AttResidual" not in block else BLOCKS[0]
+    check(build(first, block))
+
+
+@pytest.mark.parametrize("block", [BLOCKS[1], BLOCKS[5]])
+def test_block_in_single_precision(
+    block: str, build: Any, systems: Any, evaluate: Any, agree: Any
+) -> None:
+    model = build(BLOCKS[0], block, dtype=torch.float32)
+    patched = copy.deepcopy(model)
+    patch_model(patched)
+    for system in systems(model):
+        agree(evaluate(patched, system), evaluate(model, system), 2e-4, system.name)
+
+
+def test_high_degrees(build: Any, check: Any) -> None:
+    """max_ell 3, correlation 3, L 2 and few neighbours: where wrong constants show."""
+    from e3nn import o3
+
+    check(
+        build(
+            max_ell=3,
+            correlation=3,
+            hidden_irreps=o3.Irreps("2x0e+2x1o+2x2e"),
+            avg_num_neighbors=3.0,
+        )
+    )
+
+
+def test_signs_of_3j_symbols_are_the_models_own(
+    build: Any, check: Any, systems: Any, evaluate: Any
+) -> None:
+    """The 3j symbols of (1,l,l) and the like change sign between e3nn 0.4 and 0.5."""
+    from e3nn import o3
+
+    model = build(
+        use_so3=True,
+        hidden_irreps=o3.Irreps("2x0e+2x1e+2x2e"),
+        correlation=3,
+        avg_num_neighbors=0.5,
+    )
+    state = model.state_dict()
+    names = [n for n in state if ".conv_tp." in n and n.endswith(("_1_2_2", "_2_1_2", "_2_2_1"))]
+    assert len(names) == 3
+    for name in names:
+        state[name] = -state[name]
+    other = copy.deepcopy(model)
+    other.load_state_dict(state)
+    system = systems(model)[0]
+    ours, theirs = (evaluate(m, system)["forces"].detach() for m in (model, other))
+    assert float((ours - theirs).abs().max() / ours.abs().max()) > 1e-4
+    keys = [
+        {layer.name: layer.problem_key for layer in check(m).patched}["interactions.1.conv_tp"]
+        for m in (model, other)
+    ]
+    assert keys[0] != keys[1]
+
+
+def test_mace(build: Any, check: Any) -> None:
+    check(build(model_class="MACE"))
+
+
+def test_heads(build: Any, systems: Any, evaluate: Any, agree: Any) -> None:
+    model = build(
+        heads=["low", "high"],
+        atomic_energies=np.array([[-1.5, -7.25], [-1.0, -7.0]]),
+        atomic_inter_scale=[1.3, 0.9],
+        atomic_inter_shift=[0.2, -0.1],
+    )
+    patched = copy.deepcopy(model)
+    patch_model(patched)
+    energies = []
+    for head in ("low", "high"):
+        for system in systems(model):
+            want = evaluate(model, system, head=head)
+            agree(evaluate(patched, system, head=head), want, TOLERANCE, f"{head} {system.name}")
+        energies.append(float(want["energy"].detach()))
+    assert abs(energies[0] - energies[1]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pair_repulsion": True, "distance_transform": "Agnesi"},
+        {"distance_transform": "Soft", "radial_type": "gaussian"},
+        {"apply_cutoff": False, "num_interactions": 3},
+        {"num_interactions": 1},
+        {"use_agnostic_product": True, "edge_irreps": "3x0e+3x1o", "use_edge_irreps_first": True},
+        {"correlation": [3, 1], "keep_last_layer_irreps": True},
+        {"use_so3": True, "hidden_irreps": "4x0e+4x1e"},
+        {"hidden_irreps": "5x0e"},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_variants(changes: dict[str, Any], build: Any, check: Any) -> None:
+    from e3nn import o3
+
+    changes = dict(changes)
+    for name in ("edge_irreps", "hidden_irreps"):
+        if name in changes:
+            changes[name] = o3.Irreps(changes[name])
+    check(build(**changes), layers=changes.get("num_interactions", 2))
+
+
+def test_extra_inputs(build: Any, check: Any) -> None:
+    specs = {
+        "total_spin": {"type": "categorical", "per": "graph", "num_classes": 5, "emb_dim": 3},
+        "temperature": {"type": "continuous", "per": "graph", "in_dim": 1, "emb_dim": 3},
+        "colour": {"type": "continuous", "per": "node", "in_dim": 2, "emb_dim": 3},
+    }
+    check(build(embedding_specs=specs, use_embedding_readout=True))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_lora(before: bool, build: Any, systems: Any, evaluate: Any, agree: Any) -> None:
+    from mace.modules.lora import inject_LoRAs, merge_lora_weights
+
+    plain = build()
+    if before:  # a fine-tuned model is patched
+        inject_LoRAs(plain, rank=2)
+    patched = copy.deepcopy(plain)
+    patch_model(patched)
+    if not before:  # a patched model is fine-tuned
+        for model in (plain, patched):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(5)
+                inject_LoRAs(model, rank=2)
+    generator = torch.Generator().manual_seed(7)
+    for name, parameter in plain.named_parameters():
+        if "lora" in name:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    patched.load_state_dict(plain.state_dict())
+    for system in systems(plain):
+        agree(evaluate(patched, system), evaluate(plain, system), TOLERANCE, system.name)
+    merge_lora_weights(patched)
+    merge_lora_weights(plain)
+    agree(evaluate(patched, system), evaluate(plain, system), TOLERANCE, "merged")
+    assert unpatch_model(patched) == 2
+
+
+@pytest.mark.parametrize("kind", ["AtomicDipolesMACE", "AtomicDielectricMACE", "EnergyDipolesMACE"])
+def test_dipole_models(kind: str, build: Any, check: Any) -> None:
+    from e3nn import o3
+
+    energies = np.array([-1.5, -7.25]) if kind == "EnergyDipolesMACE" else None
+    readout = "4x1o" if kind == "AtomicDipolesMACE" else "4x0e+4x1o"
+    changes: dict[str, Any] = {"atomic_energies": energies, "MLP_irreps": o3.Irreps(readout)}
+    if kind == "AtomicDielectricMACE":
+        changes |= {
+            "hidden_irreps": o3.Irreps("4x0e+4x1o+4x2e"),
+            "MLP_irreps": o3.Irreps("4x0e+4x1o+4x2e"),
+            "dipole_only": False,
+        }
+    check(build(model_class=kind, **changes))
+
+
+def test_other_tensor_products_are_named(build: Any) -> None:
+    """Those of PolarMACE, which needs a package that is not here, stand in for all others."""
+    from e3nn import o3
+    from mace.modules.field_blocks import SparseUvuTensorProduct
+
+    model = build()
+    model.field = SparseUvuTensorProduct(
+        o3.Irreps("4x0e+4x1o"), o3.Irreps("1x1o"), o3.Irreps("4x0e"), [(1, 0, 0, "uvu", True)]
+    )
+    report = patch_model(model)
+    rows = {layer.name: layer for layer in report.layers}
+    assert report.complete
+    assert rows["field"].status == "left as is"
+    assert (rows["field"].paths, rows["field"].nnz) == (1, 3)
+    assert rows["interactions.0.skip_tp"].status == "left as is"
+    assert rows["interactions.1.conv_tp"].status == "patched"
+    assert report.layers[0].name == "interactions.0.conv_tp"
+    table = str(report)
+    assert "interactions.1.conv_tp" in table
+    assert "left as is: works on nodes" in table

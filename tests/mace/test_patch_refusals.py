@@ -1,0 +1,195 @@
+"""What cannot be patched is refused with a reason, and a failure leaves the model as it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import mdcg
+from mdcg import PatchReport, UnsupportedProblemError, VerificationError, patch_model, unpatch_model
+from mdcg.patch import inspect_model
+from mdcg.patch import mace as adapter
+
+CONV = "interactions.1.conv_tp"
+
+
+@pytest.fixture(scope="module")
+def stock(build: Any) -> torch.nn.Module:
+    """Return a model that no test changes."""
+    return build()
+
+
+@pytest.fixture
+def model(stock: torch.nn.Module) -> torch.nn.Module:
+    return copy.deepcopy(stock)
+
+
+def shape_of(module: torch.nn.Module) -> list[tuple[str, type, list[str]]]:
+    return [
+        (name, type(m), sorted(m.__dict__))
+        for name, m in module.named_modules()
+        if not isinstance(m, torch.jit.ScriptModule)
+    ]
+
+
+def test_report_of_what_would_be_done(model: torch.nn.Module) -> None:
+    before = shape_of(model)
+    report = inspect_model(model)
+    assert isinstance(report, PatchReport)
+    assert {layer.status for layer in report.patchable} == {"can be patched"}
+    assert report.complete
+    assert shape_of(model) == before
+    json.dumps(report.to_dict())
+
+
+class OldBlock(torch.nn.Module):
+    """A block as mace-torch had them before there was conv_fusion."""
+
+    def __init__(self, block: torch.nn.Module) -> None:
+        super().__init__()
+        self.conv_tp = block.conv_tp
+
+    def forward(self, node_feats: torch.Tensor) -> torch.Tensor:
+        return node_feats
+
+
+def spoil(model: torch.nn.Module, how: str) -> None:
+    block: Any = model.interactions[1]
+    if how == "old block":
+        model.interactions[1] = OldBlock(block)
+    elif how == "forward replaced":
+        block.conv_tp.forward = lambda *args: None
+    elif how == "conv_fusion of another":
+        block.conv_fusion = "atomic"
+    elif how == "cuequivariance":
+        kind = type("SegmentedPolynomial", (torch.nn.Module,), {})
+        kind.__module__ = "cuequivariance_torch.operations"
+        block.conv_tp = kind()
+    elif how == "another class":
+        from e3nn import o3
+
+        block.conv_tp = o3.FullyConnectedTensorProduct("2x0e", "1x0e", "2x0e")
+    elif how == "half precision":
+        block.conv_tp.to(torch.bfloat16)
+    elif how == "mode":
+        from e3nn import o3
+
+        block.conv_tp = o3.TensorProduct(
+            "2x0e", "2x0e", "2x0e", [(0, 0, 0, "uuu", True)], shared_weights=False
+        )
+
+
+REFUSALS = {
+    "old block": "install mace-torch 0.3.16",
+    "forward replaced": "forward replaced",
+    "conv_fusion of another": "'atomic'",
+    "cuequivariance": "already accelerated by cuEquivariance",
+    "another class": "FullyConnectedTensorProduct",
+    "half precision": "bfloat16",
+    "mode": "uuu",
+}
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_refusals(how: str, model: torch.nn.Module) -> None:
+    spoil(model, how)
+    before = shape_of(model)
+    with pytest.raises(UnsupportedProblemError, match=REFUSALS[how]) as caught:
+        patch_model(model)
+    assert "\n" not in str(caught.value)
+    assert shape_of(model) == before
+    assert not inspect_model(model).complete
+
+    report = patch_model(model, allow_partial=True)
+    assert [layer.name for layer in report.patched] == ["interactions.0.conv_tp"]
+    assert REFUSALS[how] in report.refused[0].reason
+    assert REFUSALS[how] in str(report)
+    assert not report.complete
+    assert unpatch_model(model) == 1
+    assert shape_of(model) == before
+
+
+def test_nothing_to_patch_is_an_error_even_in_part(model: torch.nn.Module) -> None:
+    for block in model.interactions:
+        block.conv_fusion = "atomic"
+    with pytest.raises(UnsupportedProblemError, match="2 of 2"):
+        patch_model(model, allow_partial=True)
+
+
+def test_not_a_mace_model() -> None:
+    with pytest.raises(UnsupportedProblemError, match="expected a MACE model"):
+        patch_model(torch.nn.Linear(2, 2))
+    calculator = type("MACECalculator", (), {"models": []})()
+    with pytest.raises(TypeError, match=r"calculator\.models\[0\]"):
+        patch_model(calculator)
+
+
+def test_wrong_kernel_is_noticed(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sign that is wrong in the second layer only: the first must not stay patched."""
+    from mdcg.patch import probe
+
+    calls = []
+
+    def wrong(problem: Any, *args: Any) -> torch.Tensor:
+        calls.append(problem)
+        return mdcg.conv(problem, *args) * (1.0 if len(calls) == 1 else -1.0)
+
+    before = shape_of(model)
+    monkeypatch.setattr(probe, "conv", wrong)
+    with pytest.raises(VerificationError, match=CONV):
+        patch_model(model)
+    assert len(calls) == 2
+    assert shape_of(model) == before
+    calls.clear()
+    report = patch_model(model, allow_partial=True)
+    assert [layer.name for layer in report.patched] == ["interactions.0.conv_tp"]
+    assert "differs from e3nn" in report.refused[0].reason
+
+
+def test_wrong_gradient_is_noticed(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mdcg.patch import probe
+
+    def without_gradient(problem: Any, x: Any, *args: Any) -> torch.Tensor:
+        return mdcg.conv(problem, x.detach(), *args) + 0.0 * x.sum()
+
+    monkeypatch.setattr(probe, "conv", without_gradient)
+    with pytest.raises(VerificationError, match="gradient of node_feats"):
+        patch_model(model)
+
+
+def test_failure_while_changing_is_undone(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, name: str, value: Any) -> None:
+        if name == "conv_fusion" and self is model.interactions[1]:
+            raise KeyboardInterrupt
+        torch.nn.Module.__setattr__(self, name, value)
+
+    before = shape_of(model)
+    monkeypatch.setattr(type(model.interactions[1]), "__setattr__", fail)
+    with pytest.raises(KeyboardInterrupt):
+        patch_model(model)
+    monkeypatch.undo()
+    assert shape_of(model) == before
+
+
+def test_no_compiler_is_an_error_and_changes_nothing(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise mdcg.KernelCompileError("no C++ compiler was found")
+
+    before = shape_of(model)
+    monkeypatch.setattr(adapter, "probe_layer", fail)
+    with pytest.raises(mdcg.KernelCompileError):
+        patch_model(model, allow_partial=True)
+    assert shape_of(model) == before
+
+
+def test_patching_in_inference_mode(model: torch.nn.Module) -> None:
+    with torch.inference_mode():
+        assert patch_model(model).complete

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Makes what the tests need and runs them:  bash tests/run.sh [core|mace|both] [pytest options]
+#
+#   core   lint, architecture and the generator, in the environment of MACE (e3nn 0.4.4)
+#   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
+#   both   patching and the calculator where MACE and NequIP are installed together (e3nn 0.6.0)
+#   (none) all of these
+#
+# Environments are made in .venv-test/ or where MDCG_TEST_VENVS says, and kept for the next run.
+# PYTHON names the interpreter (default python3).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+what=all
+case "${1:-}" in
+    core | mace | both) what=$1 && shift ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
+    -* | "") ;;
+    *) echo "tests/run.sh: '$1' is none of core, mace, both" >&2 && exit 2 ;;
+esac
+python=${PYTHON:-python3}
+mkdir -p "${MDCG_TEST_VENVS:=.venv-test}"
+venvs=$(cd "$MDCG_TEST_VENVS" && pwd)
+
+# The tree must not be imported instead of what is installed, nor a user's packages or settings.
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV MDCG_CXX MDCG_DEBUG MDCG_DISABLE_JIT
+export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# ---- what pip cannot bring -----------------------------------------------------------------------
+stop() {
+    echo "tests/run.sh: $1" >&2
+    exit 1
+}
+command -v "$python" >/dev/null || stop "$python was not found: sudo apt install python3 python3-venv python3-dev g++"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    stop "$("$python" --version) is too old, mdcg needs 3.10 or newer: set PYTHON to a newer one"
+missing=()
+"$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+"$python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || missing+=(python3-dev)
+# NOTES: CXX may carry options ("ccache g++"), so its first word is looked up.
+cxx=${CXX:-}
+command -v "${cxx%% *}" >/dev/null || command -v c++ >/dev/null || command -v g++ >/dev/null ||
+    command -v clang++ >/dev/null || missing+=(g++)
+[ ${#missing[@]} -eq 0 ] ||
+    stop "not installed: ${missing[*]}; on Debian and Ubuntu: sudo apt install ${missing[*]}"
+
+# ---- environments --------------------------------------------------------------------------------
+digest() { # of the contents of the files and folders given, without what builds leave behind
+    "$python" - "$@" <<'PY'
+import hashlib, pathlib, sys
+digest = hashlib.sha256(sys.version.encode())
+for name in sys.argv[1:]:
+    path = pathlib.Path(name)
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file() and file.suffix not in (".pyc", ".so"):
+            digest.update(str(file).encode() + b"\0" + file.read_bytes())
+print(digest.hexdigest())
+PY
+}
+
+build() { # one wheel for all environments, made again when a source has changed
+    local stamp
+    stamp=$(digest pyproject.toml CMakeLists.txt README.md LICENSE csrc mdcg)
+    wheel=("$venvs/wheel-${stamp:0:16}"/mdcg-*.whl)
+    if [ ! -e "${wheel[0]}" ]; then
+        echo "== building mdcg"
+        "$1/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$venvs/wheel.$$" .
+        rm -rf "$venvs"/wheel-*
+        mv "$venvs/wheel.$$" "$venvs/wheel-${stamp:0:16}"
+        wheel=("$venvs/wheel-${stamp:0:16}"/mdcg-*.whl)
+    fi
+}
+
+prepare() { # an environment by name, with mdcg as it is now
+    local name=$1 venv=$venvs/$1 stamp
+    stamp=$(digest pyproject.toml tests/run.sh)
+    if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
+        echo "== making $venv"
+        rm -rf "$venv"
+        "$python" -m venv "$venv"
+        build "$venv"
+        # First and alone, so that nothing else chooses the version. The tests need no CUDA: a CPU
+        # build of it is enough, and far smaller, where pip is set up to find one.
+        "$venv/bin/python" -m pip install --quiet "torch==2.13.0"
+        "$venv/bin/python" -m pip install --quiet "mace-torch==0.3.16" "${wheel[0]}[mace,dev]"
+        if [ "$name" = both ]; then
+            # mace-torch pins e3nn 0.4.4 and nequip wants 0.6: no resolver installs both at once, but
+            # one after the other works. This step replaces e3nn by 0.6.0 and prints that conflict;
+            # MACE runs on it all the same.
+            "$venv/bin/python" -m pip install --quiet "nequip==0.19.1"
+        fi
+        echo "$stamp" >"$venv/stamp"
+    fi
+    build "$venv"
+    if [ "$(cat "$venv/wheel" 2>/dev/null)" != "${wheel[0]}" ]; then
+        "$venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "${wheel[0]}"
+        echo "${wheel[0]}" >"$venv/wheel"
+    fi
+    "$venv/bin/python" -c 'import sys
+from importlib.metadata import version
+print("== python", sys.version.split()[0], *(f"{n} {version(n)}" for n in ("torch", "e3nn")))'
+}
+
+# ---- tests ---------------------------------------------------------------------------------------
+# Two threads find what one hides. Threads are not bound to cores: tests start further processes,
+# which would all be bound to the same ones.
+threads=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+export OMP_NUM_THREADS=$((threads < 2 ? threads : 2)) OMP_PROC_BIND=false OMP_WAIT_POLICY=PASSIVE
+log=$(mktemp "$venvs/log.XXXXXX")
+trap 'rm -f "$log"' EXIT
+status=0
+
+check() { # name of the environment, then what pytest gets
+    local name=$1
+    shift
+    prepare "$name"
+    echo "== tests in the environment '$name'"
+    # A cache of its own: a kernel that another tree compiled must not hide a fault of this one.
+    MDCG_CACHE_DIR=$venvs/cache-$name "$venvs/$name/bin/pytest" -rs "$@" 2>&1 | tee -a "$log" ||
+        status=1
+    echo "== end of the run in '$name'" >>"$log"
+}
+
+case $what in
+    core) check mace tests --ignore=tests/mace "$@" ;;
+    mace) check mace tests/mace "$@" ;;
+    both) check both tests/mace "$@" ;;
+    all)
+        check mace tests "$@"
+        check both tests/mace "$@"
+        # The last line counts both runs, in the form of pytest's own; a run that died is an error.
+        "$python" - "$log" <<'PY'
+import collections, pathlib, re, sys
+runs = pathlib.Path(sys.argv[1]).read_text(errors="replace").split("== end of the run in ")[:-1]
+total, seconds = collections.Counter(), 0.0
+for run in runs:
+    closing = re.findall(r"^=+ (.* in ([\d.]+)s.*?) =+$", run, re.MULTILINE)[-1:]
+    for text, spent in closing or [("1 error", 0)]:
+        seconds += float(spent)
+        for count, word in re.findall(r"(\d+) (\w+)", text.split(" in ")[0]):
+            total[word.replace("errors", "error").replace("warnings", "warning")] += int(count)
+counts = ", ".join(f"{count} {word}" for word, count in total.items()) or "no tests ran"
+print("== both environments together", f" {counts} in {seconds:.2f}s ".center(80, "="), sep="\n")
+PY
+        ;;
+esac
+exit $status

@@ -1,0 +1,356 @@
+"""The rooms of the package and who may import whom, file sizes, and what may stand in no file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "mdcg"
+MAX_LINES = 500
+
+# Single modules at the top of the package. Errors and version may be imported everywhere.
+EVERYWHERE = {"errors", "_version"}
+
+# room -> rooms and single modules of mdcg that it may import besides itself and EVERYWHERE.
+ROOMS: dict[str, set[str]] = {
+    "problem": set(),
+    "plan": {"problem"},
+    "codegen": {"problem", "plan"},
+    "runtime": {"_core", "env"},
+    "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
+    "patch": {"ops", "problem", "env"},
+    "package": {"problem", "plan", "codegen", "env"},
+    "calculators": {"_core", "package", "patch", "ops", "env"},
+    "bench": {"ops", "calculators", "problem", "plan", "codegen", "runtime", "patch", "env"},
+    "cli": {
+        *("problem", "plan", "codegen", "runtime", "ops", "patch", "package", "calculators"),
+        *("bench", "_core", "env"),
+    },
+    # Single modules follow the same rule.
+    "__init__": {"problem", "ops", "patch", "package", "calculators"},
+    "__main__": {"cli"},
+    "_core": set(),
+    "_version": set(),
+    "env": set(),
+    "errors": set(),
+}
+
+# room -> packages besides the standard library. Frameworks: see FRAMEWORKS.
+THIRD_PARTY: dict[str, set[str]] = {
+    "problem": {"numpy"},
+    "plan": {"numpy"},
+    "codegen": {"numpy"},
+    "runtime": {"numpy", "filelock"},
+    "ops": {"numpy", "torch"},
+    "patch": {"numpy", "torch", "ase", "vesin"},
+    "package": {"numpy", "torch"},
+    "calculators": {"numpy", "torch", "ase", "vesin"},
+    "bench": {"numpy", "torch", "ase", "vesin", "matplotlib"},
+    "cli": {"numpy", "torch", "ase", "vesin", "matplotlib"},
+}
+
+# Host frameworks are optional: imported inside functions, in the rooms and files named here.
+FRAMEWORKS = {"mace", "nequip", "e3nn", "cuequivariance", "openequivariance"}
+FRAMEWORK_ROOMS = {"patch", "package", "bench"}
+
+# The generator's rooms are deterministic and touch nothing outside their arguments.
+PURE_ROOMS = {"problem", "plan", "codegen"}
+IMPURE_MODULES = {
+    *("builtins", "ctypes", "datetime", "fcntl", "glob", "http", "importlib", "io", "logging"),
+    *("mmap", "multiprocessing", "os", "pathlib", "pickle", "platform", "random", "secrets"),
+    *("shelve", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile"),
+    *("threading", "time", "urllib", "uuid"),
+}
+# The templates of kernels are real files beside the generator; reading them is no input.
+PACKAGE_TEXT = "importlib.resources"
+IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "compile", "__import__", "id", "hash"}
+
+# Loading these takes seconds, so `import mdcg` and argument parsing must not.
+HEAVY = {"torch", "ase", "vesin", "matplotlib", "scipy"} | FRAMEWORKS
+LAZY_ROOMS = {"__init__", "__main__", "cli"}
+HEAVY_ROOMS = {"ops", "patch", "package", "calculators", "bench"}
+
+# Assembled from pieces, so that this file does not contain what it looks for.
+REGISTRIES = re.compile(
+    "|".join(
+        (
+            r"py" + r"pi\.org",
+            r"python" + r"hosted\.org",
+            r"download\.py" + r"torch\.org",
+            r"anaconda" + r"\.(?:org|com)",
+            r"npm" + r"js\.(?:org|com)",
+            r"crates" + r"\.io",
+            r"(?:extra-)?index" + r"-url",
+            r"find" + r"-links",
+            r"/sim" + r"ple/",
+        )
+    ),
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: dotted absolute name, line, and whether it runs when the module is loaded."""
+
+    name: str
+    line: int
+    at_load: bool
+
+    @property
+    def top(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def room(self) -> str | None:
+        """The room or module of mdcg that is imported; None for the package itself."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) > 1 else None
+
+
+def python_modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def absolute_names(node: ast.AST, path: Path) -> list[str]:
+    """Return what a statement or call imports, as absolute dotted names."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            package = path.relative_to(ROOT).parent.parts
+            kept = package[: len(package) - node.level + 1]
+            base = ".".join((*kept, base) if base else kept)
+        if base == "mdcg":  # from mdcg import ops: the room is among the names
+            return [f"mdcg.{alias.name}" for alias in node.names]
+        return [base]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        called = node.func.id if isinstance(node.func, ast.Name) else called
+        name = node.args[0].value
+        if called in ("import_module", "__import__") and isinstance(name, str) and name:
+            return [name if not name.startswith(".") else f"mdcg{name}"]
+    return []
+
+
+def for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(path: Path) -> list[Import]:
+    """Return all imports of a module, those inside functions and strings included."""
+
+    def walk(node: ast.AST, at_load: bool) -> Iterator[Import]:
+        for name in absolute_names(node, path):
+            yield Import(name, getattr(node, "lineno", 0), at_load)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            at_load = False
+        at_load = at_load and not for_type_checkers(node)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, at_load)
+
+    return list(walk(ast.parse(path.read_text(encoding="utf-8")), True))
+
+
+def all_imports() -> list[tuple[Path, str, Import]]:
+    return [(path, room_of(path), found) for path in python_modules() for found in imports(path)]
+
+
+def tracked_files() -> list[Path]:
+    """Return the files under version control or about to be; without git, the source folders'."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 0:
+        found = [ROOT / name for name in done.stdout.split("\0") if name]
+    else:
+        folders = [ROOT / name for name in ("mdcg", "csrc", "tests", "examples")]
+        found = [*ROOT.glob("*.*"), *(path for each in folders for path in each.rglob("*"))]
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+
+
+def test_every_room_has_a_rule() -> None:
+    unknown = {room_of(path) for path in python_modules()} - set(ROOMS)
+    assert not unknown, f"rooms without a rule in ROOMS: {sorted(unknown)}"
+
+
+def test_rooms_import_only_the_rooms_allowed() -> None:
+    wrong = [
+        f"{where(path, found.line)}: {room} may not import mdcg.{found.room}"
+        for path, room, found in all_imports()
+        if found.top == "mdcg"
+        and found.room is not None
+        and found.room not in {room} | ROOMS.get(room, set()) | EVERYWHERE
+        and (PACKAGE / found.room).with_suffix(".py").exists() | (PACKAGE / found.room).is_dir()
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_import_only_the_packages_allowed() -> None:
+    known = set(sys.stdlib_module_names) | {"mdcg"} | FRAMEWORKS
+    wrong = [
+        f"{where(path, found.line)}: {room} may not import {found.top}"
+        for path, room, found in all_imports()
+        if found.top not in known and found.top not in THIRD_PARTY.get(room, set())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_frameworks_are_imported_lazily_and_only_in_adapters() -> None:
+    wrong = [
+        f"{where(path, found.line)}: {found.top} must be imported inside a function of "
+        f"{', '.join(sorted(FRAMEWORK_ROOMS))}"
+        for path, room, found in all_imports()
+        if found.top in FRAMEWORKS and (found.at_load or room not in FRAMEWORK_ROOMS)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_generator_rooms_do_no_input_or_output() -> None:
+    wrong = []
+    for path in python_modules():
+        if room_of(path) not in PURE_ROOMS:
+            continue
+        wrong += [
+            f"{where(path, found.line)}: imports {found.name}"
+            for found in imports(path)
+            if found.top in IMPURE_MODULES and found.name != PACKAGE_TEXT
+        ]
+        wrong += [
+            f"{where(path, node.lineno)}: calls {node.func.id}()"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in IMPURE_CALLS
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_light_modules_load_nothing_heavy() -> None:
+    wrong = [
+        f"{where(path, found.line)}: {found.name} is heavy, import it inside a function"
+        for path, room, found in all_imports()
+        if room in LAZY_ROOMS
+        and found.at_load
+        and (found.top in HEAVY or (found.top == "mdcg" and found.room in HEAVY_ROOMS))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("module", ["mdcg", "mdcg.problem", "mdcg.plan", "mdcg.codegen"])
+def test_import_brings_no_heavy_package(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [], f"import {module} loads {done.stdout}"
+
+
+def test_library_never_prints_or_exits() -> None:
+    wrong = [
+        f"{where(path, node.lineno)}: {ast.unparse(node.func)}() in a library module"
+        for path in python_modules()
+        if room_of(path) != "cli" and path.stem not in ("cli", "__main__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("print", "exit", "quit", "input", "sys.exit", "os._exit")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_own_variables_are_read_in_one_module() -> None:
+    read = re.compile(r"""(?:environ(?:\.get|\.pop|\.setdefault)?|getenv)[\[(]['"]MDCG_""")
+    wrong = [
+        f"{where(path, node.lineno)}: read variables of mdcg in mdcg/env.py"
+        for path in python_modules()
+        if room_of(path) != "env"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Subscript, ast.Call)) and read.search(ast.unparse(node))
+    ]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+# csrc folder -> what its headers and sources may include from elsewhere in csrc.
+CSRC: dict[str, set[str]] = {
+    "include": set(),
+    "core": {"core"},
+    "engine": {"core", "engine"},
+    "python": {"core", "engine", "python"},
+}
+TORCH_HEADER = re.compile(r"torch/|ATen/|c10/|caffe2/")
+PYTHON_HEADER = re.compile(r"pybind11/|Python\.h")
+GPU_HEADER = re.compile(r"cuda(_runtime|_runtime_api)?\.h|nvrtc\.h|cublas\w*\.h")
+
+
+def test_csrc_includes() -> None:
+    wrong = []
+    for path in sorted((ROOT / "csrc").rglob("*")):
+        if path.suffix not in (".cpp", ".hpp", ".h", ".cu", ".cuh"):
+            continue
+        folder = path.relative_to(ROOT / "csrc").parts[0]
+        text = path.read_text(encoding="utf-8")
+        for header in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', text, re.MULTILINE):
+            bad = TORCH_HEADER.match(header) or GPU_HEADER.match(header)
+            bad = bad or (folder != "python" and PYTHON_HEADER.match(header))
+            other = header.split("/")[0]
+            bad = bad or (other in CSRC and other not in CSRC.get(folder, {other}))
+            if bad:
+                wrong.append(f"{path.relative_to(ROOT)}: includes {header}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_source_file_is_too_long() -> None:
+    suffixes = {".py", ".pyi", ".cpp", ".hpp", ".h", ".cu", ".cuh", ".sh", ".toml", ".cmake"}
+    wrong = []
+    for path in tracked_files():
+        if path.suffix in suffixes and "golden" not in path.parts:
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            if lines > MAX_LINES:
+                wrong.append(f"{path.relative_to(ROOT)}: {lines} lines, at most {MAX_LINES}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_names_a_package_registry() -> None:
+    wrong = []
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # checkpoints and pictures
+        if path.suffix in (".xyz", ".svg"):
+            continue
+        wrong += [
+            f"{where(path, number)}: {line.strip()[:100]}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if REGISTRIES.search(line)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_version_has_one_source() -> None:
+    version = re.search(r'__version__ = "([^"]+)"', (PACKAGE / "_version.py").read_text())
+    assert version is not None
+    for name in ("pyproject.toml", "CMakeLists.txt"):
+        assert version[1] not in re.findall(r'version\W+"?([0-9.]+)', (ROOT / name).read_text())
+    # NOTES: the compiled module takes it from the build, so an old build is seen here.
+    core = pytest.importorskip("mdcg._core", reason="the compiled module is not built")
+    assert getattr(core, "__version__", version[1]) == version[1]
