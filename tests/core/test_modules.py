@@ -267,7 +267,9 @@ def test_wrong_types(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["node_feats", "edge_attrs", "weights"])
 def test_other_devices(name: str) -> None:
     good = arguments()
-    with pytest.raises(DeviceError, match=r"on meta, but kernels .* run on the CPU: move"):
+    with pytest.raises(
+        DeviceError, match=r"is on meta, but kernels run on the CPU and on CUDA devices: move"
+    ):
         conv(**good | {name: good[name].to("meta")})
 
 
