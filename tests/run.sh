@@ -10,6 +10,7 @@
 # PYTHON names the interpreter (default python3).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+repo=$PWD
 
 what=all
 case "${1:-}" in
@@ -117,18 +118,19 @@ check() { # name of the environment, then what pytest gets
     prepare "$name"
     echo "== tests in the environment '$name'"
     # A cache of its own: a kernel that another tree compiled must not hide a fault of this one.
-    MDCG_CACHE_DIR=$venvs/cache-$name "$venvs/$name/bin/pytest" -rs "$@" 2>&1 | tee -a "$log" ||
-        status=1
+    # Not from the source tree: processes that tests start would import it instead of the wheel.
+    (cd "$venvs" && MDCG_CACHE_DIR=$venvs/cache-$name "$venvs/$name/bin/pytest" -rs \
+        --rootdir "$repo" -c "$repo/pyproject.toml" "$@") 2>&1 | tee -a "$log" || status=1
     echo "== end of the run in '$name'" >>"$log"
 }
 
 case $what in
-    core) check mace tests --ignore=tests/mace "$@" ;;
-    mace) check mace tests/mace "$@" ;;
-    both) check both tests/mace "$@" ;;
+    core) check mace "$repo/tests" --ignore="$repo/tests/mace" "$@" ;;
+    mace) check mace "$repo/tests/mace" "$@" ;;
+    both) check both "$repo/tests/mace" "$@" ;;
     all)
-        check mace tests "$@"
-        check both tests/mace "$@"
+        check mace "$repo/tests" "$@"
+        check both "$repo/tests/mace" "$@"
         # The last line counts both runs, in the form of pytest's own; a run that died is an error.
         "$python" - "$log" <<'PY'
 import collections, pathlib, re, sys
