@@ -41,6 +41,8 @@ def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
 def _check_weights(
     weights: torch.Tensor | None, like: torch.Tensor, rows: int, problem: ConvProblem
 ) -> torch.Tensor:
+    if weights is not None:
+        _check_device("weights", weights)
     if problem.weight_numel == 0:
         if weights is not None and weights.numel():
             raise ValueError(

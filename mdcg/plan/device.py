@@ -146,8 +146,8 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     """Choose a plan: 8-byte loads, few different roles side by side.
 
     Warps of different roles run different straight-line code. Measured on an H200: with eight roles
-    in a block the instruction caches overflow and a backward pass of many paths takes six times as
-    long as with one or two (64x(0o..3e), degree 3: 54 ms against 8.5 ms).
+    in a block a backward pass of many paths takes six times as long as with one or two
+    (64x(0o..3e), degree 3: 54 ms against 8.5 ms), probably because instruction caches overflow.
 
     Parameters
     ----------

@@ -214,9 +214,10 @@ def test_signs_are_those_of_the_module() -> None:
     assert_close(TensorProduct(flipped)(x, y, w), module(x, y, w), 1e-12)
 
 
-def test_other_constants_are_refused() -> None:
+@pytest.mark.parametrize("factor", [1.001, 0.0, float("nan")])
+def test_other_constants_are_refused(factor: float) -> None:
     module = e3nn_module("uvu")
-    next(b for n, b in module.named_buffers() if "_w3j_1_2_1" in n).mul_(1.001)
+    next(b for n, b in module.named_buffers() if "_w3j_1_2_1" in n).mul_(factor)
     with pytest.raises(UnsupportedProblemError, match=r"3j buffer \(1, 2, 1\) differs .* by"):
         ConvProblem.from_e3nn(module)
 

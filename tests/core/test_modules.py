@@ -7,7 +7,9 @@ import doctest
 import importlib
 import io
 import pickle
+import shutil
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +151,16 @@ def test_import_loads_no_framework() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_source_tree_without_compiled_core(tmp_path: Path) -> None:
+    ignore = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(mdcg.__file__).parent, tmp_path / "mdcg", ignore=ignore)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import mdcg; mdcg.conv"
+    done = run_python(code)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("mdcg.errors.MissingDependencyError: mdcg was imported from")
+    assert "which has no compiled core: start Python in another folder" in last
+
+
 def test_problem_needs_no_torch() -> None:
     code = (
         "import sys; from mdcg.codegen import emit_host; from mdcg import ConvProblem; "
@@ -262,6 +274,13 @@ def test_wrong_types(name: str, dtype: torch.dtype) -> None:
     message = f"{name} is {dtype}, expected torch.float64: convert it, or use problem.with_dtype"
     with pytest.raises(TypeError, match=message):
         conv(**good | {name: good[name].to(dtype)})
+
+
+@pytest.mark.parametrize("name", ["node_feats", "edge_attrs", "weights", "sender", "receiver"])
+def test_arguments_that_are_no_tensors(name: str) -> None:
+    good = arguments()
+    with pytest.raises(TypeError, match=f"{name} is a list, expected a torch.Tensor"):
+        conv(**good | {name: good[name].tolist()})
 
 
 @pytest.mark.parametrize("name", ["node_feats", "edge_attrs", "weights"])

@@ -197,6 +197,14 @@ def test_named_compiler_is_missing(source: str, name: str, monkeypatch: pytest.M
         load(source)
 
 
+def test_named_compiler_is_no_command(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MDCG_CXX", "g++ '-O1")
+    with pytest.raises(
+        KernelCompileError, match=r"which is not a command \(No closing quotation\)"
+    ):
+        load(source)
+
+
 def test_order_of_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = compiler_script(tmp_path, "exit 1")
     monkeypatch.setenv("CXX", "g++ -DX")
@@ -233,7 +241,7 @@ def test_compiler_makes_nothing(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MDCG_CXX", str(compiler_script(tmp_path, "exit 0")))
-    with pytest.raises(KernelCompileError, match="rejected a generated kernel"):
+    with pytest.raises(KernelCompileError, match=r"rejected a generated kernel \(exit status 0\)"):
         load(source)
     assert kernels() == []
 

@@ -76,6 +76,9 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
     "jacfwd": lambda f: jacfwd(f, (1, 2)),
     "jvp": lambda f: lambda *t: jvp(f, t, tuple(torch.cos(a) for a in t)),
     "jvp of grad": lambda f: lambda *t: jvp(grad(f, (0, 1, 2)), t, tuple(torch.cos(a) for a in t)),
+    "jvp of grad of grad": lambda f: (
+        lambda *t: jvp(TRANSFORMS["grad of grad"](f), t, tuple(torch.cos(a) for a in t))
+    ),
     "vjp": lambda f: lambda *t: vjp(f, *t)[1](torch.ones_like(f(*t))),
     "hessian": lambda f: hessian(f, 1),
     "mixed hessian": lambda f: jacrev(jacrev(f, 2), 1),
