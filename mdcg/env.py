@@ -64,7 +64,7 @@ def cache_root() -> Path:
     """Return the folder below which kernels are cached (it need not exist)."""
     explicit = os.environ.get("MDCG_CACHE_DIR")
     if explicit:
-        return Path(explicit)
+        return Path(os.path.expanduser(explicit))
     xdg = os.environ.get("XDG_CACHE_HOME")
     if xdg:
         return Path(xdg) / "mdcg"
