@@ -59,6 +59,25 @@ def _skipped(like: Tensor) -> Tensor:
     return like.new_empty(0)
 
 
+def _possible(names: tuple[str, ...], cotangents: Iterable[str]) -> tuple[str, ...]:
+    """Return the gradients of a double backward that are not zero by construction.
+
+    One exists only if another operand has a cotangent: ``phi(a, y, w, g)`` is constant in x.
+    """
+    present = tuple(cotangents)
+    return tuple(n for n in names if any(other != n for other in present))
+
+
+def _with_zeros(
+    found: dict[str, Tensor], names: tuple[str, ...], operands: dict[str, Tensor]
+) -> Tensors4:
+    """Return all four gradients of a double backward: found, zero by construction, or skipped."""
+    zeros = {n: torch.zeros_like(operands[n]) for n in names if n not in found}
+    known = found | zeros
+    x, y, w, g = (known[n] if n in known else _skipped(operands["x"]) for n in DERIVATIVES)
+    return x, y, w, g
+
+
 @_implements("conv", f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor")
 def conv(
     x: Tensor,
@@ -136,16 +155,12 @@ def conv_double_backward(
         if t is not None
     }
     operands = {name: t.contiguous() for name, t in zip(DERIVATIVES, (x, y, w, g), strict=True)}
-    # a gradient exists only if another operand has a cotangent: phi(a, y, w, g) is constant in x
-    possible = tuple(n for n in names if any(other != n for other in cotangents))
+    possible = _possible(names, cotangents)
     found: dict[str, Tensor] = {}
     if possible:
         graph = _graph(x, sender, receiver, num_receivers)
         found = host_kernels(problem, plan).double_backward(operands, cotangents, graph, possible)
-    for name in names:
-        if name not in found:
-            found[name] = torch.zeros_like(operands[name])
-    return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES)  # type: ignore[return-value]
+    return _with_zeros(found, names, operands)
 
 
 # -- the same on a CUDA device -------------------------------------------------------------------
@@ -223,16 +238,13 @@ def _conv_double_backward_cuda(
     names = _named(wants)
     cotangents = {n: t for n, t in zip(DERIVATIVES, (a, b, c), strict=False) if t is not None}
     operands = {"x": x, "y": y, "w": w, "g": g}
-    possible = tuple(n for n in names if any(other != n for other in cotangents))
+    possible = _possible(names, cotangents)
     found: dict[str, Tensor] = {}
     if possible:
         with torch.cuda.device(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).double_backward(operands, cotangents, graph, possible)
-    for name in names:
-        if name not in found:
-            found[name] = torch.zeros_like(operands[name])
-    return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES)  # type: ignore[return-value]
+    return _with_zeros(found, names, operands)
 
 
 # -- shapes, for compilers ------------------------------------------------------------------------
