@@ -151,12 +151,13 @@ class CudaKernels:
         tensors |= {letters[name]: _aligned(tensor) for name, tensor in cotangents.items()}
         x = tensors["x"]
         rows = x.shape[0]
+        stream = torch.cuda.current_stream(self.index).cuda_stream
         if graph is not None:
             runs = graph.num_receivers
             tensors |= {"order": graph.order, "sender": graph.sender, "row_ptr": graph.row_ptr}
             for name in ("x", "xa"):
                 if name in tensors and not self._plain:
-                    tensors[name] = self._pack(loaded, tensors[name])
+                    tensors[name] = self._pack(loaded, tensors[name], stream)
         else:
             if rows > _MAX_ROWS:
                 raise UnsupportedProblemError(
@@ -165,10 +166,11 @@ class CudaKernels:
                 )
             runs = -(-rows // kernel.run)
         results = self._results(spec, tensors, x, rows if graph is None else runs, kernel)
-        values = {name: tensor.data_ptr() for name, tensor in (tensors | results).items()}
-        values["n_rows"] = rows if graph is None else runs
-        arguments = [values[name] for name in kernel.arguments]
-        stream = torch.cuda.current_stream(self.index).cuda_stream
+        tensors |= results
+        n_rows = rows if graph is None else runs
+        arguments = [
+            n_rows if name == "n_rows" else tensors[name].data_ptr() for name in kernel.arguments
+        ]
         for entry, function in zip(kernel.entries, loaded.functions, strict=True):
             blocks = -(-runs // entry.rows)
             loaded.module.launch(
@@ -177,7 +179,7 @@ class CudaKernels:
         found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
         if graph is not None and "x" in spec.wants and not self._plain:
             plain = torch.empty_like(operands["x"])
-            self._copy(loaded.unpack_in1, loaded, found["x"], plain)
+            self._copy(loaded.unpack_in1, loaded, found["x"], plain, stream)
             found["x"] = plain
         return found
 
@@ -194,17 +196,21 @@ class CudaKernels:
             for name, shape in shapes.items()
         }
 
-    def _pack(self, loaded: _Loaded, rows: torch.Tensor) -> torch.Tensor:
+    def _pack(self, loaded: _Loaded, rows: torch.Tensor, stream: int) -> torch.Tensor:
         packed = rows.new_empty(rows.shape[0], loaded.kernel.packed_in1)
-        self._copy(loaded.pack_in1, loaded, rows, packed)
+        self._copy(loaded.pack_in1, loaded, rows, packed, stream)
         return packed
 
     def _copy(
-        self, function: int, loaded: _Loaded, source: torch.Tensor, target: torch.Tensor
+        self,
+        function: int,
+        loaded: _Loaded,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        stream: int,
     ) -> None:
         rows = source.shape[0]
         blocks = -(-rows * loaded.kernel.packed_in1 // COPY_THREADS)
-        stream = torch.cuda.current_stream(self.index).cuda_stream
         arguments = [source.data_ptr(), target.data_ptr(), rows]
         loaded.module.launch(function, blocks, COPY_THREADS, 0, stream, arguments)
 

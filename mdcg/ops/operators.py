@@ -7,6 +7,7 @@ program finds its kernels in any process. How they differentiate is in :mod:`mdc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -180,6 +181,13 @@ def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
     return cuda_kernels(problem, plan, x.device.index)
 
 
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
+    if torch.cuda.current_device() == device.index:
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
 @_implements_on_cuda("conv")
 def _conv_cuda(
     x: Tensor,
@@ -191,7 +199,7 @@ def _conv_cuda(
     problem: str,
     plan: str,
 ) -> Tensor:
-    with torch.cuda.device(x.device):
+    with _on(x.device):
         graph = graph_on_device(x, sender, receiver, num_receivers)
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
@@ -213,7 +221,7 @@ def _conv_backward_cuda(
     found: dict[str, Tensor] = {}
     if names:
         operands = {"x": x, "y": y, "w": w, "g": g}
-        with torch.cuda.device(x.device):
+        with _on(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).backward(operands, graph, names)
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
@@ -241,7 +249,7 @@ def _conv_double_backward_cuda(
     possible = _possible(names, cotangents)
     found: dict[str, Tensor] = {}
     if possible:
-        with torch.cuda.device(x.device):
+        with _on(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).double_backward(operands, cotangents, graph, possible)
     return _with_zeros(found, names, operands)
