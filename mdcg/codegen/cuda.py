@@ -17,6 +17,7 @@ from ..plan.device import WARP, CudaTile
 from ..plan.host import ITEMSIZE
 from ..problem import ConvProblem
 from .cuda_paths import RoleWriter, SlotTable, literal
+from .cuda_ring import Ring
 from .cuda_roles import RoleSet, role_sets
 from .expression import Statement, Sum, print_statements
 from .lowering import LoweredProblem, lower
@@ -30,6 +31,9 @@ COPY_THREADS = 256
 
 # Shared memory a block may take, so that several fit on a multiprocessor of any device.
 _SHARED_BYTES = 48 * 1024
+
+# And for the rings of its warps.
+_RING_BYTES = 40 * 1024
 
 _REGISTER_FILE = 65536
 
@@ -245,6 +249,28 @@ def _batch(
     return batch, max(16, -(-batch * per_edge // 16) * 16)
 
 
+def _ring(
+    kernel: RoleSet,
+    tile: CudaTile,
+    problem: ConvProblem,
+    plan: CudaPlan,
+    spec: KernelSpec,
+    places: tuple[tuple[int, int], ...],
+    start: int,
+) -> tuple[int, int, int]:
+    """Return entries of every warp's ring, its start and its length in items."""
+    depth = tile.depth
+    while True:
+        rings = [
+            Ring.of(role, problem, plan, spec, place, depth)
+            for role, place in zip(kernel.roles, places, strict=True)
+        ]
+        longest = max((ring.nbytes for ring in rings if ring is not None), default=0)
+        if kernel.warps * longest <= _RING_BYTES or depth == 1:
+            return depth, start // ITEMSIZE[problem.dtype], longest // ITEMSIZE[problem.dtype]
+        depth //= 2
+
+
 def _entry(
     name: str,
     prefix: str,
@@ -377,9 +403,12 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             )
         prefix = f"set{number}"
         threads = kernel.warps * WARP
+        place = tuple((row, offsets[role.i_in1]) for role in kernel.roles)
+        ring = _ring(kernel, tile, problem, plan, spec, place, shared)
+        shared += kernel.warps * ring[2] * ITEMSIZE[problem.dtype]
         rows = max(1, min(tile.rows, _SHARED_BYTES // shared, _MAX_THREADS // threads))
         writer = RoleWriter(
-            lowered, plan, spec, table, batch, shared_outputs, shared_inputs, offsets, row
+            lowered, plan, spec, table, batch, shared_outputs, shared_inputs, offsets, row, ring
         )
         texts.append(_slot_function(prefix, lowered, kernel, table, spec.conv))
         if spec.wanted("y"):

@@ -56,6 +56,9 @@ class CudaTile:
     rows : int
         Receivers a block takes side by side: neighbours share senders, whose features then come
         from the cache of the multiprocessor (measured: gains little).
+    depth : int
+        Edges whose operands are in shared memory or on their way, a power of two; 1: the next
+        edge's in registers. Where rows are no whole 16-byte words it is 1.
     """
 
     channels: int
@@ -64,6 +67,7 @@ class CudaTile:
     warps: int = 2
     registers: int = 0
     rows: int = 1
+    depth: int = 4
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -74,6 +78,8 @@ class CudaTile:
             )
         if not 1 <= self.rows <= MAX_ROWS:
             raise ValueError(f"tile has {self.rows} rows per block, expected 1 to {MAX_ROWS}")
+        if self.depth not in (1, 2, 4, 8):
+            raise ValueError(f"tile has depth {self.depth}, expected 1, 2, 4 or 8")
         if self.components < 1 or not 0 <= self.registers <= 255:
             raise ValueError(
                 f"tile has {self.components} components and {self.registers} registers, expected "
