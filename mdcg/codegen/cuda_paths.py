@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..plan import CudaPlan
 from ..plan.device import WARP
 from ..problem import ConvProblem, MulIrrep
-from .cuda_ring import Ring
+from .cuda_ring import Ring, RingPlace
 from .cuda_roles import Role, RoleSet
 from .expression import LinearForm, Statement, Sum, print_statements
 from .lowering import LoweredPath, LoweredProblem
@@ -64,8 +64,9 @@ class RoleWriter:
         Positions of blocks that several roles add to.
     offsets : tuple of int
         Start of the input blocks in packed rows of ``row`` items.
-    ring : tuple of int
-        Entries of a warp's ring, its place in shared memory and its length, in items.
+    ring : RingPlace
+    arguments : tuple of str
+        Names of the kernel's arguments.
     """
 
     def __init__(
@@ -79,9 +80,11 @@ class RoleWriter:
         shared_inputs: set[int],
         offsets: tuple[int, ...],
         row: int,
-        ring: tuple[int, int, int] = (1, 0, 0),
+        ring: RingPlace,
+        arguments: tuple[str, ...],
     ) -> None:
-        self.depth, self.ring_start, self.ring_items = ring
+        self.ring = ring
+        self.arguments = arguments
         self.lowered, self.plan, self.spec, self.table = lowered, plan, spec, table
         self.problem: ConvProblem = lowered.problem
         self.batch = batch
@@ -106,7 +109,14 @@ class RoleWriter:
             f"    const bool inside = {self._inside(role)};",
         ]
         lines += self._state(role)
-        ring = self.ring(role)
+        ring = Ring.of(
+            role,
+            self.problem,
+            self.plan,
+            spec,
+            depth=self.ring.depth,
+            plain=self.ring.plain,
+        )
         before, prologue, head = self._registers(role) if ring is None else self._ringed(role, ring)
         lines += [f"    {line}" for line in before]
         batch, stride = self.batch, self.table.stride
@@ -137,6 +147,8 @@ class RoleWriter:
                 f"        T* const dy_batch = parts + buffer * {part} + warp * {batch * dim};",
             ]
         lines.append("        for (int k = 0; k < count; ++k) {")
+        if "place" in self.arguments:
+            head.append("const Long to = p.place[first + k];")
         body = [*head, f"const T* const m = m_batch + k * {stride};"]
         if spec.has("y"):
             body.append(f"const T* const b = b_batch + k * {stride};")
@@ -158,17 +170,16 @@ class RoleWriter:
             for i, path in enumerate(role.paths):
                 if path.has_weight:
                     where = f"p.dw + {path.weight_offset + path.v} + u * {path.mul2}"
+                    function = "add_some"
+                    if self.plan.deterministic:  # a row of sums per block
+                        where += f" + row * {self.problem.weight_numel}"
+                        function = "store_some"
                     lines.append(
-                        f"    add_some<{role.channels}, {path.mul2}>({where}, dw{i}, left);"
+                        f"    {function}<{role.channels}, {path.mul2}>({where}, dw{i}, left);"
                     )
         return "\n".join([*lines, "}"])
 
     # -- how operands come ----------------------------------------------------------------------
-
-    def ring(self, role: Role) -> Ring | None:
-        """Return the role's ring in shared memory, None where the next edge is in registers."""
-        place = (self.row, self.offsets[role.i_in1])
-        return Ring.of(role, self.problem, self.plan, self.spec, place, self.depth)
 
     def _ids(self, number: int | str, index: str) -> str:
         """Text that reads the edge and the sender at a position."""
@@ -196,8 +207,11 @@ class RoleWriter:
     def _ringed(self, role: Role, ring: Ring) -> tuple[list[str], list[str], list[str]]:
         """The same with operands in a ring."""
         depth = ring.depth
-        start = self.ring_start
-        before = [f"T* const ring = shared + {start} + warp * {self.ring_items};", *ring.copies()]
+        place = self.ring
+        before = [
+            f"T* const ring = shared + {place.start} + warp * {place.items};",
+            *ring.copies(),
+        ]
         prologue = ["int e2 = 0, s2 = 0;"]
         prologue += [
             line
@@ -215,12 +229,11 @@ class RoleWriter:
             prologue += ["int e1 = 0, s1 = 0;", f"if (begin < end) {{ {self._ids(1, 'begin')} }}"]
         head = [
             f"copy_wait<{depth - 2}>();",
-            "const int place = first + k - begin;",
-            f"const T* const at = ring + (place & {depth - 1}) * {ring.entry} "
-            f"+ lane * {role.channels};",
+            "const int turn = first + k - begin;",
+            f"const T* const at = ring + (turn & {depth - 1}) * {ring.entry};",
             *ring.takes(),
             f"if (first + k + {depth - 1} < end) "
-            f"copy((place + {depth - 1}) & {depth - 1}, e2, s2); else copy_commit();",
+            f"copy((turn + {depth - 1}) & {depth - 1}, e2, s2); else copy_commit();",
             f"if (first + k + {depth} < end) {{ {self._ids(2, f'first + k + {depth}')} }}",
         ]
         if uses_ids:
@@ -379,7 +392,12 @@ class RoleWriter:
         for a in range(role.in1.ir.dim):
             if self.spec.conv:
                 start = self.offsets[role.i_in1] + a * self.plan.padded(role.in1.mul)
-                lines.append(f"if (inside) add(p.dx + s * {self.row} + {start} + u, dx{a});")
+                function, row = "add", "s"
+                if self.plan.deterministic:
+                    row = "to"
+                    function = "add" if role.i_in1 in self.shared_inputs else "store_stream"
+                place = f"p.dx + {row} * {self.row} + {start} + u"
+                lines.append(f"if (inside) {function}({place}, dx{a});")
             else:
                 function = "add_some" if role.i_in1 in self.shared_inputs else "store_some"
                 stride, where = self._plain(role.in1, a)

@@ -173,6 +173,12 @@ MDCG_INLINE void copy_once(T* to, const T* from, int bytes) {
         : "memory");
 }
 MDCG_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N, int STRIDE> MDCG_INLINE Vec<N> take_some(const T* p) {
+    Vec<N> a;
+#pragma unroll
+    MDCG_EACH a.v[k] = p[k * STRIDE];
+    return a;
+}
 // Waits until at most N groups are under way, and for the other lanes.
 template <int N> MDCG_INLINE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

@@ -178,7 +178,8 @@ def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
-    return cuda_kernels(problem, plan, x.device.index)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return cuda_kernels(problem, plan, x.device.index, deterministic)
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:

@@ -16,6 +16,8 @@ WARP = 32
 # Rows of a block wait for their own warps alone, at one of 15 hardware barriers each.
 MAX_ROWS = 15
 
+_TILES = ("forward", "backward", "double_backward")
+
 
 @dataclass(frozen=True)
 class CudaDevice:
@@ -67,7 +69,7 @@ class CudaTile:
     warps: int = 2
     registers: int = 0
     rows: int = 1
-    depth: int = 4
+    depth: int = 1
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -95,13 +97,18 @@ class CudaPlan:
     ----------
     capability : int
         Compute capability the kernels are compiled for, as ``10 * major + minor``.
-    forward, backward : CudaTile
+    forward, backward, double_backward : CudaTile
         Of the kernels that sum outputs, and of those that compute gradients per edge.
+    deterministic : bool
+        Equal inputs give bitwise equal results: no sum depends on which block comes first. The
+        gradient of node features is then written per edge and summed by sender.
     """
 
     capability: int
     forward: CudaTile
     backward: CudaTile
+    double_backward: CudaTile
+    deterministic: bool = False
 
     @property
     def target(self) -> str:
@@ -140,12 +147,11 @@ class CudaPlan:
                 "the plan is not one for CUDA, but the tensors are on a CUDA device: "
                 "give a CudaPlan or none"
             )
-        return cls(
-            fields["capability"], CudaTile(**fields["forward"]), CudaTile(**fields["backward"])
-        )
+        return cls(**fields | {name: CudaTile(**fields[name]) for name in _TILES})
 
     def __str__(self) -> str:
-        return f"CudaPlan {self.target}: forward {self.forward}, backward {self.backward}"
+        tiles = ", ".join(f"{name} {getattr(self, name)}" for name in _TILES)
+        return f"CudaPlan {self.target}{', deterministic' * self.deterministic}: {tiles}"
 
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
@@ -165,4 +171,11 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     # entries of path matrices per input block: the length of a role's code
     warps = 2 if problem.nnz <= 100 * blocks else 1
     tile = CudaTile(channels=2 // words, components=80, batch=16, warps=warps)
-    return CudaPlan(device.capability, forward=tile, backward=tile)
+    # measured: a ring always helps the forward pass, and gradients where code is short
+    short = problem.nnz <= 45 * blocks
+    return CudaPlan(
+        device.capability,
+        forward=replace(tile, depth=4),
+        backward=replace(tile, depth=4 if short or words == 2 else 1),
+        double_backward=replace(tile, depth=words),
+    )

@@ -61,9 +61,10 @@ def test_every_pass_compiles(
     dtype: str, layout: str, shared_weights: bool, architectures: list[int]
 ) -> None:
     problem = small(5, dtype=dtype, layout=layout, shared_weights=shared_weights)
-    plan = plan_cuda(problem, CudaDevice(90))
-    for spec in SPECS:
-        compile_cuda(emit_cuda(problem, plan, spec).source, plan.target)
+    for deterministic in (False, True):
+        plan = plan_cuda(problem, CudaDevice(90)).with_changes(deterministic=deterministic)
+        for spec in SPECS:
+            compile_cuda(emit_cuda(problem, plan, spec).source, plan.target)
 
 
 def test_text_depends_on_problem_plan_and_pass_alone() -> None:
@@ -85,12 +86,24 @@ def test_every_path_is_in_one_kernel_each() -> None:
     problem = CASES["nequip-lips"].problem()
     for warps in (1, 2, 8):
         tile = CudaTile(channels=2, components=24, warps=warps)
-        plan = CudaPlan(90, tile, tile)
+        plan = CudaPlan(90, tile, tile, tile)
         kernel = emit_cuda(problem, plan, SPECS[0])
         columns = re.findall(r"n_w\d+ = load_stream\(p\.w \+ e \* \d+ \+ (\d+) ", kernel.source)
         assert sorted(map(int, columns)) == sorted(problem.weight_offsets)
         assert all(entry.threads <= max(32 * warps, 32) for entry in kernel.entries)
         assert all(entry.shared_bytes <= 48 * 1024 for entry in kernel.entries)
+
+
+def test_deterministic_kernels_add_nothing_to_shared_results() -> None:
+    """Blocks write what is theirs: no atomic addition but those of one role per kernel."""
+    problem = CASES["nequip-lips"].problem()
+    plan = plan_cuda(problem, CudaDevice(90))
+    spec = SPECS[2]
+    assert re.search(r"add\(p\.dx \+ s \*", emit_cuda(problem, plan, spec).source)
+    kernel = emit_cuda(problem, plan.with_changes(deterministic=True), spec)
+    assert not re.search(r"add\(p\.dx \+ s \*", kernel.source)
+    assert "store_stream(p.dx + to *" in kernel.source
+    assert "place" in kernel.arguments
 
 
 def test_vector_atomics_are_used_where_the_device_has_them() -> None:
@@ -149,6 +162,7 @@ def test_kernels_are_kept_on_disk(
         {"components": 0},
         {"registers": 256},
         {"rows": 16},
+        {"depth": 3},
     ],
 )
 def test_impossible_tiles_are_refused(fields: dict[str, int]) -> None:

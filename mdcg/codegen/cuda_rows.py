@@ -1,0 +1,71 @@
+"""CUDA text of the kernels that copy or sum rows of node features."""
+
+from __future__ import annotations
+
+from ..plan import CudaPlan
+from ..problem import ConvProblem, MulIrrep
+from .packing import packed_row
+
+__all__ = ["ROW_THREADS", "row_functions"]
+
+# Threads of a block of these kernels.
+ROW_THREADS = 256
+
+_STRUCTS = """struct RowCopy {
+    const T* source;
+    T* target;
+    Long n_rows;
+};
+struct RowSum {
+    const T* source;
+    T* target;
+    Long n_rows;
+    const int* row_ptr;
+};"""
+
+
+def row_functions(problem: ConvProblem, plan: CudaPlan) -> str:
+    """Return kernels that pack rows, unpack them, and sum runs of packed rows to plain ones.
+
+    One thread takes an item of a row.
+    """
+    row, offsets = packed_row(problem.irreps_in1, plan)
+    size = max(row, 1)
+    texts = [_STRUCTS]
+    for step, struct in (("pack", "RowCopy"), ("unpack", "RowCopy"), ("sum", "RowSum")):
+        lines = [
+            f'extern "C" __global__ void __launch_bounds__({ROW_THREADS}) '
+            f"mdcg_{step}_in1(const {struct} p) {{",
+            f"    const Long i = Long(blockIdx.x) * {ROW_THREADS} + threadIdx.x;",
+            f"    if (i >= p.n_rows * {size}) return;",
+            f"    const Long r = i / {size};",
+            f"    const int c = int(i - r * {size});",
+        ]
+        if step == "sum":
+            lines += [
+                "    const T* const column = p.source + c;",
+                "    T total = 0;",
+                "#pragma unroll 8",
+                "    for (Long k = p.row_ptr[r]; k < p.row_ptr[r + 1]; ++k) "
+                f"total += __ldcs(column + k * {size});",
+            ]
+        for block, offset in zip(problem.irreps_in1, offsets, strict=True):
+            pad = plan.padded(block.mul)
+            if block.mul:
+                lines += [
+                    f"    if (c >= {offset} && c < {offset + block.ir.dim * pad}) {{",
+                    f"        const int a = (c - {offset}) / {pad}, u = (c - {offset}) % {pad};",
+                    f"        {_copy(step, problem, block)}",
+                    "    }",
+                ]
+        texts.append("\n".join([*lines, "}"]))
+    return "\n\n".join(texts)
+
+
+def _copy(step: str, problem: ConvProblem, block: MulIrrep) -> str:
+    place = f"u * {block.ir.dim} + a" if problem.layout == "mul_ir" else f"a * {block.mul} + u"
+    plain = f"r * {problem.irreps_in1.dim} + {block.offset} + {place}"
+    if step == "pack":
+        return f"p.target[i] = u < {block.mul} ? p.source[{plain}] : T(0);"
+    value = "total" if step == "sum" else "p.source[i]"
+    return f"if (u < {block.mul}) p.target[{plain}] = {value};"
