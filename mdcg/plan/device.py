@@ -16,6 +16,10 @@ WARP = 32
 # Rows of a block wait for their own warps alone, at one of 15 hardware barriers each.
 MAX_ROWS = 15
 
+# Problems of at most so many input blocks (all of MACE) must not spill; others not more than this.
+MAX_TIGHT_BLOCKS = 3
+SPILL_BYTES = 64
+
 
 @dataclass(frozen=True)
 class CudaDevice:
@@ -56,6 +60,9 @@ class CudaTile:
     rows : int
         Receivers a block takes side by side: neighbours share senders, whose features then come
         from the cache of the multiprocessor (measured: gains little).
+    spill_bytes : int
+        Local memory per thread that the compiler may use for want of registers; 0: none. The
+        tests hold it to that.
     """
 
     channels: int
@@ -64,6 +71,7 @@ class CudaTile:
     warps: int = 2
     registers: int = 0
     rows: int = 1
+    spill_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -79,6 +87,8 @@ class CudaTile:
                 f"tile has {self.components} components and {self.registers} registers, expected "
                 "at least 1, and 0 to 255"
             )
+        if self.spill_bytes < 0:
+            raise ValueError(f"tile has {self.spill_bytes} spill_bytes, expected 0 or more")
 
 
 @dataclass(frozen=True)
@@ -158,5 +168,7 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     blocks = len({path.i_in1 for path in problem.paths}) or 1
     # entries of path matrices per input block: the length of a role's code
     warps = 2 if problem.nnz <= 100 * blocks else 1
-    tile = CudaTile(channels=2 // words, components=80, batch=16, warps=warps)
+    # compilers trade a few words in memory for more blocks at a time where roles are many
+    spill_bytes = 0 if blocks <= MAX_TIGHT_BLOCKS else SPILL_BYTES
+    tile = CudaTile(channels=2 // words, components=80, warps=warps, spill_bytes=spill_bytes)
     return CudaPlan(device.capability, forward=tile, backward=tile)
