@@ -249,4 +249,6 @@ def graph_on_device(
     """Return the order of the operator's edges; None where it has none."""
     if sender is None or receiver is None:
         return None
+    if sender.shape != receiver.shape:  # a compiled program has sorted them
+        return CudaGraph.unpacked(sender, receiver.shape[0], num_receivers)
     return cuda_graph(sender.contiguous(), receiver.contiguous(), x.shape[0], num_receivers)

@@ -174,6 +174,8 @@ def conv(
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
     if rows < 0:
         raise ValueError(f"num_receivers is {rows}, expected 0 or more")
+    if sender.is_cuda and torch.compiler.is_compiling():
+        sender = torch.ops.mdcg.sorted_edges(sender, receiver, node_feats.shape[0], rows)
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(
         node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json
