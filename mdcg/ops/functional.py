@@ -150,6 +150,10 @@ def conv(
     Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is ever
     stored: memory is that of operands and result, plus one copy of the node rows.
 
+    On a CUDA device the order of edges is remembered by the memory of `sender` and `receiver` and
+    torch's count of changes to it. Where another library, or ``.data``, writes new indices to the
+    same memory, pass clones.
+
     Examples
     --------
     >>> import torch
