@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from .. import _core
+from .. import _core, env
 from ..errors import DeviceError
 from ..plan import CudaDevice
 from ..runtime import discard_cuda_kernel, load_cuda_kernels
@@ -118,7 +118,8 @@ class CudaProgram:
         try:
             return _core.CudaModule(self.index, cubin)
         except RuntimeError as error:
-            if _code(error) not in _UNREADABLE:
+            own_target = cuda_device(self.index).target == self.target
+            if _code(error) not in _UNREADABLE or not own_target or env.jit_disabled():
                 raise _load_error(error, self.index, self.target) from error
         # made by an NVRTC that is no longer here, or damaged: make it again, once
         discard_cuda_kernel(source, self.target)

@@ -167,6 +167,7 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
         "tries": "compiled.count('// sm_90')",
         "newer code": "with_fault('cuModuleLoadData=209', load)",
         "other card": "with_fault('cuModuleLoadData=209', lambda: load('sm_80'))",
+        "other card's tries": "compiled.count('// sm_80')",
         "no memory for code": "with_fault('cuModuleLoadData=2', load)",
         "no memory for a launch": "with_fault('cuLaunchKernel=2', load)",
         "too large a block": "with_fault('cuLaunchKernel=701', load)",
@@ -192,6 +193,7 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
         )
     assert found["tries"] == 2  # the refused code left the cache, and was made again
     one_sentence(found["other card"], error, "sm_80", "give a plan for this device, or none")
+    assert found["other card's tries"] == 1
     one_sentence(
         found["no memory for code"], error, "no memory left when a kernel was loaded", "smaller"
     )
@@ -199,6 +201,22 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
     one_sentence(found["too large a block"], error, "give a plan with fewer warps")
     one_sentence(found["too much shared memory"], error, "give a plan for this device, or none")
     one_sentence(found["earlier fault"], error, "CUDA_LAUNCH_BLOCKING=1")
+
+
+def test_cached_code_is_kept_where_it_cannot_be_made_again(driver: Path, tmp_path: Path) -> None:
+    script = """[
+        attempt(load),
+        cuda_build._reset(),
+        os.environ.update(MDCG_DISABLE_JIT="1"),
+        with_fault("cuModuleLoadData=222", load),
+        attempt(load),
+        len(compiled),
+    ]"""
+    first, *_, refused, again, compiled = run(script, driver, tmp_path)  # type: ignore[misc]
+    assert first is None
+    one_sentence(refused, "DeviceError", "update the driver")
+    assert again is None
+    assert compiled == 1
 
 
 # -- NVRTC ----------------------------------------------------------------------------------------
