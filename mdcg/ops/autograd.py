@@ -11,6 +11,7 @@ programs see the bare operators with the same formulas.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -237,11 +238,18 @@ def _differentiable(
             return operator(*args)
         return cast(Any, function).apply(*args)
 
+    def forward(*args: Any) -> Any:
+        # autograd is done with here: without the guard the operator's own rules would look again
+        with cast(Any, torch)._C._AutoDispatchBelowAutograd():
+            return operator(*args)
+
+    # read by torch on every call, and slow to find out
+    cast(Any, forward).__signature__ = inspect.signature(forward)
     rule = _vmap_rule(call)
     torch.library.register_autograd(f"mdcg::{name}", vjp, setup_context=setup)
     torch.library.register_vmap(f"mdcg::{name}", rule)
     members = {
-        "forward": lambda *args: operator(*args),
+        "forward": forward,
         "setup_context": setup,
         "backward": vjp,
         "jvp": jvp,

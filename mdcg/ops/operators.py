@@ -7,6 +7,7 @@ program finds its kernels in any process. How they differentiate is in :mod:`mdc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -185,7 +186,15 @@ def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
-    return cuda_kernels(problem, plan, x.device.index)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return cuda_kernels(problem, plan, x.device.index, deterministic)
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
+    if torch.cuda.current_device() == device.index:
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 @_implements_on_cuda("conv")
@@ -199,7 +208,7 @@ def _conv_cuda(
     problem: str,
     plan: str,
 ) -> Tensor:
-    with torch.cuda.device(x.device):
+    with _on(x.device):
         graph = graph_on_device(x, sender, receiver, num_receivers)
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
@@ -221,7 +230,7 @@ def _conv_backward_cuda(
     found: dict[str, Tensor] = {}
     if names:
         operands = {"x": x, "y": y, "w": w, "g": g}
-        with torch.cuda.device(x.device):
+        with _on(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).backward(operands, graph, names)
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
@@ -249,7 +258,7 @@ def _conv_double_backward_cuda(
     possible = _possible(names, cotangents)
     found: dict[str, Tensor] = {}
     if possible:
-        with torch.cuda.device(x.device):
+        with _on(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).double_backward(operands, cotangents, graph, possible)
     return _with_zeros(found, names, operands)

@@ -46,7 +46,11 @@ def test_every_pass_compiles(
 ) -> None:
     problem = small(5, dtype=dtype, layout=layout, shared_weights=shared_weights)
     plan = plan_cuda(problem, CudaDevice(90))
-    kernels = [emit_cuda(problem, plan, spec) for spec in SPECS]
+    kernels = [
+        emit_cuda(problem, plan.with_changes(deterministic=deterministic), spec)
+        for spec in SPECS
+        for deterministic in (False, True)
+    ]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda kernel: compile_cuda(kernel.source, plan.target), kernels))
 
@@ -70,12 +74,24 @@ def test_every_path_is_in_one_kernel_each() -> None:
     problem = CASES["nequip-lips"].problem()
     for warps in (1, 2, 8):
         tile = CudaTile(channels=2, components=24, warps=warps)
-        plan = CudaPlan(90, tile, tile)
+        plan = CudaPlan(90, tile, tile, tile)
         kernel = emit_cuda(problem, plan, SPECS[0])
         columns = re.findall(r"n_w\d+ = load_stream\(p\.w \+ e \* \d+ \+ (\d+) ", kernel.source)
         assert sorted(map(int, columns)) == sorted(problem.weight_offsets)
         assert all(entry.threads <= max(32 * warps, 32) for entry in kernel.entries)
         assert all(entry.shared_bytes <= 48 * 1024 for entry in kernel.entries)
+
+
+def test_deterministic_kernels_add_nothing_to_shared_results() -> None:
+    """Blocks write what is theirs: no atomic addition but those of one role per kernel."""
+    problem = CASES["nequip-lips"].problem()
+    plan = plan_cuda(problem, CudaDevice(90))
+    spec = SPECS[2]
+    assert re.search(r"add\(p\.dx \+ s \*", emit_cuda(problem, plan, spec).source)
+    kernel = emit_cuda(problem, plan.with_changes(deterministic=True), spec)
+    assert not re.search(r"add\(p\.dx \+ s \*", kernel.source)
+    assert "store_stream(p.dx + to *" in kernel.source
+    assert "place" in kernel.arguments
 
 
 def test_vector_atomics_are_used_where_the_device_has_them() -> None:
@@ -101,6 +117,7 @@ def test_other_modes_are_refused_in_one_sentence() -> None:
         {"registers": 256},
         {"rows": 16},
         {"spill_bytes": -1},
+        {"depth": 3},
     ],
 )
 def test_impossible_tiles_are_refused(fields: dict[str, int]) -> None:

@@ -33,7 +33,7 @@ def edges(count: int, receivers: int, index: torch.dtype) -> tuple[torch.Tensor,
 @pytest.mark.parametrize(("count", "receivers"), [(0, 0), (0, 3), (1, 1), (7, 4), (8, 5), (90, 5)])
 def test_packed_order_is_the_order(count: int, receivers: int, index: torch.dtype) -> None:
     sender, receiver = edges(count, receivers, index)
-    graph = CudaGraph(sender, receiver, receivers)
+    graph = CudaGraph(sender, receiver, SENDERS, receivers)
     for i in range(receivers):
         mine = graph.order[graph.row_ptr[i] : graph.row_ptr[i + 1]]
         assert mine.tolist() == (receiver == i).nonzero().flatten().tolist()

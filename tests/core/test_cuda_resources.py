@@ -67,7 +67,9 @@ def programs(kernel: CudaKernel) -> tuple[str, ...]:
 
 def tile_of(plan: CudaPlan, spec: KernelSpec) -> CudaTile:
     summing = spec.kind == "forward" or spec.wants == ("g",)
-    return plan.forward if summing else plan.backward
+    if summing:
+        return plan.forward
+    return plan.double_backward if spec.kind == "double_backward" else plan.backward
 
 
 def distinct() -> list[str]:
@@ -130,7 +132,8 @@ def test_no_uvu_problem_is_skipped() -> None:
             emit_cuda(problem, plan_cuda(problem, CudaDevice(90)), FORWARD)
         if name.startswith("mace"):
             plan = plan_cuda(problem, CudaDevice(90))
-            assert plan.forward.spill_bytes == plan.backward.spill_bytes == 0
+            for tile in (plan.forward, plan.backward, plan.double_backward):
+                assert tile.spill_bytes == 0
             assert '"spill_bytes":0' in plan.to_json()
             assert "spill_bytes=0" in str(plan)
 
@@ -139,7 +142,7 @@ def test_a_kernel_that_spills_is_noticed() -> None:
     """Too few registers for what a plan wants to keep in them."""
     problem = CASES["mace-large"].problem()
     tile = CudaTile(channels=4, components=255, registers=64)
-    plan = CudaPlan(90, tile, tile)
+    plan = CudaPlan(90, tile, tile, tile)
     (report,) = reports([emit_cuda(problem, plan, BACKWARD)], plan.target)
     assert max(used.local_bytes for used in report.values()) > tile.spill_bytes
     assert max(used.registers for used in report.values()) <= 64
