@@ -64,7 +64,7 @@ class CudaKernel:
     Attributes
     ----------
     source : str
-        CUDA C++17 without includes.
+        CUDA C++17 without includes: all kernels in one program.
     entries : tuple of CudaEntry
         To be launched one after the other.
     arguments : tuple of str
@@ -78,6 +78,11 @@ class CudaKernel:
         1 for convolutions; else length of a run of input rows.
     zeroed : tuple of str
         Results that must be zeros before the launch, of "out", "dx", "dy", "dw".
+    programs : tuple of str
+        The same as programs of one entry each, to be compiled side by side; empty: ``source`` is
+        not divided.
+    copies : str
+        Program that packs and unpacks node rows, the same for all passes; empty: in ``source``.
     """
 
     source: str
@@ -87,6 +92,8 @@ class CudaKernel:
     packs: bool
     run: int
     zeroed: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    copies: str = ""
 
 
 def _check(problem: ConvProblem) -> None:
@@ -335,7 +342,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         for role in kernel.roles
     )
     quad = 16 // ITEMSIZE[problem.dtype]
-    texts, entries = [], []
+    programs, entries = [], []
     run = 1
     tables = [SlotTable.of(lowered, kernel.groups, quad) for kernel in sets]
     batches = [
@@ -379,7 +386,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             ring,
             arguments,
         )
-        texts.append(_slot_function(prefix, lowered, kernel, table, spec.conv))
+        texts = [_slot_function(prefix, lowered, kernel, table, spec.conv)]
         if spec.wanted("y"):
             texts.append(_flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1))
         texts += [
@@ -388,19 +395,26 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         ]
         name = f"mdcg_run_{number}"
         texts.append(_entry(name, prefix, kernel, tile, spec, batch, problem, table, rows, shared))
+        programs.append("\n\n".join(texts))
         entries.append(CudaEntry(name, threads * rows, shared * rows, rows))
     real = "float" if problem.dtype == "float32" else "double"
-    header = [
-        f"// mdcg {__version__}, problem {problem.key()}, {spec}",
+    copies = row_functions(problem, plan)
+    types = [
         f"// {plan}",
         f"typedef {real} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
         files(__package__).joinpath("cuda_prelude.cuh").read_text(),
-        _argument_struct(arguments),
-        row_functions(problem, plan),
     ]
+    first = f"// mdcg {__version__}, problem {problem.key()}"
+    header = [f"{first}, {spec}", *types, _argument_struct(arguments)]
+
+    def text(*parts: str) -> str:
+        return "\n\n".join(parts) + "\n"
+
     return CudaKernel(
-        source="\n\n".join([*header, *texts]) + "\n",
+        source=text(*header, copies, *programs),
+        programs=tuple(text(*header, program) for program in programs),
+        copies=text(f"{first}, node rows", *types, copies),
         entries=tuple(entries),
         arguments=arguments,
         packed_in1=row,

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from .. import _core
 from ..codegen import CudaKernel, KernelSpec, emit_cuda
 from ..codegen.cuda_rows import ROW_THREADS
 from ..codegen.spec import DERIVATIVES
-from ..errors import DeviceError, UnsupportedProblemError
-from ..plan import CudaDevice, CudaPlan, plan_cuda
+from ..errors import MdcgError, UnsupportedProblemError
+from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
-from ..runtime import load_cuda_kernel
+from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
+from .cuda_program import CudaProgram, cuda_device
 
-__all__ = ["CudaKernels", "cuda_device", "cuda_kernels", "graph_on_device"]
+__all__ = ["CudaKernels", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -28,30 +29,12 @@ _ALIGNMENT = 16
 _MAX_ROWS = 2**31 - 64
 
 
-@lru_cache(maxsize=64)
-def cuda_device(index: int) -> CudaDevice:
-    """Return the description of a CUDA device.
-
-    Raises
-    ------
-    DeviceError
-        The driver is missing, or it has no such device.
-    """
-    try:
-        return CudaDevice(_core.cuda_compute_capability(index))
-    except RuntimeError as error:
-        raise DeviceError(
-            f"CUDA device {index} cannot be used ({error}): install the NVIDIA driver, or move the "
-            "tensors to the CPU"
-        ) from error
-
-
 @dataclass(frozen=True)
 class _Loaded:
     """Kernels of one pass on one device."""
 
     kernel: CudaKernel
-    module: _core.CudaModule
+    module: CudaProgram
     functions: tuple[int, ...]
     pack_in1: int
     unpack_in1: int
@@ -80,30 +63,46 @@ class CudaKernels:
             self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1
         )
         self._loaded: dict[KernelSpec, _Loaded] = {}
+        self._emitted: dict[KernelSpec, CudaKernel] = {}
         self._lock = threading.Lock()
+
+    def start(self, *specs: KernelSpec) -> None:
+        """Begin compiling passes on threads, without waiting; :meth:`load` raises what fails."""
+        for spec in specs:
+            if spec not in self._loaded and spec not in self._emitted:
+                with suppress(MdcgError):
+                    for source in self._sources(self._emit(spec)):
+                        start_cuda_kernel(source, self.plan.target)
+
+    def _emit(self, spec: KernelSpec) -> CudaKernel:
+        kernel = self._emitted.get(spec) or emit_cuda(self.problem, self.plan, spec)
+        return self._emitted.setdefault(spec, kernel)
+
+    def _sources(self, kernel: CudaKernel) -> tuple[str, ...]:
+        """Return the programs of a pass, the one with the copies of node rows last."""
+        if not kernel.programs:
+            return (kernel.source,)
+        return (*kernel.programs, kernel.copies)
 
     def load(self, spec: KernelSpec) -> _Loaded:
         """Return the kernels of a pass, compiling them if no cache holds them."""
         found = self._loaded.get(spec)
         if found is not None:
             return found
-        kernel = emit_cuda(self.problem, self.plan, spec)
-        cubin = load_cuda_kernel(kernel.source, self.plan.target)
-        try:
-            module = _core.CudaModule(self.index, cubin)
-            loaded = _Loaded(
-                kernel,
-                module,
-                tuple(module.function(e.name, e.shared_bytes) for e in kernel.entries),
-                module.function("mdcg_pack_in1", 0),
-                module.function("mdcg_unpack_in1", 0),
-                module.function("mdcg_sum_in1", 0),
-            )
-        except RuntimeError as error:
-            raise DeviceError(
-                f"a kernel for {self.plan.target} cannot be loaded on CUDA device {self.index} "
-                f"({error}): give a plan for this device, or none"
-            ) from error
+        kernel = self._emit(spec)
+        program = CudaProgram(self.index, self.plan.target, self._sources(kernel))
+        divided = bool(kernel.programs)
+        loaded = _Loaded(
+            kernel,
+            program,
+            tuple(
+                program.function(number if divided else 0, entry.name, entry.shared_bytes)
+                for number, entry in enumerate(kernel.entries)
+            ),
+            program.function(-1, "mdcg_pack_in1", 0),
+            program.function(-1, "mdcg_unpack_in1", 0),
+            program.function(-1, "mdcg_sum_in1", 0),
+        )
         with self._lock:
             return self._loaded.setdefault(spec, loaded)
 
@@ -112,6 +111,10 @@ class CudaKernels:
     def forward(self, operands: Tensors, graph: CudaGraph | None) -> torch.Tensor:
         """Return the output, shape (n_receivers or n_rows, irreps_out.dim)."""
         spec = KernelSpec("forward", graph is not None)
+        wants = tuple(name for name, operand in operands.items() if operand.requires_grad)
+        if wants and spec not in self._loaded:
+            # the gradients asked for later: their kernels compile while this pass does and runs
+            self.start(spec, KernelSpec("backward", graph is not None, wants))
         return self._run(spec, operands, {}, graph)["out"]
 
     def backward(
@@ -133,10 +136,12 @@ class CudaKernels:
         """
         given = tuple(name for name in DERIVATIVES if name in cotangents)
         found: Tensors = {}
-        for part in (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g")):
-            if part:
-                spec = KernelSpec("double_backward", graph is not None, part, given)
-                found |= self._run(spec, operands, cotangents, graph)
+        parts = (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g"))
+        conv = graph is not None
+        specs = [KernelSpec("double_backward", conv, part, given) for part in parts if part]
+        self.start(*specs)
+        for spec in specs:
+            found |= self._run(spec, operands, cotangents, graph)
         if "out" in found:
             found["g"] = found.pop("out")
         return found
@@ -267,6 +272,21 @@ def cuda_kernels(
     return CudaKernels(problem, index, plan)
 
 
+def start_conv(problem: ConvProblem, device: torch.device) -> None:
+    """Begin compiling what a first convolution on a CUDA device needs, without waiting.
+
+    For models whose layers are known before they run: all compile side by side. On other devices
+    nothing is done, and what fails is raised by the call that needs it.
+    """
+    if device.type != "cuda":
+        return
+    with suppress(MdcgError):
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        kernels = cuda_kernels(problem.to_json(), "", index, deterministic)
+        kernels.start(KernelSpec("forward", True))
+
+
 def graph_on_device(
     x: torch.Tensor,
     sender: torch.Tensor | None,
@@ -276,4 +296,6 @@ def graph_on_device(
     """Return the order of the operator's edges; None where it has none."""
     if sender is None or receiver is None:
         return None
+    if sender.shape != receiver.shape:  # a compiled program has sorted them
+        return CudaGraph.unpacked(sender, receiver.shape[0], x.shape[0], num_receivers)
     return cuda_graph(sender.contiguous(), receiver.contiguous(), x.shape[0], num_receivers)

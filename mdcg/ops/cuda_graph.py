@@ -9,7 +9,7 @@ import torch
 
 from ..errors import UnsupportedProblemError
 
-__all__ = ["CudaGraph", "cuda_graph"]
+__all__ = ["CudaGraph", "cuda_graph", "packed_length", "sorted_edges"]
 
 _REMEMBERED = 8
 
@@ -92,10 +92,66 @@ class CudaGraph(_Ordered):
         self._by_sender.wait()
         return self._by_sender
 
+    @classmethod
+    def unpacked(
+        cls, packed: torch.Tensor, num_edges: int, num_senders: int, num_receivers: int
+    ) -> CudaGraph:
+        """Return the order that :func:`sorted_edges` packed."""
+        graph = cls.__new__(cls)
+        start = _aligned(num_edges)
+        graph.num_receivers = num_receivers
+        graph._num_senders = num_senders
+        graph.order, graph.sender = packed[:num_edges], packed[start : start + num_edges]
+        graph.row_ptr = packed[2 * start :]
+        graph._by_sender = None
+        return graph
+
+
+def _aligned(num_edges: int) -> int:
+    """Return a length after which 16-byte words start."""
+    return (num_edges + 3) // 4 * 4
+
+
+def packed_length(num_edges: int, num_receivers: int) -> int:
+    """Return the length of what :func:`sorted_edges` returns; it differs from `num_edges`."""
+    return 2 * _aligned(num_edges) + num_receivers + 1
+
+
+def sorted_edges(
+    sender: torch.Tensor, receiver: torch.Tensor, num_senders: int, num_receivers: int
+) -> torch.Tensor:
+    """Return the receiver order of an edge list as one tensor, for compiled programs.
+
+    They sort once per call for all layers, and nothing is remembered by its memory: a compiled
+    program writes other indices to the same memory, and no count of changes tells. The device is
+    not waited for; an index out of range stops the program there with an assertion.
+
+    Returns
+    -------
+    torch.Tensor, shape (packed_length(n_edges, num_receivers),), int32
+    """
+    edges = sender.shape[0]
+    _check_count(edges)
+    if edges:
+        low = torch.minimum(sender.amin(), receiver.amin())
+        inside = (low >= 0) & (sender.amax() < num_senders) & (receiver.amax() < num_receivers)
+        torch._assert_async(inside, "sender or receiver has an index that is no node")
+    graph = CudaGraph(sender, receiver, num_senders, num_receivers)
+    pad = graph.order.new_zeros(_aligned(edges) - edges)
+    return torch.cat([graph.order, pad, graph.sender, pad, graph.row_ptr])
+
 
 Key = tuple[object, ...]
 _graphs: OrderedDict[Key, CudaGraph] = OrderedDict()
 _lock = threading.Lock()
+
+
+def _check_count(num_edges: int) -> None:
+    if num_edges > _MAX_EDGES:
+        raise UnsupportedProblemError(
+            f"the graph has {num_edges} edges, and the CUDA kernels count to {_MAX_EDGES}: "
+            "split the graph"
+        )
 
 
 def _check(sender: torch.Tensor, receiver: torch.Tensor, senders: int, receivers: int) -> None:
@@ -134,11 +190,7 @@ def cuda_graph(
     UnsupportedProblemError
         There are more than 2**31 edges.
     """
-    if sender.shape[0] > _MAX_EDGES:
-        raise UnsupportedProblemError(
-            f"the graph has {sender.shape[0]} edges, and the CUDA kernels count to {_MAX_EDGES}: "
-            "split the graph"
-        )
+    _check_count(sender.shape[0])
     if torch.cuda.is_current_stream_capturing():
         return CudaGraph(sender, receiver, num_senders, num_receivers)
     if sender.is_inference() or receiver.is_inference():

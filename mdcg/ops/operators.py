@@ -15,6 +15,7 @@ import torch
 from ..codegen.spec import DERIVATIVES
 from ..problem import ConvProblem
 from .cuda import CudaKernels, cuda_kernels, graph_on_device
+from .cuda_graph import packed_length, sorted_edges
 from .graph import Graph, graph_of
 from .host import host_kernels
 
@@ -166,6 +167,13 @@ def conv_double_backward(
 
 # -- the same on a CUDA device -------------------------------------------------------------------
 
+torch.library.define(
+    "mdcg::sorted_edges",
+    "(Tensor sender, Tensor receiver, SymInt num_senders, SymInt num_receivers) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+torch.library.impl("mdcg::sorted_edges", "CUDA")(sorted_edges)
+
 
 def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make the function the CUDA implementation of an operator."""
@@ -259,6 +267,13 @@ def _conv_double_backward_cuda(
 # -- shapes, for compilers ------------------------------------------------------------------------
 
 
+def _sorted_edges_fake(
+    sender: Tensor, receiver: Tensor, num_senders: int, num_receivers: int
+) -> Tensor:
+    length = packed_length(sender.shape[0], num_receivers)
+    return sender.new_empty(length, dtype=torch.int32)
+
+
 def _conv_fake(
     x: Tensor,
     y: Tensor,
@@ -293,5 +308,6 @@ for _name, _fake in (
     ("conv", _conv_fake),
     ("conv_backward", _conv_backward_fake),
     ("conv_double_backward", _conv_double_backward_fake),
+    ("sorted_edges", _sorted_edges_fake),
 ):
     torch.library.register_fake(f"mdcg::{_name}", _fake)

@@ -16,6 +16,11 @@ WARP = 32
 # Rows of a block wait for their own warps alone, at one of 15 hardware barriers each.
 MAX_ROWS = 15
 
+# Problems of at most so many input blocks (all of MACE) must not spill up to compute capability 9;
+# others not more than this.
+MAX_TIGHT_BLOCKS = 3
+SPILL_BYTES = 64
+
 _TILES = ("forward", "backward", "double_backward")
 
 
@@ -61,6 +66,9 @@ class CudaTile:
     depth : int
         Edges whose operands are in shared memory or on their way, a power of two; 1: the next
         edge's in registers. Where rows are no whole 16-byte words it is 1.
+    spill_bytes : int
+        Local memory per thread that the compiler may use for want of registers; 0: none. The
+        tests hold it to that.
     """
 
     channels: int
@@ -70,6 +78,7 @@ class CudaTile:
     registers: int = 0
     rows: int = 1
     depth: int = 1
+    spill_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -87,6 +96,8 @@ class CudaTile:
                 f"tile has {self.components} components and {self.registers} registers, expected "
                 "at least 1, and 0 to 255"
             )
+        if self.spill_bytes < 0:
+            raise ValueError(f"tile has {self.spill_bytes} spill_bytes, expected 0 or more")
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,11 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     blocks = len({path.i_in1 for path in problem.paths}) or 1
     # entries of path matrices per input block: the length of a role's code
     warps = 2 if problem.nnz <= 100 * blocks else 1
-    tile = CudaTile(channels=2 // words, components=80, batch=16, warps=warps)
+    # compilers trade a few words in memory for more blocks at a time where roles are many, and on
+    # devices that no tile was chosen for
+    tight = blocks <= MAX_TIGHT_BLOCKS and device.capability < 100
+    spill_bytes = 0 if tight else SPILL_BYTES
+    tile = CudaTile(channels=2 // words, components=80, warps=warps, spill_bytes=spill_bytes)
     # measured: a ring always helps the forward pass, and gradients where code is short
     short = problem.nnz <= 45 * blocks
     return CudaPlan(
