@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import DeviceError
+from .gpu import CudaClock, cuda_peak_bytes, require_cuda
 
 __all__ = ["Clock", "Peak", "Timing", "clock_for", "interleave", "peak_memory"]
 
@@ -53,9 +54,10 @@ def clock_for(device: str) -> Clock:
     """
     if device == "cpu":
         return HostClock()
-    raise DeviceError(
-        f"device is {device!r}, but this version of mdcg times CPU kernels only: use --device cpu"
-    )
+    if device == "cuda":
+        require_cuda()
+        return CudaClock()
+    raise DeviceError(f"device is {device!r}, expected cpu or cuda")
 
 
 @dataclass(frozen=True)
@@ -129,23 +131,26 @@ def interleave(
 
 @dataclass(frozen=True)
 class Peak:
-    """Highest resident memory of the process above a baseline.
+    """Highest resident memory of the process, or memory on the device, above a baseline.
 
     Parameters
     ----------
     extra_bytes : int
         Above what was resident before the measured calls.
     method : str
-        ``"VmHWM"`` (Linux, reset before the calls) or ``"ru_maxrss"`` (highest value of the process
-        so far: 0 where the calls needed no more than the preparation did).
+        ``"VmHWM"`` (Linux, reset before the calls), ``"ru_maxrss"`` (highest value of the process
+        so far: 0 where the calls needed no more than the preparation did), or ``"cuda"`` (torch's
+        own count of the memory in tensors on the device).
     """
 
     extra_bytes: int
     method: str
 
 
-def peak_memory(run: Callable[[], object], repeats: int = 3) -> Peak:
-    """Run something and return the peak of resident memory above the present value."""
+def peak_memory(run: Callable[[], object], repeats: int = 3, device: str = "cpu") -> Peak:
+    """Run something and return the peak of resident or device memory above the present value."""
+    if device == "cuda":
+        return Peak(cuda_peak_bytes(run), "cuda")
     gc.collect()
     _trim()
     reset = _reset_high_water()

@@ -19,15 +19,23 @@ _log = logging.getLogger("mdcg.bench")
 def _machine(job: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
+    from .gpu import device_name
     from .roofline import measure_machine
 
+    device = job.get("device", "cpu")
     found = {
         name: measure_machine(
-            getattr(torch, name), size=job["matrix_size"], megabytes=job["megabytes"]
+            getattr(torch, name),
+            size=job["matrix_size"],
+            megabytes=job["megabytes"],
+            device=device,
         ).as_dict()
         for name in job["dtypes"]
     }
-    return {"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "rates": found}
+    result = {"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "rates": found}
+    if device == "cuda":
+        result["gpu"] = device_name()
+    return result
 
 
 def _conv_timing(job: Mapping[str, Any]) -> dict[str, Any]:
