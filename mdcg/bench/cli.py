@@ -237,7 +237,7 @@ def _bench_conv(options: argparse.Namespace) -> int:
         for atoms in (None,) if batch else _sizes(options):
             job = ConvJob(case=case.name, dtype=dtype, atoms=atoms, batch=batch, **shared)
             section = conv_section(job, settings, result["machine"]["rates"], _progress)
-            _take(result, section)
+            _take(options, result, section)
             _show(report.conv_table(section))
     return _finish(options, result)
 
@@ -253,7 +253,7 @@ def _bench_model(options: argparse.Namespace) -> int:
             for atoms in _sizes(options):
                 job = ModelJob(model=model, dtype=dtype, atoms=atoms, **shared)
                 section = model_section(job, settings, _progress)
-                _take(result, section)
+                _take(options, result, section)
                 _show(report.model_table(section))
     return _finish(options, result)
 
@@ -276,9 +276,14 @@ def _start(
     return result
 
 
-def _take(result: dict[str, Any], section: dict[str, list[dict[str, Any]]]) -> None:
+def _take(
+    options: argparse.Namespace, result: dict[str, Any], section: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Add a section, and write what there is: a later one may take long or fail."""
     for name, entries in section.items():
         result[name].extend(entries)
+    if options.json:
+        report.write_json(options.json, result)
 
 
 def _finish(options: argparse.Namespace, result: dict[str, Any]) -> int:

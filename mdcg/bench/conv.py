@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -83,11 +85,22 @@ def refusal(impl: str, error: Exception) -> str:
 Refused = list[dict[str, Any]]
 
 
-def _prepared(job: ConvJob, layer: Layer, graph: Graph, refused: Refused) -> dict[str, Prepared]:
+@contextmanager
+def _stopwatch(spent: dict[str, float], name: str) -> Iterator[None]:
+    """Add up where the benchmark's own time goes: mostly compilers of several packages."""
+    start = perf_counter()
+    yield
+    spent[name] += perf_counter() - start
+
+
+def _prepared(
+    job: ConvJob, layer: Layer, graph: Graph, refused: Refused, spent: dict[str, float]
+) -> dict[str, Prepared]:
     found = {}
     for peer in choose_peers(job.impls, job.device):
         try:
-            found[peer.name] = peer.prepare(layer, graph)
+            with _stopwatch(spent, f"prepare {peer.name}"):
+                found[peer.name] = peer.prepare(layer, graph)
         except Exception as error:
             reason = refusal(peer.name, error)
             refused.append({"impl": peer.name, "passes": list(job.passes), "reason": reason})
@@ -100,6 +113,7 @@ def _first_runs(
     inputs: Inputs,
     prepared: Mapping[str, Prepared],
     refused: Refused,
+    spent: dict[str, float],
 ) -> dict[str, dict[str, float | None]]:
     """Run every pass of every implementation once.
 
@@ -111,16 +125,20 @@ def _first_runs(
     expected = {}
     if job.check:
         exact = build_layer(CASES[job.case], torch.float64, job.device).tensor_product
-        expected = reference(exact, graph, inputs, job.passes)
+        with _stopwatch(spent, "float64"):
+            expected = reference(exact, graph, inputs, job.passes)
     errors: dict[str, dict[str, float | None]] = {name: {} for name in job.passes}
     for impl, ready in prepared.items():
         failed: dict[str, list[str]] = {}
         for name in job.passes:
             try:
-                results = make_pass(name, ready, inputs)()
-                worst = None
-                if job.check:
-                    worst = max(relative_errors(to_common(name, ready, results), expected[name]))
+                with _stopwatch(spent, f"first {name} {impl}"):
+                    results = make_pass(name, ready, inputs)()
+                    worst = None
+                    if job.check:
+                        common = to_common(name, ready, results)
+                        worst = max(relative_errors(common, expected[name]))
+                        del common
                 errors[name][impl] = worst
                 del results
             except Exception as error:
@@ -148,8 +166,9 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
     graph = _whole_graph(job)
     inputs = make_inputs(layer, graph, job.seed)
     refused: Refused = []
-    prepared = _prepared(job, layer, graph, refused)
-    errors = _first_runs(job, graph, inputs, prepared, refused)
+    spent: dict[str, float] = defaultdict(float)
+    prepared = _prepared(job, layer, graph, refused, spent)
+    errors = _first_runs(job, graph, inputs, prepared, refused, spent)
     on_cpu = job.device == "cpu"
     rows = []
     for name in job.passes:
@@ -157,7 +176,8 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
         more = {} if on_cpu else {impl: _on_device(name, run, inputs) for impl, run in runs.items()}
         # on a GPU one call per sample, from an idle device, as the published timings are made
         options = {} if on_cpu else {"sample_seconds": 0.0}
-        timings = interleave(runs, clock, repeats=job.repeats, warmup=job.warmup, **options)
+        with _stopwatch(spent, f"timing {name}"):
+            timings = interleave(runs, clock, repeats=job.repeats, warmup=job.warmup, **options)
         work = problem_work(layer.problem, name, graph.n_nodes, len(graph.sender))
         for impl, timing in timings.items():
             rows.append(
@@ -173,7 +193,13 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
             )
         del runs
     threads = torch.get_num_threads()
-    return {**_sizes(layer, graph), "torch_threads": threads, "rows": rows, "refused": refused}
+    return {
+        **_sizes(layer, graph),
+        "torch_threads": threads,
+        "rows": rows,
+        "refused": refused,
+        "spent": {name: round(seconds, 2) for name, seconds in spent.items()},
+    }
 
 
 def _on_device(name: str, run: Callable[[], object], inputs: Inputs) -> dict[str, Any]:

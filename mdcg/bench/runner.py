@@ -94,6 +94,7 @@ def document(kind: str, settings: Settings, options: dict[str, Any]) -> dict[str
         "startup": [],
         "refused": [],
         "failures": [],
+        "spent": [],
     }
 
 
@@ -176,11 +177,13 @@ def conv_section(
     Returns
     -------
     dict
-        ``rows``, ``startup``, ``refused`` and ``failures``, to be appended to the document.
+        ``rows``, ``startup``, ``refused``, ``failures`` and ``spent``, to be appended to the
+        document.
     """
     rows: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
+    spent: dict[str, float] = {}
     common = {
         "case": job.case,
         "dtype": job.dtype,
@@ -191,6 +194,7 @@ def conv_section(
     progress(f"{job.case} {job.dtype}: timing {', '.join(job.impls)}")
     for result in _timed("conv-timing", job, settings, failures):
         measured = result.pop("rows")
+        spent |= result.pop("spent")
         refused += [{"case": job.case, "dtype": job.dtype, **one} for one in result.pop("refused")]
         for row in measured:
             row.update(_achieved(row, rates[job.dtype]))
@@ -205,11 +209,18 @@ def conv_section(
                 if found is not None and row["impl"] == impl:
                     row["memory"] = found["passes"][row["pass"]]
     _ratios(rows, "pass")
-    startup = []
+    startup: list[dict[str, Any]] = []
     if settings.startup:
         timed = {row["impl"] for row in rows}
         startup = _startup(job, settings, failures, progress, timed)
-    return {"rows": rows, "startup": startup, "refused": refused, "failures": failures}
+    spendings = [{"case": job.case, "dtype": job.dtype, "seconds": spent}] if spent else []
+    return {
+        "rows": rows,
+        "startup": startup,
+        "refused": refused,
+        "failures": failures,
+        "spent": spendings,
+    }
 
 
 def _startup(
@@ -300,4 +311,4 @@ def model_section(
             if found is not None:
                 row["memory"] = found
     _ratios(rows)
-    return {"rows": rows, "startup": [], "refused": refused, "failures": failures}
+    return {"rows": rows, "refused": refused, "failures": failures}

@@ -100,7 +100,7 @@ def test_bench_conv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = json.loads(path.read_text())
     assert set(result) == {
         *("format", "benchmark", "created", "mdcg", "machine", "settings", "options", "rows"),
-        *("startup", "failures"),
+        *("startup", "refused", "failures", "spent"),
     }
     assert (result["format"], result["benchmark"], result["failures"]) == (1, "conv", [])
     assert set(result["machine"]["rates"]["float32"]) == {
@@ -170,8 +170,11 @@ def test_random_model_leaves_no_trace() -> None:
         (["conv", "--case", "mace-huge"], "case 'mace-huge' is unknown"),
         (["conv", "--dtype", "float16"], "dtype 'float16' is unknown, expected one of float32"),
         (["conv", "--passes", "bwd"], "pass 'bwd' is unknown, expected one of fwd, fwd+bwd"),
-        (["conv", "--impl", "oeq"], "implementation 'oeq' is unknown, expected one of e3nn, mdcg"),
-        (["model", "--impl", "oeq"], "implementation 'oeq' is unknown, expected one of e3nn, mdcg"),
+        (["conv", "--impl", "x"], "implementation 'x' is unknown, expected one of e3nn, cueq, oeq"),
+        (
+            ["model", "--impl", "x"],
+            "implementation 'x' is unknown, expected one of e3nn, cueq, oeq",
+        ),
         (["model", "no.model"], "'no.model' is neither small, medium, large nor a file: check"),
         (["conv", "--atoms", "100"], "no water box has 100 atoms"),
         (["conv", "--system", "ice"], "system 'ice' is neither water, carbon nor a file"),
