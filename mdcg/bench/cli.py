@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -144,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
+    _end_children_too()
     try:
         _validate(options)
         if options.command == "conv" and options.list:
@@ -158,6 +161,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MdcgError as error:
         print(f"mdcg bench: {error}", file=sys.stderr)
         return 1
+
+
+def _end_children_too() -> None:
+    """Leave through an exception when told to end, so that no process goes on measuring."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _validate(options: argparse.Namespace) -> None:
