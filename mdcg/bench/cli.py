@@ -6,7 +6,8 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    _end_children_too()
     try:
         _validate(options)
         if options.command == "conv" and options.list:
@@ -154,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if options.plot:
             report.require_matplotlib()
-        return _bench_conv(options) if options.command == "conv" else _bench_model(options)
+        with _ended_by_exception():
+            return _bench_conv(options) if options.command == "conv" else _bench_model(options)
     except ValueError as error:
         print(f"mdcg bench: {error}", file=sys.stderr)
         return 2
@@ -163,10 +164,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _end_children_too() -> None:
+@contextmanager
+def _ended_by_exception() -> Iterator[None]:
     """Leave through an exception when told to end, so that no process goes on measuring."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _validate(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,6 +73,24 @@ def test_a_lost_process_is_one_sentence() -> None:
     assert (
         _failure("x", 3, "a\nlast words\n") == "benchmark process x failed with code 3: last words"
     )
+
+
+def test_an_ended_command_ends_its_processes(tmp_path: Path) -> None:
+    marker = tmp_path / "child"
+    sleeper = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        "import subprocess, sys; from mdcg.bench import cli\n"
+        f"cli._bench_conv = lambda options: subprocess.run([sys.executable, '-c', {sleeper!r}])\n"
+        "sys.exit(cli.main(['conv']))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.terminate()
+    assert parent.wait(timeout=30) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
 
 
 # ---- the command ----
