@@ -128,6 +128,7 @@ def _common(command: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of inputs and random weights (default 0)")
     add("--no-check", action="store_true", help="skip the comparison with float64")
     add("--no-memory", action="store_true", help="skip peak memory")
+    add("--verbose", action="store_true", help="say what takes its time: mostly compilers")
     add("--json", metavar="FILE", help="write all numbers")
     add("--plot", metavar="FILE", help="draw the times; needs matplotlib")
 
@@ -223,6 +224,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         allocator=options.malloc,
         memory=not options.no_memory,
         startup=options.command == "conv" and not options.no_startup,
+        verbose=options.verbose,
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +27,7 @@ from .passes import (
 from .peers import choose_peers
 from .roofline import problem_work
 from .systems import System, fragment, make_system, neighbours
-from .timing import clock_for, interleave, peak_memory
+from .timing import clock_for, interleave, peak_memory, stopwatch
 
 __all__ = ["measure_memory", "measure_startup", "measure_timing", "refusal"]
 
@@ -85,21 +84,13 @@ def refusal(impl: str, error: Exception) -> str:
 Refused = list[dict[str, Any]]
 
 
-@contextmanager
-def _stopwatch(spent: dict[str, float], name: str) -> Iterator[None]:
-    """Add up where the benchmark's own time goes: mostly compilers of several packages."""
-    start = perf_counter()
-    yield
-    spent[name] += perf_counter() - start
-
-
 def _prepared(
     job: ConvJob, layer: Layer, graph: Graph, refused: Refused, spent: dict[str, float]
 ) -> dict[str, Prepared]:
     found = {}
     for peer in choose_peers(job.impls, job.device):
         try:
-            with _stopwatch(spent, f"prepare {peer.name}"):
+            with stopwatch(spent, f"prepare {peer.name}"):
                 found[peer.name] = peer.prepare(layer, graph)
         except Exception as error:
             reason = refusal(peer.name, error)
@@ -125,14 +116,14 @@ def _first_runs(
     expected = {}
     if job.check:
         exact = build_layer(CASES[job.case], torch.float64, job.device).tensor_product
-        with _stopwatch(spent, "float64"):
+        with stopwatch(spent, "float64"):
             expected = reference(exact, graph, inputs, job.passes)
     errors: dict[str, dict[str, float | None]] = {name: {} for name in job.passes}
     for impl, ready in prepared.items():
         failed: dict[str, list[str]] = {}
         for name in job.passes:
             try:
-                with _stopwatch(spent, f"first {name} {impl}"):
+                with stopwatch(spent, f"first {name} {impl}"):
                     results = make_pass(name, ready, inputs)()
                     worst = None
                     if job.check:
@@ -162,21 +153,23 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
         implementation, passes and reason of what could not be timed.
     """
     clock = clock_for(job.device)
-    layer = build_layer(CASES[job.case], getattr(torch, job.dtype), job.device)
-    graph = _whole_graph(job)
-    inputs = make_inputs(layer, graph, job.seed)
     refused: Refused = []
     spent: dict[str, float] = defaultdict(float)
+    with stopwatch(spent, "inputs"):
+        layer = build_layer(CASES[job.case], getattr(torch, job.dtype), job.device)
+        graph = _whole_graph(job)
+        inputs = make_inputs(layer, graph, job.seed)
     prepared = _prepared(job, layer, graph, refused, spent)
     errors = _first_runs(job, graph, inputs, prepared, refused, spent)
     on_cpu = job.device == "cpu"
     rows = []
     for name in job.passes:
         runs = {impl: make_pass(name, prepared[impl], inputs) for impl in errors[name]}
-        more = {} if on_cpu else {impl: _on_device(name, run, inputs) for impl, run in runs.items()}
+        with stopwatch(spent, f"kernels {name}"):
+            more = {i: _on_device(name, run, inputs) for i, run in runs.items() if not on_cpu}
         # on a GPU one call per sample, from an idle device, as the published timings are made
         options = {} if on_cpu else {"sample_seconds": 0.0}
-        with _stopwatch(spent, f"timing {name}"):
+        with stopwatch(spent, f"timing {name}"):
             timings = interleave(runs, clock, repeats=job.repeats, warmup=job.warmup, **options)
         work = problem_work(layer.problem, name, graph.n_nodes, len(graph.sender))
         for impl, timing in timings.items():

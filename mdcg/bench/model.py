@@ -17,7 +17,7 @@ from .gpu import kernel_times, release_memory
 from .jobs import MODEL_IMPLS, SIZES, ModelJob
 from .layer import default_dtype
 from .systems import System, fragment, make_system, neighbours
-from .timing import clock_for, interleave, peak_memory
+from .timing import clock_for, interleave, peak_memory, stopwatch
 
 __all__ = ["build_mace", "converted", "measure_memory", "measure_timing"]
 
@@ -176,7 +176,9 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
     system = make_system(job.system, job.atoms)
     model = _load(job)
     info = model_info(model)
-    exact = _exact(job, model, system, info.r_max) if job.check else None
+    spent: dict[str, float] = {}
+    with stopwatch(spent, "float64"):
+        exact = _exact(job, model, system, info.r_max) if job.check else None
     refused: list[dict[str, Any]] = []
     reports: dict[str, str] = {}
     steps: dict[str, Callable[[], Results]] = {}
@@ -185,19 +187,25 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
     n_edges = 0
     for impl in job.impls:
         try:
-            variant, reports[impl] = _variant(impl, model, job.device)
-            step, n_edges, nbytes[impl] = _step(variant, system, job.head, info.r_max)
-            results[impl] = _energy_forces(step())
+            with stopwatch(spent, f"convert {impl}"):
+                variant, reports[impl] = _variant(impl, model, job.device)
+                step, n_edges, nbytes[impl] = _step(variant, system, job.head, info.r_max)
+            with stopwatch(spent, f"first {impl}"):
+                results[impl] = _energy_forces(step())
             steps[impl] = step
         except Exception as error:
             if job.device == "cpu" and impl in ("e3nn", "mdcg"):
                 raise
             refused.append({"impl": impl, "reason": refusal(impl, error)})
         release_memory()
-    more = {} if job.device == "cpu" else {i: _on_device(s, nbytes[i]) for i, s in steps.items()}
+    more = {}
+    for impl, step in steps.items() if job.device == "cuda" else ():
+        with stopwatch(spent, f"kernels {impl}"):
+            more[impl] = _on_device(step, nbytes[impl])
     options = {} if job.device == "cpu" else {"sample_seconds": 0.0}
     base = results.get("e3nn")
-    timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup, **options)
+    with stopwatch(spent, "timing"):
+        timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup, **options)
     rows = []
     for impl, timing in timings.items():
         energy, forces = results[impl]
@@ -224,6 +232,7 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "rows": rows,
         "refused": refused,
+        "spent": {name: round(seconds, 2) for name, seconds in spent.items()},
     }
 
 

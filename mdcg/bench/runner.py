@@ -51,6 +51,8 @@ class Settings:
         Measure compilation and loading of the kernels.
     matrix_size, megabytes : int
         Sizes for the machine's ceilings.
+    verbose : bool
+        Processes say on the error stream what they are doing.
     """
 
     threads: int
@@ -59,6 +61,7 @@ class Settings:
     startup: bool = True
     matrix_size: int = 2048
     megabytes: int = 256
+    verbose: bool = False
 
 
 def available_cores() -> int:
@@ -88,7 +91,9 @@ def document(kind: str, settings: Settings, options: dict[str, Any]) -> dict[str
             "packages": versions,
             "rates": {},
         },
-        "settings": describe_settings(settings.threads, settings.allocator),
+        "settings": describe_settings(
+            settings.threads, settings.allocator, options.get("device", "cpu")
+        ),
         "options": options,
         "rows": [],
         "startup": [],
@@ -131,7 +136,9 @@ def machine_section(
 
 
 def _run(job: dict[str, Any], settings: Settings, allocator: str, **extra: str) -> dict[str, Any]:
-    return run_job(job, child_environment(settings.threads, allocator, extra))
+    device = job.get("device") or job["options"]["device"]
+    environment = child_environment(settings.threads, allocator, extra, device=device)
+    return run_job({**job, "verbose": settings.verbose}, environment)
 
 
 def _attempt(
@@ -292,10 +299,12 @@ def model_section(
     rows: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
+    spent: dict[str, float] = {}
     label = f"{job.model}, {job.system}{'' if job.atoms is None else f' {job.atoms} atoms'}"
     progress(f"{label}: timing {', '.join(job.impls)}")
     for result in _timed("model-timing", job, settings, failures):
         measured = result.pop("rows")
+        spent |= result.pop("spent")
         refused += [{"model": job.model, **one} for one in result.pop("refused")]
         common = {"model": job.model, "system": job.system, "device": job.device, **result}
         rows += [{**common, **row} for row in measured]
@@ -311,4 +320,5 @@ def model_section(
             if found is not None:
                 row["memory"] = found
     _ratios(rows)
-    return {"rows": rows, "refused": refused, "failures": failures}
+    spendings = [{"model": job.model, "atoms": job.atoms, "seconds": spent}] if spent else []
+    return {"rows": rows, "refused": refused, "failures": failures, "spent": spendings}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +19,17 @@ import numpy as np
 from ..errors import DeviceError
 from .gpu import CudaClock, cuda_peak_bytes, require_cuda
 
-__all__ = ["Clock", "Peak", "Timing", "clock_for", "interleave", "peak_memory"]
+__all__ = [
+    "Clock",
+    "Peak",
+    "Timing",
+    "clock_for",
+    "interleave",
+    "peak_memory",
+    "stopwatch",
+]
+
+_log = logging.getLogger("mdcg.bench")
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -127,6 +139,24 @@ def interleave(
         if collecting:
             gc.enable()
     return {name: Timing.of(samples[name], calls[name]) for name in runs}
+
+
+@contextmanager
+def stopwatch(spent: MutableMapping[str, float], name: str) -> Iterator[None]:
+    """Add up, and log, where the benchmark's own time goes: mostly compilers of several packages.
+
+    Parameters
+    ----------
+    spent : mutable mapping of str to float
+        Seconds by name.
+    name : str
+        What is done in this block.
+    """
+    start = perf_counter()
+    yield
+    seconds = perf_counter() - start
+    spent[name] = spent.get(name, 0.0) + seconds
+    _log.info("%6.1f s  %s", seconds, name)
 
 
 @dataclass(frozen=True)

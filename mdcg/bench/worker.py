@@ -90,7 +90,11 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """Read a job file, do the job, write the result file."""
     request, answer = (Path(name) for name in argv)
-    result = perform(json.loads(request.read_text()))
+    job = json.loads(request.read_text())
+    if job.get("verbose"):
+        logging.basicConfig(format="    %(message)s")
+        _log.setLevel(logging.INFO)
+    result = perform(job)
     partial = answer.with_suffix(".partial")
     partial.write_text(json.dumps(result))
     partial.rename(answer)

@@ -46,6 +46,7 @@ def test_child_environment_is_tuned_and_the_own_is_untouched(
     stock = child_environment(1, "stock")
     assert not any(name.startswith("MALLOC_") for name in stock)
     assert stock["OMP_PROC_BIND"] == "false"
+    assert child_environment(2, "stock", device="cuda")["OMP_PROC_BIND"] == "false"
     assert dict(os.environ) == before
     assert "MALLOC_TOP_PAD_" in describe_settings(1, "tuned")["environment"]
     with pytest.raises(ValueError, match="threads is 0, expected 1 or more"):
@@ -109,7 +110,7 @@ def test_bench_conv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run_main(
         capsys,
         *("conv", "--case", "nequix-last", "--atoms", "3", "--repeats", "2", "--threads", "1"),
-        *("--passes", "fwd", "--json", str(path)),
+        *("--passes", "fwd", "--json", str(path), "--verbose"),
     )
     assert code == 0, err
     assert "allocator tuned" in out
