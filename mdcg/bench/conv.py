@@ -64,21 +64,23 @@ def _batch(rows: int, device: str) -> Graph:
     return Graph(rows, each, each, batched=True)
 
 
-def refusal(impl: str, error: Exception) -> str:
-    """Return in one line why an implementation has no time, or raise the error again.
+def refusal(impl: str, error: Exception) -> dict[str, Any]:
+    """Say in one line why an implementation has no time.
 
-    What another package raises says something about that package; mdcg has no time only where
-    memory runs out, or it refuses a problem.
+    Returns
+    -------
+    dict
+        ``impl``, ``reason``, and ``failed``: True for an error of mdcg that is none of its
+        refusals. What another package raises says something about that package alone.
     """
+    reason, failed = str(error), False
     if isinstance(error, torch.OutOfMemoryError):
-        return "out of memory"
-    if isinstance(error, UnsupportedProblemError):
-        return str(error)
-    if impl.startswith("mdcg"):
-        raise error
-    _log.warning("%s failed", impl, exc_info=error)
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words[:300]}"
+        reason = "out of memory"
+    elif not isinstance(error, UnsupportedProblemError):
+        _log.warning("%s failed", impl, exc_info=error)
+        failed = impl.startswith("mdcg")
+        reason = f"{type(error).__name__}: {' '.join(reason.split())[:300]}"
+    return {"impl": impl, "reason": reason, "failed": failed}
 
 
 Refused = list[dict[str, Any]]
@@ -93,8 +95,7 @@ def _prepared(
             with stopwatch(spent, f"prepare {peer.name}"):
                 found[peer.name] = peer.prepare(layer, graph)
         except Exception as error:
-            reason = refusal(peer.name, error)
-            refused.append({"impl": peer.name, "passes": list(job.passes), "reason": reason})
+            refused.append({**refusal(peer.name, error), "passes": list(job.passes)})
     return found
 
 
@@ -120,7 +121,7 @@ def _first_runs(
             expected = reference(exact, graph, inputs, job.passes)
     errors: dict[str, dict[str, float | None]] = {name: {} for name in job.passes}
     for impl, ready in prepared.items():
-        failed: dict[str, list[str]] = {}
+        first = len(refused)
         for name in job.passes:
             try:
                 with stopwatch(spent, f"first {name} {impl}"):
@@ -133,10 +134,12 @@ def _first_runs(
                 errors[name][impl] = worst
                 del results
             except Exception as error:
-                failed.setdefault(refusal(impl, error), []).append(name)
-        refused += [
-            {"impl": impl, "passes": names, "reason": reason} for reason, names in failed.items()
-        ]
+                found = refusal(impl, error)
+                same = [one for one in refused[first:] if one["reason"] == found["reason"]]
+                if same:
+                    same[0]["passes"].append(name)
+                else:
+                    refused.append({**found, "passes": [name]})
         release_memory()
     return errors
 

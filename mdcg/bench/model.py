@@ -196,7 +196,7 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
         except Exception as error:
             if job.device == "cpu" and impl in ("e3nn", "mdcg"):
                 raise
-            refused.append({"impl": impl, "reason": refusal(impl, error)})
+            refused.append(refusal(impl, error))
         release_memory()
     more = {}
     for impl, step in steps.items() if job.device == "cuda" else ():

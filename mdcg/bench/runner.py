@@ -173,6 +173,21 @@ def _timed(
             yield {**result, "side_by_side": False}
 
 
+def _split_failures(
+    refused: list[dict[str, Any]],
+    kind: str,
+    job: ConvJob | ModelJob,
+    failures: list[dict[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Yield what was refused; what went wrong is no refusal."""
+    for one in refused:
+        if not one.pop("failed"):
+            yield one
+            continue
+        request = {"kind": kind, "options": job.to_dict(), "impl": one["impl"]}
+        failures.append({"job": request, "message": one["reason"], "died": False})
+
+
 def conv_section(
     job: ConvJob,
     settings: Settings,
@@ -202,7 +217,8 @@ def conv_section(
     for result in _timed("conv-timing", job, settings, failures):
         measured = result.pop("rows")
         spent |= result.pop("spent")
-        refused += [{"case": job.case, "dtype": job.dtype, **one} for one in result.pop("refused")]
+        for one in _split_failures(result.pop("refused"), "conv-timing", job, failures):
+            refused.append({"case": job.case, "dtype": job.dtype, **one})
         for row in measured:
             row.update(_achieved(row, rates[job.dtype]))
             rows.append({**common, **result, **row})
@@ -305,7 +321,8 @@ def model_section(
     for result in _timed("model-timing", job, settings, failures):
         measured = result.pop("rows")
         spent |= result.pop("spent")
-        refused += [{"model": job.model, **one} for one in result.pop("refused")]
+        for one in _split_failures(result.pop("refused"), "model-timing", job, failures):
+            refused.append({"model": job.model, **one})
         common = {"model": job.model, "system": job.system, "device": job.device, **result}
         rows += [{**common, **row} for row in measured]
     for row in rows:

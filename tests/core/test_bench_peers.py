@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mdcg import DeviceError, UnsupportedProblemError, VerificationError
-from mdcg.bench import conv, gpu, peers, peers_cuda, report
+from mdcg.bench import conv, gpu, peers, peers_cuda, report, runner
 from mdcg.bench.cases import CASES, DEFAULT_CUDA, Case, channelwise, fully_connected, nequip
 from mdcg.bench.cli import main
 from mdcg.bench.jobs import MODEL_IMPLS, ConvJob
@@ -83,15 +83,29 @@ def test_bench_without_a_device_is_one_sentence(
 
 
 def test_refusals_and_failures() -> None:
-    assert conv.refusal("e3nn", torch.OutOfMemoryError("CUDA out of memory")) == "out of memory"
-    assert conv.refusal("mdcg", UnsupportedProblemError("no kernels for uvw")) == (
-        "no kernels for uvw"
-    )
-    assert conv.refusal("oeq", RuntimeError("line one\n  line two")) == (
-        "RuntimeError: line one line two"
-    )
-    with pytest.raises(RuntimeError, match="broken"):
-        conv.refusal("mdcg-ir_mul", RuntimeError("broken"))
+    memory = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+    assert conv.refusal("mdcg", memory) == {
+        "impl": "mdcg",
+        "reason": "out of memory",
+        "failed": False,
+    }
+    unsupported = conv.refusal("mdcg", UnsupportedProblemError("no kernels for uvw"))
+    assert (unsupported["reason"], unsupported["failed"]) == ("no kernels for uvw", False)
+    other = conv.refusal("oeq", RuntimeError("line one\n  line two"))
+    assert (other["reason"], other["failed"]) == ("RuntimeError: line one line two", False)
+    assert conv.refusal("mdcg-ir_mul", RuntimeError("broken"))["failed"]
+
+
+def test_a_fault_of_mdcg_is_a_failure() -> None:
+    refused = [
+        {"impl": "cueq", "reason": "one multiplicity", "failed": False},
+        {"impl": "mdcg", "reason": "RuntimeError: broken", "failed": True},
+    ]
+    failures: list[dict[str, Any]] = []
+    job = ConvJob("mace-large")
+    found = list(runner._split_failures(refused, "conv-timing", job, failures))
+    assert found == [{"impl": "cueq", "reason": "one multiplicity"}]
+    assert report.failure_lines(failures) == ["mace-large (mdcg): RuntimeError: broken"]
 
 
 class FakePeer:
@@ -131,13 +145,9 @@ def test_refusing_peers_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) 
     assert [(row["pass"], row["impl"]) for row in found["rows"]] == [
         *(("fwd", "good"), ("fwd", "big"), ("fwd+bwd", "good"), ("fwd+bwd+dbl", "good")),
     ]
-    assert found["refused"] == [
-        {
-            "impl": "picky",
-            "passes": ["fwd", "fwd+bwd", "fwd+bwd+dbl"],
-            "reason": "AssertionError: segments differ",
-        },
-        {"impl": "big", "passes": ["fwd+bwd", "fwd+bwd+dbl"], "reason": "out of memory"},
+    assert [(one["impl"], one["passes"], one["reason"]) for one in found["refused"]] == [
+        ("picky", ["fwd", "fwd+bwd", "fwd+bwd+dbl"], "AssertionError: segments differ"),
+        ("big", ["fwd+bwd", "fwd+bwd+dbl"], "out of memory"),
     ]
     assert all(row["relative_error"] < 1e-5 for row in found["rows"])
 
