@@ -58,7 +58,10 @@ THIRD_PARTY: dict[str, set[str]] = {
 }
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.
-FRAMEWORKS = {"mace", "nequip", "e3nn", "cuequivariance", "openequivariance"}
+FRAMEWORKS = {
+    *("mace", "nequip", "e3nn"),
+    *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
+}
 FRAMEWORK_ROOMS = {"patch", "package", "bench"}
 
 # The generator's rooms are deterministic and touch nothing outside their arguments.

@@ -11,6 +11,7 @@ from ..problem import ConvProblem, Irreps
 __all__ = [
     "CASES",
     "DEFAULT_CASES",
+    "DEFAULT_CUDA",
     "Case",
     "channelwise",
     "find_cases",
@@ -45,6 +46,8 @@ class Case:
         Where the shape comes from.
     shared_weights : bool
         True: one weight row for all edges.
+    batch : int, optional
+        Rows of a batch, if that and no graph is what others publish times of on GPUs.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Case:
     builder: Builder
     origin: str
     shared_weights: bool = False
+    batch: int | None = None
 
     def build(self) -> Built:
         """Return output irreps and instructions ``(i_in1, i_in2, i_out, mode, has_weight)``."""
@@ -167,8 +171,8 @@ def _all_cases() -> Iterable[Case]:
     yield Case("sevennet-l3i5-last", even, _even(3), "0e", nequip, "SevenNet-l3i5")
 
     dock = "10x1o+10x1e+48x0e+48x0o"
-    yield Case("diffdock-l1", dock, _SH1, dock, fully_connected, "DiffDock, L=1")
-    yield Case("diffdock-l2", dock, _SH2, dock, fully_connected, "DiffDock, L=2")
+    yield Case("diffdock-l1", dock, _SH1, dock, fully_connected, "DiffDock, L=1", batch=50_000)
+    yield Case("diffdock-l2", dock, _SH2, dock, fully_connected, "DiffDock, L=2", batch=50_000)
     gate = "64x0e+24x1e+24x1o+16x2e+16x2o"
     yield Case("tetris-1", _SH3, _SH3, gate, fully_connected, "e3nn tetris example, layer 1")
     yield Case("tetris-2", gate, _SH2, "1x0o+6x0e", fully_connected, "e3nn tetris example, layer 2")
@@ -179,6 +183,18 @@ def _all_cases() -> Iterable[Case]:
 
 CASES: dict[str, Case] = {case.name: case for case in _all_cases()}
 DEFAULT_CASES = ("mace-medium-l1", "mace-medium-l2", "mace-large")
+# What a GPU is measured with: layer shapes and types.
+DEFAULT_CUDA = (
+    ("mace-medium-l1", "float32"),
+    ("mace-medium-l2", "float32"),
+    ("mace-medium-l2", "float64"),
+    ("mace-large", "float32"),
+    ("nequip-lips", "float32"),
+    ("nequip-benzene", "float32"),
+    ("nequip-oam-like", "float32"),
+    ("diffdock-l1", "float32"),
+    ("diffdock-l2", "float32"),
+)
 
 
 def find_cases(patterns: Sequence[str]) -> list[Case]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import MdcgError
 from . import report
-from .cases import DEFAULT_CASES, find_cases
-from .jobs import DTYPES, MODEL_IMPLS, PASSES, SIZES, ConvJob, ModelJob
-from .peers import PEERS, choose_peers
+from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
+from .jobs import DTYPES, PASSES, SIZES, ConvJob, ModelJob
+from .peers import (
+    PEERS,
+    choose_model_impls,
+    choose_peers,
+    skipped_model_impls,
+    skipped_peers,
+)
 from .process import ALLOCATORS
 from .runner import (
     Settings,
@@ -27,16 +36,24 @@ from .systems import ORDERS, make_system
 
 __all__ = ["main"]
 
+# The size of the GPU timings that others publish: 436,904 edges at 6 Å.
+_GPU_ATOMS = 5184
+
 _CONV_HELP = """\
 Time one convolution layer: gather, tensor product, sum over the edges of each receiver. The
 implementations run in turns in one process; their results are compared with float64; peak memory is
 measured in one process per implementation. Passes: fwd (value), fwd+bwd (gradients of all three
-inputs), fwd+bwd+dbl (gradients of the squared norm of the first two gradients)."""
+inputs), fwd+bwd+dbl (gradients of the squared norm of the first two gradients).
+
+On a GPU (--device cuda) cuEquivariance and OpenEquivariance run too where they are installed; times
+are those between two CUDA events, one call each, from an idle device; "GPU ms" is what its kernels
+take, without launch overhead; memory is what torch allocates during a call, inputs added."""
 
 _MODEL_HELP = """\
 Time energy and forces of a MACE model, as it is and after mdcg.patch_model, in turns in one
 process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
-weights, 89 elements, the shapes of MACE-MP-0) or a checkpoint file."""
+weights, 89 elements, the shapes of MACE-MP-0) or a checkpoint file. On a GPU (--device cuda) the
+model also runs as mace converts it to cuEquivariance and OpenEquivariance, where installed."""
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -66,7 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     conv.add_argument(
         "--case", type=_list, action="append", metavar="NAME,...",
-        help=f"layer shapes: names, wildcards or all (default {','.join(DEFAULT_CASES)})",
+        help=f"layer shapes: names, wildcards or all (default {','.join(DEFAULT_CASES)}; on a GPU "
+        "nine of MACE, NequIP and DiffDock)",
+    )  # fmt: skip
+    conv.add_argument(
+        "--batch", type=_positive, metavar="N",
+        help="no graph: a batch of N products (default on a GPU for diffdock-*: 50000)",
     )  # fmt: skip
     conv.add_argument(
         "--passes", type=_list, default=PASSES, metavar="PASS,...", help=f"of {', '.join(PASSES)}"
@@ -91,11 +113,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _common(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--impl", type=_list, metavar="NAME,...", help="implementations (default: e3nn,mdcg)")
+    add(
+        "--impl", type=_list, metavar="NAME,...", help="implementations (default: all that can run)"
+    )
     add("--dtype", type=_list, metavar="DTYPE,...", help=f"of {', '.join(DTYPES)}")
     add("--system", default="water", metavar="NAME|FILE", help="water, carbon or a structure file")
-    add("--atoms", type=_counts, metavar="N,...", help="sizes (default: water 192, carbon 1000)")
-    add("--device", choices=("cpu",), default="cpu", help="where to run (default cpu)")
+    add("--atoms", type=_counts, metavar="N,...", help="sizes (default: water 192, on a GPU 5184; "
+        "carbon 1000)")  # fmt: skip
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     add("--repeats", type=_positive, default=10, metavar="N", help="samples (default 10)")
     add("--warmup", type=_positive, default=3, metavar="N", help="untimed calls (default 3)")
     add("--threads", type=_positive, metavar="N", help="default: all cores of this process")
@@ -103,6 +128,7 @@ def _common(command: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of inputs and random weights (default 0)")
     add("--no-check", action="store_true", help="skip the comparison with float64")
     add("--no-memory", action="store_true", help="skip peak memory")
+    add("--verbose", action="store_true", help="say what takes its time: mostly compilers")
     add("--json", metavar="FILE", help="write all numbers")
     add("--plot", metavar="FILE", help="draw the times; needs matplotlib")
 
@@ -129,13 +155,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if options.plot:
             report.require_matplotlib()
-        return _bench_conv(options) if options.command == "conv" else _bench_model(options)
+        with _ended_by_exception():
+            return _bench_conv(options) if options.command == "conv" else _bench_model(options)
     except ValueError as error:
         print(f"mdcg bench: {error}", file=sys.stderr)
         return 2
     except MdcgError as error:
         print(f"mdcg bench: {error}", file=sys.stderr)
         return 1
+
+
+@contextmanager
+def _ended_by_exception() -> Iterator[None]:
+    """Leave through an exception when told to end, so that no process goes on measuring."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _validate(options: argparse.Namespace) -> None:
@@ -145,7 +185,7 @@ def _validate(options: argparse.Namespace) -> None:
     ]
     if options.command == "conv":
         checks.append(("pass", options.passes, PASSES))
-        options.case = find_cases(sum(options.case or [], ()) or DEFAULT_CASES)
+        options.layers = _layers(options)
     for name in options.model if options.command == "model" else ():
         if name not in SIZES and not Path(name).is_file():
             raise ValueError(
@@ -164,12 +204,27 @@ def _validate(options: argparse.Namespace) -> None:
         make_system(options.system, atoms)
 
 
+def _layers(options: argparse.Namespace) -> list[tuple[Case, str]]:
+    """Return layer shapes and their types."""
+    if options.device == "cuda" and not options.case and not options.dtype:
+        return [(CASES[name], dtype) for name, dtype in DEFAULT_CUDA]
+    cases = find_cases(sum(options.case or [], ()) or DEFAULT_CASES)
+    return [(case, dtype) for case in cases for dtype in options.dtype or ("float32",)]
+
+
+def _sizes(options: argparse.Namespace) -> tuple[int | None, ...]:
+    if options.atoms:
+        return tuple(options.atoms)
+    return (_GPU_ATOMS if (options.device, options.system) == ("cuda", "water") else None,)
+
+
 def _settings(options: argparse.Namespace) -> Settings:
     return Settings(
         threads=options.threads or available_cores(),
         allocator=options.malloc,
         memory=not options.no_memory,
         startup=options.command == "conv" and not options.no_startup,
+        verbose=options.verbose,
     )
 
 
@@ -186,53 +241,68 @@ def _shared(options: argparse.Namespace) -> dict[str, Any]:
 
 def _bench_conv(options: argparse.Namespace) -> int:
     names = tuple(peer.name for peer in choose_peers(options.impl, options.device))
-    settings, dtypes = _settings(options), options.dtype or ("float32",)
+    skipped = {} if options.impl else skipped_peers(options.device)
+    settings = _settings(options)
     shared = {
         **_shared(options),
         "impls": names,
         "passes": tuple(options.passes),
         "order": options.order,
     }
-    result = document("conv", settings, {**shared, "settings": asdict(settings)})
-    _progress("measuring the machine")
-    rates = result["machine"]["rates"] = machine_section(settings, dtypes)
-    print(report.header(result), flush=True)
-    for case in options.case:
-        for dtype in dtypes:
-            for atoms in options.atoms or (None,):
-                job = ConvJob(case=case.name, dtype=dtype, atoms=atoms, **shared)
-                section = conv_section(job, settings, rates, _progress)
-                _take(result, section)
-                _show(report.conv_table(section))
+    dtypes = tuple(dict.fromkeys(dtype for _, dtype in options.layers))
+    result = _start(options, settings, shared, dtypes, skipped)
+    for case, dtype in options.layers:
+        batch = options.batch or (case.batch if options.device == "cuda" else None)
+        for atoms in (None,) if batch else _sizes(options):
+            job = ConvJob(case=case.name, dtype=dtype, atoms=atoms, batch=batch, **shared)
+            section = conv_section(job, settings, result["machine"]["rates"], _progress)
+            _take(options, result, section)
+            _show(report.conv_table(section))
     return _finish(options, result)
 
 
 def _bench_model(options: argparse.Namespace) -> int:
-    names = options.impl or tuple(MODEL_IMPLS)
-    for name in names:
-        if name not in MODEL_IMPLS:
-            raise ValueError(
-                f"implementation {name!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
-            )
+    names = choose_model_impls(options.impl, options.device)
+    skipped = {} if options.impl else skipped_model_impls(options.device)
     settings = _settings(options)
-    shared = {**_shared(options), "impls": tuple(names), "head": options.head}
-    result = document("model", settings, {**shared, "settings": asdict(settings)})
-    _progress("measuring the machine")
-    result["machine"]["rates"] = machine_section(settings, options.dtype or DTYPES)
-    print(report.header(result), flush=True)
+    shared = {**_shared(options), "impls": names, "head": options.head}
+    result = _start(options, settings, shared, options.dtype or DTYPES, skipped)
     for model in options.model or ("medium",):
         for dtype in options.dtype or (None,):
-            for atoms in options.atoms or (None,):
+            for atoms in _sizes(options):
                 job = ModelJob(model=model, dtype=dtype, atoms=atoms, **shared)
                 section = model_section(job, settings, _progress)
-                _take(result, section)
+                _take(options, result, section)
                 _show(report.model_table(section))
     return _finish(options, result)
 
 
-def _take(result: dict[str, Any], section: dict[str, list[dict[str, Any]]]) -> None:
+def _start(
+    options: argparse.Namespace,
+    settings: Settings,
+    shared: dict[str, Any],
+    dtypes: Sequence[str],
+    skipped: dict[str, str],
+) -> dict[str, Any]:
+    """Start the document: measure the machine, say who is not there."""
+    result = document(options.command, settings, {**shared, "settings": asdict(settings)})
+    _progress("measuring the machine")
+    result["machine"].update(machine_section(settings, dtypes, options.device))
+    print(report.header(result), flush=True)
+    if options.device == "cuda" and skipped:
+        result["skipped"] = skipped
+        print(f"not measured: {report.reasons_line(skipped)}", flush=True)
+    return result
+
+
+def _take(
+    options: argparse.Namespace, result: dict[str, Any], section: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Add a section, and write what there is: a later one may take long or fail."""
     for name, entries in section.items():
         result[name].extend(entries)
+    if options.json:
+        report.write_json(options.json, result)
 
 
 def _finish(options: argparse.Namespace, result: dict[str, Any]) -> int:
@@ -258,5 +328,5 @@ def _print_list() -> None:
     print(report.case_list())
     print("\nimplementations")
     for peer in PEERS.values():
-        reason = peer.missing("cpu")
+        reason = None if peer.missing("cpu") is None else peer.missing("cuda") or "GPU only"
         print(f"  {peer.name:12} {peer.description}" + (f" ({reason})" if reason else ""))

@@ -2,67 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
 import torch
 
+from ..errors import UnsupportedProblemError
 from .cases import CASES
+from .gpu import kernel_times, release_memory
 from .jobs import ConvJob
-from .passes import Inputs, make_inputs, make_pass, reference, relative_errors, to_common
-from .peers import Graph, Layer, Prepared, build_layer, choose_peers
+from .layer import Graph, Layer, Prepared, build_layer
+from .passes import (
+    Inputs,
+    make_inputs,
+    make_pass,
+    reference,
+    relative_errors,
+    tensor_bytes,
+    to_common,
+)
+from .peers import choose_peers
 from .roofline import problem_work
 from .systems import System, fragment, make_system, neighbours
-from .timing import clock_for, interleave, peak_memory
+from .timing import clock_for, interleave, peak_memory, stopwatch
 
-__all__ = ["measure_memory", "measure_startup", "measure_timing"]
+__all__ = ["measure_memory", "measure_startup", "measure_timing", "refusal"]
+
+_log = logging.getLogger("mdcg.bench")
+
+# Kernels listed per row; the rest is in their sum.
+_LISTED_KERNELS = 8
 
 
 def _graph(job: ConvJob, system: System) -> Graph:
-    edges = neighbours(system, job.r_max, order=job.order, threads=torch.get_num_threads())
     device = torch.device(job.device)
+    edges = neighbours(system, job.r_max, order=job.order, threads=torch.get_num_threads())
     sender, receiver = (
         torch.from_numpy(index).to(device) for index in (edges.sender, edges.receiver)
     )
-    return Graph(len(system), sender, receiver)
+    return Graph(len(system), sender, receiver, order=job.order)
+
+
+def _whole_graph(job: ConvJob) -> Graph:
+    if job.batch is not None:
+        return _batch(job.batch, job.device)
+    return _graph(job, make_system(job.system, job.atoms))
 
 
 def _tiny_graph(job: ConvJob) -> Graph:
     """Return a graph to warm up on: same code paths, next to no memory."""
+    if job.batch is not None:
+        return _batch(min(job.batch, 4), job.device)
     return _graph(job, fragment(make_system(job.system, job.atoms)))
 
 
-def _prepared(job: ConvJob, layer: Layer, graph: Graph) -> Iterator[tuple[str, Prepared]]:
+def _batch(rows: int, device: str) -> Graph:
+    each = torch.arange(rows, device=device)
+    return Graph(rows, each, each, batched=True)
+
+
+def refusal(impl: str, error: Exception) -> dict[str, Any]:
+    """Say in one line why an implementation has no time.
+
+    Returns
+    -------
+    dict
+        ``impl``, ``reason``, and ``failed``: True for an error of mdcg that is none of its
+        refusals. What another package raises says something about that package alone.
+    """
+    reason, failed = str(error), False
+    if isinstance(error, torch.OutOfMemoryError):
+        reason = "out of memory"
+    elif not isinstance(error, UnsupportedProblemError):
+        _log.warning("%s failed", impl, exc_info=error)
+        failed = impl.startswith("mdcg")
+        reason = f"{type(error).__name__}: {' '.join(reason.split())[:300]}"
+    return {"impl": impl, "reason": reason, "failed": failed}
+
+
+Refused = list[dict[str, Any]]
+
+
+def _prepared(
+    job: ConvJob, layer: Layer, graph: Graph, refused: Refused, spent: dict[str, float]
+) -> dict[str, Prepared]:
+    found = {}
     for peer in choose_peers(job.impls, job.device):
-        yield peer.name, peer.prepare(layer, graph)
+        try:
+            with stopwatch(spent, f"prepare {peer.name}"):
+                found[peer.name] = peer.prepare(layer, graph)
+        except Exception as error:
+            refused.append({**refusal(peer.name, error), "passes": list(job.passes)})
+    return found
+
+
+def _first_runs(
+    job: ConvJob,
+    graph: Graph,
+    inputs: Inputs,
+    prepared: Mapping[str, Prepared],
+    refused: Refused,
+    spent: dict[str, float],
+) -> dict[str, dict[str, float | None]]:
+    """Run every pass of every implementation once.
+
+    Returns
+    -------
+    dict
+        By pass and implementation, for what ran: the relative error, None without ``job.check``.
+    """
+    expected = {}
+    if job.check:
+        exact = build_layer(CASES[job.case], torch.float64, job.device).tensor_product
+        with stopwatch(spent, "float64"):
+            expected = reference(exact, graph, inputs, job.passes)
+    errors: dict[str, dict[str, float | None]] = {name: {} for name in job.passes}
+    for impl, ready in prepared.items():
+        first = len(refused)
+        for name in job.passes:
+            try:
+                with stopwatch(spent, f"first {name} {impl}"):
+                    results = make_pass(name, ready, inputs)()
+                    worst = None
+                    if job.check:
+                        common = to_common(name, ready, results)
+                        worst = max(relative_errors(common, expected[name]))
+                        del common
+                errors[name][impl] = worst
+                del results
+            except Exception as error:
+                found = refusal(impl, error)
+                same = [one for one in refused[first:] if one["reason"] == found["reason"]]
+                if same:
+                    same[0]["passes"].append(name)
+                else:
+                    refused.append({**found, "passes": [name]})
+        release_memory()
+    return errors
 
 
 def measure_timing(job: ConvJob) -> dict[str, Any]:
     """Time all implementations side by side and compare them with float64.
 
+    On a CUDA device, memory and the kernels' own times are measured here too.
+
     Returns
     -------
     dict
-        ``edges``, sizes of the problem, and ``rows``: one per pass and implementation.
+        ``edges``, sizes of the problem, ``rows``: one per pass and implementation, and ``refused``:
+        implementation, passes and reason of what could not be timed.
     """
     clock = clock_for(job.device)
-    layer = build_layer(CASES[job.case], getattr(torch, job.dtype))
-    graph = _graph(job, make_system(job.system, job.atoms))
-    inputs = make_inputs(layer, graph, job.seed)
-    prepared = dict(_prepared(job, layer, graph))
-    expected = {}
-    if job.check:
-        exact = build_layer(CASES[job.case], torch.float64).tensor_product
-        expected = reference(exact, graph, inputs, job.passes)
+    refused: Refused = []
+    spent: dict[str, float] = defaultdict(float)
+    with stopwatch(spent, "inputs"):
+        layer = build_layer(CASES[job.case], getattr(torch, job.dtype), job.device)
+        graph = _whole_graph(job)
+        inputs = make_inputs(layer, graph, job.seed)
+    prepared = _prepared(job, layer, graph, refused, spent)
+    errors = _first_runs(job, graph, inputs, prepared, refused, spent)
+    on_cpu = job.device == "cpu"
     rows = []
     for name in job.passes:
-        runs = {impl: make_pass(name, ready, inputs) for impl, ready in prepared.items()}
-        errors = {}
-        for impl, run in runs.items() if job.check else ():
-            results = to_common(name, prepared[impl], run())
-            errors[impl] = max(relative_errors(results, expected[name]))
-        timings = interleave(runs, clock, repeats=job.repeats, warmup=job.warmup)
+        runs = {impl: make_pass(name, prepared[impl], inputs) for impl in errors[name]}
+        with stopwatch(spent, f"kernels {name}"):
+            more = {i: _on_device(name, run, inputs) for i, run in runs.items() if not on_cpu}
+        # on a GPU one call per sample, from an idle device, as the published timings are made
+        options = {} if on_cpu else {"sample_seconds": 0.0}
+        with stopwatch(spent, f"timing {name}"):
+            timings = interleave(runs, clock, repeats=job.repeats, warmup=job.warmup, **options)
         work = problem_work(layer.problem, name, graph.n_nodes, len(graph.sender))
         for impl, timing in timings.items():
             rows.append(
@@ -70,12 +181,47 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
                     "pass": name,
                     "impl": impl,
                     "seconds": timing.as_dict(),
-                    "relative_error": errors.get(impl),
+                    "relative_error": errors[name][impl],
                     "flops": work.flops,
                     "bytes": work.bytes,
+                    **more.get(impl, {}),
                 }
             )
-    return {**_sizes(layer, graph), "torch_threads": torch.get_num_threads(), "rows": rows}
+        del runs
+    threads = torch.get_num_threads()
+    return {
+        **_sizes(layer, graph),
+        "torch_threads": threads,
+        "rows": rows,
+        "refused": refused,
+        "spent": {name: round(seconds, 2) for name, seconds in spent.items()},
+    }
+
+
+def _on_device(name: str, run: Callable[[], object], inputs: Inputs) -> dict[str, Any]:
+    """Return memory and kernel times of a pass that has run before."""
+    memory = _memory(name, run, inputs, "cuda")
+    kernels = kernel_times(run)
+    return {
+        "memory": memory,
+        "kernel_seconds": sum(kernel.seconds for kernel in kernels),
+        "launches": sum(kernel.launches for kernel in kernels),
+        "kernels": [kernel.as_dict() for kernel in kernels[:_LISTED_KERNELS]],
+    }
+
+
+def _memory(name: str, run: Callable[[], object], inputs: Inputs, device: str) -> dict[str, Any]:
+    peak = peak_memory(run, device=device)
+    tensors = tensor_bytes(name, inputs)
+    total = inputs.nbytes + peak.extra_bytes
+    return {
+        "operand_bytes": inputs.nbytes,
+        "extra_bytes": peak.extra_bytes,
+        "peak_bytes": total,
+        "tensor_bytes": tensors,
+        "beyond_tensors": total / tensors - 1,
+        "method": peak.method,
+    }
 
 
 def _sizes(layer: Layer, graph: Graph) -> dict[str, Any]:
@@ -83,6 +229,7 @@ def _sizes(layer: Layer, graph: Graph) -> dict[str, Any]:
     return {
         "nodes": graph.n_nodes,
         "edges": len(graph.sender),
+        "batched": graph.batched,
         "irreps_in1": str(problem.irreps_in1),
         "irreps_in2": str(problem.irreps_in2),
         "irreps_out": str(problem.irreps_out),
@@ -100,7 +247,8 @@ def measure_memory(job: ConvJob, impl: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        Per pass: bytes of the operands, of everything above them, and the method.
+        Per pass: bytes of the operands, of everything above them, of all inputs, results and
+        gradients, the share that is none of these, and the method.
     """
     layer = build_layer(CASES[job.case], getattr(torch, job.dtype))
     (peer,) = choose_peers([impl], job.device)
@@ -110,18 +258,12 @@ def measure_memory(job: ConvJob, impl: str) -> dict[str, Any]:
         run = make_pass(name, peer.prepare(layer, warm_graph), warm)
         for _ in range(job.warmup):
             run()
-    graph = _graph(job, make_system(job.system, job.atoms))
+    graph = _whole_graph(job)
     inputs = make_inputs(layer, graph, job.seed)
     found = {}
     for name in job.passes:
         run = make_pass(name, peer.prepare(layer, graph), inputs)
-        peak = peak_memory(run)
-        found[name] = {
-            "operand_bytes": inputs.nbytes,
-            "extra_bytes": peak.extra_bytes,
-            "peak_bytes": inputs.nbytes + peak.extra_bytes,
-            "method": peak.method,
-        }
+        found[name] = _memory(name, run, inputs, "cpu")
         del run
     return {"passes": found}
 
@@ -137,7 +279,8 @@ def measure_startup(job: ConvJob, impl: str) -> dict[str, Any]:
         ``seconds``: first calls of all passes, minus the same calls again. ``counters``: what the
         implementation compiled and loaded, as it counts itself.
     """
-    layer = build_layer(CASES[job.case], getattr(torch, job.dtype))
+    clock_for(job.device)
+    layer = build_layer(CASES[job.case], getattr(torch, job.dtype), job.device)
     (peer,) = choose_peers([impl], job.device)
     graph = _tiny_graph(job)
     inputs = make_inputs(layer, graph, job.seed)
@@ -149,6 +292,8 @@ def measure_startup(job: ConvJob, impl: str) -> dict[str, Any]:
         start = perf_counter()
         for run in runs:
             run()
+        if job.device == "cuda":
+            torch.cuda.synchronize()
         return perf_counter() - start
 
     first = all_passes()

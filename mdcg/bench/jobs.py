@@ -18,6 +18,8 @@ SIZES = {
 }
 MODEL_IMPLS = {
     "e3nn": "the model as it is",
+    "cueq": "the model as mace converts it to cuEquivariance",
+    "oeq": "the model as mace converts it to OpenEquivariance",
     "mdcg": "the same model after mdcg.patch_model",
 }
 
@@ -31,7 +33,13 @@ def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ConvJob:
-    """Options of one layer's measurement, as plain values."""
+    """Options of one layer's measurement, as plain values.
+
+    Parameters
+    ----------
+    batch : int, optional
+        Rows of a batch of products, measured without a graph.
+    """
 
     case: str
     dtype: str = "float32"
@@ -39,6 +47,7 @@ class ConvJob:
     impls: tuple[str, ...] = ("e3nn", "mdcg")
     system: str = "water"
     atoms: int | None = None
+    batch: int | None = None
     r_max: float = 6.0
     order: str = "receiver"
     device: str = "cpu"

@@ -12,12 +12,17 @@ import torch
 
 from ..errors import DeviceError, MdcgError
 from ..patch import load_model, mace_batch, model_info, patch_model, unpatch_model
+from .conv import refusal
+from .gpu import kernel_times, release_memory
 from .jobs import MODEL_IMPLS, SIZES, ModelJob
-from .peers import default_dtype
+from .layer import default_dtype
 from .systems import System, fragment, make_system, neighbours
-from .timing import clock_for, interleave, peak_memory
+from .timing import clock_for, interleave, peak_memory, stopwatch
 
-__all__ = ["build_mace", "measure_memory", "measure_timing"]
+__all__ = ["build_mace", "converted", "measure_memory", "measure_timing"]
+
+# Kernels listed per row; the rest is in their sum.
+_LISTED_KERNELS = 16
 
 Results = Mapping[str, torch.Tensor]
 
@@ -90,7 +95,7 @@ def _load(job: ModelJob) -> torch.nn.Module:
     return model
 
 
-def _variant(impl: str, model: torch.nn.Module) -> tuple[torch.nn.Module, str]:
+def _variant(impl: str, model: torch.nn.Module, device: str) -> tuple[torch.nn.Module, str]:
     """Return a copy of the model for an implementation, and what patching said."""
     if impl not in MODEL_IMPLS:
         raise ValueError(
@@ -98,8 +103,31 @@ def _variant(impl: str, model: torch.nn.Module) -> tuple[torch.nn.Module, str]:
         )
     if impl == "e3nn":
         return model, ""
-    patched = copy.deepcopy(model)
-    return patched, str(patch_model(patched))
+    if impl == "mdcg":
+        patched = copy.deepcopy(model)
+        return patched, str(patch_model(patched))
+    return converted(impl, model, device), ""
+
+
+def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:
+    """Convert a model to another package's layers, with mace's own converter.
+
+    Parameters
+    ----------
+    impl : {"cueq", "oeq"}
+    model : torch.nn.Module
+        It is not changed.
+    device : str
+        Convolutions are fused on ``"cuda"`` only.
+    """
+    dtype = next(model.parameters()).dtype
+    converter = import_module(f"mace.cli.convert_e3nn_{impl}")
+    with default_dtype(dtype):  # the converter sets it
+        result: torch.nn.Module = converter.run(copy.deepcopy(model), device=device)
+    result = result.to(device=device, dtype=dtype).eval()
+    for parameter in result.parameters():
+        parameter.requires_grad_(False)
+    return result
 
 
 def _step(
@@ -141,21 +169,43 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``atoms``, ``edges``, ``dtype`` and ``rows``: one per implementation.
+        ``atoms``, ``edges``, ``dtype``, ``rows``: one per implementation, and ``refused``:
+        implementation and reason of what could not be timed.
     """
     clock = clock_for(job.device)
     system = make_system(job.system, job.atoms)
     model = _load(job)
     info = model_info(model)
-    variants = {impl: _variant(impl, model) for impl in job.impls}
-    steps = {}
+    spent: dict[str, float] = {}
+    with stopwatch(spent, "float64"):
+        exact = _exact(job, model, system, info.r_max) if job.check else None
+    refused: list[dict[str, Any]] = []
+    reports: dict[str, str] = {}
+    steps: dict[str, Callable[[], Results]] = {}
+    results: dict[str, tuple[float, torch.Tensor]] = {}
+    nbytes: dict[str, int] = {}
     n_edges = 0
-    for impl, (variant, _) in variants.items():
-        steps[impl], n_edges, _ = _step(variant, system, job.head, info.r_max)
-    results = {impl: _energy_forces(step()) for impl, step in steps.items()}
-    exact = _exact(job, model, system, info.r_max) if job.check else None
+    for impl in job.impls:
+        try:
+            with stopwatch(spent, f"convert {impl}"):
+                variant, reports[impl] = _variant(impl, model, job.device)
+                step, n_edges, nbytes[impl] = _step(variant, system, job.head, info.r_max)
+            with stopwatch(spent, f"first {impl}"):
+                results[impl] = _energy_forces(step())
+            steps[impl] = step
+        except Exception as error:
+            if job.device == "cpu" and impl in ("e3nn", "mdcg"):
+                raise
+            refused.append(refusal(impl, error))
+        release_memory()
+    more = {}
+    for impl, step in steps.items() if job.device == "cuda" else ():
+        with stopwatch(spent, f"kernels {impl}"):
+            more[impl] = _on_device(step, nbytes[impl])
+    options = {} if job.device == "cpu" else {"sample_seconds": 0.0}
     base = results.get("e3nn")
-    timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup)
+    with stopwatch(spent, "timing"):
+        timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup, **options)
     rows = []
     for impl, timing in timings.items():
         energy, forces = results[impl]
@@ -164,7 +214,8 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
             "seconds": timing.as_dict(),
             "energy": energy,
             "max_force": float(forces.abs().max()),
-            "patch_report": variants[impl][1],
+            "patch_report": reports[impl],
+            **more.get(impl, {}),
         }
         for suffix, other in (("e3nn", base), ("float64", exact)):
             if other is None:
@@ -180,6 +231,27 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
         "r_max": info.r_max,
         "torch_threads": torch.get_num_threads(),
         "rows": rows,
+        "refused": refused,
+        "spent": {name: round(seconds, 2) for name, seconds in spent.items()},
+    }
+
+
+def _on_device(step: Callable[[], object], nbytes: int) -> dict[str, Any]:
+    """Return memory and kernel times of an evaluation on a CUDA device."""
+    for _ in range(2):  # TorchScript specialises in its first calls
+        step()
+    peak = peak_memory(step, device="cuda")
+    kernels = kernel_times(step)
+    return {
+        "memory": {
+            "operand_bytes": nbytes,
+            "extra_bytes": peak.extra_bytes,
+            "peak_bytes": nbytes + peak.extra_bytes,
+            "method": peak.method,
+        },
+        "kernel_seconds": sum(kernel.seconds for kernel in kernels),
+        "launches": sum(kernel.launches for kernel in kernels),
+        "kernels": [kernel.as_dict() for kernel in kernels[:_LISTED_KERNELS]],
     }
 
 
@@ -192,11 +264,19 @@ def _energy_forces(results: Results) -> tuple[float, torch.Tensor]:
 def _exact(
     job: ModelJob, model: torch.nn.Module, system: System, r_max: float
 ) -> tuple[float, torch.Tensor] | None:
-    """Evaluate the unpatched model in float64, where that is not what is timed anyway."""
+    """Evaluate the unpatched model in float64, if there is memory for that.
+
+    A model in float64 is compared with what is timed as ``e3nn`` anyway.
+    """
     if model_info(model).dtype == torch.float64:
         return None
     step, _, _ = _step(copy.deepcopy(model).double(), system, job.head, r_max)
-    return _energy_forces(step())
+    try:
+        return _energy_forces(step())
+    except torch.OutOfMemoryError:
+        return None
+    finally:
+        release_memory()
 
 
 def measure_memory(job: ModelJob, impl: str) -> dict[str, Any]:
@@ -210,7 +290,7 @@ def measure_memory(job: ModelJob, impl: str) -> dict[str, Any]:
     if job.device != "cpu":
         raise DeviceError(f"device is {job.device!r}, but memory is measured on the CPU only")
     system = make_system(job.system, job.atoms)
-    variant, _ = _variant(impl, _load(job))
+    variant, _ = _variant(impl, _load(job), job.device)
     r_max = model_info(variant).r_max
     # same code paths on a few atoms, next to no memory
     warm, _, _ = _step(variant, fragment(system), job.head, r_max)

@@ -44,18 +44,21 @@ class JobError(errors.MdcgError, RuntimeError):
 
 
 def child_environment(
-    threads: int, allocator: str, extra: Mapping[str, str] = {}
+    threads: int, allocator: str, extra: Mapping[str, str] = {}, *, device: str = "cpu"
 ) -> dict[str, str]:
     """Return the environment of a benchmark process; this process keeps its own.
 
     Parameters
     ----------
     threads : int
-        OpenMP threads, each bound to a core where there are several.
+        OpenMP threads; for the CPU each is bound to a core where there are several. For a GPU none
+        is: threads of compilers and of autograd would inherit the core of the main thread.
     allocator : {"tuned", "stock"}
         glibc settings, or none.
     extra : mapping of str to str
         Set on top.
+    device : str
+        What is measured.
 
     Raises
     ------
@@ -70,16 +73,16 @@ def child_environment(
     if allocator == "tuned":
         environment.update(TUNED_MALLOC)
     environment["OMP_NUM_THREADS"] = str(threads)
-    environment["OMP_PROC_BIND"] = "true" if threads > 1 else "false"
+    environment["OMP_PROC_BIND"] = "true" if threads > 1 and device == "cpu" else "false"
     environment["OMP_DYNAMIC"] = "false"
     environment.pop("MKL_NUM_THREADS", None)
     environment.update(extra)
     return environment
 
 
-def describe_settings(threads: int, allocator: str) -> dict[str, Any]:
+def describe_settings(threads: int, allocator: str, device: str = "cpu") -> dict[str, Any]:
     """Return what :func:`child_environment` sets, and what else may change the allocator."""
-    environment = child_environment(threads, allocator)
+    environment = child_environment(threads, allocator, device=device)
     shown = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_DYNAMIC", "LD_PRELOAD", *TUNED_MALLOC)
     return {
         "threads": threads,
@@ -121,7 +124,7 @@ def run_job(
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=None if job.get("verbose") else subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 timeout=timeout,

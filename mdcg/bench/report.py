@@ -18,6 +18,7 @@ __all__ = [
     "header",
     "model_table",
     "plot",
+    "reasons_line",
     "require_matplotlib",
     "write_json",
 ]
@@ -76,13 +77,20 @@ def header(document: Row) -> str:
     machine, settings = document["machine"], document["settings"]
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
     environment = " ".join(f"{key}={value}" for key, value in settings["environment"].items())
-    lines = [
-        f"mdcg {document['mdcg']} bench {document['benchmark']} on {machine['cpu']}, "
-        f"{settings['threads']} of {machine['cores']} cores; {packages}",
-        f"allocator {settings['allocator']} ({settings['libc']}); {environment}",
-        "times: median of interleaved runs in one process, quartiles; peak memory: inputs and all "
-        "above them, one process per implementation with the stock allocator",
-    ]
+    host = f"{machine['cpu']}, {settings['threads']} of {machine['cores']} cores"
+    where = f"{machine['gpu']} ({host})" if "gpu" in machine else host
+    lines = [f"mdcg {document['mdcg']} bench {document['benchmark']} on {where}; {packages}"]
+    if "gpu" in machine:
+        lines.append(
+            "times: median of interleaved runs in one process between CUDA events, quartiles; "
+            "peak memory: inputs and all that torch allocates above them"
+        )
+    else:
+        lines += [
+            f"allocator {settings['allocator']} ({settings['libc']}); {environment}",
+            "times: median of interleaved runs in one process, quartiles; peak memory: inputs and "
+            "all above them, one process per implementation with the stock allocator",
+        ]
     for dtype, rates in machine["rates"].items():
         lines.append(
             f"machine, {dtype}: matrix product {_number(rates['gemm_gflops'])} GFLOP/s, "
@@ -93,39 +101,102 @@ def header(document: Row) -> str:
 
 def conv_table(section: Mapping[str, Sequence[Row]]) -> str:
     """Show one layer: its sizes, a row per pass and implementation, the start-up of the kernels."""
-    rows = section["rows"]
+    rows, refused = section["rows"], _refused_lines(section.get("refused", ()))
     if not rows:
-        return ""
+        return "\n".join(refused)
     first = rows[0]
+    if first.get("batched"):
+        size = f"batch of {first['nodes']} products, no graph"
+    else:
+        size = (
+            f"{first['system']}, {first['nodes']} atoms, {first['edges']} edges "
+            f"({first['edges'] / first['nodes']:.1f} per atom), sorted by {first['order']}"
+        )
     title = (
         f"{first['case']}  {first['dtype']}  {first['irreps_in1']} (x) {first['irreps_in2']}\n"
-        f"  {first['system']}, {first['nodes']} atoms, {first['edges']} edges "
-        f"({first['edges'] / first['nodes']:.1f} per atom), sorted by {first['order']}; "
-        f"weights {first['weight_numel']}, output {first['out_dim']}, {first['paths']} paths, "
-        f"{first['nnz']} nonzeros"
+        f"  {size}; weights {first['weight_numel']}, output {first['out_dim']}, "
+        f"{first['paths']} paths, {first['nnz']} nonzeros"
     )
-    columns = (
-        "pass", "impl", "ms", "quartiles", "vs e3nn", "rel. error", "GFLOP/s", "of GEMM",
-        "GB/s", "of copy", "peak MB", "of e3nn",
-    )  # fmt: skip
+    on_gpu = first.get("device") == "cuda"
+    columns = _CONV_GPU if on_gpu else _CONV_CPU
     lines = [
         [
             row["pass"],
             row["impl"] + ("" if row["side_by_side"] else " (alone)"),
             *_milliseconds(row),
-            _speedup(row),
-            "-" if row["relative_error"] is None else f"{row['relative_error']:.0e}",
-            _number(row["gflops"]),
-            _percent(row["of_gemm"]),
-            _number(row["gbytes"]),
-            _percent(row["of_copy"]),
-            *_memory(row),
+            *(_gpu_cells(row) if on_gpu else _cpu_cells(row)),
         ]
         for row in rows
     ]
-    parts = [title, format_table(columns, lines)]
+    parts = [title, format_table(columns, lines), *refused]
     parts += [text for text in map(_startup_line, section["startup"]) if text]
     return "\n".join(parts)
+
+
+_CONV_CPU = (
+    "pass", "impl", "ms", "quartiles", "vs e3nn", "rel. error", "GFLOP/s", "of GEMM",
+    "GB/s", "of copy", "peak MB", "of e3nn",
+)  # fmt: skip
+_CONV_GPU = (
+    "pass", "impl", "ms", "quartiles", "GPU ms", "launches", "vs e3nn", "of best peer",
+    "x floor", "rel. error", "peak MB", "beyond tensors",
+)  # fmt: skip
+
+
+def _cpu_cells(row: Row) -> list[str]:
+    return [
+        _speedup(row),
+        _error(row),
+        _number(row["gflops"]),
+        _percent(row["of_gemm"]),
+        _number(row["gbytes"]),
+        _percent(row["of_copy"]),
+        *_memory(row),
+    ]
+
+
+def _gpu_cells(row: Row) -> list[str]:
+    """Times relative to the best other package, and to reading and writing everything once."""
+    memory = row.get("memory", {})
+    beyond = memory.get("beyond_tensors")
+    return [
+        *_kernels(row),
+        _speedup(row),
+        _best_peer(row),
+        f"{1 / row['of_copy']:.2f}",
+        _error(row),
+        _memory(row)[0],
+        "-" if beyond is None else f"{100 * beyond:+.0f} %",
+    ]
+
+
+def _kernels(row: Row) -> list[str]:
+    seconds, launches = row.get("kernel_seconds"), row.get("launches")
+    return [
+        _number(1e3 * seconds) if seconds else "-",
+        f"{launches:.0f}" if launches else "-",
+    ]
+
+
+def _best_peer(row: Row) -> str:
+    return f"{row['of_best_peer']:.2f}x" if "of_best_peer" in row else "-"
+
+
+def _error(row: Row) -> str:
+    return "-" if row["relative_error"] is None else f"{row['relative_error']:.0e}"
+
+
+def reasons_line(reasons: Mapping[str, str]) -> str:
+    """Name implementations and why they have no times, in one line."""
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
+def _refused_lines(refused: Sequence[Row]) -> list[str]:
+    lines = []
+    for one in refused:
+        passes = f" ({', '.join(one['passes'])})" if "passes" in one else ""
+        lines.append(f"  {one['impl']}{passes}: {one['reason']}")
+    return lines
 
 
 def _startup_line(entry: Row) -> str:
@@ -149,9 +220,9 @@ def _startup_line(entry: Row) -> str:
 
 def model_table(section: Mapping[str, Sequence[Row]]) -> str:
     """Show one model on one system: a title, and a row per implementation."""
-    rows = section["rows"]
+    rows, refused = section["rows"], _refused_lines(section.get("refused", ()))
     if not rows:
-        return ""
+        return "\n".join(refused)
     first = rows[0]
     title = (
         f"{Path(first['model']).name}  {first['dtype']}  {first['model_class']}, "
@@ -159,15 +230,19 @@ def model_table(section: Mapping[str, Sequence[Row]]) -> str:
         f"  {first['system']}, {first['atoms']} atoms, {first['edges']} edges "
         f"({first['edges'] / first['atoms']:.1f} per atom)"
     )
+    on_gpu = first.get("device") == "cuda"
     columns = (
-        "impl", "", "ms/step", "quartiles", "µs/atom", "katom-step/s", "vs e3nn",
-        "max |dF|", "to float64", "max |F|", "peak MB", "of e3nn",
-    )  # fmt: skip
+        *("impl", "", "ms/step", "quartiles"),
+        *(("GPU ms", "launches", "of best peer") if on_gpu else ()),
+        *("µs/atom", "katom-step/s", "vs e3nn", "max |dF|", "to float64", "max |F|"),
+        *("peak MB", "of e3nn"),
+    )
     lines = [
         [
             row["impl"],
             "" if row["side_by_side"] else "(alone)",
             *_milliseconds(row),
+            *((*_kernels(row), _best_peer(row)) if on_gpu else ()),
             _number(row["microseconds_per_atom"]),
             _number(row["katom_steps_per_second"]),
             _speedup(row),
@@ -178,7 +253,7 @@ def model_table(section: Mapping[str, Sequence[Row]]) -> str:
         ]
         for row in rows
     ]
-    return f"{title}\n{format_table(columns, lines)}"
+    return "\n".join([title, format_table(columns, lines), *refused])
 
 
 def _scientific(value: float | None) -> str:
@@ -272,11 +347,8 @@ def plot(path: str, document: Row) -> None:
     axes.set_xticks(range(len(groups)), groups, rotation=30, ha="right", fontsize=8)
     axes.legend()
     machine, settings = document["machine"], document["settings"]
-    axes.set_title(
-        f"mdcg {document['mdcg']}, {machine['cpu']}, threads: {settings['threads']}, "
-        f"{settings['allocator']} allocator",
-        fontsize=9,
-    )
+    host = f"{machine['cpu']}, threads: {settings['threads']}, {settings['allocator']} allocator"
+    axes.set_title(f"mdcg {document['mdcg']}, {machine.get('gpu', host)}", fontsize=9)
     figure.savefig(path, dpi=150)
 
 

@@ -32,12 +32,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..problem import ConvProblem
+from .timing import Clock, clock_for
 
 if TYPE_CHECKING:
     import torch
@@ -122,8 +122,10 @@ class Machine:
         return asdict(self)
 
 
-def measure_machine(dtype: torch.dtype, *, size: int = 2048, megabytes: int = 256) -> Machine:
-    """Measure arithmetic and memory rates with the current number of threads.
+def measure_machine(
+    dtype: torch.dtype, *, size: int = 2048, megabytes: int = 256, device: str = "cpu"
+) -> Machine:
+    """Measure arithmetic and memory rates, on a CPU with the current number of threads.
 
     Parameters
     ----------
@@ -133,27 +135,25 @@ def measure_machine(dtype: torch.dtype, *, size: int = 2048, megabytes: int = 25
         Rows of the square matrices.
     megabytes : int
         Size of the copied array.
+    device : str
+        ``"cpu"`` or ``"cuda"``.
     """
     import torch
 
+    clock = clock_for(device)
     with torch.no_grad():
-        left = torch.ones(size, size, dtype=dtype)
+        left = torch.ones(size, size, dtype=dtype, device=device)
         product = torch.empty_like(left)
-        gemm = 2 * size**3 / _best(lambda: torch.matmul(left, left, out=product))
+        gemm = 2 * size**3 / _best(clock, lambda: torch.matmul(left, left, out=product))
         # float32 in any case: a rate in bytes should not depend on the type
-        source = torch.ones(megabytes * 2**18, dtype=torch.float32)
+        source = torch.ones(megabytes * 2**18, dtype=torch.float32, device=device)
         target = torch.zeros_like(source)
-        copied = 2 * source.nbytes / _best(lambda: target.copy_(source))
-        read = source.nbytes / _best(lambda: source.sum())
+        copied = 2 * source.nbytes / _best(clock, lambda: target.copy_(source))
+        read = source.nbytes / _best(clock, lambda: source.sum())
     name = str(dtype).removeprefix("torch.")
     return Machine(name, gemm / 1e9, copied / 1e9, read / 1e9)
 
 
-def _best(run: Callable[[], object], repeats: int = 5) -> float:
+def _best(clock: Clock, run: Callable[[], object], repeats: int = 5) -> float:
     run()
-    times = []
-    for _ in range(repeats):
-        start = perf_counter()
-        run()
-        times.append(perf_counter() - start)
-    return min(times)
+    return min(clock.seconds(run, 1) for _ in range(repeats))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +27,12 @@ __all__ = [
 ]
 
 FORMAT = 1
-_PACKAGES = ("torch", "e3nn", "mace-torch", "nequip")
+_PACKAGES = (
+    *("torch", "e3nn", "mace-torch", "nequip", "cuequivariance", "cuequivariance-ops-torch-cu12"),
+    *("cuequivariance-ops-torch-cu13", "openequivariance"),
+)
+# A GPU needs larger arrays to reach its rates.
+_GPU_SIZES = {"matrix_size": 8192, "megabytes": 4096}
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Settings:
         Measure compilation and loading of the kernels.
     matrix_size, megabytes : int
         Sizes for the machine's ceilings.
+    verbose : bool
+        Processes say on the error stream what they are doing.
     """
 
     threads: int
@@ -54,6 +61,7 @@ class Settings:
     startup: bool = True
     matrix_size: int = 2048
     megabytes: int = 256
+    verbose: bool = False
 
 
 def available_cores() -> int:
@@ -83,11 +91,15 @@ def document(kind: str, settings: Settings, options: dict[str, Any]) -> dict[str
             "packages": versions,
             "rates": {},
         },
-        "settings": describe_settings(settings.threads, settings.allocator),
+        "settings": describe_settings(
+            settings.threads, settings.allocator, options.get("device", "cpu")
+        ),
         "options": options,
         "rows": [],
         "startup": [],
+        "refused": [],
         "failures": [],
+        "spent": [],
     }
 
 
@@ -102,20 +114,31 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def machine_section(settings: Settings, dtypes: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Measure the machine's ceilings, per dtype, in a process like those of the benchmark."""
+def machine_section(
+    settings: Settings, dtypes: Sequence[str], device: str = "cpu"
+) -> dict[str, Any]:
+    """Measure the machine's ceilings in a process like those of the benchmark.
+
+    Returns
+    -------
+    dict
+        ``rates`` by dtype, and on CUDA devices ``gpu``, the name of the device.
+    """
+    sizes = {"matrix_size": settings.matrix_size, "megabytes": settings.megabytes}
     job = {
         "kind": "machine",
         "dtypes": list(dtypes),
-        "matrix_size": settings.matrix_size,
-        "megabytes": settings.megabytes,
+        "device": device,
+        **(sizes if device == "cpu" else _GPU_SIZES),
     }
-    rates: dict[str, dict[str, float]] = _run(job, settings, settings.allocator)["rates"]
-    return rates
+    found = _run(job, settings, settings.allocator)
+    return {name: found[name] for name in ("rates", "gpu") if name in found}
 
 
 def _run(job: dict[str, Any], settings: Settings, allocator: str, **extra: str) -> dict[str, Any]:
-    return run_job(job, child_environment(settings.threads, allocator, extra))
+    device = job.get("device") or job["options"]["device"]
+    environment = child_environment(settings.threads, allocator, extra, device=device)
+    return run_job({**job, "verbose": settings.verbose}, environment)
 
 
 def _attempt(
@@ -150,6 +173,21 @@ def _timed(
             yield {**result, "side_by_side": False}
 
 
+def _split_failures(
+    refused: list[dict[str, Any]],
+    kind: str,
+    job: ConvJob | ModelJob,
+    failures: list[dict[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Yield what was refused; what went wrong is no refusal."""
+    for one in refused:
+        if not one.pop("failed"):
+            yield one
+            continue
+        request = {"kind": kind, "options": job.to_dict(), "impl": one["impl"]}
+        failures.append({"job": request, "message": one["reason"], "died": False})
+
+
 def conv_section(
     job: ConvJob,
     settings: Settings,
@@ -161,18 +199,31 @@ def conv_section(
     Returns
     -------
     dict
-        ``rows``, ``startup`` and ``failures``, to be appended to the document.
+        ``rows``, ``startup``, ``refused``, ``failures`` and ``spent``, to be appended to the
+        document.
     """
     rows: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
-    common = {"case": job.case, "dtype": job.dtype, "system": job.system, "order": job.order}
+    refused: list[dict[str, Any]] = []
+    spent: dict[str, float] = {}
+    common = {
+        "case": job.case,
+        "dtype": job.dtype,
+        "system": job.system,
+        "order": job.order,
+        "device": job.device,
+    }
     progress(f"{job.case} {job.dtype}: timing {', '.join(job.impls)}")
     for result in _timed("conv-timing", job, settings, failures):
         measured = result.pop("rows")
+        spent |= result.pop("spent")
+        for one in _split_failures(result.pop("refused"), "conv-timing", job, failures):
+            refused.append({"case": job.case, "dtype": job.dtype, **one})
         for row in measured:
             row.update(_achieved(row, rates[job.dtype]))
             rows.append({**common, **result, **row})
-    if settings.memory:
+    # on a GPU the timed process measures it, as torch counts there what each call allocates
+    if settings.memory and job.device == "cpu":
         for impl in job.impls:
             progress(f"{job.case} {job.dtype}: peak memory of {impl}")
             request = {"kind": "conv-memory", "options": job.to_dict(), "impl": impl}
@@ -181,8 +232,18 @@ def conv_section(
                 if found is not None and row["impl"] == impl:
                     row["memory"] = found["passes"][row["pass"]]
     _ratios(rows, "pass")
-    startup = _startup(job, settings, failures, progress) if settings.startup else []
-    return {"rows": rows, "startup": startup, "failures": failures}
+    startup: list[dict[str, Any]] = []
+    if settings.startup:
+        timed = {row["impl"] for row in rows}
+        startup = _startup(job, settings, failures, progress, timed)
+    spendings = [{"case": job.case, "dtype": job.dtype, "seconds": spent}] if spent else []
+    return {
+        "rows": rows,
+        "startup": startup,
+        "refused": refused,
+        "failures": failures,
+        "spent": spendings,
+    }
 
 
 def _startup(
@@ -190,10 +251,11 @@ def _startup(
     settings: Settings,
     failures: list[dict[str, Any]],
     progress: Callable[[str], None],
+    timed: Container[str],
 ) -> list[dict[str, Any]]:
     """Run the first calls with an empty kernel cache, then again in a new process."""
     found = []
-    for impl in (name for name in job.impls if name.startswith("mdcg")):
+    for impl in (name for name in job.impls if name.startswith("mdcg") and name in timed):
         progress(f"{job.case} {job.dtype}: compiling and loading {impl}")
         request = {"kind": "conv-startup", "options": job.to_dict(), "impl": impl}
         with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
@@ -222,7 +284,19 @@ def _achieved(row: dict[str, Any], rates: dict[str, float]) -> dict[str, float]:
 
 
 def _ratios(rows: list[dict[str, Any]], *keys: str) -> None:
-    """Add speed-up and memory relative to e3nn, where that was measured side by side."""
+    """Add speed-up and memory relative to e3nn, and time relative to the best other package."""
+    others: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        place = tuple(row[key] for key in keys)
+        if not row["impl"].startswith("mdcg") and (
+            place not in others or row["seconds"]["median"] < others[place]["seconds"]["median"]
+        ):
+            others[place] = row
+    for row in rows:
+        best = others.get(tuple(row[key] for key in keys))
+        if best is not None:
+            row["best_peer"] = best["impl"]
+            row["of_best_peer"] = row["seconds"]["median"] / best["seconds"]["median"]
     base = {tuple(row[key] for key in keys): row for row in rows if row["impl"] == "e3nn"}
     for row in rows:
         other = base.get(tuple(row[key] for key in keys))
@@ -240,16 +314,22 @@ def model_section(
     """Measure one model on one system in one dtype; see :func:`conv_section`."""
     rows: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    spent: dict[str, float] = {}
     label = f"{job.model}, {job.system}{'' if job.atoms is None else f' {job.atoms} atoms'}"
     progress(f"{label}: timing {', '.join(job.impls)}")
     for result in _timed("model-timing", job, settings, failures):
         measured = result.pop("rows")
-        rows += [{"model": job.model, "system": job.system, **result, **row} for row in measured]
+        spent |= result.pop("spent")
+        for one in _split_failures(result.pop("refused"), "model-timing", job, failures):
+            refused.append({"model": job.model, **one})
+        common = {"model": job.model, "system": job.system, "device": job.device, **result}
+        rows += [{**common, **row} for row in measured]
     for row in rows:
         per_atom = row["seconds"]["median"] / row["atoms"]
         row["microseconds_per_atom"] = per_atom * 1e6
         row["katom_steps_per_second"] = 1e-3 / per_atom
-    if settings.memory:
+    if settings.memory and job.device == "cpu":
         for row in rows:
             progress(f"{label}: peak memory of {row['impl']}")
             request = {"kind": "model-memory", "options": job.to_dict(), "impl": row["impl"]}
@@ -257,4 +337,5 @@ def model_section(
             if found is not None:
                 row["memory"] = found
     _ratios(rows)
-    return {"rows": rows, "startup": [], "failures": failures}
+    spendings = [{"model": job.model, "atoms": job.atoms, "seconds": spent}] if spent else []
+    return {"rows": rows, "refused": refused, "failures": failures, "spent": spendings}

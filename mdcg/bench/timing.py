@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -15,8 +17,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import DeviceError
+from .gpu import CudaClock, cuda_peak_bytes, require_cuda
 
-__all__ = ["Clock", "Peak", "Timing", "clock_for", "interleave", "peak_memory"]
+__all__ = [
+    "Clock",
+    "Peak",
+    "Timing",
+    "clock_for",
+    "interleave",
+    "peak_memory",
+    "stopwatch",
+]
+
+_log = logging.getLogger("mdcg.bench")
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -53,9 +66,10 @@ def clock_for(device: str) -> Clock:
     """
     if device == "cpu":
         return HostClock()
-    raise DeviceError(
-        f"device is {device!r}, but this version of mdcg times CPU kernels only: use --device cpu"
-    )
+    if device == "cuda":
+        require_cuda()
+        return CudaClock()
+    raise DeviceError(f"device is {device!r}, expected cpu or cuda")
 
 
 @dataclass(frozen=True)
@@ -127,25 +141,46 @@ def interleave(
     return {name: Timing.of(samples[name], calls[name]) for name in runs}
 
 
+@contextmanager
+def stopwatch(spent: MutableMapping[str, float], name: str) -> Iterator[None]:
+    """Add up, and log, where the benchmark's own time goes: mostly compilers of several packages.
+
+    Parameters
+    ----------
+    spent : mutable mapping of str to float
+        Seconds by name.
+    name : str
+        What is done in this block.
+    """
+    start = perf_counter()
+    yield
+    seconds = perf_counter() - start
+    spent[name] = spent.get(name, 0.0) + seconds
+    _log.info("%6.1f s  %s", seconds, name)
+
+
 @dataclass(frozen=True)
 class Peak:
-    """Highest resident memory of the process above a baseline.
+    """Highest resident memory of the process, or memory on the device, above a baseline.
 
     Parameters
     ----------
     extra_bytes : int
         Above what was resident before the measured calls.
     method : str
-        ``"VmHWM"`` (Linux, reset before the calls) or ``"ru_maxrss"`` (highest value of the process
-        so far: 0 where the calls needed no more than the preparation did).
+        ``"VmHWM"`` (Linux, reset before the calls), ``"ru_maxrss"`` (highest value of the process
+        so far: 0 where the calls needed no more than the preparation did), or ``"cuda"`` (torch's
+        own count of the memory in tensors on the device).
     """
 
     extra_bytes: int
     method: str
 
 
-def peak_memory(run: Callable[[], object], repeats: int = 3) -> Peak:
-    """Run something and return the peak of resident memory above the present value."""
+def peak_memory(run: Callable[[], object], repeats: int = 3, device: str = "cpu") -> Peak:
+    """Run something and return the peak of resident or device memory above the present value."""
+    if device == "cuda":
+        return Peak(cuda_peak_bytes(run), "cuda")
     gc.collect()
     _trim()
     reset = _reset_high_water()

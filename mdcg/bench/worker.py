@@ -19,15 +19,23 @@ _log = logging.getLogger("mdcg.bench")
 def _machine(job: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
+    from .gpu import device_name
     from .roofline import measure_machine
 
+    device = job.get("device", "cpu")
     found = {
         name: measure_machine(
-            getattr(torch, name), size=job["matrix_size"], megabytes=job["megabytes"]
+            getattr(torch, name),
+            size=job["matrix_size"],
+            megabytes=job["megabytes"],
+            device=device,
         ).as_dict()
         for name in job["dtypes"]
     }
-    return {"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "rates": found}
+    result = {"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "rates": found}
+    if device == "cuda":
+        result["gpu"] = device_name()
+    return result
 
 
 def _conv_timing(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +90,11 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """Read a job file, do the job, write the result file."""
     request, answer = (Path(name) for name in argv)
-    result = perform(json.loads(request.read_text()))
+    job = json.loads(request.read_text())
+    if job.get("verbose"):
+        logging.basicConfig(format="    %(message)s")
+        _log.setLevel(logging.INFO)
+    result = perform(job)
     partial = answer.with_suffix(".partial")
     partial.write_text(json.dumps(result))
     partial.rename(answer)

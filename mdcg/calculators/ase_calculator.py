@@ -72,7 +72,9 @@ class MDCGCalculator(Calculator):
     UnsupportedProblemError
         A layer of an unpatched file cannot be patched.
     DeviceError
-        The device is not there.
+        The device is not there, or its driver cannot run the kernels.
+    KernelCompileError
+        The kernels are not cached, and there is no C++ compiler (CPU) or NVRTC (CUDA).
     ValueError, TypeError
         An argument is out of range or of the wrong kind, or the head is missing or unknown.
 
@@ -372,27 +374,20 @@ def _prepare(
             f"model is a {type(model).__name__}, expected the path of a checkpoint or a loaded "
             "torch model (of a MACECalculator: calc.models[0])"
         )
-    weights = _weights(loaded)
-    if weights is not None and weights.device.type != "cpu" and is_patched(loaded):
-        raise DeviceError(
-            f"the model is on {weights.device}, but this version of mdcg has kernels for the CPU "
-            "only; use device='cpu', or run the unpatched model"
-        )
     return loaded, name
 
 
 def _from_file(
     path: Path, device: torch.device | None, dtype: torch.dtype | None
 ) -> torch.nn.Module:
-    loaded = load_model(path)
-    if dtype is not None:
-        loaded = loaded.to(dtype)
+    # on its device before it is patched: layers are checked where they will run
+    loaded = load_model(path).to(device=device or torch.device("cpu"), dtype=dtype)
     if not is_patched(loaded):
         report = patch_model(loaded)
         _LOG.info("%s was not patched yet; patched it after loading:\n%s", path, report)
     if device is None:
         _LOG.info("%s runs on the CPU", path)
-    return loaded.to(device or torch.device("cpu")).requires_grad_(False)
+    return loaded.requires_grad_(False)
 
 
 def _live(

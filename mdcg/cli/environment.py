@@ -62,6 +62,11 @@ def collect() -> dict[str, Any]:
             "instruction set used": _try(_instruction_set),
         },
         "compiler": _try(_compiler),
+        "gpu": {
+            "devices": _try(_gpus),
+            "kernels run on": _try(_gpu_targets),
+            "NVRTC": _try(_nvrtc),
+        },
         "kernel cache": _try(_cache),
         "variables": {
             **{
@@ -148,6 +153,52 @@ def _ask(compiler: str) -> str:
         [compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
     )
     return done.stdout.splitlines()[0]
+
+
+def _gpus() -> list[str] | str:
+    """Return name, memory and driver of every NVIDIA device, as its own tool says."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "unknown (nvidia-smi is not on the path)"
+    done = subprocess.run(
+        [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        return f"none ({(done.stdout + done.stderr).strip()})"
+    names = ("", "memory ", "driver ")
+    return [
+        ", ".join(name + value.strip() for name, value in zip(names, line.split(","), strict=False))
+        for line in done.stdout.splitlines()
+    ]
+
+
+def _gpu_targets() -> list[str] | str:
+    """Return the architecture of every device that the driver gives to this process."""
+    from .. import _core
+
+    found: list[str] = []
+    while True:
+        try:
+            found.append(f"sm_{_core.cuda_compute_capability(len(found))}")
+        except RuntimeError as error:
+            return found or f"none ({error})"
+
+
+def _nvrtc() -> str:
+    from ..errors import KernelCompileError
+    from ..runtime.nvrtc import find_nvrtc
+
+    try:
+        library, path = find_nvrtc()
+    except KernelCompileError as error:
+        return f"none ({error})"
+    version = ".".join(map(str, library.version))
+    known = library.architectures
+    return f"{version}, {path}, for sm_{min(known)} to sm_{max(known)}"
 
 
 def _cache() -> dict[str, Any]:

@@ -70,7 +70,8 @@ def run(options: argparse.Namespace) -> Result:
     info = model_info(original)
     head = _choose_head(info, options.head or record_before)
 
-    patched = copy.deepcopy(original)
+    # layers are checked where the whole model will be
+    patched = copy.deepcopy(original).to(device)
     try:
         report = patch_model(patched, allow_partial=options.allow_partial)
     except UnsupportedProblemError as error:
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace) -> Result:
         "dtype": str(info.dtype).removeprefix("torch."),
         "versions": _versions(),
     }
+    patched = patched.to("cpu")  # as it was, so that the file loads anywhere
     set_model_record(patched, record)
     result: dict[str, Any] = {
         "input": str(options.input),

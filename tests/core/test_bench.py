@@ -223,7 +223,13 @@ def test_timing_summary() -> None:
 
 
 def test_other_devices_are_refused() -> None:
-    with pytest.raises(DeviceError, match="device is 'cuda'"):
+    with pytest.raises(DeviceError, match="device is 'tpu', expected cpu or cuda"):
+        clock_for("tpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device")
+def test_absent_cuda_device_is_one_sentence() -> None:
+    with pytest.raises(DeviceError, match=r"device is 'cuda', but torch .*: use --device cpu"):
         clock_for("cuda")
 
 
@@ -240,8 +246,9 @@ def test_peak_memory_sees_temporaries() -> None:
 @needs_e3nn
 @pytest.mark.parametrize("name", ["mace-medium-l1", "e3tools-transformer"])
 def test_chunked_reference_is_the_whole(name: str) -> None:
+    from mdcg.bench.layer import Graph, build_layer
     from mdcg.bench.passes import make_inputs, make_pass, reference, relative_errors
-    from mdcg.bench.peers import PEERS, Graph, build_layer
+    from mdcg.bench.peers import PEERS
 
     edges = neighbours(water_box(1), 4.0)
     graph = Graph(3, torch.from_numpy(edges.sender), torch.from_numpy(edges.receiver))

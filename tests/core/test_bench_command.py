@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_child_environment_is_tuned_and_the_own_is_untouched(
     stock = child_environment(1, "stock")
     assert not any(name.startswith("MALLOC_") for name in stock)
     assert stock["OMP_PROC_BIND"] == "false"
+    assert child_environment(2, "stock", device="cuda")["OMP_PROC_BIND"] == "false"
     assert dict(os.environ) == before
     assert "MALLOC_TOP_PAD_" in describe_settings(1, "tuned")["environment"]
     with pytest.raises(ValueError, match="threads is 0, expected 1 or more"):
@@ -74,6 +76,24 @@ def test_a_lost_process_is_one_sentence() -> None:
     )
 
 
+def test_an_ended_command_ends_its_processes(tmp_path: Path) -> None:
+    marker = tmp_path / "child"
+    sleeper = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        "import subprocess, sys; from mdcg.bench import cli\n"
+        f"cli._bench_conv = lambda options: subprocess.run([sys.executable, '-c', {sleeper!r}])\n"
+        "sys.exit(cli.main(['conv']))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.terminate()
+    assert parent.wait(timeout=30) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
+
+
 # ---- the command ----
 
 
@@ -90,7 +110,7 @@ def test_bench_conv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = run_main(
         capsys,
         *("conv", "--case", "nequix-last", "--atoms", "3", "--repeats", "2", "--threads", "1"),
-        *("--passes", "fwd", "--json", str(path)),
+        *("--passes", "fwd", "--json", str(path), "--verbose"),
     )
     assert code == 0, err
     assert "allocator tuned" in out
@@ -100,7 +120,7 @@ def test_bench_conv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = json.loads(path.read_text())
     assert set(result) == {
         *("format", "benchmark", "created", "mdcg", "machine", "settings", "options", "rows"),
-        *("startup", "failures"),
+        *("startup", "refused", "failures", "spent"),
     }
     assert (result["format"], result["benchmark"], result["failures"]) == (1, "conv", [])
     assert set(result["machine"]["rates"]["float32"]) == {
@@ -170,8 +190,11 @@ def test_random_model_leaves_no_trace() -> None:
         (["conv", "--case", "mace-huge"], "case 'mace-huge' is unknown"),
         (["conv", "--dtype", "float16"], "dtype 'float16' is unknown, expected one of float32"),
         (["conv", "--passes", "bwd"], "pass 'bwd' is unknown, expected one of fwd, fwd+bwd"),
-        (["conv", "--impl", "oeq"], "implementation 'oeq' is unknown, expected one of e3nn, mdcg"),
-        (["model", "--impl", "oeq"], "implementation 'oeq' is unknown, expected one of e3nn, mdcg"),
+        (["conv", "--impl", "x"], "implementation 'x' is unknown, expected one of e3nn, cueq, oeq"),
+        (
+            ["model", "--impl", "x"],
+            "implementation 'x' is unknown, expected one of e3nn, cueq, oeq",
+        ),
         (["model", "no.model"], "'no.model' is neither small, medium, large nor a file: check"),
         (["conv", "--atoms", "100"], "no water box has 100 atoms"),
         (["conv", "--system", "ice"], "system 'ice' is neither water, carbon nor a file"),
