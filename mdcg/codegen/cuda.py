@@ -23,7 +23,14 @@ from .lowering import LoweredProblem, lower
 from .packing import packed_row
 from .spec import KernelSpec
 
-__all__ = ["CudaEntry", "CudaKernel", "emit_cuda"]
+__all__ = [
+    "CudaEntry",
+    "CudaKernel",
+    "argument_struct",
+    "emit_uvu",
+    "kernel_arguments",
+    "pack_functions",
+]
 
 # Threads of a block that packs or unpacks node rows.
 COPY_THREADS = 256
@@ -87,16 +94,8 @@ class CudaKernel:
     zeroed: tuple[str, ...]
 
 
-def _check(problem: ConvProblem) -> None:
-    for number, path in enumerate(problem.paths):
-        if path.mode != "uvu":
-            raise UnsupportedProblemError(
-                f"path {number} has mode {path.mode!r}, and the CUDA kernels cover uvu alone: "
-                "run this layer on the CPU, or leave it to e3nn"
-            )
-
-
-def _arguments(spec: KernelSpec) -> tuple[str, ...]:
+def kernel_arguments(spec: KernelSpec) -> tuple[str, ...]:
+    """Return names of addresses and sizes in the order of the kernels' parameter."""
     names = ["order", "sender", "row_ptr"] if spec.conv else []
     names += ["n_rows", "x", "y", "w"]
     if spec.kind != "forward":
@@ -107,7 +106,8 @@ def _arguments(spec: KernelSpec) -> tuple[str, ...]:
     return (*names, *("out" if name == "g" else f"d{name}" for name in spec.wants))
 
 
-def _argument_struct(arguments: tuple[str, ...]) -> str:
+def argument_struct(arguments: tuple[str, ...]) -> str:
+    """Print the type of the kernels' parameter."""
     results = {"out", "dx", "dy", "dw"}
     lines = ["struct Arguments {"]
     for name in arguments:
@@ -121,7 +121,7 @@ def _argument_struct(arguments: tuple[str, ...]) -> str:
     return "\n".join([*lines, "};"])
 
 
-def _pack_functions(problem: ConvProblem, plan: CudaPlan) -> str:
+def pack_functions(problem: ConvProblem, plan: CudaPlan) -> str:
     """Kernels that copy rows of node features to packed form and back, one thread per item."""
     row, offsets = packed_row(problem.irreps_in1, plan)
     texts = []
@@ -327,25 +327,25 @@ def _zeroed(lowered: LoweredProblem, sets: tuple[RoleSet, ...], spec: KernelSpec
         zeroed.append("dy")
     if problem.shared_weights:
         zeroed.append("dw")
-    names = _arguments(spec)
+    names = kernel_arguments(spec)
     return [name for name in zeroed if name in names]
 
 
-def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
+def emit_uvu(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
     """Print the kernels of one pass.
 
     Parameters
     ----------
     problem : ConvProblem
+        All paths have mode ``uvu``.
     plan : CudaPlan
     spec : KernelSpec
 
     Raises
     ------
     UnsupportedProblemError
-        A path has another mode than ``uvu``, or a block has too many channels.
+        A block has too many channels.
     """
-    _check(problem)
     lowered = lower(problem)
     summing = spec.kind == "forward" or spec.wants == ("g",)
     tile = plan.forward if summing else plan.backward
@@ -355,7 +355,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
     inputs = [role.i_in1 for kernel in sets for role in kernel.roles]
     shared_inputs = {i for i in inputs if inputs.count(i) > 1}
-    arguments = _arguments(spec)
+    arguments = kernel_arguments(spec)
     quad = 16 // ITEMSIZE[problem.dtype]
     texts, entries = [], []
     run = 1
@@ -398,8 +398,8 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         f"typedef {real} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
         files(__package__).joinpath("cuda_prelude.cuh").read_text(),
-        _argument_struct(arguments),
-        _pack_functions(problem, plan),
+        argument_struct(arguments),
+        pack_functions(problem, plan),
     ]
     return CudaKernel(
         source="\n\n".join([*header, *texts]) + "\n",

@@ -74,9 +74,11 @@ class CudaKernels:
         self.index = index
         self.plan = plan if plan is not None else plan_cuda(problem, cuda_device(index))
         self.dtype = getattr(torch, problem.dtype)
-        # node rows that are in packed form already
-        self._plain = problem.layout == "ir_mul" and all(
-            self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1
+        self._matrices = any(path.mode == "uvw" for path in problem.paths)
+        # node rows that kernels take as they are, or that are in packed form already
+        self._plain = self._matrices or (
+            problem.layout == "ir_mul"
+            and all(self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1)
         )
         self._loaded: dict[KernelSpec, _Loaded] = {}
         self._lock = threading.Lock()
@@ -127,11 +129,13 @@ class CudaKernels:
     ) -> Tensors:
         """Return gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` named in ``wants``.
 
-        The gradient of g is summed on receivers like an output, by kernels of its own.
+        The gradient of g is summed on receivers like an output, by kernels of its own unless
+        the weights are matrices: those are read once for all.
         """
         given = tuple(name for name in DERIVATIVES if name in cotangents)
         found: Tensors = {}
-        for part in (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g")):
+        parts = [tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g")]
+        for part in [wants] if self._matrices else parts:
             if part:
                 spec = KernelSpec("double_backward", graph is not None, part, given)
                 found |= self._run(spec, operands, cotangents, graph)

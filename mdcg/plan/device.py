@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from ..problem import ConvProblem
 from .host import ITEMSIZE
 
-__all__ = ["CudaDevice", "CudaPlan", "CudaTile", "plan_cuda"]
+__all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
 
 # Threads of a warp; lanes of one warp take consecutive channels.
 WARP = 32
@@ -82,6 +82,38 @@ class CudaTile:
 
 
 @dataclass(frozen=True)
+class CudaUvwTile:
+    """Choices of kernels whose paths have weight matrices (mode ``uvw``), a warp per row.
+
+    Parameters
+    ----------
+    warps : int
+        Warps per block at most; those of a convolution share a receiver.
+    words : int
+        32-bit registers per lane that weights in flight may fill.
+    scratch : int
+        Bytes of shared memory per warp for what the paths make of a row; larger problems take
+        their paths in several turns.
+    registers : int
+        Registers per thread the compiler may use; 0: its own choice.
+    """
+
+    warps: int = 4
+    words: int = 24
+    scratch: int = 12 * 1024
+    registers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warps not in (1, 2, 4, 8, 16):
+            raise ValueError(f"uvw tile has {self.warps} warps, expected 1, 2, 4, 8 or 16")
+        if self.words < 1 or self.scratch < 1 or not 0 <= self.registers <= 255:
+            raise ValueError(
+                f"uvw tile has {self.words} words, {self.scratch} bytes of scratch and "
+                f"{self.registers} registers, expected at least 1, at least 1, and 0 to 255"
+            )
+
+
+@dataclass(frozen=True)
 class CudaPlan:
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
@@ -91,11 +123,14 @@ class CudaPlan:
         Compute capability the kernels are compiled for, as ``10 * major + minor``.
     forward, backward : CudaTile
         Of the kernels that sum outputs, and of those that compute gradients per edge.
+    uvw : CudaUvwTile
+        Instead of both where a path has mode ``uvw``.
     """
 
     capability: int
     forward: CudaTile
     backward: CudaTile
+    uvw: CudaUvwTile = CudaUvwTile()
 
     @property
     def target(self) -> str:
@@ -135,11 +170,17 @@ class CudaPlan:
                 "give a CudaPlan or none"
             )
         return cls(
-            fields["capability"], CudaTile(**fields["forward"]), CudaTile(**fields["backward"])
+            fields["capability"],
+            CudaTile(**fields["forward"]),
+            CudaTile(**fields["backward"]),
+            CudaUvwTile(**fields["uvw"]),
         )
 
     def __str__(self) -> str:
-        return f"CudaPlan {self.target}: forward {self.forward}, backward {self.backward}"
+        return (
+            f"CudaPlan {self.target}: forward {self.forward}, backward {self.backward}, "
+            f"uvw {self.uvw}"
+        )
 
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
