@@ -34,7 +34,10 @@ class BodyWriter:
         self.double = spec.kind == "double_backward"
 
     def calls(self, turn: int, phase: str) -> list[str]:
-        """Return the calls of a turn's bodies, a barrier after each: lanes change channels.
+        """Return the calls of a turn's bodies.
+
+        What follows the bodies of a phase waits for all lanes. So do bodies that add to the same
+        rows; in the first phase each has vectors of its own.
 
         Parameters
         ----------
@@ -45,8 +48,10 @@ class BodyWriter:
         found = []
         for i, body in enumerate(self.layout.turns[turn].bodies):
             if phase in self._phases(body):
-                found += [f"{phase}{turn}_{i}(p, mine, e, s, row, lane);", "__syncwarp();"]
-        return found
+                found.append(f"{phase}{turn}_{i}(p, mine, e, s, row, lane);")
+                if phase == "pull":
+                    found.append("__syncwarp();")
+        return [*found, "__syncwarp();"] if found and phase == "left" else found
 
     def functions(self) -> list[str]:
         """Return all functions."""
