@@ -178,7 +178,7 @@ class BodyWriter:
             statements = []
             for piece in body.pieces:
                 first = piece.path.first_slot
-                if first not in known:
+                if piece.path.coupling.num_slots and first not in known:
                     known.add(first)
                     for n, form in enumerate(self._forms(piece.path)):
                         value = Sum.of((k, (f"{letter}{b}",)) for b, k in form.terms)
