@@ -73,9 +73,11 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
             }
         }
         const int start = (panel * S::G + column) * S::N;
-        for (int first = 0; first < STEPS; first += S::BATCH) {
-            V wv[S::BATCH][S::PANEL], cv[S::BATCH][S::PANEL];
-            // all loads of a batch are under way before the first is used
+        V wv[S::BATCH][S::PANEL], cv[S::BATCH][S::PANEL];
+        V next_w[S::BATCH][S::PANEL], next_c[S::BATCH][S::PANEL];
+        // all loads of a batch are under way before the first is used
+        const auto fetch = [&](int first, V(&to_w)[S::BATCH][S::PANEL],
+                               V(&to_c)[S::BATCH][S::PANEL]) {
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {
                 const int r = (first + b) * GROUPS + group;
@@ -84,10 +86,25 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
                 for (int t = 0; t < S::PANEL; ++t) {
                     const int place = S::offset(r) + start + t * S::G * S::N;
                     if constexpr (READS_W)
-                        wv[b][t] = live && inside[t] ? load_weights<S>(w + place) : V{};
+                        to_w[b][t] = live && inside[t] ? load_weights<S>(w + place) : V{};
                     if constexpr (READS_C)
-                        cv[b][t] = live && inside[t] ? load_weights<S>(wc + place) : V{};
+                        to_c[b][t] = live && inside[t] ? load_weights<S>(wc + place) : V{};
                 }
+            }
+        };
+        if constexpr (S::AHEAD) fetch(0, next_w, next_c);
+        for (int first = 0; first < STEPS; first += S::BATCH) {
+            if constexpr (S::AHEAD) {
+#pragma unroll
+                for (int b = 0; b < S::BATCH; ++b)
+#pragma unroll
+                    for (int t = 0; t < S::PANEL; ++t) {
+                        if constexpr (READS_W) wv[b][t] = next_w[b][t];
+                        if constexpr (READS_C) cv[b][t] = next_c[b][t];
+                    }
+                if (first + S::BATCH < STEPS) fetch(first + S::BATCH, next_w, next_c);
+            } else {
+                fetch(first, wv, cv);
             }
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {

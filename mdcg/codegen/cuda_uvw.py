@@ -72,7 +72,7 @@ class _Writer:
         panel = max(1, self.tile.words // (words * out.ir.dim))
         found = {}
         for g in range(1, min(WARP, vectors) + 1):
-            if g < vectors and g * n * self.itemsize < _MIN_CONTIGUOUS:
+            if g < vectors and g * n * self.itemsize < self.tile.contiguous:
                 continue
             groups = WARP // g
             steps = -(-stack.rows // groups)
@@ -101,6 +101,7 @@ class _Writer:
         flags = {
             "SHARED": self.problem.shared_weights,
             "DIRECT": self.sums and "out" not in self.places,
+            "AHEAD": self.tile.ahead,
         }
         numbers = ", ".join(f"{key} = {value}" for key, value in values.items())
         switches = ", ".join(f"{key} = {str(value).lower()}" for key, value in flags.items())

@@ -102,6 +102,8 @@ class CudaUvwTile:
     words: int = 24
     scratch: int = 12 * 1024
     registers: int = 0
+    contiguous: int = 64
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         if self.warps not in (1, 2, 4, 8, 16):
