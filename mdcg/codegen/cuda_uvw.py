@@ -252,8 +252,15 @@ class _Writer:
                 ]
             else:
                 lines += [
+                    # an edge's numbers are loaded while the one before is under way
+                    "int next_e = 0, next_s = 0;",
+                    "const auto fetch = [&](int k) {",
+                    "    if (k < end) next_e = p.order[k], next_s = p.sender[k];",
+                    "};",
+                    "fetch(begin + warp);",
                     f"for (int k = begin + warp; k < end; k += {warps}) {{",
-                    "    const Long e = p.order[k], s = p.sender[k];",
+                    "    const Long e = next_e, s = next_s;",
+                    f"    fetch(k + {warps});",
                 ]
             lines += [*(f"    {line}" for line in body), "}"]
         else:
