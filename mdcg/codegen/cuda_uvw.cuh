@@ -41,13 +41,6 @@ template <class S> MDCG_INLINE Vec<S::N> load_channels(const T* row, int channel
     return a;
 }
 
-template <class S> MDCG_INLINE Vec<S::N> load_weights(const T* p) {
-    if constexpr (S::SHARED)
-        return load(p, Vec<S::N>());
-    else
-        return load_stream(p, Vec<S::N>());
-}
-
 template <class S, int USES>
 MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __restrict__ dw,
                         Vectors at, int lane) {
@@ -73,11 +66,10 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
             }
         }
         const int start = (panel * S::G + column) * S::N;
-        V wv[S::BATCH][S::PANEL], cv[S::BATCH][S::PANEL];
-        V next_w[S::BATCH][S::PANEL], next_c[S::BATCH][S::PANEL];
-        // all loads of a batch are under way before the first is used
-        const auto fetch = [&](int first, V(&to_w)[S::BATCH][S::PANEL],
-                               V(&to_c)[S::BATCH][S::PANEL]) {
+        for (int first = 0; first < STEPS; first += S::BATCH) {
+            V wv[S::BATCH][S::PANEL], cv[S::BATCH][S::PANEL];
+            // All loads of a batch are under way before the first is used. Not streaming ones: the
+            // rest of a line must stay in the cache for the next request.
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {
                 const int r = (first + b) * GROUPS + group;
@@ -85,26 +77,10 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
 #pragma unroll
                 for (int t = 0; t < S::PANEL; ++t) {
                     const int place = S::offset(r) + start + t * S::G * S::N;
-                    if constexpr (READS_W)
-                        to_w[b][t] = live && inside[t] ? load_weights<S>(w + place) : V{};
-                    if constexpr (READS_C)
-                        to_c[b][t] = live && inside[t] ? load_weights<S>(wc + place) : V{};
+                    const bool there = live && inside[t];
+                    if constexpr (READS_W) wv[b][t] = there ? load(w + place, V()) : V{};
+                    if constexpr (READS_C) cv[b][t] = there ? load(wc + place, V()) : V{};
                 }
-            }
-        };
-        if constexpr (S::AHEAD) fetch(0, next_w, next_c);
-        for (int first = 0; first < STEPS; first += S::BATCH) {
-            if constexpr (S::AHEAD) {
-#pragma unroll
-                for (int b = 0; b < S::BATCH; ++b)
-#pragma unroll
-                    for (int t = 0; t < S::PANEL; ++t) {
-                        if constexpr (READS_W) wv[b][t] = next_w[b][t];
-                        if constexpr (READS_C) cv[b][t] = next_c[b][t];
-                    }
-                if (first + S::BATCH < STEPS) fetch(first + S::BATCH, next_w, next_c);
-            } else {
-                fetch(first, wv, cv);
             }
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {

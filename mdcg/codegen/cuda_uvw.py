@@ -72,7 +72,7 @@ class _Writer:
         panel = max(1, self.tile.words // (words * out.ir.dim))
         found = {}
         for g in range(1, min(WARP, vectors) + 1):
-            if g < vectors and g * n * self.itemsize < self.tile.contiguous:
+            if g < vectors and g * n * self.itemsize < _MIN_CONTIGUOUS:
                 continue
             groups = WARP // g
             steps = -(-stack.rows // groups)
@@ -98,13 +98,8 @@ class _Writer:
             "CHANNEL": out.ir.dim if plain else 1,
             "COMPONENT": 1 if plain else out.mul,
         }
-        flags = {
-            "SHARED": self.problem.shared_weights,
-            "DIRECT": self.sums and "out" not in self.places,
-            "AHEAD": self.tile.ahead,
-        }
+        direct = self.sums and "out" not in self.places
         numbers = ", ".join(f"{key} = {value}" for key, value in values.items())
-        switches = ", ".join(f"{key} = {str(value).lower()}" for key, value in flags.items())
         (_, offset), *rest = stack.segments
         place = f"{offset} + r * {out.mul}"
         before = offset
@@ -117,7 +112,7 @@ class _Writer:
                 f"// {stack.rows} rows into {out}",
                 f"struct {name} {{",
                 f"    static constexpr int {numbers};",
-                f"    static constexpr bool {switches};",
+                f"    static constexpr bool DIRECT = {str(direct).lower()};",
                 "    MDCG_INLINE int offset(int r) {",
                 f"        return {place};",
                 "    }",
@@ -221,13 +216,19 @@ class _Writer:
         irreps = {"out": problem.irreps_out, "dx": problem.irreps_in1, "dy": problem.irreps_in2}
         return [f"for (int i = lane; i < {irreps[name].dim}; i += {WARP}) {statement}"]
 
+    def _registers(self) -> int:
+        if self.spec.kind == "double_backward":
+            return self.tile.double_registers
+        return self.tile.gradient_registers if "GRAD_W" in self.uses else self.tile.registers
+
     def kernel(self, name: str) -> str:
         """Return the kernel."""
         conv, warps, items = self.spec.conv, self.layout.warps, self.layout.items
         threads = warps * WARP
         bounds = str(threads)
-        if self.tile.registers:
-            bounds += f", {max(1, min(32, _REGISTER_FILE // (threads * self.tile.registers)))}"
+        registers = self._registers()
+        if registers:
+            bounds += f", {max(1, min(32, _REGISTER_FILE // (threads * registers)))}"
         quad = 16 // self.itemsize
         lines = [
             "extern __shared__ Quad shared_memory[];",
