@@ -1,6 +1,6 @@
 // mdcg VERSION, problem 29458da06e443329, tp_backward_wants_xyw
 
-// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=0)
+// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168)
 
 typedef double T;
 
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) mdcg_unpack_in1(const Copyunpa
 // 6 rows into 5x0e
 struct Stack0_0 {
     static constexpr int ROWS = 6, MUL = 5, C = 1, N = 1, G = 5, PANEL = 1, BATCH = 1, CHANNEL = 1, COMPONENT = 1;
-    static constexpr bool SHARED = false, DIRECT = false;
+    static constexpr bool DIRECT = false;
     MDCG_INLINE int offset(int r) {
         return 0 + r * 5;
     }
@@ -182,7 +182,7 @@ MDCG_INLINE void pull1_0(const Arguments& p, T* mine, Long e, Long s, Long row, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) mdcg_run_0(const Arguments p) {
+extern "C" __global__ void __launch_bounds__(128, 4) mdcg_run_0(const Arguments p) {
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     T* const mine = (T*)(shared_memory + warp * 14);

@@ -1,6 +1,6 @@
 // mdcg VERSION, problem 29458da06e443329, conv_forward
 
-// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=0)
+// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168)
 
 typedef double T;
 
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) mdcg_unpack_in1(const Copyunpa
 // 6 rows into 5x0e
 struct Stack0_0 {
     static constexpr int ROWS = 6, MUL = 5, C = 1, N = 1, G = 5, PANEL = 1, BATCH = 1, CHANNEL = 1, COMPONENT = 1;
-    static constexpr bool SHARED = false, DIRECT = false;
+    static constexpr bool DIRECT = false;
     MDCG_INLINE int offset(int r) {
         return 0 + r * 5;
     }
@@ -112,15 +112,21 @@ MDCG_INLINE void pull1_0(const Arguments& p, T* mine, Long e, Long s, Long row, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) mdcg_run_0(const Arguments p) {
+extern "C" __global__ void __launch_bounds__(128, 6) mdcg_run_0(const Arguments p) {
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     T* const mine = (T*)(shared_memory + warp * 10);
     for (int i = lane; i < 14; i += 32) mine[6 + i] = 0;
     const Long row = blockIdx.x;
     const int begin = p.row_ptr[row], end = p.row_ptr[row + 1];
+    int next_e = 0, next_s = 0;
+    const auto fetch = [&](int k) {
+        if (k < end) next_e = p.order[k], next_s = p.sender[k];
+    };
+    fetch(begin + warp);
     for (int k = begin + warp; k < end; k += 4) {
-        const Long e = p.order[k], s = p.sender[k];
+        const Long e = next_e, s = next_s;
+        fetch(k + 4);
         __syncwarp();
         left0_0(p, mine, e, s, row, lane);
         __syncwarp();
