@@ -16,7 +16,8 @@ from ..plan import CudaPlan
 from ..plan.device import WARP
 from ..plan.host import ITEMSIZE
 from ..problem import ConvProblem
-from .cuda import CudaEntry, CudaKernel, argument_struct, kernel_arguments, pack_functions
+from .cuda import CudaEntry, CudaKernel, argument_struct, kernel_arguments
+from .cuda_rows import row_functions
 from .cuda_uvw_body import BodyWriter
 from .cuda_uvw_layout import Stack, UvwLayout
 from .lowering import LoweredProblem, lower
@@ -37,8 +38,9 @@ class _Writer:
 
     def __init__(self, lowered: LoweredProblem, plan: CudaPlan, spec: KernelSpec) -> None:
         self.lowered, self.problem, self.spec = lowered, lowered.problem, spec
-        self.tile = plan.uvw
-        self.layout = UvwLayout.of(lowered, plan.uvw, spec)
+        self.plan, self.tile = plan, plan.uvw
+        self.arguments = kernel_arguments(spec, plan)
+        self.layout = UvwLayout.of(lowered, plan, spec)
         self.bodies = BodyWriter(lowered, spec, self.layout)
         self.itemsize = ITEMSIZE[self.problem.dtype]
         self.sums = spec.kind == "forward" or spec.wanted("g")
@@ -156,7 +158,8 @@ class _Writer:
         left = f"(const T*)shared_memory + {self.places['left_w'] + stack.base}"
         return (
             f"sum_weight_gradients<{name}, {self.layout.warps * WARP}, {self.layout.items}>"
-            f"(p.dw, {left}, p.g + first * {dim} + {stack.out.offset}, {stride}, count);"
+            f"({self.bodies.shared_gradient}, {left}, p.g + first * {dim} + {stack.out.offset}, "
+            f"{stride}, count);"
         )
 
     # -- one row ---------------------------------------------------------------------------------
@@ -191,15 +194,11 @@ class _Writer:
             else:
                 lines += self._if_active(inside)
         stores = []
-        problem = self.problem
-        for name, index, dim in (
-            ("dx", "s", problem.irreps_in1.dim),
-            ("dy", "e", problem.irreps_in2.dim),
-        ):
+        for name, index in (("dx", "to"), ("dy", "e")):
             if name in self.places:
                 value = f"mine[{self.places[name]} + i]"
-                place = f"p.{name} + {index} * {dim} + i"
-                adds = name == "dx" and self.spec.conv
+                place = f"p.{name} + {index} * {self.layout.widths[name]} + i"
+                adds = name == "dx" and self._adds_inputs
                 stores += self._each(
                     name, f"add({place}, {value});" if adds else f"({place})[0] = {value};"
                 )
@@ -212,9 +211,12 @@ class _Writer:
 
     def _each(self, name: str, statement: str) -> list[str]:
         """Loop of a warp over an operand's row."""
-        problem = self.problem
-        irreps = {"out": problem.irreps_out, "dx": problem.irreps_in1, "dy": problem.irreps_in2}
-        return [f"for (int i = lane; i < {irreps[name].dim}; i += {WARP}) {statement}"]
+        return [f"for (int i = lane; i < {self.layout.widths[name]}; i += {WARP}) {statement}"]
+
+    @property
+    def _adds_inputs(self) -> bool:
+        """Whether edges add to the gradient of their sender's features."""
+        return self.spec.conv and "place" not in self.arguments
 
     def _registers(self) -> int:
         if self.spec.kind == "double_backward":
@@ -237,7 +239,10 @@ class _Writer:
         ]
         if "out" in self.places:
             lines += self._each("out", f"mine[{self.places['out']} + i] = 0;")
-        body = self._row()
+        to = "s"
+        if "place" in self.arguments:
+            to = "active ? p.place[k] : 0" if self.in_step else "p.place[k]"
+        body = [f"const Long to = {to};", *self._row()] if "dx" in self.arguments else self._row()
         if conv:
             lines += [
                 "const Long row = blockIdx.x;",
@@ -305,7 +310,7 @@ class _Writer:
             "}",
         ]
 
-    def source(self, plan: CudaPlan, name: str) -> str:
+    def source(self, name: str) -> str:
         """Return the whole text."""
         real = "float" if self.problem.dtype == "float32" else "double"
         package = files(__package__)
@@ -316,13 +321,13 @@ class _Writer:
         ]
         parts = [
             f"// mdcg {__version__}, problem {self.problem.key()}, {self.spec}",
-            f"// {plan}",
+            f"// {self.plan}",
             f"typedef {real} T;",
-            f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
+            f"#define MDCG_VECTOR_ATOMICS {int(self.plan.vector_atomics and real == 'float')}",
             package.joinpath("cuda_prelude.cuh").read_text(),
             package.joinpath("cuda_uvw.cuh").read_text(),
-            argument_struct(kernel_arguments(self.spec)),
-            pack_functions(self.problem, plan),
+            argument_struct(self.arguments),
+            row_functions(self.problem, self.plan),
             *stacks,
             *self.bodies.functions(),
             self.kernel(name),
@@ -333,16 +338,15 @@ class _Writer:
         """Results that the kernel adds to, or that it leaves out."""
         found = {
             "out": "out" not in self.places,
-            "dx": "dx" not in self.places or self.spec.conv,
+            "dx": "dx" not in self.places or self._adds_inputs,
             "dy": "dy" not in self.places,
             "dw": "GRAD_W" not in self.uses or self.problem.shared_weights,
         }
-        names = kernel_arguments(self.spec)
-        return tuple(name for name, zero in found.items() if zero and name in names)
+        return tuple(name for name, zero in found.items() if zero and name in self.arguments)
 
 
 def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
-    """Print the kernel of one pass; rows of node features are taken as they are, never packed.
+    """Print the kernel of one pass; it reads rows of node features as they are, never packed.
 
     Parameters
     ----------
@@ -361,10 +365,11 @@ def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKern
     warps = writer.layout.warps
     shared = warps * writer.layout.items * writer.itemsize
     return CudaKernel(
-        source=writer.source(plan, name),
-        entries=(CudaEntry(name, warps * WARP, shared, 1 if spec.conv else warps),),
-        arguments=kernel_arguments(spec),
-        packed_in1=0,
-        run=1,
+        source=writer.source(name),
+        entries=(CudaEntry(name, warps * WARP, shared, 1),),
+        arguments=writer.arguments,
+        packed_in1=writer.layout.widths["dx"],
+        packs=False,
+        run=1 if spec.conv else warps,
         zeroed=writer.zeroed(),
     )

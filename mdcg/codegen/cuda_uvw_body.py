@@ -13,8 +13,6 @@ from .uvu import output_sums, sum_of, uvu_sums
 
 __all__ = ["BodyWriter"]
 
-_PARAMETERS = "const Arguments& p, T* mine, Long e, Long s, Long row, int lane"
-
 
 class BodyWriter:
     """Prints the functions of all bodies and the calls to them.
@@ -32,6 +30,11 @@ class BodyWriter:
         # an empty group starts where the next one does
         self.forms = {group.first: group.forms for group in lowered.groups if group.forms}
         self.double = spec.kind == "double_backward"
+        # numbers of rows: edge, sender, receiver, gradient of the sender's features
+        self.rows = ["e", "s", "row", *(["to"] if spec.wanted("x") else [])]
+        deterministic = layout.deterministic and self.problem.shared_weights
+        block = f" + Long(blockIdx.x) * {self.problem.weight_numel}" if deterministic else ""
+        self.shared_gradient = f"p.dw{block}"
 
     def calls(self, turn: int, phase: str) -> list[str]:
         """Return the calls of a turn's bodies.
@@ -48,7 +51,7 @@ class BodyWriter:
         found = []
         for i, body in enumerate(self.layout.turns[turn].bodies):
             if phase in self._phases(body):
-                found.append(f"{phase}{turn}_{i}(p, mine, e, s, row, lane);")
+                found.append(f"{phase}{turn}_{i}(p, mine, {', '.join(self.rows)}, lane);")
                 if phase == "pull":
                     found.append("__syncwarp();")
         return [*found, "__syncwarp();"] if found and phase == "left" else found
@@ -84,11 +87,11 @@ class BodyWriter:
             lines += [f"T dy{i}[{_power_of_two(n)}] = {{}};" for i, (_, n) in enumerate(parts)]
         lines.append(f"for (int u = {body.first} + lane; u < {body.last}; u += {WARP}) {{")
         work = []
-        row = f"s * {self.problem.irreps_in1.dim}"
+        sender = f"s * {self.problem.irreps_in1.dim}"
         for a in range(in1.ir.dim):
-            work.append(f"const T x{a} = __ldg(p.x + {row} + {self._channel(in1, a)});")
+            work.append(f"const T x{a} = __ldg(p.x + {sender} + {self._channel(in1, a)});")
             if spec.has("x"):
-                work.append(f"const T a{a} = __ldg(p.xa + {row} + {self._channel(in1, a)});")
+                work.append(f"const T a{a} = __ldg(p.xa + {sender} + {self._channel(in1, a)});")
         if gives_x:
             work += [f"T dx{a} = 0;" for a in range(in1.ir.dim)]
         for piece in body.pieces:
@@ -97,12 +100,16 @@ class BodyWriter:
                 work += [f"    {line}" for line in self._attributes(piece.path, low)]
             work.append("}")
         if gives_x:
-            work += [
-                self._add("dx", "s", self._channel(in1, a), f"dx{a}") for a in range(in1.ir.dim)
-            ]
+            start = self.layout.packed.get(body.i_in1)
+            for a in range(in1.ir.dim):
+                where = self._channel(in1, a)
+                if start is not None:
+                    where = f"{start[0] + a * start[1]} + u"
+                work.append(self._add("dx", "to", where, f"dx{a}"))
         lines += [*(f"    {line}" for line in work), "}"]
         if gives_y:
             lines += self._store_attributes(parts, mul2)
+        rows = ", ".join(f"Long {row}" for row in self.rows)
         loop = "{" if mul2 == 1 else f"for (int v = 0; v < {mul2}; ++v) {{"
         title = (
             f"// {in1}, channels {body.first} to {body.last}, {len(body.pieces)} {body.mode} paths"
@@ -110,7 +117,7 @@ class BodyWriter:
         return "\n".join(
             [
                 title,
-                f"MDCG_INLINE void {name}({_PARAMETERS}) {{",
+                f"MDCG_INLINE void {name}(const Arguments& p, T* mine, {rows}, int lane) {{",
                 f"    {loop}",
                 *(f"        {line}" for line in lines),
                 "    }",
@@ -144,9 +151,7 @@ class BodyWriter:
         """Add to a row of results: the warp's own in shared memory, or the one in global memory."""
         if name in self.places:
             return f"mine[{self.places[name]} + {index}] += {value};"
-        problem = self.problem
-        irreps = {"out": problem.irreps_out, "dx": problem.irreps_in1, "dy": problem.irreps_in2}
-        return f"add(p.{name} + {row} * {irreps[name].dim} + {index}, {value});"
+        return f"add(p.{name} + {row} * {self.layout.widths[name]} + {index}, {value});"
 
     def _forms(self, path: LoweredPath) -> tuple[LinearForm, ...]:
         return self.forms[path.first_slot] if path.coupling.num_slots else ()
@@ -273,11 +278,10 @@ class BodyWriter:
         if spec.wanted("x"):
             lines += [f"dx{a} += d{a};" for a in range(c.dim_in)]
         if spec.wanted("w") and path.has_weight:
-            target = f"p.dw + {where}"
             if problem.shared_weights:
-                lines.append(f"add({target}, dwv);")
+                lines.append(f"add({self.shared_gradient} + {where}, dwv);")
             else:
-                lines.append(f"({target})[0] = dwv;")
+                lines.append(f"p.dw[{where}] = dwv;")
         return lines
 
     # -- gradients of edge attributes ------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UnsupportedProblemError
-from ..plan.device import WARP, CudaUvwTile
+from ..plan import CudaPlan
+from ..plan.device import WARP
 from ..plan.host import ITEMSIZE
 from ..problem import MulIrrep
 from .lowering import LoweredPath, LoweredProblem
+from .packing import packed_row
 from .spec import KernelSpec
 
 __all__ = ["Body", "Piece", "Stack", "Turn", "UvwLayout"]
@@ -219,19 +221,28 @@ class UvwLayout:
     places : dict
         Where vectors ("left_w", ...) and rows ("out", "dx", "dy") of a warp start; rows that are
         not here are added to in global memory.
+    widths : dict
+        Items of a row of "out", "dx" and "dy".
+    packed : dict
+        Where blocks of input i start in a row of "dx", and the distance of their components, if
+        those rows are packed: deterministic sums by sender read them so.
     items : int
         Per warp, whole 16-byte words.
     warps : int
         Per block.
+    deterministic : bool
     """
 
     turns: tuple[Turn, ...]
     places: dict[str, int]
+    widths: dict[str, int]
+    packed: dict[int, tuple[int, int]]
     items: int
     warps: int
+    deterministic: bool
 
     @classmethod
-    def of(cls, lowered: LoweredProblem, tile: CudaUvwTile, spec: KernelSpec) -> UvwLayout:
+    def of(cls, lowered: LoweredProblem, plan: CudaPlan, spec: KernelSpec) -> UvwLayout:
         """Lay out a pass.
 
         Raises
@@ -243,19 +254,27 @@ class UvwLayout:
         itemsize = ITEMSIZE[problem.dtype]
         names = _vectors(spec)
         sides = {"out": problem.irreps_out, "dx": problem.irreps_in1, "dy": problem.irreps_in2}
+        widths = {name: irreps.dim for name, irreps in sides.items()}
+        packed = {}
+        if spec.conv and plan.deterministic:
+            widths["dx"], starts = packed_row(problem.irreps_in1, plan)
+            packed = {
+                i: (start, plan.padded(block.mul))
+                for i, (start, block) in enumerate(zip(starts, problem.irreps_in1, strict=True))
+            }
         sums = spec.kind == "forward" or spec.wanted("g")
         needed = {"out": sums, "dx": spec.wanted("x"), "dy": spec.wanted("y")}
         rows = {
-            name: irreps.dim
-            for name, irreps in sides.items()
-            if needed[name] and irreps.dim * itemsize <= _ROW_BYTES
+            name: width
+            for name, width in widths.items()
+            if needed[name] and width * itemsize <= _ROW_BYTES
         }
         matrices = [path for path in lowered.paths if path.mode == "uvw"]
         most = max((path.mul2 * path.coupling.dim_out for path in matrices), default=1)
         kept = itemsize * sum(rows.values())
         count = max(1, len(names))
         limit = max(
-            min(tile.scratch, _SHARED_BYTES - kept) // (itemsize * count),
+            min(plan.uvw.scratch, _SHARED_BYTES - kept) // (itemsize * count),
             min(most, (_SHARED_BYTES - kept - 64) // (itemsize * count)),
         )
         turns = []
@@ -277,7 +296,9 @@ class UvwLayout:
             total += items
         quad = 16 // itemsize
         total = max(quad, -(-total // quad) * quad)
-        warps = tile.warps
+        # no two warps may add to the same row
+        adds = (sums and "out" not in rows) or (problem.shared_weights and bool(diagonal))
+        warps = 1 if plan.deterministic and adds else plan.uvw.warps
         while warps > 1 and warps * total * itemsize > _SHARED_BYTES:
             warps //= 2
-        return cls(tuple(turns), places, total, warps)
+        return cls(tuple(turns), places, widths, packed, total, warps, plan.deterministic)

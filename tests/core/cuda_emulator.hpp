@@ -92,6 +92,9 @@ template <class V> const V* aligned(const V* p) {
 #define threadIdx (emulator::Index{emulator::current->number})
 #define blockIdx (emulator::block)
 
+inline std::size_t __cvta_generic_to_shared(const void* p) {
+    return reinterpret_cast<std::size_t>(p);
+}
 inline void __syncwarp() { emulator::wait_warp(); }
 inline void __syncthreads() {
     emulator::wait(emulator::block_barrier, int(emulator::threads.size()));

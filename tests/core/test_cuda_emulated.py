@@ -45,20 +45,22 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "conv"),
+    ("name", "conv", "deterministic"),
     [
-        ("mixed", True),
-        ("mixed", False),
-        ("shared weights", True),
-        ("shared weights", False),
-        ("several turns", True),
-        ("copies", False),
-        ("long rows", True),
+        ("mixed", True, False),
+        ("mixed", True, True),
+        ("mixed", False, False),
+        ("shared weights", True, True),
+        ("shared weights", False, False),
+        ("several turns", True, False),
+        ("copies", False, True),
+        ("long rows", True, True),
     ],
 )
-def test_value_and_derivatives(name: str, conv: bool, tmp_path: Path) -> None:
+def test_value_and_derivatives(name: str, conv: bool, deterministic: bool, tmp_path: Path) -> None:
     problem, tile = CASES[name]
-    plan = plan_cuda(problem, CudaDevice(90)).with_changes(uvw=tile)
+    plan = plan_cuda(problem, CudaDevice(90))
+    plan = plan.with_changes(uvw=tile, deterministic=deterministic)
     kernels = EmulatedKernels(tmp_path, problem, plan)
     graph = random_graph(4, 5, 9, seed=2)  # duplicates, isolated nodes
     rows = graph.n_senders if conv else graph.n_edges

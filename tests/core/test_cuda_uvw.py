@@ -190,6 +190,47 @@ def test_no_edges_and_no_rows() -> None:
     assert tensor_product(problem, x[:0], y, w).shape == (0, problem.irreps_out.dim)
 
 
+@pytest.mark.parametrize("seed", range(24, 32))
+def test_deterministic_plans_are_right(seed: int) -> None:
+    problem = random_problem(seed)
+    check_conv(problem, plan_cuda(problem, _here()).with_changes(deterministic=True))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_torch_asks_for_determinism(shared: bool) -> None:
+    """Equal bits in every run, second derivatives included."""
+    problem = mixed_problem(shared_weights=shared)
+    generator = torch.Generator("cuda").manual_seed(0)
+    count = 20_000
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, device="cuda").requires_grad_()
+
+    sender = torch.randint(0, 300, (count,), generator=generator, device="cuda")
+    receiver = torch.randint(0, 200, (count,), generator=generator, device="cuda")
+    weights = (problem.weight_numel,) if shared else (count, problem.weight_numel)
+    operands = [
+        draw(300, problem.irreps_in1.dim),
+        draw(count, problem.irreps_in2.dim),
+        draw(*weights),
+    ]
+
+    def run() -> list[torch.Tensor]:
+        out = conv(problem, *operands, sender, receiver, num_receivers=200)
+        first = torch.autograd.grad(out, operands, torch.ones_like(out), create_graph=True)
+        total = sum(d.square().sum() for d in first)
+        return [out, *first, *torch.autograd.grad(total, operands)]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        wanted = run()
+        for _ in range(5):
+            for got, expected in zip(run(), wanted, strict=True):
+                assert torch.equal(got, expected)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_forward_is_the_same_in_every_run() -> None:
     problem = CASES["diffdock-l1"].problem()
     sender, receiver = edges()

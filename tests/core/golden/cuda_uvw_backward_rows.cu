@@ -1,6 +1,6 @@
 // mdcg VERSION, problem 29458da06e443329, tp_backward_wants_xyw
 
-// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168)
+// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), double_backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=2, spill_bytes=0), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168, spill_bytes=64)
 
 typedef double T;
 
@@ -23,27 +23,52 @@ struct Arguments {
     T* __restrict__ dw;
 };
 
-struct Copypack { const T* source; T* target; Long n_rows; };
-extern "C" __global__ void __launch_bounds__(256) mdcg_pack_in1(const Copypack p) {
+struct RowCopy {
+    const T* source;
+    T* target;
+    Long n_rows;
+};
+struct RowSum {
+    const T* source;
+    T* target;
+    Long n_rows;
+    const int* row_ptr;
+};
+
+extern "C" __global__ void __launch_bounds__(256) mdcg_pack_in1(const RowCopy p) {
     const Long i = Long(blockIdx.x) * 256 + threadIdx.x;
     if (i >= p.n_rows * 12) return;
     const Long r = i / 12;
-    int c = int(i - r * 12);
+    const int c = int(i - r * 12) * 1;
     if (c >= 0 && c < 12) {
         const int a = (c - 0) / 4, u = (c - 0) % 4;
         p.target[i] = u < 3 ? p.source[r * 9 + 0 + u * 3 + a] : T(0);
     }
 }
 
-struct Copyunpack { const T* source; T* target; Long n_rows; };
-extern "C" __global__ void __launch_bounds__(256) mdcg_unpack_in1(const Copyunpack p) {
+extern "C" __global__ void __launch_bounds__(256) mdcg_unpack_in1(const RowCopy p) {
     const Long i = Long(blockIdx.x) * 256 + threadIdx.x;
     if (i >= p.n_rows * 12) return;
     const Long r = i / 12;
-    int c = int(i - r * 12);
+    const int c = int(i - r * 12) * 1;
     if (c >= 0 && c < 12) {
         const int a = (c - 0) / 4, u = (c - 0) % 4;
         if (u < 3) p.target[r * 9 + 0 + u * 3 + a] = p.source[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) mdcg_sum_in1(const RowSum p) {
+    const Long i = Long(blockIdx.x) * 256 + threadIdx.x;
+    if (i >= p.n_rows * 6) return;
+    const Long r = i / 6;
+    const int c = int(i - r * 6) * 2;
+    Vec<2> total = {};
+    const int end = p.row_ptr[r + 1];
+#pragma unroll 4
+    for (int k = p.row_ptr[r]; k < end; ++k) total += load_stream(p.source + Long(k) * 12 + c, Vec<2>());
+    if (c >= 0 && c < 12) {
+        const int a = (c - 0) / 4, u = (c - 0) % 4;
+        store_some<2, 3>(p.target + r * 9 + 0 + u * 3 + a, total, 3 - u);
     }
 }
 
@@ -57,7 +82,7 @@ struct Stack0_0 {
 };
 
 // 3x1o, channels 0 to 3, 1 uvw paths
-MDCG_INLINE void left0_0(const Arguments& p, T* mine, Long e, Long s, Long row, int lane) {
+MDCG_INLINE void left0_0(const Arguments& p, T* mine, Long e, Long s, Long row, Long to, int lane) {
     for (int v = 0; v < 2; ++v) {
         const T y0 = __ldg(p.y + e * 6 + v * 3 + 0);
         const T y1 = __ldg(p.y + e * 6 + v * 3 + 1);
@@ -81,7 +106,7 @@ MDCG_INLINE void left0_0(const Arguments& p, T* mine, Long e, Long s, Long row, 
 }
 
 // 3x1o, channels 0 to 3, 1 uvw paths
-MDCG_INLINE void pull0_0(const Arguments& p, T* mine, Long e, Long s, Long row, int lane) {
+MDCG_INLINE void pull0_0(const Arguments& p, T* mine, Long e, Long s, Long row, Long to, int lane) {
     for (int v = 0; v < 2; ++v) {
         const T y0 = __ldg(p.y + e * 6 + v * 3 + 0);
         const T y1 = __ldg(p.y + e * 6 + v * 3 + 1);
@@ -125,7 +150,7 @@ MDCG_INLINE void pull0_0(const Arguments& p, T* mine, Long e, Long s, Long row, 
 }
 
 // 3x1o, channels 0 to 3, 1 uvu paths
-MDCG_INLINE void pull1_0(const Arguments& p, T* mine, Long e, Long s, Long row, int lane) {
+MDCG_INLINE void pull1_0(const Arguments& p, T* mine, Long e, Long s, Long row, Long to, int lane) {
     for (int v = 0; v < 2; ++v) {
         const T y0 = __ldg(p.y + e * 6 + v * 3 + 0);
         const T y1 = __ldg(p.y + e * 6 + v * 3 + 1);
@@ -168,7 +193,7 @@ MDCG_INLINE void pull1_0(const Arguments& p, T* mine, Long e, Long s, Long row, 
                 dx0 += d0;
                 dx1 += d1;
                 dx2 += d2;
-                (p.dw + e * 36 + 30 + u * 2 + v)[0] = dwv;
+                p.dw[e * 36 + 30 + u * 2 + v] = dwv;
                 dy0[0] += T(0x1.a20bd700c2c3fp-2) * p2;
                 dy0[1] += -T(0x1.a20bd700c2c3fp-2) * p1;
                 dy0[2] += T(0x1.a20bd700c2c3fp-2) * p0;
@@ -189,18 +214,19 @@ extern "C" __global__ void __launch_bounds__(128, 4) mdcg_run_0(const Arguments 
     const Long first = Long(blockIdx.x) * 4, row = first + warp;
     const Long e = row, s = row;
     if (row >= p.n_rows) return;
+    const Long to = s;
     for (int i = lane; i < 9; i += 32) mine[12 + i] = 0;
     for (int i = lane; i < 6; i += 32) mine[21 + i] = 0;
     __syncwarp();
-    left0_0(p, mine, e, s, row, lane);
+    left0_0(p, mine, e, s, row, to, lane);
     __syncwarp();
     stream<Stack0_0, GRAD_W | PULL_W>(p.w + e * 36, nullptr, p.dw + e * 36, Vectors{mine + 0, nullptr, mine + 6, nullptr, p.g + row * 14 + 0, nullptr}, lane);
     __syncwarp();
-    pull0_0(p, mine, e, s, row, lane);
+    pull0_0(p, mine, e, s, row, to, lane);
     __syncwarp();
-    pull1_0(p, mine, e, s, row, lane);
+    pull1_0(p, mine, e, s, row, to, lane);
     __syncwarp();
-    for (int i = lane; i < 9; i += 32) (p.dx + s * 9 + i)[0] = mine[12 + i];
+    for (int i = lane; i < 9; i += 32) (p.dx + to * 9 + i)[0] = mine[12 + i];
     for (int i = lane; i < 6; i += 32) (p.dy + e * 6 + i)[0] = mine[21 + i];
     __syncwarp();
 }

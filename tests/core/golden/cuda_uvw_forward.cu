@@ -1,6 +1,6 @@
 // mdcg VERSION, problem 29458da06e443329, conv_forward
 
-// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168)
+// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), double_backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=2, spill_bytes=0), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168, spill_bytes=64)
 
 typedef double T;
 
@@ -23,27 +23,52 @@ struct Arguments {
     T* __restrict__ out;
 };
 
-struct Copypack { const T* source; T* target; Long n_rows; };
-extern "C" __global__ void __launch_bounds__(256) mdcg_pack_in1(const Copypack p) {
+struct RowCopy {
+    const T* source;
+    T* target;
+    Long n_rows;
+};
+struct RowSum {
+    const T* source;
+    T* target;
+    Long n_rows;
+    const int* row_ptr;
+};
+
+extern "C" __global__ void __launch_bounds__(256) mdcg_pack_in1(const RowCopy p) {
     const Long i = Long(blockIdx.x) * 256 + threadIdx.x;
     if (i >= p.n_rows * 12) return;
     const Long r = i / 12;
-    int c = int(i - r * 12);
+    const int c = int(i - r * 12) * 1;
     if (c >= 0 && c < 12) {
         const int a = (c - 0) / 4, u = (c - 0) % 4;
         p.target[i] = u < 3 ? p.source[r * 9 + 0 + u * 3 + a] : T(0);
     }
 }
 
-struct Copyunpack { const T* source; T* target; Long n_rows; };
-extern "C" __global__ void __launch_bounds__(256) mdcg_unpack_in1(const Copyunpack p) {
+extern "C" __global__ void __launch_bounds__(256) mdcg_unpack_in1(const RowCopy p) {
     const Long i = Long(blockIdx.x) * 256 + threadIdx.x;
     if (i >= p.n_rows * 12) return;
     const Long r = i / 12;
-    int c = int(i - r * 12);
+    const int c = int(i - r * 12) * 1;
     if (c >= 0 && c < 12) {
         const int a = (c - 0) / 4, u = (c - 0) % 4;
         if (u < 3) p.target[r * 9 + 0 + u * 3 + a] = p.source[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) mdcg_sum_in1(const RowSum p) {
+    const Long i = Long(blockIdx.x) * 256 + threadIdx.x;
+    if (i >= p.n_rows * 6) return;
+    const Long r = i / 6;
+    const int c = int(i - r * 6) * 2;
+    Vec<2> total = {};
+    const int end = p.row_ptr[r + 1];
+#pragma unroll 4
+    for (int k = p.row_ptr[r]; k < end; ++k) total += load_stream(p.source + Long(k) * 12 + c, Vec<2>());
+    if (c >= 0 && c < 12) {
+        const int a = (c - 0) / 4, u = (c - 0) % 4;
+        store_some<2, 3>(p.target + r * 9 + 0 + u * 3 + a, total, 3 - u);
     }
 }
 
