@@ -129,7 +129,7 @@ class CudaUvwTile:
     registers: int = 0
     gradient_registers: int = 0
     double_registers: int = 0
-    spill_bytes: int = SPILL_BYTES
+    spill_bytes: int = 2 * SPILL_BYTES
 
     def __post_init__(self) -> None:
         if self.warps not in (1, 2, 4, 8, 16):
