@@ -236,6 +236,8 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     short = problem.nnz <= 45 * blocks
     # a few bytes spilled outside the loops over weights cost less than a block less
     registers = (64, 80, 96) if words == 1 else (80, 128, 168)
+    if problem.nnz > 100:  # long code needs more than those, and the compiler sees how many
+        registers = (registers[0], 0, 0)
     return CudaPlan(
         device.capability,
         forward=replace(tile, depth=4),
