@@ -1,6 +1,7 @@
 """From (problem, plan) to kernel source: one layer of expressions, one emitter per target."""
 
-from .cuda import CudaEntry, CudaKernel, emit_cuda
+from .cuda import CudaEntry, CudaKernel
+from .cuda_emit import emit_cuda
 from .host import HostKernel, emit_host
 from .lowering import LoweredProblem, lower
 from .spec import KernelSpec

@@ -25,7 +25,7 @@ from .lowering import LoweredProblem, lower
 from .packing import packed_row
 from .spec import KernelSpec
 
-__all__ = ["CudaEntry", "CudaKernel", "emit_cuda"]
+__all__ = ["CudaEntry", "CudaKernel", "argument_struct", "emit_uvu", "kernel_arguments"]
 
 # Shared memory a block may take, so that several fit on a multiprocessor of any device.
 _SHARED_BYTES = 48 * 1024
@@ -96,19 +96,11 @@ class CudaKernel:
     copies: str = ""
 
 
-def _check(problem: ConvProblem) -> None:
-    for number, path in enumerate(problem.paths):
-        if path.mode != "uvu":
-            raise UnsupportedProblemError(
-                f"path {number} has mode {path.mode!r}, and the CUDA kernels cover uvu alone: "
-                "run this layer on the CPU, or leave it to e3nn"
-            )
-
-
 _INDICES = ("order", "sender", "row_ptr", "place")
 
 
-def _arguments(spec: KernelSpec, plan: CudaPlan) -> tuple[str, ...]:
+def kernel_arguments(spec: KernelSpec, plan: CudaPlan) -> tuple[str, ...]:
+    """Return names of addresses and sizes in the order of the kernels' parameter."""
     names = list(_INDICES[:3]) if spec.conv else []
     if spec.conv and spec.wanted("x") and plan.deterministic:
         names.append("place")
@@ -121,7 +113,8 @@ def _arguments(spec: KernelSpec, plan: CudaPlan) -> tuple[str, ...]:
     return (*names, *("out" if name == "g" else f"d{name}" for name in spec.wants))
 
 
-def _argument_struct(arguments: tuple[str, ...]) -> str:
+def argument_struct(arguments: tuple[str, ...]) -> str:
+    """Print the type of the kernels' parameter."""
     results = {"out", "dx", "dy", "dw"}
     lines = ["struct Arguments {"]
     for name in arguments:
@@ -307,25 +300,25 @@ def _zeroed(
         zeroed.append("dy")
     if problem.shared_weights:
         zeroed.append("dw")
-    names = _arguments(spec, plan)
+    names = kernel_arguments(spec, plan)
     return [name for name in zeroed if name in names]
 
 
-def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
+def emit_uvu(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
     """Print the kernels of one pass.
 
     Parameters
     ----------
     problem : ConvProblem
+        All paths have mode ``uvu``.
     plan : CudaPlan
     spec : KernelSpec
 
     Raises
     ------
     UnsupportedProblemError
-        A path has another mode than ``uvu``, or a block has too many channels.
+        A block has too many channels.
     """
-    _check(problem)
     lowered = lower(problem)
     summing = spec.kind == "forward" or spec.wants == ("g",)
     tile = plan.forward if summing else getattr(plan, spec.kind)
@@ -335,7 +328,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
     inputs = [role.i_in1 for kernel in sets for role in kernel.roles]
     shared_inputs = {i for i in inputs if inputs.count(i) > 1}
-    arguments = _arguments(spec, plan)
+    arguments = kernel_arguments(spec, plan)
     plain = all(
         Ring.of(role, problem, plan, spec, depth=tile.depth, plain=True)
         for kernel in sets
@@ -406,7 +399,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         files(__package__).joinpath("cuda_prelude.cuh").read_text(),
     ]
     first = f"// mdcg {__version__}, problem {problem.key()}"
-    header = [f"{first}, {spec}", *types, _argument_struct(arguments)]
+    header = [f"{first}, {spec}", *types, argument_struct(arguments)]
 
     def text(*parts: str) -> str:
         return "\n\n".join(parts) + "\n"

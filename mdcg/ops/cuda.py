@@ -58,9 +58,11 @@ class CudaKernels:
         self.index = index
         self.plan = plan if plan is not None else plan_cuda(problem, cuda_device(index))
         self.dtype = getattr(torch, problem.dtype)
-        # node rows that are in packed form already
-        self._plain = problem.layout == "ir_mul" and all(
-            self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1
+        self._matrices = any(path.mode == "uvw" for path in problem.paths)
+        # node rows that kernels take as they are, or that are in packed form already
+        self._plain = self._matrices or (
+            problem.layout == "ir_mul"
+            and all(self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1)
         )
         self._loaded: dict[KernelSpec, _Loaded] = {}
         self._emitted: dict[KernelSpec, CudaKernel] = {}
@@ -132,11 +134,14 @@ class CudaKernels:
     ) -> Tensors:
         """Return gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` named in ``wants``.
 
-        The gradient of g is summed on receivers like an output, by kernels of its own.
+        The gradient of g is summed on receivers like an output, by kernels of its own unless
+        the weights are matrices: those are read once for all.
         """
         given = tuple(name for name in DERIVATIVES if name in cotangents)
         found: Tensors = {}
-        parts = (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g"))
+        parts = [tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g")]
+        if self._matrices:
+            parts = [wants]
         conv = graph is not None
         specs = [KernelSpec("double_backward", conv, part, given) for part in parts if part]
         self.start(*specs)

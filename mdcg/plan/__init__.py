@@ -1,6 +1,6 @@
 """How a problem is computed: a description of the device and a printable, overridable plan."""
 
-from .device import CudaDevice, CudaPlan, CudaTile, plan_cuda
+from .device import CudaDevice, CudaPlan, CudaTile, CudaUvwTile, plan_cuda
 from .host import LEVELS, HostDevice, HostPlan, plan_host
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "CudaDevice",
     "CudaPlan",
     "CudaTile",
+    "CudaUvwTile",
     "HostDevice",
     "HostPlan",
     "plan_cuda",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from ..problem import ConvProblem
 from .host import ITEMSIZE
 
-__all__ = ["CudaDevice", "CudaPlan", "CudaTile", "plan_cuda"]
+__all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
 
 # Threads of a warp; lanes of one warp take consecutive channels.
 WARP = 32
@@ -101,6 +101,48 @@ class CudaTile:
 
 
 @dataclass(frozen=True)
+class CudaUvwTile:
+    """Choices of kernels whose paths have weight matrices (mode ``uvw``), a warp per row.
+
+    Parameters
+    ----------
+    warps : int
+        Warps per block at most; those of a convolution share a receiver.
+    words : int
+        32-bit registers per lane that weights in flight may fill.
+    scratch : int
+        Bytes of shared memory per warp for what the paths make of a row; larger problems take
+        their paths in several turns.
+    registers, gradient_registers, double_registers : int
+        Registers per thread the compiler may use in kernels that read weights alone, that write
+        their gradient, and in double backward ones; 0: its own choice, which for the first is too
+        small to keep loads under way (measured on an H200: 10 to 24 % slower, in float64 up to
+        76 %).
+    spill_bytes : int
+        Local memory per thread that the compiler may use for want of registers, outside the loops
+        over weights. The tests hold it to that.
+    """
+
+    warps: int = 4
+    words: int = 24
+    scratch: int = 12 * 1024
+    registers: int = 0
+    gradient_registers: int = 0
+    double_registers: int = 0
+    spill_bytes: int = 2 * SPILL_BYTES
+
+    def __post_init__(self) -> None:
+        if self.warps not in (1, 2, 4, 8, 16):
+            raise ValueError(f"uvw tile has {self.warps} warps, expected 1, 2, 4, 8 or 16")
+        registers = (self.registers, self.gradient_registers, self.double_registers)
+        if self.words < 1 or self.scratch < 1 or not all(0 <= n <= 255 for n in registers):
+            raise ValueError(
+                f"uvw tile has {self.words} words, {self.scratch} bytes of scratch and registers "
+                f"{registers}, expected at least 1, at least 1, and 0 to 255"
+            )
+
+
+@dataclass(frozen=True)
 class CudaPlan:
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
@@ -113,6 +155,8 @@ class CudaPlan:
     deterministic : bool
         Equal inputs give bitwise equal results: no sum depends on which block comes first. The
         gradient of node features is then written per edge and summed by sender.
+    uvw : CudaUvwTile
+        Instead of the three where a path has mode ``uvw``.
     """
 
     capability: int
@@ -120,6 +164,7 @@ class CudaPlan:
     backward: CudaTile
     double_backward: CudaTile
     deterministic: bool = False
+    uvw: CudaUvwTile = CudaUvwTile()
 
     @property
     def target(self) -> str:
@@ -158,10 +203,11 @@ class CudaPlan:
                 "the plan is not one for CUDA, but the tensors are on a CUDA device: "
                 "give a CudaPlan or none"
             )
-        return cls(**fields | {name: CudaTile(**fields[name]) for name in _TILES})
+        tiles = {name: CudaTile(**fields[name]) for name in _TILES}
+        return cls(**fields | tiles | {"uvw": CudaUvwTile(**fields["uvw"])})
 
     def __str__(self) -> str:
-        tiles = ", ".join(f"{name} {getattr(self, name)}" for name in _TILES)
+        tiles = ", ".join(f"{name} {getattr(self, name)}" for name in (*_TILES, "uvw"))
         return f"CudaPlan {self.target}{', deterministic' * self.deterministic}: {tiles}"
 
 
@@ -188,9 +234,14 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     tile = CudaTile(channels=2 // words, components=80, warps=warps, spill_bytes=spill_bytes)
     # measured: a ring always helps the forward pass, and gradients where code is short
     short = problem.nnz <= 45 * blocks
+    # a few bytes spilled outside the loops over weights cost less than a block less
+    registers = (64, 80, 96) if words == 1 else (80, 128, 168)
+    if problem.nnz > 100:  # long code needs more than those, and the compiler sees how many
+        registers = (registers[0], 0, 0)
     return CudaPlan(
         device.capability,
         forward=replace(tile, depth=4),
         backward=replace(tile, depth=4 if short or words == 2 else 1),
         double_backward=replace(tile, depth=words),
+        uvw=CudaUvwTile(4, 24, 12 * 1024, *registers),
     )

@@ -9,7 +9,6 @@ import pytest
 
 from mdcg.bench.cases import CASES
 from mdcg.codegen import KernelSpec, emit_cuda
-from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
 from mdcg.problem import ConvProblem
 from mdcg.runtime import find_nvrtc
@@ -99,12 +98,6 @@ def test_vector_atomics_are_used_where_the_device_has_them() -> None:
     for capability, flag in ((80, 0), (90, 1), (100, 1)):
         plan = plan_cuda(problem, CudaDevice(capability))
         assert f"#define MDCG_VECTOR_ATOMICS {flag}\n" in emit_cuda(problem, plan, SPECS[2]).source
-
-
-def test_other_modes_are_refused_in_one_sentence() -> None:
-    problem = ConvProblem.build("4x0e", "0e", "3x0e", [(0, 0, 0, "uvw")])
-    with pytest.raises(UnsupportedProblemError, match=r"mode 'uvw'.*uvu alone"):
-        emit_cuda(problem, plan_cuda(problem, CudaDevice(90)), SPECS[0])
 
 
 @pytest.mark.parametrize(

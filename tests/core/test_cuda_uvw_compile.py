@@ -1,0 +1,152 @@
+"""CUDA kernels of paths with weight matrices without a GPU: text, and machine code by NVRTC.
+
+Golden files are written anew by::
+
+    MDCG_WRITE_GOLDEN=1 python -m pytest tests/core/test_cuda_uvw_compile.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import mdcg
+from mdcg.bench.cases import CASES
+from mdcg.codegen import KernelSpec, emit_cuda
+from mdcg.errors import KernelCompileError, UnsupportedProblemError
+from mdcg.plan import CudaDevice, CudaPlan, CudaUvwTile, plan_cuda
+from mdcg.problem import ConvProblem
+from mdcg.runtime import find_nvrtc
+from mdcg.runtime.nvrtc import compile_cuda
+
+from .helpers import ALL, mixed_problem, usual_specs
+
+GOLDEN = Path(__file__).parent / "golden"
+
+UVW = ConvProblem.build("3x1o", "2x1o", "5x0e+3x1e", [(0, 0, 0, "uvw"), (0, 0, 1)], dtype="float64")
+GOLDEN_CASES = {
+    "cuda_uvw_forward": (UVW, KernelSpec("forward", True)),
+    "cuda_uvw_backward_rows": (UVW, KernelSpec("backward", False, ("x", "y", "w"))),
+}
+
+
+@pytest.fixture(scope="module")
+def architectures() -> list[int]:
+    try:
+        return find_nvrtc()[0].architectures
+    except KernelCompileError as error:
+        pytest.skip(f"NVRTC: {error}")
+
+
+def emitted(problem: ConvProblem, spec: KernelSpec) -> str:
+    return emit_cuda(problem, plan_cuda(problem, CudaDevice(90)), spec).source
+
+
+@pytest.mark.parametrize("name", GOLDEN_CASES)
+def test_golden(name: str) -> None:
+    text = emitted(*GOLDEN_CASES[name])
+    folder = Path(mdcg.__file__).parent / "codegen"
+    for prelude in ("cuda_prelude.cuh", "cuda_uvw.cuh"):
+        part = (folder / prelude).read_text()
+        assert text.count(part) == 1
+        text = text.replace(part, f"// ({prelude})\n")
+    text = text.replace(mdcg.__version__, "VERSION")
+    path = GOLDEN / f"{name}.cu"
+    if os.environ.get("MDCG_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert path.is_file(), "no golden file: see the top of this file"
+    assert text == path.read_text(), "the generated text changed: see the top of this file"
+
+
+def test_golden_files_are_all_used() -> None:
+    assert {path.stem for path in GOLDEN.glob("cuda_uvw_*.cu")} == set(GOLDEN_CASES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("shared_weights", [False, True])
+def test_every_pass_of_mixed_modes_compiles(
+    dtype: str, layout: str, shared_weights: bool, architectures: list[int]
+) -> None:
+    problem = mixed_problem(dtype=dtype, layout=layout, shared_weights=shared_weights)
+    plan = plan_cuda(problem, CudaDevice(90)).with_changes(deterministic=dtype == "float64")
+    for spec in usual_specs():
+        compile_cuda(emit_cuda(problem, plan, spec).source, "sm_90")
+
+
+def test_text_depends_on_problem_plan_and_pass_alone() -> None:
+    problem = mixed_problem()
+    plan = plan_cuda(problem, CudaDevice(90))
+    specs = usual_specs()
+    texts = {spec: emit_cuda(problem, plan, spec).source for spec in specs}
+    again = ConvProblem.from_json(problem.to_json())
+    copy = CudaPlan.from_json(plan.to_json())
+    assert copy == plan
+    for spec, text in texts.items():
+        assert emit_cuda(again, copy, spec).source == text
+        assert text.startswith("// mdcg ")
+        assert "#include" not in text
+    assert len(set(texts.values())) == len(specs)
+
+
+@pytest.mark.parametrize("scratch", [500, 4000, 100_000])
+def test_turns_cover_every_weight_once(scratch: int) -> None:
+    """Columns of the stacks' rows, whatever the shared memory."""
+    problem = CASES["diffdock-l2"].problem()
+    plan = plan_cuda(problem, CudaDevice(90)).with_changes(uvw=CudaUvwTile(scratch=scratch))
+    kernel = emit_cuda(problem, plan, KernelSpec("forward", True))
+    columns: list[int] = []
+    stacks = re.findall(r"ROWS = (\d+), MUL = (\d+),.*?return (\d+)([^;]*);", kernel.source, re.S)
+    for rows, mul, offset, shifts in stacks:
+        jumps = re.findall(r"\(r < (\d+) \? 0 : (-?\d+)\)", shifts)
+        for row in range(int(rows)):
+            start = int(offset) + row * int(mul)
+            start += sum(int(shift) for first, shift in jumps if row >= int(first))
+            columns += range(start, start + int(mul))
+    assert sorted(columns) == list(range(problem.weight_numel))
+    assert len(stacks) >= 4
+    assert all(entry.shared_bytes <= 48 * 1024 for entry in kernel.entries)
+
+
+def test_deterministic_kernels_add_to_rows_of_their_own() -> None:
+    problem = mixed_problem(shared_weights=True)
+    plan = plan_cuda(problem, CudaDevice(90)).with_changes(deterministic=True)
+    kernel = emit_cuda(problem, plan, KernelSpec("backward", True, ALL[:3]))
+    assert "place" in kernel.arguments
+    assert kernel.zeroed == ("dw",)
+    assert kernel.entries[0].threads == 32  # several warps would add to the same row
+    body = kernel.source[kernel.source.index("struct Stack0_0") :]
+    assert not re.search(r"add\(p\.(?!dw \+ Long\(blockIdx\.x\) \* )", body)
+
+
+def test_weights_are_not_read_where_only_their_gradient_is_wanted() -> None:
+    problem = CASES["diffdock-l1"].problem()
+    assert "PULL_W>" not in emitted(problem, KernelSpec("backward", False, ("w",)))
+    assert ", GRAD_W>" in emitted(problem, KernelSpec("backward", False, ("w",)))
+    assert ", PULL_W>" in emitted(problem, KernelSpec("backward", False, ("x",)))
+
+
+def test_double_backward_reads_each_matrix_once() -> None:
+    source = emitted(
+        CASES["diffdock-l1"].problem(), KernelSpec("double_backward", True, ALL, ALL[:3])
+    )
+    calls = re.findall(r"stream<(\w+), ([^>]*)>", source)
+    assert len({stack for stack, _ in calls}) == len(calls) == 4
+    assert {uses for _, uses in calls} == {"SUM_W | SUM_C | GRAD_W | PULL_W | PULL_C"}
+
+
+def test_too_many_copies_are_refused_in_one_sentence() -> None:
+    problem = ConvProblem.build("4x0e", "20000x0e", "3x0e", [(0, 0, 0, "uvw")])
+    with pytest.raises(UnsupportedProblemError, match=r"20000 copies .* split the block"):
+        emitted(problem, KernelSpec("backward", False, ("x",)))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"warps": 3}, {"warps": 32}, {"words": 0}, {"scratch": 0}, {"registers": 256}]
+)
+def test_impossible_tiles_are_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="uvw tile has"):
+        CudaUvwTile(**fields)
