@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .loader import load_model
-from .mace import inspect_model, is_patched, patch_model, unpatch_model
 from .mace_inputs import ModelInfo, mace_batch, model_info, neighbor_list
+from .patching import inspect_model, is_patched, patch_model, unpatch_model
 from .record import model_record, set_model_record
 from .report import LayerReport, PatchReport
 from .verify import VerificationReport, verify_patch
