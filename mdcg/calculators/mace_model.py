@@ -13,7 +13,7 @@ from ase import Atoms
 from ase.calculators.calculator import CalculationFailed, InputError
 from ase.data import chemical_symbols
 
-from ..patch.mace_inputs import mace_batch, model_info
+from ..patch.mace_inputs import mace_batch, mace_info
 from .neighbors import BoolArray, Edges, FloatArray, IntArray
 
 __all__ = ["Evaluation", "MaceModel"]
@@ -67,7 +67,7 @@ class MaceModel:
 
     def __init__(self, model: torch.nn.Module, head: str | None) -> None:
         self.model = model
-        self.info = model_info(model)
+        self.info = mace_info(model)
         if not hasattr(model, "atomic_energies_fn"):
             raise ValueError(
                 f"{self.info.model_class} computes no energy, so there are no forces to run with; "

@@ -92,6 +92,12 @@ def unpatch_model(model: torch.nn.Module) -> int:
     return len(patched)
 
 
+def apply_patch(model: torch.nn.Module) -> None:
+    """Patch what can be patched, without checking it: for models that were checked as files."""
+    entries = [_look_at(layer) for layer in _layers(model)]
+    _apply([entry for entry in entries if entry.report.status == PATCHABLE])
+
+
 def inspect_model(model: torch.nn.Module) -> PatchReport:
     """Say what :func:`patch_model` would do, without compiling or changing anything.
 
