@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "_core": set(),
     "_version": set(),
     "env": set(),
+    "nequip_extension": {"patch"},
     "errors": set(),
 }
 
@@ -59,7 +60,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.
 FRAMEWORKS = {"mace", "nequip", "e3nn", "cuequivariance", "openequivariance"}
-FRAMEWORK_ROOMS = {"patch", "package", "bench"}
+FRAMEWORK_ROOMS = {"patch", "package", "bench", "nequip_extension"}
 
 # The generator's rooms are deterministic and touch nothing outside their arguments.
 PURE_ROOMS = {"problem", "plan", "codegen"}

@@ -51,6 +51,7 @@ def check_finite(result: Evaluation, atoms: Atoms) -> None:
 
 
 def as_array(tensor: torch.Tensor) -> FloatArray:
+    """Return a tensor as a float64 array."""
     return tensor.detach().to(device="cpu", dtype=torch.float64).numpy()
 
 

@@ -37,7 +37,7 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
     Parameters
     ----------
     path : path
-        The file, recognised by its contents. Loading a pickle can run code: use files you trust only;
+        Recognised by its contents. Loading a pickle can run code: use files you trust only;
         one warning about this is logged per process.
     map_location : torch.device or str
         Where the tensors go.

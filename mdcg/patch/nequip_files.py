@@ -39,7 +39,7 @@ def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
 
 
 def load_nequip_package(path: Path) -> torch.nn.Module:
-    """Load the model of a ``.nequip.zip`` package, patched if :func:`write_nequip_package` wrote it.
+    """Load the model of a ``.nequip.zip`` package; mdcg-patch writes ones that come out patched.
 
     Raises
     ------

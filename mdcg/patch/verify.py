@@ -207,9 +207,7 @@ class _Result:
     values: dict[str, torch.Tensor]
 
 
-def _evaluate(
-    model: torch.nn.Module, info: Info, system: Structure, head: str | None
-) -> _Result:
+def _evaluate(model: torch.nn.Module, info: Info, system: Structure, head: str | None) -> _Result:
     try:
         with _as_in_dynamics(model), torch.inference_mode(False), torch.enable_grad():
             n_edges, output = evaluate_structure(model, info, system, head)

@@ -17,8 +17,8 @@ if importlib.util.find_spec("mace") is None:
 
 import torch
 
-from mdcg.patch._frameworks import import_mace, installed_version
 from mdcg.patch import model_info
+from mdcg.patch._frameworks import import_mace, installed_version
 from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
