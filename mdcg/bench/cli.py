@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import MdcgError
 from . import report
 from .cases import DEFAULT_CASES, find_cases
-from .jobs import DTYPES, MODEL_IMPLS, PASSES, SIZES, ConvJob, ModelJob
+from .jobs import DTYPES, MODEL_IMPLS, NEQUIP_PRESETS, PASSES, SIZES, ConvJob, ModelJob
 from .peers import PEERS, choose_peers
 from .process import ALLOCATORS
 from .runner import (
@@ -34,9 +34,10 @@ measured in one process per implementation. Passes: fwd (value), fwd+bwd (gradie
 inputs), fwd+bwd+dbl (gradients of the squared norm of the first two gradients)."""
 
 _MODEL_HELP = """\
-Time energy and forces of a MACE model, as it is and after mdcg.patch_model, in turns in one
+Time energy and forces of a model, as it is and after mdcg.patch_model, in turns in one
 process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
-weights, 89 elements, the shapes of MACE-MP-0) or a checkpoint file."""
+weights, 89 elements, the shapes of MACE-MP-0), nequip-s, -m, -l or -xl (random weights, 87
+elements, the shapes of NequIP's foundation models, stress included) or a checkpoint file."""
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -147,9 +148,10 @@ def _validate(options: argparse.Namespace) -> None:
         checks.append(("pass", options.passes, PASSES))
         options.case = find_cases(sum(options.case or [], ()) or DEFAULT_CASES)
     for name in options.model if options.command == "model" else ():
-        if name not in SIZES and not Path(name).is_file():
+        known = (*SIZES, *NEQUIP_PRESETS)
+        if name not in known and not Path(name).is_file():
             raise ValueError(
-                f"model {name!r} is neither {', '.join(SIZES)} nor a file: check the path"
+                f"model {name!r} is neither {', '.join(known)} nor a file: check the path"
             )
     for name, values, allowed in checks:
         for value in values:

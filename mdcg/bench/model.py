@@ -1,4 +1,4 @@
-"""Measures energy and forces of whole MACE models; all of it runs in a benchmark process."""
+"""Measures energy and forces of whole models; all of it runs in a benchmark process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from ase.data import chemical_symbols
 
 from ..errors import DeviceError, MdcgError
-from ..patch import load_model, mace_batch, model_info, patch_model, unpatch_model
-from .jobs import MODEL_IMPLS, SIZES, ModelJob
+from ..patch import (
+    NequipInfo,
+    load_model,
+    mace_batch,
+    model_info,
+    nequip_batch,
+    patch_model,
+    unpatch_model,
+)
+from ..patch.hosts import double_copy
+from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, ModelJob
+from .nequip_models import build_nequip
 from .peers import default_dtype
 from .systems import System, fragment, make_system, neighbours
 from .timing import clock_for, interleave, peak_memory
@@ -79,6 +90,9 @@ def _load(job: ModelJob) -> torch.nn.Module:
     """Return the unpatched model in the wanted dtype, without parameter gradients."""
     if job.model in SIZES:
         model = build_mace(job.model, getattr(torch, job.dtype or "float32"), seed=job.seed)
+    elif job.model in NEQUIP_PRESETS:
+        dtype = getattr(torch, job.dtype or "float32")
+        model = build_nequip(NEQUIP_PRESETS[job.model], dtype, seed=job.seed)
     else:
         model = load_model(job.model)
         unpatch_model(model)
@@ -107,8 +121,11 @@ def _step(
 ) -> tuple[Callable[[], Results], int, int]:
     """Return a function for one evaluation, the number of edges, and the bytes of its inputs."""
     info = model_info(model)
-    # MACE's own lists are sorted by sender
-    edges = neighbours(system, r_max, order="sender", threads=torch.get_num_threads())
+    # MACE's own lists are sorted by sender, NequIP's by receiver
+    order = "receiver" if isinstance(info, NequipInfo) else "sender"
+    edges = neighbours(system, r_max, order=order, threads=torch.get_num_threads())
+    if isinstance(info, NequipInfo):
+        return _nequip_step(model, info, system, edges)
     try:
         batch = mace_batch(
             info,
@@ -129,6 +146,32 @@ def _step(
         # forward overwrites entries of the dictionary
         results: Results = model(dict(batch), training=False, compute_force=True)
         return results
+
+    return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
+
+
+def _nequip_step(
+    model: torch.nn.Module, info: NequipInfo, system: System, edges: Any
+) -> tuple[Callable[[], Results], int, int]:
+    names = [chemical_symbols[number] for number in system.numbers]
+    unknown = sorted(set(names) - set(info.type_names))
+    if unknown:
+        raise ValueError(
+            f"the model cannot evaluate {system.name}: it does not know {', '.join(unknown)}: "
+            "choose --system"
+        )
+    batch = nequip_batch(
+        info,
+        [info.type_names.index(name) for name in names],
+        system.positions,
+        system.cell,
+        np.stack([edges.sender, edges.receiver]),
+        edges.shifts,
+    )
+
+    def evaluate() -> Results:
+        found = model(dict(batch))
+        return {"energy": found["total_energy"], "forces": found["forces"]}
 
     return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
 
@@ -195,7 +238,7 @@ def _exact(
     """Evaluate the unpatched model in float64, where that is not what is timed anyway."""
     if model_info(model).dtype == torch.float64:
         return None
-    step, _, _ = _step(copy.deepcopy(model).double(), system, job.head, r_max)
+    step, _, _ = _step(double_copy(model), system, job.head, r_max)
     return _energy_forces(step())
 
 

@@ -83,7 +83,7 @@ class FusedTensorProductScatter(torch.nn.Module):
                 parsed_problem(self._mdcg_problem, dtype)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._remember()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:

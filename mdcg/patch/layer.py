@@ -143,7 +143,7 @@ def stock_e3nn(name: str) -> Any:
 
 def frozen_dtype(module: torch.nn.Module) -> torch.dtype:
     """Return the dtype of an e3nn tensor product: that of its constants."""
-    dtype: torch.dtype = module.output_mask.dtype  # type: ignore[union-attr, assignment]
+    dtype: torch.dtype = module.output_mask.dtype  # type: ignore[assignment]
     return dtype
 
 

@@ -66,7 +66,8 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
         import_nequip()
     model = _unpickle(path, map_location)
     if is_nequip(model):
-        return model
+        found: torch.nn.Module = model
+        return found
     known = isinstance(model, torch.nn.Module) and hasattr(model, "atomic_numbers")
     if not (known and hasattr(model, "r_max")):
         raise CheckpointError(

@@ -75,7 +75,9 @@ class MaceConvolution(Layer):
             sender: torch.Tensor,
             receiver: torch.Tensor,
         ) -> torch.Tensor:
-            rows = conv_tp.forward(x[sender], y, w)  # not conv_tp(...), which calls users' hooks
+            rows: torch.Tensor = conv_tp.forward(
+                x[sender], y, w
+            )  # not conv_tp(...), which calls users' hooks
             return rows.new_zeros(len(x), rows.shape[1]).index_add(0, receiver, rows)
 
         return probe_conv(self.module, self.module, stock, problem, name=self.name)

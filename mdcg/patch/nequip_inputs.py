@@ -118,7 +118,7 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
         if product is not None and hasattr(product, "output_mask"):
             dtype: torch.dtype = product.output_mask.dtype
             return dtype
-    found: torch.dtype = getattr(model, "model_dtype", torch.float32)  # type: ignore[assignment]
+    found: torch.dtype = getattr(model, "model_dtype", torch.float32)
     return found
 
 
