@@ -132,7 +132,9 @@ def test_failed_verification_writes_nothing(
 
     stock = FusedTensorProductScatter.forward
     monkeypatch.setattr(
-        FusedTensorProductScatter, "forward", lambda *args: (1 + 1e-5) * stock(*args)
+        FusedTensorProductScatter,
+        "forward",
+        lambda *args, **named: (1 + 1e-5) * stock(*args, **named),
     )
     source = str(data_dir / "nequip_water.ckpt")
     assert mdcg_patch([source, "-o", str(tmp_path / "x.pt")]) == 3

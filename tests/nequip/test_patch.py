@@ -231,7 +231,7 @@ def test_replaced_forward(build: Callable[..., torch.nn.Module]) -> None:
     model = build("preset-like")
     scatter = layers(model, "tp_scatter")[0]
     scatter.forward = scatter.forward
-    with pytest.raises(UnsupportedProblemError, match="1 of 5 layers .* has been replaced"):
+    with pytest.raises(UnsupportedProblemError, match=r"1 of 5 layers .* has been replaced"):
         patch_model(model)
     assert not is_patched(model)
     report = patch_model(model, allow_partial=True)
@@ -259,7 +259,7 @@ def test_wrong_kernel_is_found(
     scatter = layers(model, "tp_scatter")[0]
     stock = type(scatter).forward
     monkeypatch.setattr(type(scatter), "forward", lambda *args: 1.001 * stock(*args))
-    with pytest.raises(MdcgError, match="differs from e3nn by 1.0e-03"):
+    with pytest.raises(MdcgError, match=r"differs from e3nn by 1\.0e-03"):
         patch_model(model)
     assert not is_patched(model)
 

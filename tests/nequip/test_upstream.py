@@ -18,10 +18,10 @@ CHOICE = "((float64 and preset-like) or (float32 and parity)) and not partial"
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_upstream_suite(tmp_path: Path) -> None:
-    arguments = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-k", CHOICE]
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-k", CHOICE]
+    options += ["-c", os.devnull, "--rootdir", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, "-c", os.devnull, "--rootdir", str(tmp_path)]
-        + [str(SUITE)],
+        [sys.executable, "-m", "pytest", *options, str(SUITE)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
