@@ -12,6 +12,7 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError
 from ..ops import conv
+from ..ops.cuda import start_conv
 from ..problem import ConvProblem
 from ._frameworks import import_e3nn_o3
 from .layer import parsed_problem
@@ -72,23 +73,29 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
         return self._mdcg_problem
 
     def _remember(self) -> None:
-        """Parse the problem now, so that the first call may be one that torch.compile traces."""
+        """Parse the problem now, so that the first call may be one that torch.compile traces.
+
+        Kernels for a CUDA device begin to compile, those of all layers side by side.
+        """
         if self._mdcg_problem:
-            parsed_problem(self._mdcg_problem, str(self.output_mask.dtype).removeprefix("torch."))
+            dtype = str(self.output_mask.dtype).removeprefix("torch.")
+            start_conv(parsed_problem(self._mdcg_problem, dtype), self.output_mask.device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._remember()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        before = self.output_mask.dtype
+        dtype, device = self.output_mask.dtype, self.output_mask.device
         result = super()._apply(*args, **kwargs)
-        if self.output_mask.dtype != before:
-            self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
-            if self.output_mask.dtype in (torch.float32, torch.float64):
-                # a call says what is wrong; .to() must not stop with half of a model converted
-                with suppress(UnsupportedProblemError):
+        # a call says what is wrong; .to() must not stop with half of a model converted
+        with suppress(UnsupportedProblemError):
+            if self.output_mask.dtype != dtype:
+                self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
+                if self.output_mask.dtype in (torch.float32, torch.float64):
                     self._read_problem()
+            elif self.output_mask.device != device:
+                self._remember()
         return result
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

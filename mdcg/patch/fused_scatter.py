@@ -12,6 +12,7 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError
 from ..ops import conv
+from ..ops.cuda import start_conv
 from ..problem import ConvProblem
 from .layer import parsed_problem
 
@@ -76,11 +77,14 @@ class FusedTensorProductScatter(torch.nn.Module):
         return self._mdcg_problem
 
     def _remember(self) -> None:
-        """Parse the problem now, so that the first call may be one that torch.compile traces."""
-        if self._mdcg_problem:
-            dtype = str(self.tp.output_mask.dtype).removeprefix("torch.")
-            if dtype in ("float32", "float64"):
-                parsed_problem(self._mdcg_problem, dtype)
+        """Parse the problem now, so that the first call may be one that torch.compile traces.
+
+        Kernels for a CUDA device begin to compile, those of all layers side by side.
+        """
+        mask = self.tp.output_mask
+        if self._mdcg_problem and mask.dtype in (torch.float32, torch.float64):
+            dtype = str(mask.dtype).removeprefix("torch.")
+            start_conv(parsed_problem(self._mdcg_problem, dtype), mask.device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -63,8 +63,19 @@ class Layer:
         """Return why the layer cannot be patched, or an empty string."""
         return ""
 
-    def make_problem(self) -> ConvProblem:
-        """Describe the computation, from the module's own buffers.
+    def describe(self, status: str, reason: str = "", problem: Any = None) -> LayerReport:
+        """Return the row of a report.
+
+        Parameters
+        ----------
+        status, reason : str
+        problem : object, optional
+            What :meth:`make_problem` returned.
+        """
+        return describe(self.name, self.tensor_product, status, reason)
+
+    def make_problem(self) -> Any:
+        """Describe the computation, from the module's own buffers, for the methods below.
 
         Raises
         ------
@@ -73,7 +84,7 @@ class Layer:
         """
         return ConvProblem.from_e3nn(self.tensor_product)
 
-    def probe(self, problem: ConvProblem) -> float:
+    def probe(self, problem: Any) -> float:
         """Return the largest relative difference between kernels and the stock layer.
 
         Raises
@@ -83,7 +94,7 @@ class Layer:
         """
         raise NotImplementedError
 
-    def patch(self, problem: ConvProblem) -> None:
+    def patch(self, problem: Any) -> None:
         """Change the class of the module, in place."""
         raise NotImplementedError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from ..errors import MdcgError, UnsupportedProblemError, VerificationError
-from ..problem import ConvProblem
 from . import mace, nequip
 from .layer import Layer, describe
 from .record import clear_record
@@ -29,7 +29,7 @@ class _Entry:
 
     layer: Layer
     report: LayerReport
-    problem: ConvProblem | None = None
+    problem: Any = None
 
 
 def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> PatchReport:
@@ -174,18 +174,17 @@ def _tensor_products(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mod
 
 def _look_at(layer: Layer) -> _Entry:
     """Decide what can be done with one layer."""
-    product = layer.tensor_product
     if layer.is_patched:
-        return _Entry(layer, describe(layer.name, product, ALREADY))
+        return _Entry(layer, layer.describe(ALREADY))
     otherwise = REFUSED if layer.required else LEFT
     refusal = layer.refusal()
     if refusal:
-        return _Entry(layer, describe(layer.name, product, otherwise, refusal))
+        return _Entry(layer, layer.describe(otherwise, refusal))
     try:
         problem = layer.make_problem()
     except (MdcgError, ValueError) as error:
-        return _Entry(layer, describe(layer.name, product, otherwise, str(error)))
-    return _Entry(layer, describe(layer.name, product, PATCHABLE), problem)
+        return _Entry(layer, layer.describe(otherwise, str(error)))
+    return _Entry(layer, layer.describe(PATCHABLE, problem=problem), problem)
 
 
 # ---- changing ----
@@ -203,7 +202,6 @@ def _stop_if_refused(report: PatchReport) -> None:
 
 
 def _probe(entry: _Entry, allow_partial: bool) -> LayerReport:
-    assert entry.problem is not None
     try:
         error = entry.layer.probe(entry.problem)
     except (UnsupportedProblemError, VerificationError) as refusal:
@@ -217,7 +215,6 @@ def _apply(entries: list[_Entry]) -> None:
     done: list[Layer] = []
     try:
         for entry in entries:
-            assert entry.problem is not None
             done.append(entry.layer)
             entry.layer.patch(entry.problem)
     except BaseException:

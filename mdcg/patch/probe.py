@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec
 
 import torch
@@ -13,7 +13,7 @@ from ..errors import VerificationError
 from ..ops import conv
 from ..problem import ConvProblem
 
-__all__ = ["LIMITS", "probe_conv", "probe_rows"]
+__all__ = ["LIMITS", "probe_conv", "probe_rows", "relative_errors"]
 
 #: Largest relative difference; a wrong sign or path weight gives 1e-2 and more.
 LIMITS = {torch.float64: 1e-11, torch.float32: 5e-5}
@@ -145,15 +145,36 @@ def _compare(
         _value_and_gradients(function, inputs, cotangent, dtype)
         for function, dtype in ((fused, cotangent.dtype), (original, torch.float64))
     )
-    limit = LIMITS[cotangent.dtype]
+    return relative_errors(what, zip(labels, got, want, strict=True), cotangent.dtype)
+
+
+def relative_errors(
+    what: str, triples: Iterable[tuple[str, Tensor, Tensor]], dtype: torch.dtype
+) -> float:
+    """Return the largest relative difference of (label, generated, original).
+
+    Parameters
+    ----------
+    what : str
+        Subject of the message, with ``{}`` where the label goes.
+    triples : iterable
+    dtype : torch.dtype
+        Whose rounding is allowed.
+
+    Raises
+    ------
+    VerificationError
+        It is larger than rounding in `dtype` explains.
+    """
+    limit = LIMITS[dtype]
     worst = 0.0
-    for label, a, b in zip(labels, got, want, strict=True):
+    for label, a, b in triples:
         scale = float(b.detach().abs().max()) if b.numel() else 0.0
         error = float((a.detach().double() - b.detach()).abs().max()) if b.numel() else 0.0
         relative = error / scale if scale > 0 else error
         if not relative <= limit:  # also true for nan
             raise VerificationError(
-                f"{what.format(label)} differs from e3nn by {relative:.1e} "
+                f"{what.format(label)} differs from the stock layer by {relative:.1e} "
                 f"relative, expected at most {limit:.0e}; the model was not changed: "
                 "please report this"
             )

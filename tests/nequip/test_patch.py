@@ -260,7 +260,7 @@ def test_wrong_kernel_is_found(
     scatter = layers(model, "tp_scatter")[0]
     stock = type(scatter).forward
     monkeypatch.setattr(type(scatter), "forward", lambda *args: 1.001 * stock(*args))
-    with pytest.raises(MdcgError, match=r"differs from e3nn by 1\.0e-03"):
+    with pytest.raises(MdcgError, match=r"differs from the stock layer by 1\.0e-03"):
         patch_model(model)
     assert not is_patched(model)
 
