@@ -63,6 +63,11 @@ def launch_rounds(
 def instruction_set_level() -> str: ...
 def l2_cache_bytes() -> int: ...
 
+class CudaError(RuntimeError):
+    """What the CUDA driver refused; ``code`` is its number."""
+
+    code: int
+
 class Nvrtc:
     """NVIDIA's run-time compiler, opened by path."""
 
@@ -92,3 +97,5 @@ class CudaModule:
     ) -> None: ...
 
 def cuda_compute_capability(device: int) -> int: ...
+def cuda_driver_version() -> int:
+    """Return the version of CUDA the driver is made for, as 1000 * major + 10 * minor."""

@@ -1,7 +1,6 @@
 #include "core/cuda_driver.hpp"
 
 #include <mutex>
-#include <stdexcept>
 #include <unordered_map>
 
 namespace mdcg {
@@ -49,10 +48,19 @@ const CudaDriver& CudaDriver::get() {
 
 void CudaDriver::check(int status, const char* what) const {
     if (status == 0) return;
-    const char* text = nullptr;
-    symbol<int (*)(int, const char**)>("cuGetErrorString")(status, &text);
-    throw std::runtime_error(std::string(what) + " failed: " +
-                             (text != nullptr ? text : "error " + std::to_string(status)));
+    const auto describe = [&](const char* function) {
+        const char* text = nullptr;
+        symbol<int (*)(int, const char**)>(function)(status, &text);
+        return text != nullptr ? std::string(text) : "error " + std::to_string(status);
+    };
+    throw CudaError(status, std::string(what) + " failed: " + describe("cuGetErrorString") + ", " +
+                                describe("cuGetErrorName"));
+}
+
+int CudaDriver::version() const {
+    int version = 0;
+    check(symbol<int (*)(int*)>("cuDriverGetVersion")(&version), "cuDriverGetVersion");
+    return version;
 }
 
 int CudaDriver::compute_capability(int device) const {

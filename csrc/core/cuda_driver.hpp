@@ -4,12 +4,23 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/shared_library.hpp"
 
 namespace mdcg {
+
+// What the driver refused, with its number (CUresult).
+class CudaError : public std::runtime_error {
+public:
+    CudaError(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
+    int code() const { return code_; }
+
+private:
+    int code_;
+};
 
 class CudaDriver {
 public:
@@ -19,7 +30,10 @@ public:
     // Compute capability of a device, as 10 * major + minor.
     int compute_capability(int device) const;
 
-    // Throws std::runtime_error with the driver's own words.
+    // Version of CUDA the driver is made for, as 1000 * major + 10 * minor.
+    int version() const;
+
+    // Throws CudaError with the driver's own words.
     void check(int status, const char* what) const;
 
     template <typename Function>

@@ -11,7 +11,28 @@
 
 namespace py = pybind11;
 
+namespace {
+
+// CudaError(RuntimeError) with the attribute ``code``, the driver's number.
+void register_error(py::module_& m) {
+    static PyObject* const type =
+        PyErr_NewException("mdcg._core.CudaError", PyExc_RuntimeError, nullptr);
+    m.attr("CudaError") = py::reinterpret_borrow<py::object>(type);
+    py::register_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (const mdcg::CudaError& error) {
+            const py::object value = py::reinterpret_borrow<py::object>(type)(error.what());
+            value.attr("code") = error.code();
+            PyErr_SetObject(type, value.ptr());
+        }
+    });
+}
+
+}  // namespace
+
 void register_cuda(py::module_& m) {
+    register_error(m);
     py::class_<mdcg::Nvrtc>(m, "Nvrtc")
         .def(py::init<const std::string&>(), py::arg("path"))
         .def_property_readonly("version",
@@ -50,4 +71,5 @@ void register_cuda(py::module_& m) {
         "cuda_compute_capability",
         [](int device) { return mdcg::CudaDriver::get().compute_capability(device); },
         py::arg("device"));
+    m.def("cuda_driver_version", [] { return mdcg::CudaDriver::get().version(); });
 }

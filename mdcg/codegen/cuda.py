@@ -17,16 +17,15 @@ from ..plan.device import WARP, CudaTile
 from ..plan.host import ITEMSIZE
 from ..problem import ConvProblem
 from .cuda_paths import RoleWriter, SlotTable, literal
+from .cuda_ring import Ring, place_ring
 from .cuda_roles import RoleSet, role_sets
+from .cuda_rows import row_functions
 from .expression import Statement, Sum, print_statements
 from .lowering import LoweredProblem, lower
 from .packing import packed_row
 from .spec import KernelSpec
 
 __all__ = ["CudaEntry", "CudaKernel", "emit_cuda"]
-
-# Threads of a block that packs or unpacks node rows.
-COPY_THREADS = 256
 
 # Shared memory a block may take, so that several fit on a multiprocessor of any device.
 _SHARED_BYTES = 48 * 1024
@@ -65,7 +64,7 @@ class CudaKernel:
     Attributes
     ----------
     source : str
-        CUDA C++17 without includes.
+        CUDA C++17 without includes: all kernels in one program.
     entries : tuple of CudaEntry
         To be launched one after the other.
     arguments : tuple of str
@@ -73,18 +72,28 @@ class CudaKernel:
         starting with ``n_``.
     packed_in1 : int
         Items of a packed row of node features.
+    packs : bool
+        Rows of node features are read in packed form.
     run : int
         1 for convolutions; else length of a run of input rows.
     zeroed : tuple of str
         Results that must be zeros before the launch, of "out", "dx", "dy", "dw".
+    programs : tuple of str
+        The same as programs of one entry each, to be compiled side by side; empty: ``source`` is
+        not divided.
+    copies : str
+        Program that packs and unpacks node rows, the same for all passes; empty: in ``source``.
     """
 
     source: str
     entries: tuple[CudaEntry, ...]
     arguments: tuple[str, ...]
     packed_in1: int
+    packs: bool
     run: int
     zeroed: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    copies: str = ""
 
 
 def _check(problem: ConvProblem) -> None:
@@ -96,8 +105,13 @@ def _check(problem: ConvProblem) -> None:
             )
 
 
-def _arguments(spec: KernelSpec) -> tuple[str, ...]:
-    names = ["order", "sender", "row_ptr"] if spec.conv else []
+_INDICES = ("order", "sender", "row_ptr", "place")
+
+
+def _arguments(spec: KernelSpec, plan: CudaPlan) -> tuple[str, ...]:
+    names = list(_INDICES[:3]) if spec.conv else []
+    if spec.conv and spec.wanted("x") and plan.deterministic:
+        names.append("place")
     names += ["n_rows", "x", "y", "w"]
     if spec.kind != "forward":
         names.append("g")
@@ -113,49 +127,12 @@ def _argument_struct(arguments: tuple[str, ...]) -> str:
     for name in arguments:
         if name.startswith("n_"):
             lines.append(f"    Long {name};")
-        elif name in ("order", "sender", "row_ptr"):
+        elif name in _INDICES:
             lines.append(f"    const int* __restrict__ {name};")
         else:
             const = "" if name in results else "const "
             lines.append(f"    {const}T* __restrict__ {name};")
     return "\n".join([*lines, "};"])
-
-
-def _pack_functions(problem: ConvProblem, plan: CudaPlan) -> str:
-    """Kernels that copy rows of node features to packed form and back, one thread per item."""
-    row, offsets = packed_row(problem.irreps_in1, plan)
-    texts = []
-    for step in ("pack", "unpack"):
-        lines = [
-            f"struct Copy{step} {{ const T* source; T* target; Long n_rows; }};",
-            f'extern "C" __global__ void __launch_bounds__({COPY_THREADS}) '
-            f"mdcg_{step}_in1(const Copy{step} p) {{",
-            f"    const Long i = Long(blockIdx.x) * {COPY_THREADS} + threadIdx.x;",
-            f"    if (i >= p.n_rows * {max(row, 1)}) return;",
-            f"    const Long r = i / {max(row, 1)};",
-            f"    int c = int(i - r * {max(row, 1)});",
-        ]
-        for block, offset in zip(problem.irreps_in1, offsets, strict=True):
-            pad = plan.padded(block.mul)
-            if not block.mul:
-                continue
-            place = (
-                f"u * {block.ir.dim} + a" if problem.layout == "mul_ir" else f"a * {block.mul} + u"
-            )
-            plain = f"r * {problem.irreps_in1.dim} + {block.offset} + {place}"
-            copy = (
-                f"p.target[i] = u < {block.mul} ? p.source[{plain}] : T(0);"
-                if step == "pack"
-                else f"if (u < {block.mul}) p.target[{plain}] = p.source[i];"
-            )
-            lines += [
-                f"    if (c >= {offset} && c < {offset + block.ir.dim * pad}) {{",
-                f"        const int a = (c - {offset}) / {pad}, u = (c - {offset}) % {pad};",
-                f"        {copy}",
-                "    }",
-            ]
-        texts.append("\n".join([*lines, "}"]))
-    return "\n\n".join(texts)
 
 
 def _slot_function(
@@ -310,7 +287,9 @@ def _entry(
     return "\n".join([*lines, "}"])
 
 
-def _zeroed(lowered: LoweredProblem, sets: tuple[RoleSet, ...], spec: KernelSpec) -> list[str]:
+def _zeroed(
+    lowered: LoweredProblem, sets: tuple[RoleSet, ...], spec: KernelSpec, plan: CudaPlan
+) -> list[str]:
     """Results that some block adds to, or that some role leaves out."""
     problem = lowered.problem
     roles = [role for kernel in sets for role in kernel.roles]
@@ -321,13 +300,14 @@ def _zeroed(lowered: LoweredProblem, sets: tuple[RoleSet, ...], spec: KernelSpec
         zeroed.append("out")
     used = [role.i_in1 for role in roles]
     all_in = {i for i, block in enumerate(problem.irreps_in1) if block.mul}
-    if spec.conv or set(used) != all_in or len(used) > len(set(used)):
+    adds = spec.conv and not plan.deterministic
+    if adds or set(used) != all_in or len(used) > len(set(used)):
         zeroed.append("dx")
     if len(sets) != 1:
         zeroed.append("dy")
     if problem.shared_weights:
         zeroed.append("dw")
-    names = _arguments(spec)
+    names = _arguments(spec, plan)
     return [name for name in zeroed if name in names]
 
 
@@ -348,16 +328,21 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     _check(problem)
     lowered = lower(problem)
     summing = spec.kind == "forward" or spec.wants == ("g",)
-    tile = plan.forward if summing else plan.backward
-    sets = role_sets(lowered, tile)
+    tile = plan.forward if summing else getattr(plan, spec.kind)
+    sets = role_sets(lowered, tile, alone=plan.deterministic)
     row, offsets = packed_row(problem.irreps_in1, plan)
     uses = [(i, role) for kernel in sets for role in kernel.roles for i in role.outputs]
     shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
     inputs = [role.i_in1 for kernel in sets for role in kernel.roles]
     shared_inputs = {i for i in inputs if inputs.count(i) > 1}
-    arguments = _arguments(spec)
+    arguments = _arguments(spec, plan)
+    plain = all(
+        Ring.of(role, problem, plan, spec, depth=tile.depth, plain=True)
+        for kernel in sets
+        for role in kernel.roles
+    )
     quad = 16 // ITEMSIZE[problem.dtype]
-    texts, entries = [], []
+    programs, entries = [], []
     run = 1
     tables = [SlotTable.of(lowered, kernel.groups, quad) for kernel in sets]
     batches = [
@@ -377,11 +362,31 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             )
         prefix = f"set{number}"
         threads = kernel.warps * WARP
+        ring = place_ring(
+            kernel,
+            problem,
+            plan,
+            spec,
+            depth=tile.depth,
+            plain=plain,
+            start=shared // ITEMSIZE[problem.dtype],
+        )
+        shared += kernel.warps * ring.items * ITEMSIZE[problem.dtype]
         rows = max(1, min(tile.rows, _SHARED_BYTES // shared, _MAX_THREADS // threads))
         writer = RoleWriter(
-            lowered, plan, spec, table, batch, shared_outputs, shared_inputs, offsets, row
+            lowered,
+            plan,
+            spec,
+            table,
+            batch,
+            shared_outputs,
+            shared_inputs,
+            offsets,
+            row,
+            ring,
+            arguments,
         )
-        texts.append(_slot_function(prefix, lowered, kernel, table, spec.conv))
+        texts = [_slot_function(prefix, lowered, kernel, table, spec.conv)]
         if spec.wanted("y"):
             texts.append(_flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1))
         texts += [
@@ -390,22 +395,30 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
         ]
         name = f"mdcg_run_{number}"
         texts.append(_entry(name, prefix, kernel, tile, spec, batch, problem, table, rows, shared))
+        programs.append("\n\n".join(texts))
         entries.append(CudaEntry(name, threads * rows, shared * rows, rows))
     real = "float" if problem.dtype == "float32" else "double"
-    header = [
-        f"// mdcg {__version__}, problem {problem.key()}, {spec}",
+    copies = row_functions(problem, plan)
+    types = [
         f"// {plan}",
         f"typedef {real} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
         files(__package__).joinpath("cuda_prelude.cuh").read_text(),
-        _argument_struct(arguments),
-        _pack_functions(problem, plan),
     ]
+    first = f"// mdcg {__version__}, problem {problem.key()}"
+    header = [f"{first}, {spec}", *types, _argument_struct(arguments)]
+
+    def text(*parts: str) -> str:
+        return "\n\n".join(parts) + "\n"
+
     return CudaKernel(
-        source="\n\n".join([*header, *texts]) + "\n",
+        source=text(*header, copies, *programs),
+        programs=tuple(text(*header, program) for program in programs),
+        copies=text(f"{first}, node rows", *types, copies),
         entries=tuple(entries),
         arguments=arguments,
         packed_in1=row,
+        packs=spec.conv and not plain,
         run=run,
-        zeroed=tuple(_zeroed(lowered, sets, spec)),
+        zeroed=tuple(_zeroed(lowered, sets, spec, plan)),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..plan import CudaPlan
 from ..plan.device import WARP
 from ..problem import ConvProblem, MulIrrep
+from .cuda_ring import Ring, RingPlace
 from .cuda_roles import Role, RoleSet
 from .expression import LinearForm, Statement, Sum, print_statements
 from .lowering import LoweredPath, LoweredProblem
@@ -63,6 +64,9 @@ class RoleWriter:
         Positions of blocks that several roles add to.
     offsets : tuple of int
         Start of the input blocks in packed rows of ``row`` items.
+    ring : RingPlace
+    arguments : tuple of str
+        Names of the kernel's arguments.
     """
 
     def __init__(
@@ -76,7 +80,11 @@ class RoleWriter:
         shared_inputs: set[int],
         offsets: tuple[int, ...],
         row: int,
+        ring: RingPlace,
+        arguments: tuple[str, ...],
     ) -> None:
+        self.ring = ring
+        self.arguments = arguments
         self.lowered, self.plan, self.spec, self.table = lowered, plan, spec, table
         self.problem: ConvProblem = lowered.problem
         self.batch = batch
@@ -101,23 +109,25 @@ class RoleWriter:
             f"    const bool inside = {self._inside(role)};",
         ]
         lines += self._state(role)
-        lines += [f"    {line}" for line in self._fetch(role)]
-        order = ("p.order[{}]", "p.sender[{}]") if conv else ("{}", "{}")
-        ids = [f"{name}{{}} = {text};" for name, text in zip("es", order, strict=True)]
-
-        def at(number: int, index: str) -> str:
-            return " ".join(line.format(number, index) for line in ids)
-
+        ring = Ring.of(
+            role,
+            self.problem,
+            self.plan,
+            spec,
+            depth=self.ring.depth,
+            plain=self.ring.plain,
+        )
+        before, prologue, head = self._registers(role) if ring is None else self._ringed(role, ring)
+        lines += [f"    {line}" for line in before]
         batch, stride = self.batch, self.table.stride
         size = batch * stride
         slot_buffers = 4 if spec.has("y") else 2
         dim = self.problem.irreps_in2.dim
         part = kernel.warps * batch * dim
         sync = f"sync_row<{kernel.warps * WARP}, {rows}>(group);"
+        lines += [f"    {line}" for line in prologue]
         lines += [
-            "    int e1 = 0, s1 = 0, e2 = 0, s2 = 0, buffer = 0;",
-            f"    if (begin < end) {{ {at(1, 'begin')} fetch(e1, s1); }}",
-            f"    if (begin + 1 < end) {{ {at(2, 'begin + 1')} }}",
+            "    int buffer = 0;",
             f"    for (int first = begin; first < end; first += {batch}) {{",
             f"        const int count = min({batch}, end - first);",
             f"        T* const m_batch = shared + buffer * {size};",
@@ -137,14 +147,9 @@ class RoleWriter:
                 f"        T* const dy_batch = parts + buffer * {part} + warp * {batch * dim};",
             ]
         lines.append("        for (int k = 0; k < count; ++k) {")
-        body = [
-            "const Long e = e1, s = s1;",
-            *self._take(role),
-            "e1 = e2, s1 = s2;",
-            "if (first + k + 1 < end) fetch(e1, s1);",
-            f"if (first + k + 2 < end) {{ {at(2, 'first + k + 2')} }}",
-            f"const T* const m = m_batch + k * {stride};",
-        ]
+        if "place" in self.arguments:
+            head.append("const Long to = p.place[first + k];")
+        body = [*head, f"const T* const m = m_batch + k * {stride};"]
         if spec.has("y"):
             body.append(f"const T* const b = b_batch + k * {stride};")
         body += self._edge(role)
@@ -165,10 +170,78 @@ class RoleWriter:
             for i, path in enumerate(role.paths):
                 if path.has_weight:
                     where = f"p.dw + {path.weight_offset + path.v} + u * {path.mul2}"
+                    function = "add_some"
+                    if self.plan.deterministic:  # a row of sums per block
+                        where += f" + row * {self.problem.weight_numel}"
+                        function = "store_some"
                     lines.append(
-                        f"    add_some<{role.channels}, {path.mul2}>({where}, dw{i}, left);"
+                        f"    {function}<{role.channels}, {path.mul2}>({where}, dw{i}, left);"
                     )
         return "\n".join([*lines, "}"])
+
+    # -- how operands come ----------------------------------------------------------------------
+
+    def _ids(self, number: int | str, index: str) -> str:
+        """Text that reads the edge and the sender at a position."""
+        edge, sender = ("p.order", "p.sender") if self.spec.conv else ("", "")
+        return f"e{number} = {edge}[{index}]; s{number} = {sender}[{index}];".replace(
+            f" [{index}]", f" {index}"
+        )
+
+    def _registers(self, role: Role) -> tuple[list[str], list[str], list[str]]:
+        """Operands one edge ahead in registers: declarations, start, and head of the loop."""
+        prologue = [
+            "int e1 = 0, s1 = 0, e2 = 0, s2 = 0;",
+            f"if (begin < end) {{ {self._ids(1, 'begin')} fetch(e1, s1); }}",
+            f"if (begin + 1 < end) {{ {self._ids(2, 'begin + 1')} }}",
+        ]
+        head = [
+            "const Long e = e1, s = s1;",
+            *self._take(role),
+            "e1 = e2, s1 = s2;",
+            "if (first + k + 1 < end) fetch(e1, s1);",
+            f"if (first + k + 2 < end) {{ {self._ids(2, 'first + k + 2')} }}",
+        ]
+        return self._fetch(role), prologue, head
+
+    def _ringed(self, role: Role, ring: Ring) -> tuple[list[str], list[str], list[str]]:
+        """The same with operands in a ring."""
+        depth = ring.depth
+        place = self.ring
+        before = [
+            f"T* const ring = shared + {place.start} + warp * {place.items};",
+            *ring.copies(),
+        ]
+        prologue = ["int e2 = 0, s2 = 0;"]
+        prologue += [
+            line
+            for ahead in range(depth - 1)
+            for line in (
+                f"if (begin + {ahead} < end) {{ {self._ids(2, f'begin + {ahead}')} "
+                f"copy({ahead}, e2, s2); }} else copy_commit();",
+            )
+        ]
+        prologue += [
+            f"if (begin + {depth - 1} < end) {{ {self._ids(2, f'begin + {depth - 1}')} }}",
+        ]
+        uses_ids = self.spec.wanted("x") or self.spec.wanted("w")
+        if uses_ids:
+            prologue += ["int e1 = 0, s1 = 0;", f"if (begin < end) {{ {self._ids(1, 'begin')} }}"]
+        head = [
+            f"copy_wait<{depth - 2}>();",
+            "const int turn = first + k - begin;",
+            f"const T* const at = ring + (turn & {depth - 1}) * {ring.entry};",
+            *ring.takes(),
+            f"if (first + k + {depth - 1} < end) "
+            f"copy((turn + {depth - 1}) & {depth - 1}, e2, s2); else copy_commit();",
+            f"if (first + k + {depth} < end) {{ {self._ids(2, f'first + k + {depth}')} }}",
+        ]
+        if uses_ids:
+            head += [
+                "const Long e = e1, s = s1;",
+                f"if (first + k + 1 < end) {{ {self._ids(1, 'first + k + 1')} }}",
+            ]
+        return before, prologue, head
 
     # -- registers that live across edges -------------------------------------------------------
 
@@ -319,7 +392,12 @@ class RoleWriter:
         for a in range(role.in1.ir.dim):
             if self.spec.conv:
                 start = self.offsets[role.i_in1] + a * self.plan.padded(role.in1.mul)
-                lines.append(f"if (inside) add(p.dx + s * {self.row} + {start} + u, dx{a});")
+                function, row = "add", "s"
+                if self.plan.deterministic:
+                    row = "to"
+                    function = "add" if role.i_in1 in self.shared_inputs else "store_stream"
+                place = f"p.dx + {row} * {self.row} + {start} + u"
+                lines.append(f"if (inside) {function}({place}, dx{a});")
             else:
                 function = "add_some" if role.i_in1 in self.shared_inputs else "store_some"
                 stride, where = self._plain(role.in1, a)

@@ -4,7 +4,7 @@ typedef long long Long;
 
 // Consecutive channels of one lane.
 template <int N>
-struct Vec {
+struct alignas(N * sizeof(T)) Vec {
     T v[N];
 };
 
@@ -148,6 +148,41 @@ template <int THREADS, int ROWS, int ROW = 0> MDCG_INLINE void sync_row(int grou
         else
             sync_row<THREADS, ROWS, ROW + 1>(group);
     }
+}
+
+// ---- copies to shared memory that a warp does not wait for ---------------------------------------
+
+// Of 16 bytes, the last of them zeros if fewer are to be read.
+MDCG_INLINE unsigned shared_address(const void* p) {
+    return unsigned(__cvta_generic_to_shared(p));
+}
+MDCG_INLINE void copy_some(T* to, const T* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+}
+// Read once: must not push node rows out of the caches.
+MDCG_INLINE void copy_once(T* to, const T* from, int bytes) {
+    asm volatile(
+        "{\n"
+        "    .reg .b64 policy;\n"
+        "    createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "    cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy;\n"
+        "}" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes)
+        : "memory");
+}
+MDCG_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N, int STRIDE> MDCG_INLINE Vec<N> take_some(const T* p) {
+    Vec<N> a;
+#pragma unroll
+    MDCG_EACH a.v[k] = p[k * STRIDE];
+    return a;
+}
+// Waits until at most N groups are under way, and for the other lanes.
+template <int N> MDCG_INLINE void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+    __syncwarp();
 }
 
 // ---- sums over the lanes of a warp ---------------------------------------------------------------

@@ -91,17 +91,26 @@ def _roles(lowered: LoweredProblem, tile: CudaTile) -> list[Role]:
     return roles
 
 
-def role_sets(lowered: LoweredProblem, tile: CudaTile) -> tuple[RoleSet, ...]:
+def role_sets(
+    lowered: LoweredProblem, tile: CudaTile, *, alone: bool = False
+) -> tuple[RoleSet, ...]:
     """Distribute a problem over warps and kernels.
 
     Parameters
     ----------
     lowered : LoweredProblem
     tile : CudaTile
+    alone : bool
+        No two roles of a kernel share a block of the input or the output, so that the order of
+        all sums is that of the kernels.
     """
     sets: list[list[Role]] = []
     for role in _roles(lowered, tile):
-        if sets and sum(r.chunks for r in sets[-1]) + role.chunks <= tile.warps:
+        apart = alone and any(
+            role.i_in1 == r.i_in1 or role.outputs.keys() & r.outputs.keys()
+            for r in (sets[-1] if sets else [])
+        )
+        if sets and not apart and sum(r.chunks for r in sets[-1]) + role.chunks <= tile.warps:
             sets[-1].append(role)
         else:
             sets.append([role])

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from .. import _core
 from ..codegen import CudaKernel, KernelSpec, emit_cuda
-from ..codegen.cuda import COPY_THREADS
+from ..codegen.cuda_rows import ROW_THREADS
 from ..codegen.spec import DERIVATIVES
-from ..errors import DeviceError, UnsupportedProblemError
-from ..plan import CudaDevice, CudaPlan, plan_cuda
+from ..errors import MdcgError, UnsupportedProblemError
+from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
-from ..runtime import load_cuda_kernel
+from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
+from .cuda_program import CudaProgram, cuda_device
 
-__all__ = ["CudaKernels", "cuda_device", "cuda_kernels", "graph_on_device"]
+__all__ = ["CudaKernels", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -28,33 +29,16 @@ _ALIGNMENT = 16
 _MAX_ROWS = 2**31 - 64
 
 
-@lru_cache(maxsize=64)
-def cuda_device(index: int) -> CudaDevice:
-    """Return the description of a CUDA device.
-
-    Raises
-    ------
-    DeviceError
-        The driver is missing, or it has no such device.
-    """
-    try:
-        return CudaDevice(_core.cuda_compute_capability(index))
-    except RuntimeError as error:
-        raise DeviceError(
-            f"CUDA device {index} cannot be used ({error}): install the NVIDIA driver, or move the "
-            "tensors to the CPU"
-        ) from error
-
-
 @dataclass(frozen=True)
 class _Loaded:
     """Kernels of one pass on one device."""
 
     kernel: CudaKernel
-    module: _core.CudaModule
+    module: CudaProgram
     functions: tuple[int, ...]
     pack_in1: int
     unpack_in1: int
+    sum_in1: int
 
 
 class CudaKernels:
@@ -79,29 +63,46 @@ class CudaKernels:
             self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1
         )
         self._loaded: dict[KernelSpec, _Loaded] = {}
+        self._emitted: dict[KernelSpec, CudaKernel] = {}
         self._lock = threading.Lock()
+
+    def start(self, *specs: KernelSpec) -> None:
+        """Begin compiling passes on threads, without waiting; :meth:`load` raises what fails."""
+        for spec in specs:
+            if spec not in self._loaded and spec not in self._emitted:
+                with suppress(MdcgError):
+                    for source in self._sources(self._emit(spec)):
+                        start_cuda_kernel(source, self.plan.target)
+
+    def _emit(self, spec: KernelSpec) -> CudaKernel:
+        kernel = self._emitted.get(spec) or emit_cuda(self.problem, self.plan, spec)
+        return self._emitted.setdefault(spec, kernel)
+
+    def _sources(self, kernel: CudaKernel) -> tuple[str, ...]:
+        """Return the programs of a pass, the one with the copies of node rows last."""
+        if not kernel.programs:
+            return (kernel.source,)
+        return (*kernel.programs, kernel.copies)
 
     def load(self, spec: KernelSpec) -> _Loaded:
         """Return the kernels of a pass, compiling them if no cache holds them."""
         found = self._loaded.get(spec)
         if found is not None:
             return found
-        kernel = emit_cuda(self.problem, self.plan, spec)
-        cubin = load_cuda_kernel(kernel.source, self.plan.target)
-        try:
-            module = _core.CudaModule(self.index, cubin)
-            loaded = _Loaded(
-                kernel,
-                module,
-                tuple(module.function(e.name, e.shared_bytes) for e in kernel.entries),
-                module.function("mdcg_pack_in1", 0),
-                module.function("mdcg_unpack_in1", 0),
-            )
-        except RuntimeError as error:
-            raise DeviceError(
-                f"a kernel for {self.plan.target} cannot be loaded on CUDA device {self.index} "
-                f"({error}): give a plan for this device, or none"
-            ) from error
+        kernel = self._emit(spec)
+        program = CudaProgram(self.index, self.plan.target, self._sources(kernel))
+        divided = bool(kernel.programs)
+        loaded = _Loaded(
+            kernel,
+            program,
+            tuple(
+                program.function(number if divided else 0, entry.name, entry.shared_bytes)
+                for number, entry in enumerate(kernel.entries)
+            ),
+            program.function(-1, "mdcg_pack_in1", 0),
+            program.function(-1, "mdcg_unpack_in1", 0),
+            program.function(-1, "mdcg_sum_in1", 0),
+        )
         with self._lock:
             return self._loaded.setdefault(spec, loaded)
 
@@ -110,6 +111,10 @@ class CudaKernels:
     def forward(self, operands: Tensors, graph: CudaGraph | None) -> torch.Tensor:
         """Return the output, shape (n_receivers or n_rows, irreps_out.dim)."""
         spec = KernelSpec("forward", graph is not None)
+        wants = tuple(name for name, operand in operands.items() if operand.requires_grad)
+        if wants and spec not in self._loaded:
+            # the gradients asked for later: their kernels compile while this pass does and runs
+            self.start(spec, KernelSpec("backward", graph is not None, wants))
         return self._run(spec, operands, {}, graph)["out"]
 
     def backward(
@@ -131,10 +136,12 @@ class CudaKernels:
         """
         given = tuple(name for name in DERIVATIVES if name in cotangents)
         found: Tensors = {}
-        for part in (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g")):
-            if part:
-                spec = KernelSpec("double_backward", graph is not None, part, given)
-                found |= self._run(spec, operands, cotangents, graph)
+        parts = (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g"))
+        conv = graph is not None
+        specs = [KernelSpec("double_backward", conv, part, given) for part in parts if part]
+        self.start(*specs)
+        for spec in specs:
+            found |= self._run(spec, operands, cotangents, graph)
         if "out" in found:
             found["g"] = found.pop("out")
         return found
@@ -149,64 +156,91 @@ class CudaKernels:
         letters = {"x": "xa", "y": "yb", "w": "wc"}
         tensors = {name: _aligned(tensor) for name, tensor in operands.items()}
         tensors |= {letters[name]: _aligned(tensor) for name, tensor in cotangents.items()}
-        x = tensors["x"]
-        rows = x.shape[0]
+        n_rows = operands["x"].shape[0]
+        stream = torch.cuda.current_stream(self.index).cuda_stream
         if graph is not None:
-            runs = graph.num_receivers
+            n_rows = runs = graph.num_receivers
             tensors |= {"order": graph.order, "sender": graph.sender, "row_ptr": graph.row_ptr}
+            if "place" in kernel.arguments:
+                tensors["place"] = graph.by_sender().place
             for name in ("x", "xa"):
-                if name in tensors and not self._plain:
-                    tensors[name] = self._pack(loaded, tensors[name])
+                if name in tensors and kernel.packs and not self._plain:
+                    tensors[name] = self._pack(loaded, tensors[name], stream)
         else:
-            if rows > _MAX_ROWS:
+            if n_rows > _MAX_ROWS:
                 raise UnsupportedProblemError(
-                    f"the batch has {rows} rows, and the CUDA kernels count to {_MAX_ROWS}: "
+                    f"the batch has {n_rows} rows, and the CUDA kernels count to {_MAX_ROWS}: "
                     "split it"
                 )
-            runs = -(-rows // kernel.run)
-        results = self._results(spec, tensors, x, rows if graph is None else runs, kernel)
-        values = {name: tensor.data_ptr() for name, tensor in (tensors | results).items()}
-        values["n_rows"] = rows if graph is None else runs
-        arguments = [values[name] for name in kernel.arguments]
-        stream = torch.cuda.current_stream(self.index).cuda_stream
+            runs = -(-n_rows // kernel.run)
+        results = self._results(spec, tensors, runs, n_rows, kernel)
+        tensors |= results
+        arguments = [
+            n_rows if name == "n_rows" else tensors[name].data_ptr() for name in kernel.arguments
+        ]
         for entry, function in zip(kernel.entries, loaded.functions, strict=True):
             blocks = -(-runs // entry.rows)
             loaded.module.launch(
                 function, blocks, entry.threads, entry.shared_bytes, stream, arguments
             )
         found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
-        if graph is not None and "x" in spec.wants and not self._plain:
-            plain = torch.empty_like(operands["x"])
-            self._copy(loaded.unpack_in1, loaded, found["x"], plain)
-            found["x"] = plain
+        if "x" in found and graph is not None:
+            found["x"] = self._node_rows(loaded, found["x"], operands["x"], graph, stream)
+        if "w" in found and found["w"].shape != operands["w"].shape:
+            found["w"] = found["w"].sum(0)
         return found
 
     def _results(
-        self, spec: KernelSpec, tensors: Tensors, x: torch.Tensor, rows: int, kernel: CudaKernel
+        self, spec: KernelSpec, tensors: Tensors, runs: int, n_rows: int, kernel: CudaKernel
     ) -> Tensors:
         shapes: dict[str, torch.Size | tuple[int, ...]] = {}
         for name in spec.wants:
             shapes["out" if name == "g" else f"d{name}"] = tensors[name].shape
         if spec.kind == "forward":
-            shapes["out"] = (rows, self.problem.irreps_out.dim)
+            shapes["out"] = (n_rows, self.problem.irreps_out.dim)
+        if spec.conv and "dx" in shapes:
+            rows = tensors["order" if "place" in tensors else "x"].shape[0]
+            shapes["dx"] = (rows, kernel.packed_in1)
+        if "dw" in shapes and self.problem.shared_weights and self.plan.deterministic:
+            shapes["dw"] = (runs, self.problem.weight_numel)
+        x = tensors["x"]
         return {
             name: (x.new_zeros if name in kernel.zeroed else x.new_empty)(shape)
             for name, shape in shapes.items()
         }
 
-    def _pack(self, loaded: _Loaded, rows: torch.Tensor) -> torch.Tensor:
+    def _pack(self, loaded: _Loaded, rows: torch.Tensor, stream: int) -> torch.Tensor:
         packed = rows.new_empty(rows.shape[0], loaded.kernel.packed_in1)
-        self._copy(loaded.pack_in1, loaded, rows, packed)
+        arguments = [rows.data_ptr(), packed.data_ptr(), rows.shape[0]]
+        self._launch_rows(loaded, loaded.pack_in1, arguments, stream)
         return packed
 
-    def _copy(
-        self, function: int, loaded: _Loaded, source: torch.Tensor, target: torch.Tensor
+    def _node_rows(
+        self,
+        loaded: _Loaded,
+        packed: torch.Tensor,
+        like: torch.Tensor,
+        graph: CudaGraph,
+        stream: int,
+    ) -> torch.Tensor:
+        """Return gradients of node features from packed rows, of nodes or of edges by sender."""
+        deterministic = "place" in loaded.kernel.arguments
+        if self._plain and not deterministic:
+            return packed
+        rows = torch.empty_like(like, memory_format=torch.contiguous_format)
+        arguments = [packed.data_ptr(), rows.data_ptr(), rows.shape[0]]
+        function = loaded.unpack_in1
+        if deterministic:
+            arguments.append(graph.by_sender().row_ptr.data_ptr())
+            function = loaded.sum_in1
+        self._launch_rows(loaded, function, arguments, stream)
+        return rows
+
+    def _launch_rows(
+        self, loaded: _Loaded, function: int, arguments: list[int], stream: int
     ) -> None:
-        rows = source.shape[0]
-        blocks = -(-rows * loaded.kernel.packed_in1 // COPY_THREADS)
-        stream = torch.cuda.current_stream(self.index).cuda_stream
-        arguments = [source.data_ptr(), target.data_ptr(), rows]
-        loaded.module.launch(function, blocks, COPY_THREADS, 0, stream, arguments)
+        blocks = -(-arguments[2] * loaded.kernel.packed_in1 // ROW_THREADS)
+        loaded.module.launch(function, blocks, ROW_THREADS, 0, stream, arguments)
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,10 +250,41 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=512)
-def cuda_kernels(problem_json: str, plan_json: str, index: int) -> CudaKernels:
-    """Return the kernels of a problem on a device; ``plan_json`` empty: the automatic plan."""
-    plan = CudaPlan.from_json(plan_json) if plan_json else None
-    return CudaKernels(ConvProblem.from_json(problem_json), index, plan)
+def cuda_kernels(
+    problem_json: str, plan_json: str, index: int, deterministic: bool = False
+) -> CudaKernels:
+    """Return the kernels of a problem on a device.
+
+    Parameters
+    ----------
+    problem_json : str
+    plan_json : str
+        Empty: the automatic plan.
+    index : int
+        Of the device, as torch counts them.
+    deterministic : bool
+        Make the plan deterministic, whatever it says.
+    """
+    problem = ConvProblem.from_json(problem_json)
+    plan = CudaPlan.from_json(plan_json) if plan_json else plan_cuda(problem, cuda_device(index))
+    if deterministic:
+        plan = plan.with_changes(deterministic=True)
+    return CudaKernels(problem, index, plan)
+
+
+def start_conv(problem: ConvProblem, device: torch.device) -> None:
+    """Begin compiling what a first convolution on a CUDA device needs, without waiting.
+
+    For models whose layers are known before they run: all compile side by side. On other devices
+    nothing is done, and what fails is raised by the call that needs it.
+    """
+    if device.type != "cuda":
+        return
+    with suppress(MdcgError):
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        kernels = cuda_kernels(problem.to_json(), "", index, deterministic)
+        kernels.start(KernelSpec("forward", True))
 
 
 def graph_on_device(
@@ -231,4 +296,6 @@ def graph_on_device(
     """Return the order of the operator's edges; None where it has none."""
     if sender is None or receiver is None:
         return None
+    if sender.shape != receiver.shape:  # a compiled program has sorted them
+        return CudaGraph.unpacked(sender, receiver.shape[0], x.shape[0], num_receivers)
     return cuda_graph(sender.contiguous(), receiver.contiguous(), x.shape[0], num_receivers)

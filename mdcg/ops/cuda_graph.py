@@ -9,7 +9,7 @@ import torch
 
 from ..errors import UnsupportedProblemError
 
-__all__ = ["CudaGraph", "cuda_graph"]
+__all__ = ["CudaGraph", "cuda_graph", "packed_length", "sorted_edges"]
 
 _REMEMBERED = 8
 
@@ -17,7 +17,49 @@ _REMEMBERED = 8
 _MAX_EDGES = 2**31 - 64
 
 
-class CudaGraph:
+class _Ordered:
+    """Tensors made on one stream, and used on others."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self._tensors = tensors
+        self._made_on = torch.cuda.current_stream(tensors[0].device)
+        self._made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._made.record(self._made_on)
+
+    def wait(self) -> None:
+        """Order the current stream behind the one that made the tensors."""
+        current = torch.cuda.current_stream(self._tensors[0].device)
+        if current != self._made_on:
+            current.wait_event(self._made)
+            for tensor in self._tensors:
+                tensor.record_stream(current)
+
+
+class SenderOrder(_Ordered):
+    """Edges by sender.
+
+    Attributes
+    ----------
+    place : torch.Tensor, shape (n_edges,), int32
+        Places, in sender order, of the edges in receiver order.
+    row_ptr : torch.Tensor, shape (n_senders + 1,), int32
+        Where each sender's edges start.
+    """
+
+    def __init__(self, sender: torch.Tensor, num_senders: int) -> None:
+        in_order, edges = torch.sort(sender, stable=True)
+        self.place = torch.empty_like(sender)
+        self.place[edges] = torch.arange(len(edges), dtype=sender.dtype, device=sender.device)
+        self.row_ptr = _bounds(in_order, num_senders)
+        super().__init__(self.place, self.row_ptr)
+
+
+def _bounds(in_order: torch.Tensor, rows: int) -> torch.Tensor:
+    numbers = torch.arange(rows + 1, dtype=in_order.dtype, device=in_order.device)
+    return torch.searchsorted(in_order, numbers, out_int32=True)
+
+
+class CudaGraph(_Ordered):
     """Edges by receiver.
 
     Attributes
@@ -29,30 +71,87 @@ class CudaGraph:
     num_receivers : int
     """
 
-    def __init__(self, sender: torch.Tensor, receiver: torch.Tensor, num_receivers: int) -> None:
+    def __init__(
+        self, sender: torch.Tensor, receiver: torch.Tensor, num_senders: int, num_receivers: int
+    ) -> None:
         self.num_receivers = num_receivers
+        self._num_senders = num_senders
         sorted_receiver, order = torch.sort(receiver, stable=True)
         self.order = order.to(torch.int32)
         self.sender = sender.to(torch.int32)[order]
-        bounds = torch.arange(num_receivers + 1, dtype=receiver.dtype, device=receiver.device)
-        self.row_ptr = torch.searchsorted(sorted_receiver, bounds, out_int32=True)
+        self.row_ptr = _bounds(sorted_receiver, num_receivers)
         self._indices = (sender, receiver)  # the key holds only while their memory is theirs
-        self._made_on = torch.cuda.current_stream(receiver.device)
-        self._made = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._made.record(self._made_on)
+        self._by_sender: SenderOrder | None = None
+        super().__init__(self.order, self.sender, self.row_ptr)
 
-    def wait(self) -> None:
-        """Order the current stream behind the one that sorted."""
-        current = torch.cuda.current_stream(self.order.device)
-        if current != self._made_on:
-            current.wait_event(self._made)
-            for tensor in (self.order, self.sender, self.row_ptr):
-                tensor.record_stream(current)
+    def by_sender(self) -> SenderOrder:
+        """Return the order that deterministic gradients of node features are summed in."""
+        with _lock:
+            if self._by_sender is None:
+                self._by_sender = SenderOrder(self.sender, self._num_senders)
+        self._by_sender.wait()
+        return self._by_sender
+
+    @classmethod
+    def unpacked(
+        cls, packed: torch.Tensor, num_edges: int, num_senders: int, num_receivers: int
+    ) -> CudaGraph:
+        """Return the order that :func:`sorted_edges` packed."""
+        graph = cls.__new__(cls)
+        start = _aligned(num_edges)
+        graph.num_receivers = num_receivers
+        graph._num_senders = num_senders
+        graph.order, graph.sender = packed[:num_edges], packed[start : start + num_edges]
+        graph.row_ptr = packed[2 * start :]
+        graph._by_sender = None
+        return graph
+
+
+def _aligned(num_edges: int) -> int:
+    """Return a length after which 16-byte words start."""
+    return (num_edges + 3) // 4 * 4
+
+
+def packed_length(num_edges: int, num_receivers: int) -> int:
+    """Return the length of what :func:`sorted_edges` returns; it differs from `num_edges`."""
+    return 2 * _aligned(num_edges) + num_receivers + 1
+
+
+def sorted_edges(
+    sender: torch.Tensor, receiver: torch.Tensor, num_senders: int, num_receivers: int
+) -> torch.Tensor:
+    """Return the receiver order of an edge list as one tensor, for compiled programs.
+
+    They sort once per call for all layers, and nothing is remembered by its memory: a compiled
+    program writes other indices to the same memory, and no count of changes tells. The device is
+    not waited for; an index out of range stops the program there with an assertion.
+
+    Returns
+    -------
+    torch.Tensor, shape (packed_length(n_edges, num_receivers),), int32
+    """
+    edges = sender.shape[0]
+    _check_count(edges)
+    if edges:
+        low = torch.minimum(sender.amin(), receiver.amin())
+        inside = (low >= 0) & (sender.amax() < num_senders) & (receiver.amax() < num_receivers)
+        torch._assert_async(inside, "sender or receiver has an index that is no node")
+    graph = CudaGraph(sender, receiver, num_senders, num_receivers)
+    pad = graph.order.new_zeros(_aligned(edges) - edges)
+    return torch.cat([graph.order, pad, graph.sender, pad, graph.row_ptr])
 
 
 Key = tuple[object, ...]
 _graphs: OrderedDict[Key, CudaGraph] = OrderedDict()
 _lock = threading.Lock()
+
+
+def _check_count(num_edges: int) -> None:
+    if num_edges > _MAX_EDGES:
+        raise UnsupportedProblemError(
+            f"the graph has {num_edges} edges, and the CUDA kernels count to {_MAX_EDGES}: "
+            "split the graph"
+        )
 
 
 def _check(sender: torch.Tensor, receiver: torch.Tensor, senders: int, receivers: int) -> None:
@@ -91,17 +190,13 @@ def cuda_graph(
     UnsupportedProblemError
         There are more than 2**31 edges.
     """
-    if sender.shape[0] > _MAX_EDGES:
-        raise UnsupportedProblemError(
-            f"the graph has {sender.shape[0]} edges, and the CUDA kernels count to {_MAX_EDGES}: "
-            "split the graph"
-        )
+    _check_count(sender.shape[0])
     if torch.cuda.is_current_stream_capturing():
-        return CudaGraph(sender, receiver, num_receivers)
+        return CudaGraph(sender, receiver, num_senders, num_receivers)
     if sender.is_inference() or receiver.is_inference():
         # such tensors do not count changes
         _check(sender, receiver, num_senders, num_receivers)
-        return CudaGraph(sender, receiver, num_receivers)
+        return CudaGraph(sender, receiver, num_senders, num_receivers)
     key: Key = (
         *((t.data_ptr(), t._version, t.shape[0], t.dtype) for t in (sender, receiver)),
         sender.device,
@@ -114,7 +209,7 @@ def cuda_graph(
             _graphs.move_to_end(key)
     if graph is None:
         _check(sender, receiver, num_senders, num_receivers)
-        graph = CudaGraph(sender, receiver, num_receivers)
+        graph = CudaGraph(sender, receiver, num_senders, num_receivers)
         with _lock:
             _graphs[key] = graph
             while len(_graphs) > _REMEMBERED:

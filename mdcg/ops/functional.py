@@ -150,6 +150,10 @@ def conv(
     Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is ever
     stored: memory is that of operands and result, plus one copy of the node rows.
 
+    On a CUDA device the order of edges is remembered by the memory of `sender` and `receiver` and
+    torch's count of changes to it. Where another library, or ``.data``, writes new indices to the
+    same memory, pass clones.
+
     Examples
     --------
     >>> import torch
@@ -174,6 +178,8 @@ def conv(
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
     if rows < 0:
         raise ValueError(f"num_receivers is {rows}, expected 0 or more")
+    if sender.is_cuda and torch.compiler.is_compiling():
+        sender = torch.ops.mdcg.sorted_edges(sender, receiver, node_feats.shape[0], rows)
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(
         node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json

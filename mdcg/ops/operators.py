@@ -7,6 +7,7 @@ program finds its kernels in any process. How they differentiate is in :mod:`mdc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from ..codegen.spec import DERIVATIVES
 from ..problem import ConvProblem
 from .cuda import CudaKernels, cuda_kernels, graph_on_device
+from .cuda_graph import packed_length, sorted_edges
 from .graph import Graph, graph_of
 from .host import host_kernels
 
@@ -165,6 +167,13 @@ def conv_double_backward(
 
 # -- the same on a CUDA device -------------------------------------------------------------------
 
+torch.library.define(
+    "mdcg::sorted_edges",
+    "(Tensor sender, Tensor receiver, SymInt num_senders, SymInt num_receivers) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+torch.library.impl("mdcg::sorted_edges", "CUDA")(sorted_edges)
+
 
 def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make the function the CUDA implementation of an operator."""
@@ -177,7 +186,15 @@ def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
-    return cuda_kernels(problem, plan, x.device.index)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return cuda_kernels(problem, plan, x.device.index, deterministic)
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
+    if torch.cuda.current_device() == device.index:
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 @_implements_on_cuda("conv")
@@ -191,7 +208,7 @@ def _conv_cuda(
     problem: str,
     plan: str,
 ) -> Tensor:
-    with torch.cuda.device(x.device):
+    with _on(x.device):
         graph = graph_on_device(x, sender, receiver, num_receivers)
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
@@ -213,7 +230,7 @@ def _conv_backward_cuda(
     found: dict[str, Tensor] = {}
     if names:
         operands = {"x": x, "y": y, "w": w, "g": g}
-        with torch.cuda.device(x.device):
+        with _on(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).backward(operands, graph, names)
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
@@ -241,13 +258,20 @@ def _conv_double_backward_cuda(
     possible = _possible(names, cotangents)
     found: dict[str, Tensor] = {}
     if possible:
-        with torch.cuda.device(x.device):
+        with _on(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).double_backward(operands, cotangents, graph, possible)
     return _with_zeros(found, names, operands)
 
 
 # -- shapes, for compilers ------------------------------------------------------------------------
+
+
+def _sorted_edges_fake(
+    sender: Tensor, receiver: Tensor, num_senders: int, num_receivers: int
+) -> Tensor:
+    length = packed_length(sender.shape[0], num_receivers)
+    return sender.new_empty(length, dtype=torch.int32)
 
 
 def _conv_fake(
@@ -284,5 +308,6 @@ for _name, _fake in (
     ("conv", _conv_fake),
     ("conv_backward", _conv_backward_fake),
     ("conv_double_backward", _conv_double_backward_fake),
+    ("sorted_edges", _sorted_edges_fake),
 ):
     torch.library.register_fake(f"mdcg::{_name}", _fake)

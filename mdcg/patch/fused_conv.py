@@ -12,30 +12,18 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError
 from ..ops import conv
+from ..ops.cuda import start_conv
 from ..problem import ConvProblem
 from ._frameworks import import_e3nn_o3
+from .layer import parsed_problem
 
-__all__ = ["HOOK", "HOOK_VALUE", "PROBLEM", "FusedConvTensorProduct"]
+__all__ = ["HOOK", "HOOK_VALUE", "FusedConvTensorProduct"]
 
 o3 = import_e3nn_o3()
 
 #: The attribute of a MACE interaction block that makes it call ``conv_tp`` with the edge index.
 HOOK = "conv_fusion"
 HOOK_VALUE = "mdcg"
-#: The attribute of a patched layer that holds the JSON text of its problem.
-PROBLEM = "_mdcg_problem"
-
-
-# a plain dict, because torch.compile looks through lru_cache and cannot trace what is behind it
-_problems: dict[tuple[str, str], ConvProblem] = {}
-
-
-def _problem(text: str, dtype: str) -> ConvProblem:
-    found = _problems.get((text, dtype))
-    if found is None:
-        found = ConvProblem.from_json(text).with_dtype(dtype)
-        _problems[text, dtype] = found
-    return found
 
 
 class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defined]
@@ -46,6 +34,8 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
     The 3j symbols are those of the object's own buffers, read again after the buffers change
     through ``load_state_dict`` or a change of dtype.
     """
+
+    _mdcg_problem = ""
 
     def forward(
         self,
@@ -74,7 +64,7 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
             rows: torch.Tensor = super().forward(x, y, weight)
             return rows
         text: str = self._mdcg_problem or self._read_problem()
-        problem = _problem(text, str(x.dtype).removeprefix("torch."))
+        problem = parsed_problem(text, str(x.dtype).removeprefix("torch."))
         return conv(problem, x, y, self._get_weights(weight), edge_index[0], edge_index[1])
 
     def _read_problem(self) -> str:
@@ -83,23 +73,29 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
         return self._mdcg_problem
 
     def _remember(self) -> None:
-        """Parse the problem now, so that the first call may be one that torch.compile traces."""
+        """Parse the problem now, so that the first call may be one that torch.compile traces.
+
+        Kernels for a CUDA device begin to compile, those of all layers side by side.
+        """
         if self._mdcg_problem:
-            _problem(self._mdcg_problem, str(self.output_mask.dtype).removeprefix("torch."))
+            dtype = str(self.output_mask.dtype).removeprefix("torch.")
+            start_conv(parsed_problem(self._mdcg_problem, dtype), self.output_mask.device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._remember()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        before = self.output_mask.dtype
+        dtype, device = self.output_mask.dtype, self.output_mask.device
         result = super()._apply(*args, **kwargs)
-        if self.output_mask.dtype != before:
-            self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
-            if self.output_mask.dtype in (torch.float32, torch.float64):
-                # a call says what is wrong; .to() must not stop with half of a model converted
-                with suppress(UnsupportedProblemError):
+        # a call says what is wrong; .to() must not stop with half of a model converted
+        with suppress(UnsupportedProblemError):
+            if self.output_mask.dtype != dtype:
+                self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
+                if self.output_mask.dtype in (torch.float32, torch.float64):
                     self._read_problem()
+            elif self.output_mask.device != device:
+                self._remember()
         return result
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

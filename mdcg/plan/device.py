@@ -16,6 +16,13 @@ WARP = 32
 # Rows of a block wait for their own warps alone, at one of 15 hardware barriers each.
 MAX_ROWS = 15
 
+# Problems of at most so many input blocks (all of MACE) must not spill up to compute capability 9;
+# others not more than this.
+MAX_TIGHT_BLOCKS = 3
+SPILL_BYTES = 64
+
+_TILES = ("forward", "backward", "double_backward")
+
 
 @dataclass(frozen=True)
 class CudaDevice:
@@ -56,6 +63,12 @@ class CudaTile:
     rows : int
         Receivers a block takes side by side: neighbours share senders, whose features then come
         from the cache of the multiprocessor (measured: gains little).
+    depth : int
+        Edges whose operands are in shared memory or on their way, a power of two; 1: the next
+        edge's in registers. Where rows are no whole 16-byte words it is 1.
+    spill_bytes : int
+        Local memory per thread that the compiler may use for want of registers; 0: none. The
+        tests hold it to that.
     """
 
     channels: int
@@ -64,6 +77,8 @@ class CudaTile:
     warps: int = 2
     registers: int = 0
     rows: int = 1
+    depth: int = 1
+    spill_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -74,11 +89,15 @@ class CudaTile:
             )
         if not 1 <= self.rows <= MAX_ROWS:
             raise ValueError(f"tile has {self.rows} rows per block, expected 1 to {MAX_ROWS}")
+        if self.depth not in (1, 2, 4, 8):
+            raise ValueError(f"tile has depth {self.depth}, expected 1, 2, 4 or 8")
         if self.components < 1 or not 0 <= self.registers <= 255:
             raise ValueError(
                 f"tile has {self.components} components and {self.registers} registers, expected "
                 "at least 1, and 0 to 255"
             )
+        if self.spill_bytes < 0:
+            raise ValueError(f"tile has {self.spill_bytes} spill_bytes, expected 0 or more")
 
 
 @dataclass(frozen=True)
@@ -89,13 +108,18 @@ class CudaPlan:
     ----------
     capability : int
         Compute capability the kernels are compiled for, as ``10 * major + minor``.
-    forward, backward : CudaTile
+    forward, backward, double_backward : CudaTile
         Of the kernels that sum outputs, and of those that compute gradients per edge.
+    deterministic : bool
+        Equal inputs give bitwise equal results: no sum depends on which block comes first. The
+        gradient of node features is then written per edge and summed by sender.
     """
 
     capability: int
     forward: CudaTile
     backward: CudaTile
+    double_backward: CudaTile
+    deterministic: bool = False
 
     @property
     def target(self) -> str:
@@ -134,12 +158,11 @@ class CudaPlan:
                 "the plan is not one for CUDA, but the tensors are on a CUDA device: "
                 "give a CudaPlan or none"
             )
-        return cls(
-            fields["capability"], CudaTile(**fields["forward"]), CudaTile(**fields["backward"])
-        )
+        return cls(**fields | {name: CudaTile(**fields[name]) for name in _TILES})
 
     def __str__(self) -> str:
-        return f"CudaPlan {self.target}: forward {self.forward}, backward {self.backward}"
+        tiles = ", ".join(f"{name} {getattr(self, name)}" for name in _TILES)
+        return f"CudaPlan {self.target}{', deterministic' * self.deterministic}: {tiles}"
 
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
@@ -158,5 +181,16 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     blocks = len({path.i_in1 for path in problem.paths}) or 1
     # entries of path matrices per input block: the length of a role's code
     warps = 2 if problem.nnz <= 100 * blocks else 1
-    tile = CudaTile(channels=2 // words, components=80, batch=16, warps=warps)
-    return CudaPlan(device.capability, forward=tile, backward=tile)
+    # compilers trade a few words in memory for more blocks at a time where roles are many, and on
+    # devices that no tile was chosen for
+    tight = blocks <= MAX_TIGHT_BLOCKS and device.capability < 100
+    spill_bytes = 0 if tight else SPILL_BYTES
+    tile = CudaTile(channels=2 // words, components=80, warps=warps, spill_bytes=spill_bytes)
+    # measured: a ring always helps the forward pass, and gradients where code is short
+    short = problem.nnz <= 45 * blocks
+    return CudaPlan(
+        device.capability,
+        forward=replace(tile, depth=4),
+        backward=replace(tile, depth=4 if short or words == 2 else 1),
+        double_backward=replace(tile, depth=words),
+    )

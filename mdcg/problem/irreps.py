@@ -103,7 +103,7 @@ class Irreps:
     @property
     def dim(self) -> int:
         """Length of a feature row."""
-        return sum(block.dim for block in self.blocks)
+        return self.blocks[-1].offset + self.blocks[-1].dim if self.blocks else 0
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -2,7 +2,13 @@
 
 from .cache import KernelCache, cache_dir, cache_size, clear_cache
 from .compiler import CompileStatistics, find_compiler, load_host_kernel, statistics
-from .nvrtc import find_nvrtc, load_cuda_kernel
+from .cuda_build import (
+    discard_cuda_kernel,
+    load_cuda_kernel,
+    load_cuda_kernels,
+    start_cuda_kernel,
+)
+from .nvrtc import find_nvrtc
 
 __all__ = [
     "CompileStatistics",
@@ -10,9 +16,12 @@ __all__ = [
     "cache_dir",
     "cache_size",
     "clear_cache",
+    "discard_cuda_kernel",
     "find_compiler",
     "find_nvrtc",
     "load_cuda_kernel",
+    "load_cuda_kernels",
     "load_host_kernel",
+    "start_cuda_kernel",
     "statistics",
 ]

@@ -10,7 +10,6 @@ import torch
 from mdcg.errors import UnsupportedProblemError
 from mdcg.ops import conv, tensor_product
 from mdcg.ops.reference import conv_reference, tensor_product_reference
-from mdcg.plan import CudaPlan, CudaTile
 from mdcg.problem import ConvProblem
 
 pytestmark = [
@@ -106,24 +105,6 @@ def test_tensor_product_and_its_derivatives(problem: ConvProblem) -> None:
         EDGES,
         lambda x, y, w: tensor_product(problem, x, y, w),
         lambda x, y, w: tensor_product_reference(problem, x, y, w),
-    )
-
-
-@pytest.mark.parametrize("channels", [1, 2, 4])
-@pytest.mark.parametrize("warps", [1, 8])
-def test_plans_by_hand(channels: int, warps: int) -> None:
-    problem = ConvProblem.build("33x0e+33x1o", *SMALL[1:2], "33x0e+33x1o", SMALL[3])
-    major, minor = torch.cuda.get_device_capability()
-    tile = CudaTile(channels, 8, batch=8, warps=warps, registers=128)
-    plan = CudaPlan(10 * major + minor, tile, tile)
-    sender, receiver = edges()
-    compare(
-        problem,
-        NODES,
-        lambda x, y, w: conv(
-            problem, x, y, w, sender, receiver, num_receivers=RECEIVERS, plan=plan
-        ),
-        lambda x, y, w: conv_reference(problem, x, y, w, sender, receiver, num_receivers=RECEIVERS),
     )
 
 

@@ -1,0 +1,158 @@
+"""Machine code on one CUDA device, and what to do when the driver refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .. import _core, env
+from ..errors import DeviceError
+from ..plan import CudaDevice
+from ..runtime import discard_cuda_kernel, load_cuda_kernels
+
+__all__ = ["CudaProgram", "cuda_device"]
+
+# CUresult
+_INVALID_VALUE = 1
+_OUT_OF_MEMORY = 2
+_NO_SUCH_DEVICE = (100, 101)
+_NO_BINARY = 209
+# The machine code or PTX is not for this driver: also what a damaged file gives.
+_UNREADABLE = (200, 209, 218, 222)
+_OUT_OF_RESOURCES = 701
+
+
+def _code(error: RuntimeError) -> int | None:
+    """Return the driver's number of an error; None where there is no driver."""
+    return error.code if isinstance(error, _core.CudaError) else None
+
+
+@lru_cache(maxsize=64)
+def cuda_device(index: int) -> CudaDevice:
+    """Return the description of a CUDA device.
+
+    Raises
+    ------
+    DeviceError
+        The driver is missing or unusable, or it has no such device.
+    """
+    try:
+        return CudaDevice(_core.cuda_compute_capability(index))
+    except RuntimeError as error:
+        code = _code(error)
+        if code is None:
+            action = "install the NVIDIA driver"
+        elif code in _NO_SUCH_DEVICE:
+            action = "choose one that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves visible"
+        else:
+            action = "see whether nvidia-smi works, and update the NVIDIA driver if not"
+        raise DeviceError(
+            f"CUDA device {index} cannot be used ({error}): {action}, or move the tensors to the "
+            "CPU"
+        ) from error
+
+
+def _load_error(error: RuntimeError, index: int, target: str) -> DeviceError:
+    code = _code(error)
+    what = f"a kernel for {target} cannot be loaded on CUDA device {index} ({error})"
+    other_device = cuda_device(index).target != target
+    if code == _OUT_OF_MEMORY:
+        return _out_of_memory(error, index, "a kernel was loaded")
+    if code in _UNREADABLE and not (code == _NO_BINARY and other_device):
+        major, minor = divmod(_core.cuda_driver_version() // 10, 100)
+        return DeviceError(
+            f"{what}: the NVIDIA driver, for CUDA {major}.{minor}, is older than the NVRTC that "
+            "made it; update the driver, or install an NVRTC of the driver's version with "
+            f"'pip install nvidia-cuda-nvrtc=={major}.*' (nvidia-cuda-nvrtc-cu12 for CUDA 12)"
+        )
+    return DeviceError(f"{what}: give a plan for this device, or none")
+
+
+def _out_of_memory(error: RuntimeError, index: int, when: str) -> DeviceError:
+    return DeviceError(
+        f"CUDA device {index} had no memory left when {when} ({error}): take a smaller system or "
+        "batch, or end other programs that nvidia-smi lists"
+    )
+
+
+def _launch_error(error: RuntimeError, index: int) -> DeviceError:
+    code = _code(error)
+    if code == _OUT_OF_MEMORY:
+        return _out_of_memory(error, index, "a kernel was started")
+    if code in (_INVALID_VALUE, _OUT_OF_RESOURCES):
+        action = "give a plan with fewer warps, rows or edges per batch, or none"
+    else:
+        action = "the fault may lie in an earlier kernel; run with CUDA_LAUNCH_BLOCKING=1 to see"
+    return DeviceError(f"a kernel cannot be started on CUDA device {index} ({error}): {action}")
+
+
+class CudaProgram:
+    """Loaded kernels of one or more programs.
+
+    Parameters
+    ----------
+    index : int
+        Of the device, as torch counts them.
+    target : str
+        Architecture, such as ``"sm_90"``.
+    sources : sequence of str
+        Programs; those that no cache holds are compiled side by side.
+
+    Raises
+    ------
+    KernelCompileError
+        A program cannot be compiled.
+    DeviceError
+        The driver does not take the machine code.
+    """
+
+    def __init__(self, index: int, target: str, sources: Sequence[str]) -> None:
+        self.index = index
+        self.target = target
+        self._modules = [
+            self._module(source, cubin)
+            for source, cubin in zip(sources, load_cuda_kernels(sources, target), strict=True)
+        ]
+
+    def _module(self, source: str, cubin: bytes) -> _core.CudaModule:
+        try:
+            return _core.CudaModule(self.index, cubin)
+        except RuntimeError as error:
+            own_target = cuda_device(self.index).target == self.target
+            if _code(error) not in _UNREADABLE or not own_target or env.jit_disabled():
+                raise _load_error(error, self.index, self.target) from error
+        # made by an NVRTC that is no longer here, or damaged: make it again, once
+        discard_cuda_kernel(source, self.target)
+        (cubin,) = load_cuda_kernels([source], self.target)
+        try:
+            return _core.CudaModule(self.index, cubin)
+        except RuntimeError as error:
+            raise _load_error(error, self.index, self.target) from error
+
+    def function(self, number: int, name: str, shared_bytes: int) -> int:
+        """Return the address of a kernel of program ``number``, for :meth:`launch`."""
+        try:
+            return self._modules[number].function(name, shared_bytes)
+        except RuntimeError as error:
+            raise _load_error(error, self.index, self.target) from error
+
+    def launch(
+        self,
+        function: int,
+        blocks: int,
+        threads: int,
+        shared_bytes: int,
+        stream: int,
+        arguments: Sequence[int],
+    ) -> None:
+        """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
+
+        Raises
+        ------
+        DeviceError
+            The driver does not start it.
+        """
+        try:
+            self._modules[0].launch(function, blocks, threads, shared_bytes, stream, arguments)
+        except RuntimeError as error:
+            raise _launch_error(error, self.index) from error

@@ -1,0 +1,165 @@
+"""CUDA kernels from memory, from the cache, or compiled now: several at a time, on threads.
+
+NVRTC compiles on the thread that calls it, without Python's lock, so that programs started together
+take the time of the longest one where there are cores enough. What goes wrong on such a thread is
+raised by the call that asks for the kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from .. import env
+from ..errors import KernelCompileError
+from .cache import KernelCache
+from .compiler import statistics
+from .nvrtc import FLAGS, compile_cuda
+
+__all__ = ["discard_cuda_kernel", "load_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
+
+_log = logging.getLogger("mdcg")
+
+_BINARY = "kernel.cubin"
+
+Key = tuple[str, str]  # architecture, content key
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Builds:
+    """Kernels of this process that are loaded or being made; a forked child begins anew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.turns = threading.BoundedSemaphore(_cores())
+        self.futures: dict[Key, Future[bytes]] = {}
+
+    def start(self, source: str, target: str) -> Future[bytes]:
+        key = (target, KernelCache(target, _BINARY).key(source, *FLAGS))
+        with self.lock:
+            found = self.futures.get(key)
+            # a failure is not kept: its cause may be gone
+            if found is not None and not (found.done() and found.exception() is not None):
+                return found
+            future: Future[bytes] = Future()
+            self.futures[key] = future
+        # not a daemon: a process must not end while the compiler runs in it
+        threading.Thread(
+            target=self._run, args=(future, source, key), name=f"mdcg-nvrtc-{key[1][:8]}"
+        ).start()
+        return future
+
+    def _run(self, future: Future[bytes], source: str, key: Key) -> None:
+        try:
+            with self.turns:
+                if not threading.main_thread().is_alive():
+                    raise KernelCompileError(
+                        f"kernel {key[1]} was not compiled, because the process is ending"
+                    )
+                cubin = _load(source, *key)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(cubin)
+
+
+def _reset() -> None:
+    global _builds
+    _builds = _Builds()
+
+
+_builds = _Builds()
+os.register_at_fork(after_in_child=_reset)
+
+
+def _build(source: str, target: str, folder: Path) -> None:
+    (folder / "kernel.cu").write_text(source)
+    start = time.perf_counter()
+    cubin, _ = compile_cuda(source, target)
+    (folder / _BINARY).write_bytes(cubin)
+    seconds = time.perf_counter() - start
+    with _builds.lock:
+        statistics().compiled += 1
+        statistics().compile_seconds += seconds
+    name = re.sub(r"^// ", "", source.partition("\n")[0])
+    _log.info("compiled kernel for %s in %.1f s (%s)", target, seconds, name)
+
+
+def _load(source: str, target: str, key: str) -> bytes:
+    cache = KernelCache(target, _BINARY)
+    start = time.perf_counter()
+    folder = cache.find(key)
+    if folder is None:
+        if env.jit_disabled():
+            raise KernelCompileError(
+                f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
+                "unset the variable or fill the cache on another machine"
+            )
+        folder = cache.make(key, lambda path: _build(source, target, path))
+        start = time.perf_counter()
+    cubin = (folder / _BINARY).read_bytes()
+    with _builds.lock:
+        statistics().loaded += 1
+        statistics().load_seconds += time.perf_counter() - start
+    if env.debug():
+        _log.info("kernel %s from %s", key, folder / "kernel.cu")
+    return cubin
+
+
+def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
+    """Begin loading or compiling a kernel on a thread, if nobody has, and do not wait.
+
+    Parameters
+    ----------
+    source : str
+        CUDA text.
+    target : str
+        Architecture, such as ``"sm_90"``; a sub-folder of the cache.
+
+    Returns
+    -------
+    concurrent.futures.Future
+        Its result is the machine code; it raises what :func:`load_cuda_kernel` raises.
+    """
+    return _builds.start(source, target)
+
+
+def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
+    """Return the machine code of several kernels, those that need compiling side by side.
+
+    Parameters
+    ----------
+    sources : sequence of str
+    target : str
+        Architecture, such as ``"sm_90"``.
+
+    Raises
+    ------
+    KernelCompileError
+        A kernel is not cached and cannot be compiled.
+    """
+    started = [start_cuda_kernel(source, target) for source in sources]
+    return [future.result() for future in started]
+
+
+def load_cuda_kernel(source: str, target: str) -> bytes:
+    """Return the machine code of one kernel; see :func:`load_cuda_kernels`."""
+    return start_cuda_kernel(source, target).result()
+
+
+def discard_cuda_kernel(source: str, target: str) -> None:
+    """Forget a kernel that the driver refused, here and on disk, so that it is made again."""
+    cache = KernelCache(target, _BINARY)
+    key = cache.key(source, *FLAGS)
+    with _builds.lock:
+        _builds.futures.pop((target, key), None)
+    cache.discard(key)

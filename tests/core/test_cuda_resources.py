@@ -1,0 +1,177 @@
+"""Machine code of every CUDA bench problem: it compiles, fits the device, and spills as planned.
+
+NVRTC alone is needed, no GPU: its assembler tells registers and local memory of every kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pytest
+
+from mdcg.bench.cases import CASES
+from mdcg.codegen import CudaKernel, KernelSpec, emit_cuda
+from mdcg.errors import UnsupportedProblemError
+from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
+from mdcg.problem import ConvProblem
+from mdcg.runtime.nvrtc import compile_cuda
+
+FORWARD = KernelSpec("forward", True)
+BACKWARD = KernelSpec("backward", True, ("x", "y", "w"))
+DOUBLE = KernelSpec("double_backward", True, ("x", "y", "w"), ("x", "y", "w"))
+# what training and forces ask for; other architectures get the longest three
+PASSES = {
+    80: (FORWARD, BACKWARD, DOUBLE),
+    90: (
+        FORWARD,
+        BACKWARD,
+        KernelSpec("backward", True, ("y", "w")),
+        DOUBLE,
+        KernelSpec("double_backward", True, ("g",), ("x", "y", "w")),
+    ),
+    100: (FORWARD, BACKWARD, DOUBLE),
+}
+
+# Entries of path matrices above which a double backward takes half a minute to compile; that of
+# sm_90 stands for the others.
+LONG = 500
+
+REGISTER_FILE = 65536  # 32-bit registers of a multiprocessor
+MAX_REGISTERS = 255
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes: registers and bytes of local memory per thread."""
+
+    registers: int
+    local_bytes: int
+
+
+def resources_of(log: str) -> dict[str, Resources]:
+    """Read the assembler's report, by the names of kernels."""
+    found = {}
+    for part in log.split("Compiling entry function '")[1:]:
+        name = part.partition("'")[0]
+        registers = re.search(r"Used (\d+) registers", part)
+        frame = re.search(r"(\d+) bytes stack frame", part)
+        assert registers is not None, part
+        assert frame is not None, part
+        found[name] = Resources(int(registers[1]), int(frame[1]))
+    return found
+
+
+def programs(kernel: CudaKernel) -> tuple[str, ...]:
+    return (*kernel.programs, kernel.copies) if kernel.programs else (kernel.source,)
+
+
+def tile_of(plan: CudaPlan, spec: KernelSpec) -> CudaTile:
+    summing = spec.kind == "forward" or spec.wants == ("g",)
+    if summing:
+        return plan.forward
+    return plan.double_backward if spec.kind == "double_backward" else plan.backward
+
+
+def distinct() -> list[str]:
+    """Names of cases; of those with the same problem, the first."""
+    first: dict[str, str] = {}
+    for name, case in CASES.items():
+        first.setdefault(case.problem().key(), name)
+    return list(first.values())
+
+
+@lru_cache(maxsize=1)
+def pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+
+
+def reports(kernels: list[CudaKernel], target: str) -> list[dict[str, Resources]]:
+    """Compile the programs of all kernels side by side; resources by names, per kernel."""
+
+    def compiled(source: str) -> dict[str, Resources]:
+        cubin, log = compile_cuda(source, target, "--ptxas-options=-v")
+        assert cubin.startswith(b"\x7fELF")
+        return resources_of(log)
+
+    futures = [[pool().submit(compiled, text) for text in programs(k)] for k in kernels]
+    return [
+        {name: value for future in parts for name, value in future.result().items()}
+        for parts in futures
+    ]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", list(PASSES))
+@pytest.mark.parametrize("name", distinct())
+def test_bench_problems(name: str, capability: int) -> None:
+    problem = CASES[name].problem()
+    plan = plan_cuda(problem, CudaDevice(capability))
+    specs = PASSES[capability]
+    if capability != 90 and problem.nnz > LONG:
+        specs = specs[:2]
+    try:
+        kernels = [emit_cuda(problem, plan, spec) for spec in specs]
+    except UnsupportedProblemError as error:
+        pytest.skip(f"the CUDA emitter refuses it: {error}")
+    for spec, kernel, report in zip(specs, kernels, reports(kernels, plan.target), strict=True):
+        tile = tile_of(plan, spec)
+        assert {entry.name for entry in kernel.entries} <= set(report)
+        for entry in kernel.entries:
+            used = report[entry.name]
+            where = f"{name}, {spec}, {entry.name}: {used}"
+            assert used.local_bytes <= tile.spill_bytes, where
+            assert used.registers <= MAX_REGISTERS, where
+            blocks = 1
+            if tile.registers:
+                blocks = max(1, REGISTER_FILE // (entry.threads * tile.registers))
+            assert used.registers * entry.threads * blocks <= REGISTER_FILE, where
+
+
+def test_no_uvu_problem_is_skipped() -> None:
+    for name, case in CASES.items():
+        problem = case.problem()
+        if all(path.mode == "uvu" for path in problem.paths):
+            emit_cuda(problem, plan_cuda(problem, CudaDevice(90)), FORWARD)
+        if name.startswith("mace"):
+            plan = plan_cuda(problem, CudaDevice(90))
+            for tile in (plan.forward, plan.backward, plan.double_backward):
+                assert tile.spill_bytes == 0
+            assert '"spill_bytes":0' in plan.to_json()
+            assert "spill_bytes=0" in str(plan)
+
+
+def test_a_kernel_that_spills_is_noticed() -> None:
+    """Too few registers for what a plan wants to keep in them."""
+    problem = CASES["mace-large"].problem()
+    tile = CudaTile(channels=4, components=255, registers=64)
+    plan = CudaPlan(90, tile, tile, tile)
+    (report,) = reports([emit_cuda(problem, plan, BACKWARD)], plan.target)
+    assert max(used.local_bytes for used in report.values()) > tile.spill_bytes
+    assert max(used.registers for used in report.values()) <= 64
+
+
+def test_programs_of_single_kernels_are_those_of_the_whole() -> None:
+    problem = CASES["nequip-lips"].problem()
+    plan = plan_cuda(problem, CudaDevice(90))
+    for spec in (FORWARD, BACKWARD):
+        kernel = emit_cuda(problem, plan, spec)
+        assert len(kernel.programs) == len(kernel.entries) > 1
+        for entry, program in zip(kernel.entries, kernel.programs, strict=True):
+            assert re.findall(r"__global__ .* (\w+)\(const", program) == [entry.name]
+            body = program[program.index("static __device__ __forceinline__") :]
+            assert body[-2000:] in kernel.source
+        whole = resources_of(compile_cuda(kernel.source, "sm_90", "--ptxas-options=-v")[1])
+        (parts,) = reports([kernel], "sm_90")
+        assert parts == whole
+
+
+def test_copies_are_one_program_for_all_passes() -> None:
+    problem = ConvProblem.build("5x0e+5x1o", "0e+1o", "5x0e", [(0, 0, 0), (1, 1, 0)])
+    plan = plan_cuda(problem, CudaDevice(90))
+    texts = {emit_cuda(problem, plan, spec).copies for spec in PASSES[90]}
+    assert len(texts) == 1
+    assert "mdcg_pack_in1" in texts.pop()
