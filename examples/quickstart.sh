@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# From a fresh clone to faster molecular dynamics:  bash examples/quickstart.sh [options of water_md.py]
+# From a fresh clone to faster molecular dynamics:
+#     bash examples/quickstart.sh [nequip] [options of water_md.py]
 #
 # Makes a virtual environment (.venv-quickstart, or where MDCG_QUICKSTART_VENV says), installs torch,
 # MACE and mdcg into it, patches the small checkpoint in examples/data, and runs a box of 192 atoms
-# with the original and the patched model. Results go to examples/output.
+# with the original and the patched model. Results go to examples/output. With the word nequip, all
+# of that with NequIP and its checkpoint, in .venv-quickstart-nequip: the two want different e3nn.
 #
 # Needs Debian or Ubuntu (or the like) with Python 3.10 or newer and a C++ compiler:
 #     sudo apt install python3 python3-venv python3-dev g++
@@ -13,7 +15,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-python3}
-venv=${MDCG_QUICKSTART_VENV:-.venv-quickstart}
+what=mace checkpoint=water.model patched=water_patched.model suffix=""
+if [ "${1:-}" = nequip ]; then
+    what=nequip checkpoint=water.ckpt patched=water_nequip_patched.pt suffix=-nequip
+    shift
+fi
+venv=${MDCG_QUICKSTART_VENV:-.venv-quickstart$suffix}
 
 stop() {
     echo "quickstart: $1" >&2
@@ -21,7 +28,7 @@ stop() {
 }
 
 case "${1:-}" in
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' examples/quickstart.sh && exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' examples/quickstart.sh && exit 0 ;;
 esac
 
 # The tree must not be imported instead of what is installed, nor a user's own packages.
@@ -62,7 +69,7 @@ if [ "$(cat "$venv/mdcg-stamp" 2>/dev/null)" != "$stamp" ]; then
     # First and alone, so that nothing else chooses its version. No CUDA is needed: a CPU build of
     # torch is enough, and far smaller, where pip is set up to find one.
     "$venv/bin/python" -m pip install "torch==2.13.0" || stop "installing torch failed, see above"
-    "$venv/bin/python" -m pip install --quiet ".[mace,bench]" ||
+    "$venv/bin/python" -m pip install --quiet ".[$what,bench]" ||
         stop "installing mdcg failed, see above"
     echo "$stamp" >"$venv/mdcg-stamp"
 fi
@@ -76,10 +83,11 @@ export MALLOC_TOP_PAD_=268435456
 # Threads that wait for work sleep instead of spinning: on a machine that does other things too,
 # spinning threads keep each other from the cores and every step takes many times longer.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
-mkdir -p examples/output
-echo "== mdcg-patch examples/data/water.model"
-"$venv/bin/mdcg-patch" examples/data/water.model -o examples/output/water_patched.model --force
+out=examples/output
+mkdir -p $out
+echo "== mdcg-patch examples/data/$checkpoint"
+"$venv/bin/mdcg-patch" examples/data/$checkpoint -o $out/$patched --force
 echo "== water_md.py"
-"$venv/bin/python" examples/water_md.py "$@"
+"$venv/bin/python" examples/water_md.py --original examples/data/$checkpoint --patched $out/$patched "$@"
 echo
 echo "To use mdcg from here on:  source $venv/bin/activate"

@@ -14,8 +14,10 @@ distribution function of both, and leaves a trajectory for ``ase gui``.
 
 Everything follows from ``--seed``; the same machine gives the same trajectory again.
 
-The checkpoint in ``examples/data`` is a small MACE model (16x0e+16x1o, r_max 4.5 Å, float64) of a
-flexible three-site force field. It is there to be small and stable, not to be accurate for water.
+The checkpoints in ``examples/data`` are a small MACE model (``water.model``, 16x0e+16x1o, r_max
+4.5 Å, float64) and a small NequIP model (``water.ckpt``, 3 layers, 16x0e+16x1o+8x2e, r_max 4.5 Å,
+float64; ``bash examples/quickstart.sh nequip``) of a flexible three-site force field. They are
+there to be small and stable, not to be accurate for water.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "_core": set(),
     "_version": set(),
     "env": set(),
+    "nequip_extension": {"patch"},
     "errors": set(),
 }
 
@@ -62,7 +63,7 @@ FRAMEWORKS = {
     *("mace", "nequip", "e3nn"),
     *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
 }
-FRAMEWORK_ROOMS = {"patch", "package", "bench"}
+FRAMEWORK_ROOMS = {"patch", "package", "bench", "nequip_extension"}
 
 # The generator's rooms are deterministic and touch nothing outside their arguments.
 PURE_ROOMS = {"problem", "plan", "codegen"}

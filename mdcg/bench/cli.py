@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import MdcgError
 from . import report
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
-from .jobs import DTYPES, PASSES, SIZES, ConvJob, ModelJob
+from .jobs import DTYPES, NEQUIP_PRESETS, PASSES, SIZES, ConvJob, ModelJob
 from .peers import (
     PEERS,
     choose_model_impls,
@@ -50,10 +50,12 @@ are those between two CUDA events, one call each, from an idle device; "GPU ms" 
 take, without launch overhead; memory is what torch allocates during a call, inputs added."""
 
 _MODEL_HELP = """\
-Time energy and forces of a MACE model, as it is and after mdcg.patch_model, in turns in one
+Time energy and forces of a model, as it is and after mdcg.patch_model, in turns in one
 process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
-weights, 89 elements, the shapes of MACE-MP-0) or a checkpoint file. On a GPU (--device cuda) the
-model also runs as mace converts it to cuEquivariance and OpenEquivariance, where installed."""
+weights, 89 elements, the shapes of MACE-MP-0), nequip-s, -m, -l or -xl (random weights, 87
+elements, the shapes of NequIP's foundation models, stress included) or a checkpoint file. On a GPU
+(--device cuda) a MACE model also runs as mace converts it to cuEquivariance and OpenEquivariance,
+where installed."""
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -187,9 +189,10 @@ def _validate(options: argparse.Namespace) -> None:
         checks.append(("pass", options.passes, PASSES))
         options.layers = _layers(options)
     for name in options.model if options.command == "model" else ():
-        if name not in SIZES and not Path(name).is_file():
+        known = (*SIZES, *NEQUIP_PRESETS)
+        if name not in known and not Path(name).is_file():
             raise ValueError(
-                f"model {name!r} is neither {', '.join(SIZES)} nor a file: check the path"
+                f"model {name!r} is neither {', '.join(known)} nor a file: check the path"
             )
     for name, values, allowed in checks:
         for value in values:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "MODEL_IMPLS", "PASSES", "SIZES", "ConvJob", "ModelJob"]
+__all__ = ["DTYPES", "MODEL_IMPLS", "NEQUIP_PRESETS", "PASSES", "SIZES", "ConvJob", "ModelJob"]
 
 PASSES = ("fwd", "fwd+bwd", "fwd+bwd+dbl")
 DTYPES = ("float32", "float64")
@@ -16,6 +16,8 @@ SIZES = {
     "medium": "128x0e+128x1o",
     "large": "128x0e+128x1o+128x2e",
 }
+# Shapes of the NequIP foundation models, as NequIP names them.
+NEQUIP_PRESETS = {"nequip-s": "S", "nequip-m": "M", "nequip-l": "L", "nequip-xl": "XL"}
 MODEL_IMPLS = {
     "e3nn": "the model as it is",
     "cueq": "the model as mace converts it to cuEquivariance",
@@ -73,7 +75,8 @@ class ModelJob:
     Parameters
     ----------
     model : str
-        ``"small"``, ``"medium"``, ``"large"`` (random weights) or a checkpoint file.
+        ``"small"``, ``"medium"``, ``"large"`` (MACE), ``"nequip-s"``, ``"nequip-m"``,
+        ``"nequip-l"``, ``"nequip-xl"`` (random weights) or a checkpoint file.
     dtype : str, optional
         Default: float32 for random models, the file's own for files.
     """

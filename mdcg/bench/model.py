@@ -1,4 +1,4 @@
-"""Measures energy and forces of whole MACE models; all of it runs in a benchmark process."""
+"""Measures energy and forces of whole models; all of it runs in a benchmark process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from ase.data import chemical_symbols
 
-from ..errors import DeviceError, MdcgError
-from ..patch import load_model, mace_batch, model_info, patch_model, unpatch_model
+from ..errors import DeviceError, MdcgError, UnsupportedProblemError
+from ..patch import (
+    NequipInfo,
+    load_model,
+    mace_batch,
+    model_info,
+    nequip_batch,
+    patch_model,
+    unpatch_model,
+)
+from ..patch.hosts import double_copy
 from .conv import refusal
 from .gpu import kernel_times, release_memory
-from .jobs import MODEL_IMPLS, SIZES, ModelJob
+from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, ModelJob
 from .layer import default_dtype
+from .nequip_models import build_nequip
 from .systems import System, fragment, make_system, neighbours
 from .timing import clock_for, interleave, peak_memory, stopwatch
 
@@ -84,6 +95,9 @@ def _load(job: ModelJob) -> torch.nn.Module:
     """Return the unpatched model in the wanted dtype, without parameter gradients."""
     if job.model in SIZES:
         model = build_mace(job.model, getattr(torch, job.dtype or "float32"), seed=job.seed)
+    elif job.model in NEQUIP_PRESETS:
+        dtype = getattr(torch, job.dtype or "float32")
+        model = build_nequip(NEQUIP_PRESETS[job.model], dtype, seed=job.seed)
     else:
         model = load_model(job.model)
         unpatch_model(model)
@@ -119,7 +133,14 @@ def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module
         It is not changed.
     device : str
         Convolutions are fused on ``"cuda"`` only.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        It is no MACE model.
     """
+    if isinstance(model_info(model), NequipInfo):
+        raise UnsupportedProblemError("it is compared on MACE models only")
     dtype = next(model.parameters()).dtype
     converter = import_module(f"mace.cli.convert_e3nn_{impl}")
     with default_dtype(dtype):  # the converter sets it
@@ -135,8 +156,11 @@ def _step(
 ) -> tuple[Callable[[], Results], int, int]:
     """Return a function for one evaluation, the number of edges, and the bytes of its inputs."""
     info = model_info(model)
-    # MACE's own lists are sorted by sender
-    edges = neighbours(system, r_max, order="sender", threads=torch.get_num_threads())
+    # MACE's own lists are sorted by sender, NequIP's by receiver
+    order = "receiver" if isinstance(info, NequipInfo) else "sender"
+    edges = neighbours(system, r_max, order=order, threads=torch.get_num_threads())
+    if isinstance(info, NequipInfo):
+        return _nequip_step(model, info, system, edges)
     try:
         batch = mace_batch(
             info,
@@ -157,6 +181,32 @@ def _step(
         # forward overwrites entries of the dictionary
         results: Results = model(dict(batch), training=False, compute_force=True)
         return results
+
+    return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
+
+
+def _nequip_step(
+    model: torch.nn.Module, info: NequipInfo, system: System, edges: Any
+) -> tuple[Callable[[], Results], int, int]:
+    names = [chemical_symbols[number] for number in system.numbers]
+    unknown = sorted(set(names) - set(info.type_names))
+    if unknown:
+        raise ValueError(
+            f"the model cannot evaluate {system.name}: it does not know {', '.join(unknown)}: "
+            "choose --system"
+        )
+    batch = nequip_batch(
+        info,
+        [info.type_names.index(name) for name in names],
+        system.positions,
+        system.cell,
+        np.stack([edges.sender, edges.receiver]),
+        edges.shifts,
+    )
+
+    def evaluate() -> Results:
+        found = model(dict(batch))
+        return {"energy": found["total_energy"], "forces": found["forces"]}
 
     return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
 
@@ -270,7 +320,7 @@ def _exact(
     """
     if model_info(model).dtype == torch.float64:
         return None
-    step, _, _ = _step(copy.deepcopy(model).double(), system, job.head, r_max)
+    step, _, _ = _step(double_copy(model), system, job.head, r_max)
     try:
         return _energy_forces(step())
     except torch.OutOfMemoryError:

@@ -1,11 +1,11 @@
-"""MDCGCalculator: a patched MACE model as an ASE calculator."""
+"""MDCGCalculator: a patched MACE or NequIP model as an ASE calculator."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ from ..errors import DeviceError
 from ..patch import (
     PatchReport,
     inspect_model,
+    is_nequip,
     is_patched,
     load_model,
+    model_info,
     model_record,
     patch_model,
 )
-from .mace_model import Evaluation, MaceModel
+from .evaluation import Evaluation
+from .mace_model import MaceModel
 from .neighbors import SkinNeighborList
+from .nequip_model import NequipModel
 
 __all__ = ["MDCGCalculator"]
 
@@ -40,23 +44,28 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class MDCGCalculator(Calculator):
-    """ASE calculator for a MACE model whose tensor products run on mdcg's kernels.
+    """ASE calculator for a MACE or NequIP model whose tensor products run on mdcg's kernels.
 
     Parameters
     ----------
     model : str, path or torch.nn.Module
-        A checkpoint written by ``mdcg-patch``; a MACE checkpoint, which is patched after loading
-        (logged at INFO, the file stays as it is); or a loaded model, patched or not, which is used
-        as it is given and never changed. See `is_patched`.
+        A checkpoint written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or
+        ``.nequip.zip``, which is patched after loading (logged at INFO, the file stays as it is);
+        or a loaded model, patched or not, which is used as it is given and never changed. See
+        `is_patched`.
     device : str or torch.device, optional
         ``"cpu"`` or ``"cuda"``. None is the device of a loaded model, and the CPU for a file.
     dtype : str or torch.dtype, optional
-        ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model.
+        ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model. That of
+        a NequIP model is fixed when it is built.
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
         In Å. The neighbour list is built this much longer and reused until an atom has moved by
         half of it, or cell, periodicity or species change. Results do not depend on it.
+    species_types : mapping of str to str, optional
+        For NequIP models whose types are not named by chemical symbols: the type name for each
+        chemical symbol, such as ``{"O": "oxygen"}``.
 
     Attributes
     ----------
@@ -112,6 +121,7 @@ class MDCGCalculator(Calculator):
         dtype: str | torch.dtype | None = None,
         head: str | None = None,
         skin: float = 0.5,
+        species_types: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
@@ -119,7 +129,15 @@ class MDCGCalculator(Calculator):
         loaded, name = _prepare(model, _as_device(device), _as_dtype(dtype))
         if head is None:
             head = model_record(loaded).get("head")  # what mdcg-patch --head chose
-        self._evaluator = MaceModel(loaded, head)
+        self._evaluator: MaceModel | NequipModel
+        if is_nequip(loaded):
+            self._evaluator = NequipModel(loaded, head, species_types)
+        elif species_types is None:
+            self._evaluator = MaceModel(loaded, head)
+        else:
+            raise ValueError(
+                "species_types is for NequIP models; a MACE model has chemical elements"
+            )
         info = self._evaluator.info
         self._neighbors = SkinNeighborList(info.r_max, float(skin), info.device)
         self._numbers: bytes | None = None
@@ -380,8 +398,11 @@ def _prepare(
 def _from_file(
     path: Path, device: torch.device | None, dtype: torch.dtype | None
 ) -> torch.nn.Module:
+    loaded = load_model(path)
+    if _other_dtype(loaded, dtype):
+        loaded = loaded.to(dtype)
     # on its device before it is patched: layers are checked where they will run
-    loaded = load_model(path).to(device=device or torch.device("cpu"), dtype=dtype)
+    loaded = loaded.to(device or torch.device("cpu"))
     if not is_patched(loaded):
         report = patch_model(loaded)
         _LOG.info("%s was not patched yet; patched it after loading:\n%s", path, report)
@@ -390,21 +411,37 @@ def _from_file(
     return loaded.requires_grad_(False)
 
 
+def _other_dtype(model: torch.nn.Module, dtype: torch.dtype | None) -> bool:
+    """Return whether a model has to be converted, or raise if it cannot be."""
+    if dtype is None:
+        return False
+    if is_nequip(model):
+        built = model_info(model).dtype
+        if built != dtype:
+            raise ValueError(
+                f"dtype is {dtype}, but the NequIP model was built in {built} (model_dtype of its "
+                "configuration), which is fixed: leave out dtype"
+            )
+        return False
+    weights = _weights(model)
+    return weights is not None and weights.dtype != dtype
+
+
 def _live(
     model: torch.nn.Module, device: torch.device | None, dtype: torch.dtype | None
 ) -> torch.nn.Module:
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
-            "model is a TorchScript module, whose layers are compiled in; expected the MACE model "
-            "it was made from"
+            "model is a TorchScript module, whose layers are compiled in; expected the MACE or "
+            "NequIP model it was made from"
         )
     weights = _weights(model)
     moved = device is not None and weights is not None and weights.device != device
-    converted = dtype is not None and weights is not None and weights.dtype != dtype
+    converted = _other_dtype(model, dtype)
     if not (moved or converted):
         return model
     # a copy, as the caller's model is not ours to change
-    return copy.deepcopy(model).to(device=device, dtype=dtype)
+    return copy.deepcopy(model).to(device=device, dtype=dtype if converted else None)
 
 
 def _weights(model: torch.nn.Module) -> torch.nn.Parameter | None:

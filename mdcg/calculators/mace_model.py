@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
-from ase.calculators.calculator import CalculationFailed, InputError
+from ase.calculators.calculator import InputError
 from ase.data import chemical_symbols
 
-from ..patch.mace_inputs import mace_batch, model_info
+from ..patch.mace_inputs import mace_batch, mace_info
+from .evaluation import Evaluation, as_array, check_finite, frozen
 from .neighbors import BoolArray, Edges, FloatArray, IntArray
 
-__all__ = ["Evaluation", "MaceModel"]
+__all__ = ["MaceModel"]
 
 # Classes whose energy is the sum of their node energies; others add terms that belong to no atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
 # Where MACECalculator looks for these inputs in `atoms.info`; other names stand for themselves.
 _INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model says of one structure; None is what was not asked for or does not exist.
-
-    Attributes
-    ----------
-    energy : float
-        eV, with the energies of the isolated atoms.
-    energies : numpy.ndarray or None, shape (n_nodes,)
-        eV; they sum to `energy`. None if the model's energy is no sum over atoms.
-    forces : numpy.ndarray or None, shape (n_nodes, 3)
-        eV/Å.
-    stress : numpy.ndarray or None, shape (3, 3)
-        eV/Å^3, positive under tension.
-    """
-
-    energy: float
-    energies: FloatArray | None
-    forces: FloatArray | None
-    stress: FloatArray | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +46,7 @@ class MaceModel:
 
     def __init__(self, model: torch.nn.Module, head: str | None) -> None:
         self.model = model
-        self.info = model_info(model)
+        self.info = mace_info(model)
         if not hasattr(model, "atomic_energies_fn"):
             raise ValueError(
                 f"{self.info.model_class} computes no energy, so there are no forces to run with; "
@@ -148,17 +127,10 @@ class MaceModel:
         data = self._batch(atoms, edges)
         gradients = forces or stress
         # an energy alone needs no graph for a backward pass
-        with _frozen(self._parameters), nullcontext() if gradients else torch.no_grad():
+        with frozen(self._parameters), nullcontext() if gradients else torch.no_grad():
             out = self.model(data, training=False, compute_force=gradients, compute_stress=stress)
         result = self._read(out, forces, stress)
-        for name in ("energy", "energies", "forces", "stress"):
-            value = getattr(result, name)
-            if value is not None and not np.isfinite(value).all():
-                raise CalculationFailed(
-                    f"the model returned {name} that are not finite numbers for "
-                    f"{atoms.get_chemical_formula()}; check the structure for atoms that are much "
-                    "too close"
-                )
+        check_finite(result, atoms)
         return result
 
     def _knows(self, number: int) -> bool:
@@ -241,7 +213,7 @@ class MaceModel:
     def _read(self, out: Mapping[str, Any], forces: bool, stress: bool) -> Evaluation:
         total = float(out["energy"].detach().double().sum())
         per_atom = out.get("node_energy")
-        energies = None if per_atom is None else _array(per_atom).reshape(-1)
+        energies = None if per_atom is None else as_array(per_atom).reshape(-1)
         if energies is not None and not self._is_atomic:
             single = self.info.dtype == torch.float32
             limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
@@ -251,23 +223,6 @@ class MaceModel:
         return Evaluation(
             energy=energy,
             energies=energies,
-            forces=_array(out["forces"]) if forces or stress else None,
-            stress=_array(out["stress"]).reshape(3, 3) if stress else None,
+            forces=as_array(out["forces"]) if forces or stress else None,
+            stress=as_array(out["stress"]).reshape(3, 3) if stress else None,
         )
-
-
-def _array(tensor: torch.Tensor) -> FloatArray:
-    return tensor.detach().to(device="cpu", dtype=torch.float64).numpy()
-
-
-@contextmanager
-def _frozen(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
-    """Switch off gradients to parameters for a while, so that nothing is stored for them."""
-    live = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in live:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in live:
-            parameter.requires_grad_(True)

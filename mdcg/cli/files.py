@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ._common import UsageError
 
-__all__ = ["check_output", "file_sha256", "report_path", "staged"]
+__all__ = ["PACKAGE", "check_output", "check_package", "file_sha256", "report_path", "staged"]
 
 SUFFIXES = (".model", ".pt")
+PACKAGE = ".nequip.zip"
 
 
 def report_path(output: Path) -> Path:
@@ -34,8 +35,16 @@ def check_output(source: Path, output: Path, *, force: bool) -> None:
             f"{output}: this version writes patched PyTorch models, in .model or .pt files only; "
             "name the output that way"
         )
-    if output.suffix not in SUFFIXES:
-        raise UsageError(f"{output} has the suffix {output.suffix!r}, expected .model or .pt")
+    if output.suffix in (".ckpt", ".pth", ".pt2"):
+        raise UsageError(
+            f"{output}: mdcg-patch writes .model or .pt files, and .nequip.zip from packages; "
+            "nequip-train and nequip-compile take the modifier enable_mdcg instead"
+        )
+    if output.suffix not in SUFFIXES and not output.name.endswith(PACKAGE):
+        raise UsageError(
+            f"{output} has the suffix {output.suffix!r}, expected .model or .pt "
+            "(.nequip.zip if the input is a NequIP package)"
+        )
     if output.is_dir():
         raise UsageError(f"{output} is a folder, expected a file name")
     if not output.parent.is_dir():
@@ -51,6 +60,26 @@ def check_output(source: Path, output: Path, *, force: bool) -> None:
             raise UsageError(f"{target} exists already: name another output or use --force")
 
 
+def check_package(source: Path, output: Path, *, package: bool) -> None:
+    """Refuse a package as output of something else, and the other way round.
+
+    Raises
+    ------
+    UsageError
+        With one sentence that says what to do.
+    """
+    if package and not output.name.endswith(PACKAGE):
+        raise UsageError(
+            f"{source} is a NequIP package, whose classes are inside it: name the output "
+            "*.nequip.zip"
+        )
+    if not package and output.name.endswith(PACKAGE):
+        raise UsageError(
+            f"{source} is no NequIP package: name the output *.pt, or make a package of it with "
+            "nequip-package first"
+        )
+
+
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 digest of a file."""
     digest = hashlib.sha256()
@@ -61,8 +90,14 @@ def file_sha256(path: Path) -> str:
 
 
 @contextmanager
-def staged(*targets: Path) -> Iterator[list[Path]]:
+def staged(*targets: Path, suffix: str = ".tmp") -> Iterator[list[Path]]:
     """Yield temporary files beside the targets and move them there unless something raised.
+
+    Parameters
+    ----------
+    *targets : Path
+    suffix : str
+        End of the temporary names, for readers that look at it.
 
     Raises
     ------
@@ -70,7 +105,7 @@ def staged(*targets: Path) -> Iterator[list[Path]]:
         The folder cannot be written.
     """
     mark = uuid.uuid4().hex[:12]
-    temporary = [target.with_name(f".{target.name}.{mark}.tmp") for target in targets]
+    temporary = [target.with_name(f".{target.name}.{mark}{suffix}") for target in targets]
     try:
         for path in temporary:
             try:

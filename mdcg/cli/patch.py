@@ -1,4 +1,4 @@
-"""``mdcg-patch``: put generated kernels into a MACE checkpoint, check it, and save it."""
+"""``mdcg-patch``: put generated kernels into a checkpoint, check it, and save it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from .files import check_output
 __all__ = ["main"]
 
 _EPILOG = """\
-The input is a whole pickled model, as mace_run_train writes it and as MACE's published models are.
-Loading a pickle can run code: patch files you trust only.
+The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
+are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading them can run code: patch
+files you trust only.
 
-The output is the same PyTorch model with its convolution layers swapped. It loads with torch.load
-where mdcg is installed, in mdcg.MDCGCalculator and in everything that takes a MACE model.
+The output is the same PyTorch model with its layers swapped. It loads with torch.load where mdcg is
+installed, in mdcg.MDCGCalculator and in everything that takes a MACE model. A package gives a
+package (OUT.nequip.zip), which NequIP's own tools load patched.
 OUT.report.json tells what was patched, how it was checked, and from which file.
 
 exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),
@@ -32,13 +34,25 @@ exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mdcg-patch",
-        description="Swap the tensor-product layers of a MACE checkpoint for generated kernels.",
+        description="Swap the tensor-product layers of a MACE or NequIP checkpoint for generated "
+        "kernels.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("input", metavar="IN", type=Path, help="checkpoint (.model or .pt); it is never changed")
-    add("-o", "--output", metavar="OUT", type=Path, help="where to write (.model or .pt)")
+    add(
+        "input",
+        metavar="IN",
+        type=Path,
+        help="checkpoint (.model, .pt, .ckpt, .nequip.zip); it is never changed",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="OUT",
+        type=Path,
+        help="where to write (.model or .pt, .nequip.zip)",
+    )
     add("--info", action="store_true", help="only tell what is in the file and what can be patched")
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to check and to make the default of the output")
@@ -47,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--allow-partial",
         action="store_true",
-        help="write the output even if some convolution layers cannot be patched",
+        help="write the output even if some layers cannot be patched",
     )
     add("--no-verify", action="store_true", help="do not compare with the original (default: do)")
     add(

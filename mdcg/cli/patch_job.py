@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from .._version import __version__
 from ..errors import DeviceError, UnsupportedProblemError, VerificationError
 from ._common import UsageError
-from .files import file_sha256, report_path, staged
+from .files import PACKAGE, check_package, file_sha256, report_path, staged
 
 if TYPE_CHECKING:
     import torch
 
-    from ..patch import ModelInfo
+    from ..patch.hosts import Info
 
 __all__ = ["describe", "run"]
 
@@ -59,15 +59,20 @@ def run(options: argparse.Namespace) -> Result:
     import torch
 
     from ..patch import load_model, model_info, patch_model, set_model_record, unpatch_model
+    from ..patch.checkpoint_kind import NEQUIP_PACKAGE, checkpoint_kind
 
     device = _device(options.device)
+    package = checkpoint_kind(options.input) == NEQUIP_PACKAGE
+    check_package(options.input, options.output, package=package)
     source_hash = file_sha256(options.input)
     original = load_model(options.input)
     record_before = _default_head(original)
     unpatch_model(original)
-    if options.dtype:
-        original = original.to(getattr(torch, options.dtype))
     info = model_info(original)
+    if options.dtype and info.dtype != getattr(torch, options.dtype):
+        _check_dtype_is_free(info, options.dtype)
+        original = original.to(getattr(torch, options.dtype))
+        info = model_info(original)
     head = _choose_head(info, options.head or record_before)
 
     # layers are checked where the whole model will be
@@ -97,8 +102,10 @@ def run(options: argparse.Namespace) -> Result:
         "verification": None,
     }
     lines = [_headline(options.input, info), str(report)]
-    with staged(options.output, report_path(options.output)) as (model_file, report_file):
-        torch.save(patched, model_file)
+    suffix = PACKAGE if package else ".tmp"
+    targets = (options.output, report_path(options.output))
+    with staged(*targets, suffix=suffix) as (model_file, report_file):
+        _save(patched, options, model_file, record)
         if not options.no_verify:
             saved = load_model(model_file)
             summary = _verify(original.to(device), saved.to(device), head, options, result, lines)
@@ -110,8 +117,33 @@ def run(options: argparse.Namespace) -> Result:
     return result, "\n".join(lines)
 
 
+def _save(
+    patched: torch.nn.Module, options: argparse.Namespace, target: Path, record: dict[str, Any]
+) -> None:
+    """Write a patched model: pickled, or as the package it came from."""
+    import torch
+
+    from ..patch.nequip_files import write_nequip_package
+
+    if options.output.name.endswith(PACKAGE):
+        write_nequip_package(options.input, target, record)
+    else:
+        torch.save(patched, target)
+
+
+def _check_dtype_is_free(info: Info, dtype: str) -> None:
+    from ..patch import NequipInfo
+
+    if isinstance(info, NequipInfo):
+        built = str(info.dtype).removeprefix("torch.")
+        raise UsageError(
+            f"--dtype is {dtype}, but the NequIP model was built in {built} (model_dtype of its "
+            "configuration), which is fixed: leave out --dtype"
+        )
+
+
 def _show_layers(
-    error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: ModelInfo
+    error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: Info
 ) -> None:
     """Attach to an error what is printed with it: all layers of the model, if it has any."""
     from ..patch import inspect_model
@@ -172,7 +204,7 @@ def _default_head(model: torch.nn.Module) -> str | None:
     return model_record(model).get("head")
 
 
-def _choose_head(info: ModelInfo, head: str | None) -> str:
+def _choose_head(info: Info, head: str | None) -> str:
     try:
         return info.heads[info.head_index(head)]
     except ValueError as error:
@@ -186,36 +218,36 @@ def _choose_head(info: ModelInfo, head: str | None) -> str:
         raise UsageError(message) from error
 
 
-def _model_dict(info: ModelInfo) -> dict[str, Any]:
+def _model_dict(info: Info) -> dict[str, Any]:
+    from ..patch import NequipInfo
+
+    facts: dict[str, Any] = {"class": info.model_class, "elements": list(info.symbols)}
+    if not isinstance(info, NequipInfo):
+        facts["atomic_numbers"] = list(info.atomic_numbers)
     return {
-        "class": info.model_class,
-        "elements": _symbols(info),
-        "atomic_numbers": list(info.atomic_numbers),
+        **facts,
+        "framework": "nequip" if isinstance(info, NequipInfo) else "mace",
         "r_max": info.r_max,
         "dtype": str(info.dtype).removeprefix("torch."),
         "heads": list(info.heads),
     }
 
 
-def _symbols(info: ModelInfo) -> list[str]:
-    from ase.data import chemical_symbols
-
-    return [chemical_symbols[z] for z in info.atomic_numbers]
-
-
-def _headline(path: Path, info: ModelInfo) -> str:
-    elements = _symbols(info)
+def _headline(path: Path, info: Info) -> str:
+    elements = list(info.symbols)
     listing = " ".join(elements) if len(elements) <= 12 else f"{len(elements)} elements"
     dtype = str(info.dtype).removeprefix("torch.")
     heads = ", ".join(info.heads)
-    facts = f"{listing}, r_max {info.r_max:.4g} Å, {dtype}, heads: {heads}"
+    facts = f"{listing}, r_max {info.r_max:.4g} Å, {dtype}"
+    if info.heads != ("Default",) or "atomic_numbers" in vars(info):
+        facts += f", heads: {heads}"
     return f"{path.name}: {info.model_class}, {facts}"
 
 
 def _closing(options: argparse.Namespace, patched: int, layers: int) -> str:
     checked = "not verified" if options.no_verify else "verified"
     return (
-        f"wrote {options.output} ({patched} of {layers} convolution layers patched, {checked}).  "
+        f"wrote {options.output} ({patched} of {layers} layers patched, {checked}).  "
         f'Next: mdcg.MDCGCalculator("{options.output}") in ASE'
     )
 
@@ -224,7 +256,7 @@ def _versions() -> dict[str, str | None]:
     from importlib.metadata import PackageNotFoundError, version
 
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("torch", "e3nn", "mace-torch"):
+    for name in ("torch", "e3nn", "mace-torch", "nequip"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from .hosts import model_info
 from .loader import load_model
-from .mace import inspect_model, is_patched, patch_model, unpatch_model
-from .mace_inputs import ModelInfo, mace_batch, model_info, neighbor_list
+from .mace_inputs import ModelInfo, mace_batch, mace_info, neighbor_list
+from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
+from .patching import inspect_model, is_patched, patch_model, unpatch_model
 from .record import model_record, set_model_record
 from .report import LayerReport, PatchReport
 from .verify import VerificationReport, verify_patch
@@ -12,15 +14,20 @@ from .verify import VerificationReport, verify_patch
 __all__ = [
     "LayerReport",
     "ModelInfo",
+    "NequipInfo",
     "PatchReport",
     "VerificationReport",
     "inspect_model",
+    "is_nequip",
     "is_patched",
     "load_model",
     "mace_batch",
+    "mace_info",
     "model_info",
     "model_record",
     "neighbor_list",
+    "nequip_batch",
+    "nequip_info",
     "patch_model",
     "set_model_record",
     "unpatch_model",

@@ -1,4 +1,4 @@
-"""Import e3nn and mace without the side effects their imports have on the process."""
+"""Import e3nn, mace and nequip without the side effects their imports have on the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from ..errors import MissingDependencyError
 
-__all__ = ["import_e3nn_o3", "import_mace", "installed_version"]
+__all__ = ["import_e3nn_o3", "import_mace", "import_nequip", "installed_version"]
 
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
@@ -76,3 +76,21 @@ def import_mace() -> ModuleType:
             os.environ.pop(_UNSAFE_LOAD, None)
         else:
             os.environ[_UNSAFE_LOAD] = before
+
+
+def import_nequip() -> ModuleType:
+    """Return ``nequip``.
+
+    Raises
+    ------
+    MissingDependencyError
+        nequip is not installed.
+    """
+    import_e3nn_o3()
+    try:
+        return importlib.import_module("nequip")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"a NequIP model needs nequip, but {error.name!r} is not installed: "
+            "pip install 'mdcg[nequip]' (after mdcg[mace], if you want both)"
+        ) from error

@@ -9,10 +9,29 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 
-__all__ = ["PickleContents", "check_is_mace_pickle"]
+__all__ = [
+    "MACE",
+    "NEQUIP",
+    "NEQUIP_CHECKPOINT",
+    "NEQUIP_PACKAGE",
+    "PickleContents",
+    "checkpoint_kind",
+]
 
-_GIVE = "give the .model file that mace_run_train writes (the whole pickled model)"
-_NEQUIP_LATER = "this version patches MACE models only"
+#: Kinds of files that can be loaded.
+MACE = "pickled MACE model"
+NEQUIP = "pickled NequIP model"
+NEQUIP_CHECKPOINT = "NequIP training checkpoint"
+NEQUIP_PACKAGE = "NequIP package"
+
+_GIVE = (
+    "give the .model file that mace_run_train writes (the whole pickled model), or the .ckpt of "
+    "nequip-train or its .nequip.zip package"
+)
+_GIVE_NEQUIP = (
+    "give the .ckpt it was made from, or its .nequip.zip package (models of NequIP 0.6 and older "
+    "must be trained again with NequIP 0.19)"
+)
 _ZIP_MAGIC = b"PK\x03\x04"
 #: First bytes of torch.save files from before torch 1.6: a pickled magic number.
 _LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -52,8 +71,13 @@ class PickleContents:
         return any(name.partition(".")[0] in packages for name in self.imports)
 
 
-def check_is_mace_pickle(path: Path) -> None:
-    """Return if the file may be a pickled MACE model.
+def checkpoint_kind(path: Path) -> str:
+    """Return which kind of model file this is.
+
+    Returns
+    -------
+    str
+        ``MACE``, ``NEQUIP``, ``NEQUIP_CHECKPOINT`` or ``NEQUIP_PACKAGE``.
 
     Raises
     ------
@@ -70,33 +94,35 @@ def check_is_mace_pickle(path: Path) -> None:
         raise CheckpointError(f"{path} is empty: copy it again")
     if not head.startswith(_ZIP_MAGIC):
         if head[2:].startswith(_LEGACY_MAGIC):
-            return
+            return MACE
         raise CheckpointError(f"{path} is not a PyTorch checkpoint: {_GIVE}")
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_archive(path, archive)
+            return _archive_kind(path, archive)
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} is truncated or damaged ({error}): copy it again") from error
 
 
-def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
+def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
     names = archive.namelist()
     # every writer puts all members below one folder named after the file
     inner = {name.partition("/")[2] for name in names}
+    if any("aotinductor" in name for name in names):
+        raise CheckpointError(
+            f"{path} is compiled by AOTInductor, whose kernels are fixed: "
+            "give the file it was made from (for NequIP the .ckpt or .nequip.zip)"
+        )
     if any(name.startswith("code/") for name in inner) and "constants.pkl" in inner:
         raise CheckpointError(
             f"{path} is compiled TorchScript, whose layers cannot be swapped: "
             f"{_torchscript_advice(path, archive)}"
         )
     if ".data/extern_modules" in inner:
-        raise CheckpointError(f"{path} is a NequIP package (.nequip.zip): {_NEQUIP_LATER}")
-    if any("aotinductor" in name for name in inner):
-        raise CheckpointError(
-            f"{path} is compiled by AOTInductor, whose kernels are fixed: "
-            "give the checkpoint it was made from"
-        )
+        if "model/eager_model.pkl" in inner:
+            return NEQUIP_PACKAGE
+        raise CheckpointError(f"{path} is a torch.package without a NequIP model in it: {_GIVE}")
     pickles = [name for name in names if name.endswith("/data.pkl") or name == "data.pkl"]
     if not pickles:
         raise CheckpointError(f"{path} is a zip file but not a PyTorch checkpoint: {_GIVE}")
@@ -104,21 +130,21 @@ def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
     if any(name.startswith("mace.calculators.lammps") for name in contents.imports):
         raise CheckpointError(f"{path} is a model prepared for LAMMPS: {_made_from(path)}")
     if contents.imports_from("mace"):
-        return
+        return MACE
     if "pytorch-lightning_version" in contents.strings:
-        raise CheckpointError(f"{path} is a NequIP training checkpoint (.ckpt): {_NEQUIP_LATER}")
+        if any(text.startswith("nequip.") for text in contents.strings):
+            return NEQUIP_CHECKPOINT
+        raise CheckpointError(f"{path} is a Lightning checkpoint of another package: {_GIVE}")
     if contents.imports_from("nequip"):
-        raise CheckpointError(f"{path} is a pickled NequIP object: {_NEQUIP_LATER}")
+        return NEQUIP
     if contents.imports <= _STATE_DICT_IMPORTS or contents.imports_from("torch_ema"):
         raise CheckpointError(f"{path} holds only tensors (a state dict), not the model: {_GIVE}")
-    raise CheckpointError(f"{path} is a PyTorch file without a MACE model in it: {_GIVE}")
+    raise CheckpointError(f"{path} is a PyTorch file without a MACE or NequIP model in it: {_GIVE}")
 
 
 def _torchscript_advice(path: Path, archive: zipfile.ZipFile) -> str:
     code = " ".join(name for name in archive.namelist() if "/code/" in name)
-    if "nequip" in code:
-        return _NEQUIP_LATER
-    return _made_from(path)
+    return _GIVE_NEQUIP if "nequip" in code else _made_from(path)
 
 
 def _made_from(path: Path) -> str:

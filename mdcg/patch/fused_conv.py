@@ -15,28 +15,15 @@ from ..ops import conv
 from ..ops.cuda import start_conv
 from ..problem import ConvProblem
 from ._frameworks import import_e3nn_o3
+from .layer import parsed_problem
 
-__all__ = ["HOOK", "HOOK_VALUE", "PROBLEM", "FusedConvTensorProduct"]
+__all__ = ["HOOK", "HOOK_VALUE", "FusedConvTensorProduct"]
 
 o3 = import_e3nn_o3()
 
 #: The attribute of a MACE interaction block that makes it call ``conv_tp`` with the edge index.
 HOOK = "conv_fusion"
 HOOK_VALUE = "mdcg"
-#: The attribute of a patched layer that holds the JSON text of its problem.
-PROBLEM = "_mdcg_problem"
-
-
-# a plain dict, because torch.compile looks through lru_cache and cannot trace what is behind it
-_problems: dict[tuple[str, str], ConvProblem] = {}
-
-
-def _problem(text: str, dtype: str) -> ConvProblem:
-    found = _problems.get((text, dtype))
-    if found is None:
-        found = ConvProblem.from_json(text).with_dtype(dtype)
-        _problems[text, dtype] = found
-    return found
 
 
 class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defined]
@@ -47,6 +34,8 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
     The 3j symbols are those of the object's own buffers, read again after the buffers change
     through ``load_state_dict`` or a change of dtype.
     """
+
+    _mdcg_problem = ""
 
     def forward(
         self,
@@ -75,7 +64,7 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
             rows: torch.Tensor = super().forward(x, y, weight)
             return rows
         text: str = self._mdcg_problem or self._read_problem()
-        problem = _problem(text, str(x.dtype).removeprefix("torch."))
+        problem = parsed_problem(text, str(x.dtype).removeprefix("torch."))
         return conv(problem, x, y, self._get_weights(weight), edge_index[0], edge_index[1])
 
     def _read_problem(self) -> str:
@@ -90,7 +79,7 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
         """
         if self._mdcg_problem:
             dtype = str(self.output_mask.dtype).removeprefix("torch.")
-            start_conv(_problem(self._mdcg_problem, dtype), self.output_mask.device)
+            start_conv(parsed_problem(self._mdcg_problem, dtype), self.output_mask.device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -1,4 +1,4 @@
-"""Load pickled MACE models of any age under any e3nn that MACE runs on."""
+"""Load model files: pickled MACE models of any age, and NequIP's checkpoints and packages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError, MissingDependencyError
-from ._frameworks import import_e3nn_o3, import_mace, installed_version
-from .checkpoint_kind import check_is_mace_pickle
+from ._frameworks import import_e3nn_o3, import_mace, import_nequip, installed_version
+from .checkpoint_kind import MACE, NEQUIP_CHECKPOINT, NEQUIP_PACKAGE, checkpoint_kind
 from .e3nn_pickle import e3nn_pickle_module
+from .nequip_files import load_nequip_checkpoint, load_nequip_package
+from .nequip_inputs import is_nequip
 
 __all__ = ["load_model"]
 
@@ -25,15 +27,17 @@ _one_at_a_time = threading.Lock()
 
 
 def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch.nn.Module:
-    """Load a whole pickled MACE model, patched or not.
+    """Load a MACE or NequIP model, patched or not.
 
-    Files from e3nn 0.4 load under e3nn 0.4.4 and 0.6, those of 2022 too. Nothing global is changed:
+    MACE: whole pickled models. NequIP: the ``.ckpt`` of ``nequip-train`` (with its EMA weights, if
+    it has any), ``.nequip.zip`` packages, and what ``mdcg-patch`` makes of the two. MACE files from
+    e3nn 0.4 load under e3nn 0.4.4 and 0.6, those of 2022 too. Nothing global is changed:
     not the default dtype, the environment, the ``weights_only`` protection, nor a class of e3nn.
 
     Parameters
     ----------
     path : path
-        A ``.model`` or ``.pt`` file. Loading a pickle can run code: use files you trust only;
+        Recognised by its contents. Loading a pickle can run code: use files you trust only;
         one warning about this is logged per process.
     map_location : torch.device or str
         Where the tensors go.
@@ -50,9 +54,32 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
         A package whose classes are in the file is not installed.
     """
     path = Path(path)
-    check_is_mace_pickle(path)
-    import_mace()
+    kind = checkpoint_kind(path)
     _warn_once(path)
+    if kind in (NEQUIP_CHECKPOINT, NEQUIP_PACKAGE):
+        load = load_nequip_checkpoint if kind == NEQUIP_CHECKPOINT else load_nequip_package
+        with _one_at_a_time:
+            return load(path).to(map_location)
+    if kind == MACE:
+        import_mace()
+    else:
+        import_nequip()
+    model = _unpickle(path, map_location)
+    if is_nequip(model):
+        found: torch.nn.Module = model
+        return found
+    known = isinstance(model, torch.nn.Module) and hasattr(model, "atomic_numbers")
+    if not (known and hasattr(model, "r_max")):
+        raise CheckpointError(
+            f"{path} holds a {type(model).__name__}, expected a MACE or NequIP model: "
+            "give the .model file that mace_run_train writes"
+        )
+    loaded: torch.nn.Module = model
+    _bring_up_to_date(loaded)
+    return loaded
+
+
+def _unpickle(path: Path, map_location: Any) -> Any:
     try:
         # torch takes a module here, whose Unpickler it subclasses
         with _one_at_a_time:
@@ -77,15 +104,7 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
         raise CheckpointError(
             f"{path} is damaged or of another kind: reading it failed with {_first_line(error)}"
         ) from error
-    known = isinstance(model, torch.nn.Module) and hasattr(model, "atomic_numbers")
-    if not (known and hasattr(model, "r_max")):
-        raise CheckpointError(
-            f"{path} holds a {type(model).__name__}, expected a MACE model: "
-            "give the .model file that mace_run_train writes"
-        )
-    loaded: torch.nn.Module = model
-    _bring_up_to_date(loaded)
-    return loaded
+    return model
 
 
 def _warn_once(path: Path) -> None:

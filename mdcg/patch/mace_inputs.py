@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .record import model_record
 
-__all__ = ["ModelInfo", "complete_cell", "mace_batch", "model_info", "neighbor_list"]
+__all__ = ["ModelInfo", "complete_cell", "mace_batch", "mace_info", "neighbor_list"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,18 @@ class ModelInfo:
     device: torch.device
     graph_features: Mapping[str, tuple[str, str, int]]
     default_head: str | None = None
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """What structures to compare models on are drawn from: the atomic numbers."""
+        return self.atomic_numbers
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Chemical symbols of the elements."""
+        from ase.data import chemical_symbols
+
+        return tuple(chemical_symbols[number] for number in self.atomic_numbers)
 
     def head_index(self, head: str | None) -> int:
         """Return the position of a head; None stands for the default or the only one.
@@ -92,17 +104,19 @@ class ModelInfo:
         return np.asarray(columns, dtype=np.int64)
 
 
-def model_info(model: torch.nn.Module) -> ModelInfo:
+def mace_info(model: torch.nn.Module) -> ModelInfo:
     """Read the facts from a loaded MACE model.
 
     Raises
     ------
     TypeError
-        The object lacks ``atomic_numbers`` or ``r_max``: it is not a MACE model.
+        The object lacks ``atomic_numbers`` or ``r_max``: it is no MACE model.
     """
     for name in ("atomic_numbers", "r_max"):
         if not hasattr(model, name):
-            raise TypeError(f"{type(model).__name__} has no {name}, expected a MACE model")
+            raise TypeError(
+                f"{type(model).__name__} has no {name}, expected a MACE or NequIP model"
+            )
     reference = next((p for p in model.parameters() if p.is_floating_point()), None)
     numbers: Any = model.atomic_numbers
     r_max: Any = model.r_max
@@ -204,7 +218,7 @@ def mace_batch(
     Parameters
     ----------
     info : ModelInfo
-        From :func:`model_info`; gives elements, heads, dtype and device.
+        From :func:`mace_info`; gives elements, heads, dtype and device.
     atomic_numbers : array of int, shape (n_nodes,)
     positions : array, shape (n_nodes, 3)
         Å.

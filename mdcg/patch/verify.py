@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import MdcgError, VerificationError
-from .mace_inputs import ModelInfo, complete_cell, mace_batch, model_info, neighbor_list
+from .hosts import Info, double_copy, evaluate_structure, model_info
 from .report import format_table
 from .systems import Structure, verification_systems
 
@@ -164,7 +162,7 @@ def verify_patch(
     Parameters
     ----------
     original, patched : torch.nn.Module
-        MACE models; neither is changed.
+        MACE or NequIP models; neither is changed.
     head : str, optional
         Needed if there are several.
     systems : sequence of Structure, optional
@@ -190,9 +188,9 @@ def verify_patch(
             f"the patched model is {patched_info.dtype}, expected {info.dtype} as the original"
         )
     if systems is None:
-        systems = verification_systems(info.atomic_numbers, info.r_max)
+        systems = verification_systems(info.kinds, info.r_max)
     single = info.dtype == torch.float32
-    exact = copy.deepcopy(original).double() if single else None
+    exact = double_copy(original) if single else None
     runs = []
     for system in systems:
         got = _evaluate(patched, patched_info, system, head)
@@ -209,29 +207,10 @@ class _Result:
     values: dict[str, torch.Tensor]
 
 
-def _evaluate(
-    model: torch.nn.Module, info: ModelInfo, system: Structure, head: str | None
-) -> _Result:
-    edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
-    cell = system.cell
-    if system.periodic:
-        cell = complete_cell(cell, system.pbc)
-    batch = mace_batch(
-        info,
-        system.atomic_numbers,
-        system.positions,
-        cell,
-        system.pbc,
-        edge_index,
-        unit_shifts,
-        head=head,
-    )
-    takes = inspect.signature(model.forward).parameters
-    energy = hasattr(model, "atomic_energies_fn")  # dipole models assert that nobody wants forces
-    options = {"compute_force": energy, "compute_stress": energy and system.periodic}
+def _evaluate(model: torch.nn.Module, info: Info, system: Structure, head: str | None) -> _Result:
     try:
         with _as_in_dynamics(model), torch.inference_mode(False), torch.enable_grad():
-            output = model(batch, **{k: v for k, v in options.items() if k in takes})
+            n_edges, output = evaluate_structure(model, info, system, head)
     except MdcgError:
         raise  # no compiler, for one
     except Exception as error:
@@ -246,7 +225,7 @@ def _evaluate(
         for name, value in output.items()
         if name in QUANTITIES and isinstance(value, torch.Tensor)
     }
-    return _Result(edge_index.shape[1], values)
+    return _Result(n_edges, values)
 
 
 @contextmanager

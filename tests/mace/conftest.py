@@ -17,8 +17,9 @@ if importlib.util.find_spec("mace") is None:
 
 import torch
 
+from mdcg.patch import model_info
 from mdcg.patch._frameworks import import_mace, installed_version
-from mdcg.patch.mace_inputs import complete_cell, mace_batch, model_info, neighbor_list
+from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
 import_mace()  # and not `import mace`, which changes the environment

@@ -121,7 +121,7 @@ def test_nothing_to_patch_is_an_error_even_in_part(model: torch.nn.Module) -> No
 
 
 def test_not_a_mace_model() -> None:
-    with pytest.raises(UnsupportedProblemError, match="expected a MACE model"):
+    with pytest.raises(UnsupportedProblemError, match="expected a MACE or NequIP model"):
         patch_model(torch.nn.Linear(2, 2))
     calculator = type("MACECalculator", (), {"models": []})()
     with pytest.raises(TypeError, match=r"calculator\.models\[0\]"):
@@ -184,7 +184,7 @@ def test_no_compiler_is_an_error_and_changes_nothing(
         raise mdcg.KernelCompileError("no C++ compiler was found")
 
     before = shape_of(model)
-    monkeypatch.setattr(adapter, "probe_layer", fail)
+    monkeypatch.setattr(adapter, "probe_conv", fail)
     with pytest.raises(mdcg.KernelCompileError):
         patch_model(model, allow_partial=True)
     assert shape_of(model) == before

@@ -1,0 +1,83 @@
+"""What MACE and NequIP models have in common, for tools that take either."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import TypeAlias
+
+import torch
+
+from . import nequip_inputs
+from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighbor_list
+from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
+from .systems import Structure
+
+__all__ = ["Info", "double_copy", "evaluate_structure", "model_info"]
+
+Info: TypeAlias = ModelInfo | NequipInfo
+
+
+def model_info(model: torch.nn.Module) -> Info:
+    """Read the facts that inputs depend on from a loaded MACE or NequIP model.
+
+    Raises
+    ------
+    TypeError
+        The object is neither.
+    """
+    return nequip_info(model) if is_nequip(model) else mace_info(model)
+
+
+def double_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a model that is evaluated in float64."""
+    return nequip_inputs.double_copy(model) if is_nequip(model) else copy.deepcopy(model).double()
+
+
+def evaluate_structure(
+    model: torch.nn.Module, info: Info, system: Structure, head: str | None = None
+) -> tuple[int, dict[str, torch.Tensor]]:
+    """Evaluate a model on a structure, forces and stress included where it can.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    info : ModelInfo or NequipInfo
+        Of the model.
+    system : Structure
+        Its atomic numbers are those of `info.kinds`: types, for a NequIP model.
+    head : str, optional
+        Needed if there are several.
+
+    Returns
+    -------
+    tuple of int and dict of str to torch.Tensor
+        Number of edges; outputs by MACE's names.
+    """
+    edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
+    cell = complete_cell(system.cell, system.pbc) if system.periodic else system.cell
+    if isinstance(info, NequipInfo):
+        data = nequip_batch(
+            info,
+            system.atomic_numbers,
+            system.positions,
+            cell if system.periodic else None,
+            edge_index,
+            unit_shifts,
+        )
+        return edge_index.shape[1], nequip_inputs.as_outputs(model(data))
+    batch = mace_batch(
+        info,
+        system.atomic_numbers,
+        system.positions,
+        cell,
+        system.pbc,
+        edge_index,
+        unit_shifts,
+        head=head,
+    )
+    takes = inspect.signature(model.forward).parameters
+    energy = hasattr(model, "atomic_energies_fn")  # dipole models assert that nobody wants forces
+    options = {"compute_force": energy, "compute_stress": energy and system.periodic}
+    output = model(batch, **{k: v for k, v in options.items() if k in takes})
+    return edge_index.shape[1], output

@@ -1,0 +1,180 @@
+"""Load NequIP's training checkpoints and packages, and write packages that patch themselves."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CheckpointError, MissingDependencyError
+from ._frameworks import import_nequip, installed_version
+
+__all__ = ["load_nequip_checkpoint", "load_nequip_package", "revive", "write_nequip_package"]
+
+
+def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
+    """Load the model of a Lightning checkpoint of ``nequip-train``, with EMA weights if it has any.
+
+    Modifiers of the training configuration that only accelerate are left out, as NequIP's own
+    tools do.
+
+    Raises
+    ------
+    CheckpointError
+        NequIP cannot build the model; the message says why.
+    """
+    import_nequip()
+    from nequip.model.modify_utils import only_apply_persistent_modifiers
+    from nequip.model.saved_models import ModelFromCheckpoint
+
+    with _reading(path), only_apply_persistent_modifiers(persistent_only=True):
+        models = ModelFromCheckpoint(str(path), compile_mode="eager")
+    return _sole(models, path).eval()
+
+
+def load_nequip_package(path: Path) -> torch.nn.Module:
+    """Load the model of a ``.nequip.zip`` package; mdcg-patch writes ones that come out patched.
+
+    Raises
+    ------
+    CheckpointError
+        The file name is not what NequIP demands, or the package cannot be read.
+    """
+    if not path.name.endswith(".nequip.zip"):
+        raise CheckpointError(
+            f"{path} is a NequIP package, which needs a name that ends in .nequip.zip: rename it"
+        )
+    import_nequip()
+    from nequip.model.saved_models import ModelFromPackage
+
+    with _reading(path):
+        models = ModelFromPackage(str(path), compile_mode="eager")
+    return _sole(models, path).eval()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        with nequip_state():
+            yield
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"{path} needs the package {error.name!r}, which is not installed: install it"
+        ) from error
+    except Exception as error:
+        # building a model runs whatever its configuration names
+        text = str(error).strip().splitlines() or [""]
+        raise CheckpointError(
+            f"{path} cannot be read by NequIP {installed_version('nequip')} "
+            f"({type(error).__name__}: {text[0]}): use the version of NequIP that wrote it, or "
+            "give its .nequip.zip package, which brings its own"
+        ) from error
+
+
+def _sole(models: Any, path: Path) -> torch.nn.Module:
+    if not isinstance(models, torch.nn.ModuleDict):
+        raise CheckpointError(f"{path} holds a {type(models).__name__}, expected a NequIP model")
+    if len(models) != 1:
+        names = ", ".join(models)
+        raise CheckpointError(
+            f"{path} holds {len(models)} models ({names}), expected one: package one of them alone"
+        )
+    return next(iter(models.values()))
+
+
+@contextmanager
+def nequip_state() -> Iterator[None]:
+    """Give NequIP the global state that it builds models in, for a while.
+
+    Its own ``set_global_state`` would change the default dtype, the random state, an environment
+    variable and options of torch's compiler for the rest of the process.
+    """
+    import_nequip()
+    import e3nn
+    from nequip.utils import global_state
+
+    dtype = torch.get_default_dtype()
+    options = e3nn.get_optimization_defaults()
+    state: Any = global_state
+    before = state._GLOBAL_STATE_INITIALIZED
+    newer = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 10)
+    try:
+        torch.set_default_dtype(torch.float64)
+        e3nn.set_optimization_defaults(
+            specialized_code=True,
+            optimize_einsums=True,
+            jit_mode="eager" if newer else "script",
+        )
+        state._GLOBAL_STATE_INITIALIZED = True
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        state._GLOBAL_STATE_INITIALIZED = before
+        e3nn.set_optimization_defaults(**options)
+        torch.set_default_dtype(dtype)
+
+
+# ---- packages that patch themselves ----
+
+
+def write_nequip_package(source: Path, target: Path, record: dict[str, Any]) -> None:
+    """Copy a package such that its model is patched whenever it is loaded.
+
+    Everything in it stays; what is added is a call of :func:`revive` around the pickled model. It
+    loads wherever mdcg is installed, in NequIP's own tools too.
+
+    Parameters
+    ----------
+    source, target : path
+        Package to copy; file to write, whose name need not end in ``.nequip.zip`` yet.
+    record : dict
+        What the model remembers of where it comes from.
+    """
+    text = json.dumps(record, sort_keys=True)
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for item in old.infolist():
+            data = old.read(item)
+            inner = item.filename.partition("/")[2]
+            if inner == "model/eager_model.pkl":
+                data = _with_call(data, text)
+            elif inner == ".data/extern_modules" and b"mdcg" not in data.split(b"\n"):
+                data += b"mdcg\n"
+            new.writestr(item, data)
+
+
+def _with_call(pickled: bytes, argument: str) -> bytes:
+    """Return a pickle of ``revive(object, argument)`` for the pickle of an object."""
+    if not pickled.startswith(b"\x80\x03") or not pickled.endswith(b"."):
+        raise CheckpointError(
+            "the package's model is not pickled with protocol 3, as torch.package does: "
+            "build it again with nequip-package"
+        )
+    encoded = argument.encode()
+    call = f"c{__name__}\n{revive.__name__}\n".encode()
+    text = b"X" + struct.pack("<I", len(encoded)) + encoded
+    return pickled[:2] + call + pickled[2:-1] + text + b"\x86R."
+
+
+def revive(models: torch.nn.Module, record: str) -> torch.nn.Module:
+    """Patch what comes out of a package; packages written by mdcg call it, so it may not move.
+
+    Parameters
+    ----------
+    models : torch.nn.Module
+        A ``ModuleDict`` of models.
+    record : str
+        JSON text.
+    """
+    from .patching import apply_patch
+    from .record import set_model_record
+
+    for model in models.children():
+        apply_patch(model)
+        set_model_record(model, json.loads(record))
+    return models

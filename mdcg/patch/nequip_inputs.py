@@ -1,0 +1,227 @@
+"""What a NequIP model wants to know about a structure: the dictionary its ``forward`` takes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "NequipInfo",
+    "double_copy",
+    "is_nequip",
+    "nequip_batch",
+    "nequip_info",
+    "without_derivatives",
+]
+
+
+@dataclass(frozen=True)
+class NequipInfo:
+    """Facts about a loaded NequIP model that its inputs depend on.
+
+    Parameters
+    ----------
+    model_class : str
+        Class name, ``"GraphModel"`` for all models of NequIP.
+    type_names : tuple of str
+        Names of the atom types, in the order of their numbers.
+    r_max : float
+        Cutoff in Å.
+    cutoffs : numpy.ndarray or None, shape (n_types, n_types)
+        Cutoff in Å for a receiver of the first type and a sender of the second, where they differ.
+    dtype : torch.dtype
+        Type that the network is evaluated in, fixed when the model was built. Positions and
+        energies are float64 always.
+    device : torch.device
+        Where the parameters are.
+    """
+
+    #: NequIP has no heads; tools that list them list one.
+    heads: ClassVar[tuple[str, ...]] = ("Default",)
+
+    model_class: str
+    type_names: tuple[str, ...]
+    r_max: float
+    cutoffs: NDArray[np.float64] | None
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """What structures to compare models on are drawn from: type numbers, from 0."""
+        return tuple(range(len(self.type_names)))
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names to show for the types."""
+        return self.type_names
+
+    def head_index(self, head: str | None) -> int:
+        """Return 0.
+
+        Raises
+        ------
+        ValueError
+            A head was named that is not ``"Default"``.
+        """
+        if head not in (None, "Default"):
+            raise ValueError(f"head {head!r} is not in the model: NequIP models have no heads")
+        return 0
+
+
+def is_nequip(model: torch.nn.Module) -> bool:
+    """Return whether a model is a complete NequIP model, from a package or not."""
+    return bool(getattr(type(model), "is_graph_model", False))
+
+
+def nequip_info(model: torch.nn.Module) -> NequipInfo:
+    """Read the facts from a loaded NequIP model.
+
+    Raises
+    ------
+    TypeError
+        The model does not say what its cutoff and types are.
+    """
+    metadata: Any = getattr(model, "metadata", None)
+    if not metadata or "r_max" not in metadata or "type_names" not in metadata:
+        raise TypeError(
+            f"{type(model).__name__} has no metadata with r_max and type_names, expected a model "
+            "built by NequIP 0.7 or newer"
+        )
+    reference = next((p for p in model.parameters() if p.is_floating_point()), None)
+    names = tuple(str(metadata["type_names"]).split())
+    text = metadata.get("per_edge_type_cutoff")
+    cutoffs = None
+    if text:
+        cutoffs = np.array([float(part) for part in str(text).split()]).reshape(2 * (len(names),))
+    return NequipInfo(
+        model_class=type(model).__name__,
+        type_names=names,
+        r_max=float(metadata["r_max"]),
+        cutoffs=cutoffs,
+        dtype=_dtype_of(model),
+        device=torch.device("cpu") if reference is None else reference.device,
+    )
+
+
+def _dtype_of(model: torch.nn.Module) -> torch.dtype:
+    # parameters of scale and shift are float64 in all models
+    for module in model.modules():
+        product = getattr(module, "tp", None)
+        if product is not None and hasattr(product, "output_mask"):
+            dtype: torch.dtype = product.output_mask.dtype
+            return dtype
+    found: torch.dtype = getattr(model, "model_dtype", torch.float32)
+    return found
+
+
+def nequip_batch(
+    info: NequipInfo,
+    types: ArrayLike,
+    positions: ArrayLike,
+    cell: ArrayLike | None,
+    edge_index: ArrayLike,
+    unit_shifts: ArrayLike,
+) -> dict[str, torch.Tensor]:
+    """Build the ``data`` argument of a NequIP model's ``forward`` for one structure.
+
+    Parameters
+    ----------
+    info : NequipInfo
+    types : array of int, shape (n_nodes,)
+        Type of every atom.
+    positions : array, shape (n_nodes, 3)
+        Å.
+    cell : array or None, shape (3, 3)
+        Rows are lattice vectors, Å. None leaves it out, and with it the stress.
+    edge_index : array of int, shape (2, n_edges)
+        Row 0 sender, row 1 receiver: the other way round than in NequIP.
+    unit_shifts : array of int, shape (n_edges, 3)
+        Integer cell shifts S, such that ``r_receiver - r_sender + S @ cell`` is the edge.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+
+    Raises
+    ------
+    ValueError
+        A type that the model does not have, or shapes that do not fit.
+    """
+    kinds = np.asarray(types, dtype=np.int64).reshape(-1)
+    if len(kinds) and not (kinds.min() >= 0 and kinds.max() < len(info.type_names)):
+        raise ValueError(
+            f"types are {kinds.min()} to {kinds.max()}, expected 0 to {len(info.type_names) - 1} "
+            f"for the types {', '.join(info.type_names)}"
+        )
+    points = np.array(positions, dtype=np.float64)
+    edges = np.asarray(edge_index, dtype=np.int64)
+    shifts = -np.asarray(unit_shifts, dtype=np.float64)  # NequIP's edges point to the sender
+    for name, got, want in (
+        ("positions", points.shape, (len(kinds), 3)),
+        ("edge_index", edges.shape, (2, edges.shape[-1])),
+        ("unit_shifts", shifts.shape, (edges.shape[-1], 3)),
+    ):
+        if got != want:
+            raise ValueError(f"{name} has shape {got}, expected {want}")
+    batch = {
+        "pos": torch.from_numpy(points),
+        "atom_types": torch.from_numpy(kinds.copy()),
+        "edge_index": torch.from_numpy(np.ascontiguousarray(edges[::-1])),
+    }
+    if cell is not None:
+        box = np.array(cell, dtype=np.float64)
+        if box.shape != (3, 3):
+            raise ValueError(f"cell has shape {box.shape}, expected (3, 3)")
+        batch["cell"] = torch.from_numpy(box).reshape(1, 3, 3)
+        batch["edge_cell_shift"] = torch.from_numpy(shifts)
+    return {name: value.to(info.device) for name, value in batch.items()}
+
+
+@contextmanager
+def without_derivatives(model: torch.nn.Module, wanted: bool) -> Iterator[None]:
+    """Switch off forces and stress of a NequIP model for a while, if `wanted`."""
+    outputs: Sequence[Any] = [m for m in model.modules() if "do_derivatives" in m.__dict__]
+    before = [output.do_derivatives for output in outputs]
+    try:
+        for output in outputs if wanted else ():
+            output.do_derivatives = False
+        yield
+    finally:
+        for output, value in zip(outputs, before, strict=True):
+            output.do_derivatives = value
+
+
+def gives_forces(model: torch.nn.Module) -> bool:
+    """Return whether a NequIP model computes forces."""
+    return any(m.__dict__.get("do_derivatives", False) for m in model.modules())
+
+
+#: Attributes in which NequIP's modules note the type they were built with.
+_NOTED = ("_output_dtype", "model_dtype")
+
+
+def double_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a NequIP model that is evaluated in float64.
+
+    ``model.double()`` is not enough: modules cast to the type they were built with.
+    """
+    exact = copy.deepcopy(model).double()
+    for module in exact.modules():
+        for name in _NOTED:
+            if module.__dict__.get(name) == torch.float32:
+                module.__dict__[name] = torch.float64
+    return exact
+
+
+def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the outputs of a NequIP model under the names that MACE has for them."""
+    names = {"total_energy": "energy", "forces": "forces", "stress": "stress"}
+    return {new: found[old] for old, new in names.items() if old in found and found[old].numel()}

@@ -1,0 +1,223 @@
+"""Swap the layers of a loaded model in place, and back: the walk that all adapters share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..errors import MdcgError, UnsupportedProblemError, VerificationError
+from . import mace, nequip
+from .layer import Layer, describe
+from .record import clear_record
+from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
+
+__all__ = ["inspect_model", "is_patched", "patch_model", "unpatch_model"]
+
+log = logging.getLogger("mdcg")
+
+_ADAPTERS = (mace.find_layers, nequip.find_layers)
+_NODE_LEVEL = "works on nodes, not on edges, and takes a small part of the time"
+
+
+@dataclass
+class _Entry:
+    """A layer with its row of the report and, if it can be patched, its problem."""
+
+    layer: Layer
+    report: LayerReport
+    problem: Any = None
+
+
+def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> PatchReport:
+    """Make the tensor products of a loaded MACE or NequIP model run on generated kernels, in place.
+
+    The model keeps its class, parameters and ``state_dict``; dtype, device, copying, pickling and
+    training work as before. Every layer is checked against its stock computation, value and
+    gradients, before anything is changed; if something raises, the model is as it was.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any model with MACE interaction blocks or NequIP's ``TensorProductScatter``:
+        ``torch.load(...)``, ``calculator.models[0]``, ``NequIPCalculator.model``.
+    allow_partial : bool
+        Patch what can be patched and report the rest, instead of raising for a layer that cannot.
+
+    Returns
+    -------
+    PatchReport
+        Every tensor product: patched, or why not. Patching twice changes nothing and says so.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        No layer was found, or one cannot be patched and `allow_partial` is False.
+    VerificationError
+        A generated kernel does not give what the layer gives.
+    KernelCompileError
+        No C++ compiler, or it failed.
+    """
+    found = _inspect(model)
+    if not allow_partial:
+        _stop_if_refused(found.report())
+    todo = []
+    for entry in found.entries:
+        if entry.report.status == PATCHABLE:
+            entry.report = _probe(entry, allow_partial)
+            todo.extend([entry] if entry.report.status == PATCHED else [])
+    report = found.report()
+    if not report.patched:
+        _stop_if_refused(report)
+    _apply(todo)
+    log.info("patched %d of %d layers", len(report.patched), len(found.entries))
+    return report
+
+
+def unpatch_model(model: torch.nn.Module) -> int:
+    """Give the layers of a patched model their own class back, in place.
+
+    Returns
+    -------
+    int
+        Number of layers restored; 0 if the model was not patched.
+    """
+    patched = [layer for layer in _layers(model) if layer.is_patched]
+    for layer in patched:
+        layer.restore()
+    clear_record(model)
+    return len(patched)
+
+
+def apply_patch(model: torch.nn.Module) -> None:
+    """Patch what can be patched, without checking it: for models that were checked as files."""
+    entries = [_look_at(layer) for layer in _layers(model)]
+    _apply([entry for entry in entries if entry.report.status == PATCHABLE])
+
+
+def inspect_model(model: torch.nn.Module) -> PatchReport:
+    """Say what :func:`patch_model` would do, without compiling or changing anything.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        The model has no layer that is known.
+    """
+    return _inspect(model).report()
+
+
+def is_patched(model: torch.nn.Module) -> bool:
+    """Return whether a layer of the model runs on generated kernels."""
+    return any(layer.is_patched for layer in _layers(model))
+
+
+# ---- finding ----
+
+
+@dataclass
+class _Found:
+    model_class: str
+    entries: list[_Entry]
+    others: list[LayerReport]
+    order: dict[str, int]
+
+    def report(self) -> PatchReport:
+        rows = [entry.report for entry in self.entries] + self.others
+        return PatchReport(
+            self.model_class, tuple(sorted(rows, key=lambda row: self.order[row.name]))
+        )
+
+
+def _layers(model: torch.nn.Module) -> Iterator[Layer]:
+    for find in _ADAPTERS:
+        yield from find(model)
+
+
+def _inspect(model: torch.nn.Module) -> _Found:
+    if not isinstance(model, torch.nn.Module):
+        hint = "pass calculator.models[0]" if hasattr(model, "models") else "load the file first"
+        raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module: {hint}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedProblemError(
+            "the model is compiled TorchScript, whose layers cannot be swapped: "
+            "load the file it was made from (.model of MACE, .ckpt or .nequip.zip of NequIP)"
+        )
+    entries = [_look_at(layer) for layer in _layers(model)]
+    if not any(entry.layer.required for entry in entries):
+        raise UnsupportedProblemError(
+            f"{type(model).__name__} has no interaction block with a conv_tp layer (MACE) and no "
+            "TensorProductScatter (NequIP): expected a MACE or NequIP model"
+        )
+    taken = {id(m) for entry in entries for m in (entry.layer.module, entry.layer.tensor_product)}
+    others = [
+        describe(name, module, LEFT, _NODE_LEVEL)
+        for name, module in _tensor_products(model)
+        if id(module) not in taken
+    ]
+    rows = [entry.report for entry in entries] + others
+    order = {row.name: number for number, row in enumerate(rows)}
+    for number, (name, _) in enumerate(model.named_modules()):
+        if name in order:
+            order[name] = number
+    return _Found(type(model).__name__, entries, others, order)
+
+
+def _tensor_products(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    wanted = ("irreps_in1", "irreps_in2", "irreps_out")
+    for name, module in model.named_modules():
+        if all(name in module.__dict__ for name in wanted):
+            yield name, module
+
+
+def _look_at(layer: Layer) -> _Entry:
+    """Decide what can be done with one layer."""
+    if layer.is_patched:
+        return _Entry(layer, layer.describe(ALREADY))
+    otherwise = REFUSED if layer.required else LEFT
+    refusal = layer.refusal()
+    if refusal:
+        return _Entry(layer, layer.describe(otherwise, refusal))
+    try:
+        problem = layer.make_problem()
+    except (MdcgError, ValueError) as error:
+        return _Entry(layer, layer.describe(otherwise, str(error)))
+    return _Entry(layer, layer.describe(PATCHABLE, problem=problem), problem)
+
+
+# ---- changing ----
+
+
+def _stop_if_refused(report: PatchReport) -> None:
+    if not report.refused:
+        return
+    reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
+    advice = ": allow_partial=True (--allow-partial) patches the others"
+    raise UnsupportedProblemError(
+        f"{len(report.refused)} of {len(report.refused + report.patchable)} layers of "
+        f"{report.model_class} cannot be patched ({reasons})" + (advice if report.patchable else "")
+    )
+
+
+def _probe(entry: _Entry, allow_partial: bool) -> LayerReport:
+    try:
+        error = entry.layer.probe(entry.problem)
+    except (UnsupportedProblemError, VerificationError) as refusal:
+        if not allow_partial:
+            raise
+        return replace(entry.report, status=REFUSED, reason=str(refusal), problem_key="")
+    return replace(entry.report, status=PATCHED, probe_error=error)
+
+
+def _apply(entries: list[_Entry]) -> None:
+    done: list[Layer] = []
+    try:
+        for entry in entries:
+            done.append(entry.layer)
+            entry.layer.patch(entry.problem)
+    except BaseException:
+        for layer in done:
+            layer.restore()
+        raise

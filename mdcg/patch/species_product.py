@@ -1,0 +1,162 @@
+"""Fully connected product with scalars whose rows repeat: one matrix per distinct row.
+
+A ``FullyConnectedTensorProduct`` of features x and scalars y with weights W,
+
+    out[n, w, m] = c sum_uv x[n, u, m] y[n, v] W[u, v, w],
+
+is a linear map of x[n] whose matrix depends on y[n] only. Where y is the embedding of the atom
+types, it has as many distinct rows as there are types: their matrices are made once, and the rows
+of x that share one are multiplied in one product. Rows share a matrix only if they are equal bit
+for bit, so that this is exact for any y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..problem import ConvProblem
+
+__all__ = ["SpeciesProduct", "can_group"]
+
+#: Grouping pays if there are this many times fewer distinct rows than rows.
+_REPEATS = 4
+
+
+@dataclass(frozen=True)
+class _Path:
+    i_in: int
+    i_out: int
+    factor: float
+    shape: tuple[int, int, int]  # of the weights: u, v, w
+    offset: int  # of the weights
+    y_offset: int
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Rows of y that are equal."""
+
+    y: torch.Tensor  # what they were made for
+    rows: torch.Tensor  # distinct rows
+    order: torch.Tensor | None  # brings equal rows together; None if they are
+    back: torch.Tensor | None
+    sizes: tuple[int, ...]
+
+
+class SpeciesProduct:
+    """What the product does, as plain numbers.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Mode ``uvw``, second operand of even scalars, shared weights, layout ``mul_ir``.
+    """
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self.inputs = [(b.mul, b.ir.dim, b.offset, b.dim) for b in problem.irreps_in1]
+        self.outputs = [(b.mul, b.ir.dim) for b in problem.irreps_out]
+        self.paths: list[_Path] = []
+        offset = 0
+        for path in problem.paths:
+            shape = problem.weight_shape(path)
+            # the 3j symbol of (l, 0, l) is the unit matrix times this
+            coupling = float(problem.w3j(problem.degrees(path))[0, 0, 0])
+            second = problem.irreps_in2[path.i_in2].offset
+            u, v, w = (int(n) for n in shape)
+            factor = coupling * path.path_weight
+            self.paths.append(_Path(path.i_in1, path.i_out, factor, (u, v, w), offset, second))
+            offset += u * v * w
+
+    @classmethod
+    def from_e3nn(cls, tp: Any) -> SpeciesProduct:
+        """Describe an e3nn ``FullyConnectedTensorProduct``."""
+        return cls(ConvProblem.from_e3nn(tp))
+
+    def grouped(self, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Evaluate; differentiable with respect to x and weights, not to y.
+
+        Parameters
+        ----------
+        x : torch.Tensor, shape (n, irreps_in1.dim)
+        y : torch.Tensor, shape (n, irreps_in2.dim)
+            A constant.
+        weights : torch.Tensor, shape (weight_numel,)
+
+        Returns
+        -------
+        torch.Tensor, shape (n, irreps_out.dim)
+        """
+        groups = _groups_of(y)
+        if groups.order is not None:
+            x = x.index_select(0, groups.order)
+        pieces: list[list[torch.Tensor]] = [[] for _ in self.outputs]
+        for path in self.paths:
+            u, v, w = path.shape
+            stored = weights[path.offset : path.offset + u * v * w].view(u, v, w)
+            second = groups.rows[:, path.y_offset : path.y_offset + v] * path.factor
+            matrices = torch.matmul(second, stored)  # (u, groups, w)
+            _, dim, start, size = self.inputs[path.i_in]
+            block = x[:, start : start + size]
+            parts = [
+                _linear(rows, matrices[:, g], dim)
+                for g, rows in enumerate(torch.split(block, groups.sizes))
+            ]
+            pieces[path.i_out].append(torch.cat(parts) if len(parts) > 1 else parts[0])
+        blocks = [
+            sum(found[1:], found[0]) if found else x.new_zeros(len(x), mul * dim)
+            for found, (mul, dim) in zip(pieces, self.outputs, strict=True)
+        ]
+        out = torch.cat(blocks, dim=1) if len(blocks) != 1 else blocks[0]
+        return out if groups.back is None else out.index_select(0, groups.back)
+
+
+def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
+    """Multiply rows of layout ``[u][m]`` by a matrix (u, w)."""
+    if dim == 1:
+        return rows @ matrix
+    n, (u, w) = len(rows), matrix.shape
+    product = rows.view(n, u, dim).transpose(1, 2).reshape(n * dim, u) @ matrix
+    return product.view(n, dim, w).transpose(1, 2).reshape(n, w * dim)
+
+
+def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether equal rows of y may and should be looked for.
+
+    Not where y needs a gradient, nor where values are not there to look at: under torch.compile,
+    export, ``torch.func`` transforms and autocast.
+    """
+    if y.requires_grad or type(y) is not torch.Tensor or type(x) is not torch.Tensor:
+        return False
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(x.device.type):
+        return False
+    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) < _REPEATS:
+        return False
+    return _REPEATS * len(_groups_of(y).rows) <= len(y)
+
+
+# the last few: layers of one model see the same y, and in dynamics it stays the same
+_recent: list[_Groups] = []
+
+
+def _groups_of(y: torch.Tensor) -> _Groups:
+    for found in _recent:
+        same = found.y.shape == y.shape and found.y.dtype == y.dtype and found.y.device == y.device
+        if same and torch.equal(found.y, y):
+            return found
+    groups = _make_groups(y.detach().clone())
+    _recent[:] = [groups, *_recent[:3]]
+    return groups
+
+
+def _make_groups(y: torch.Tensor) -> _Groups:
+    rows, place = torch.unique(y, dim=0, return_inverse=True)
+    order = torch.argsort(place, stable=True)
+    sizes = tuple(int(n) for n in torch.bincount(place, minlength=len(rows)).tolist())
+    if torch.equal(order, torch.arange(len(y), device=y.device)):
+        return _Groups(y, rows, None, None, sizes)
+    return _Groups(y, rows, order, torch.argsort(order), sizes)

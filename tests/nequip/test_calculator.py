@@ -1,0 +1,167 @@
+"""MDCGCalculator on NequIP models and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase.build
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.calculators.calculator import InputError, PropertyNotImplementedError
+from ase.calculators.fd import FiniteDifferenceCalculator
+
+from mdcg import MDCGCalculator
+from mdcg.patch import patch_model
+from mdcg.patch.nequip_files import nequip_state
+
+
+def structures() -> dict[str, Atoms]:
+    rng = np.random.default_rng(4)
+    box = Atoms("O4H8C2", cell=[6.0, 6.5, 7.0], pbc=True)
+    box.set_cell(box.cell.array + rng.uniform(-0.8, 0.8, (3, 3)))
+    grid = np.stack(np.meshgrid(range(2), range(2), range(4)), axis=-1).reshape(-1, 3)[:14]
+    box.positions = grid * [3.0, 3.1, 1.7] + rng.uniform(-0.3, 0.3, (14, 3)) - [9.0, 0.0, 0.0]
+    slab = box.copy()
+    slab.pbc = (True, True, False)
+    tiny = Atoms("OH", positions=[[0, 0, 0], [0, 0.2, 1]], cell=[2.5, 2.6, 2.7], pbc=True)
+    return {
+        "triclinic": box,
+        "slab": slab,
+        "tiny cell": tiny,
+        "molecule": ase.build.molecule("CH3CH2OH"),
+        "atom": Atoms("C"),
+        "far apart": Atoms("OH", positions=[[0, 0, 0], [0, 0, 9]]),
+    }
+
+
+def reference(model: torch.nn.Module, atoms: Atoms) -> dict[str, Any]:
+    """Evaluate with NequIP's own calculator."""
+    with nequip_state():
+        from nequip.integrations.ase import NequIPCalculator
+        from nequip.integrations.utils import basic_transforms
+
+        metadata: Any = model.metadata
+        names = metadata["type_names"].split()
+        atoms = atoms.copy()
+        atoms.calc = NequIPCalculator(
+            model,
+            "cpu",
+            transforms=basic_transforms(
+                metadata, float(metadata["r_max"]), names, {name: name for name in names}
+            ),
+        )
+        atoms.get_potential_energy()
+        return dict(atoms.calc.results)
+
+
+@pytest.mark.parametrize("name", ["parity", "per type", "pair potential"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_as_nequip_calculator(
+    name: str, dtype: torch.dtype, build: Callable[..., torch.nn.Module]
+) -> None:
+    model = build(name, dtype)
+    wanted = {label: reference(model, atoms) for label, atoms in structures().items()}
+    patch_model(model)
+    calculator = MDCGCalculator(model)
+    limit = 1e-10 if dtype == torch.float64 else 1e-4
+    for label, atoms in structures().items():
+        want = wanted[label]
+        atoms.calc = calculator
+        size = 1.0 + float(np.abs(want["forces"]).max())
+        assert atoms.get_potential_energy() == pytest.approx(want["energy"], abs=limit * size)
+        assert atoms.get_forces() == pytest.approx(want["forces"], abs=limit * size), label
+        assert atoms.get_potential_energies() == pytest.approx(want["energies"], abs=limit * size)
+        assert atoms.get_potential_energy(force_consistent=True) == atoms.get_potential_energy()
+        if atoms.pbc.all():
+            assert atoms.get_stress() == pytest.approx(want["stress"], abs=limit * size)
+        else:
+            with pytest.raises(PropertyNotImplementedError, match="three directions"):
+                atoms.get_stress()
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_forces_are_derivatives(data_dir: Path) -> None:
+    atoms = structures()["triclinic"]
+    del atoms[[atom.index for atom in atoms if atom.symbol == "C"]]
+    calculator = MDCGCalculator(data_dir / "nequip_water.ckpt")
+    assert calculator.is_patched
+    assert calculator.dtype == torch.float64
+    atoms.calc = calculator
+    forces, stress = atoms.get_forces(), atoms.get_stress()
+    atoms.calc = FiniteDifferenceCalculator(calculator, eps_disp=1e-4, eps_strain=1e-5)
+    assert atoms.get_forces() == pytest.approx(forces, abs=1e-6)
+    assert atoms.get_stress() == pytest.approx(stress, abs=1e-7)
+
+
+def test_energy_alone_costs_no_backward(
+    build: Callable[..., torch.nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("parity")
+    atoms = structures()["triclinic"]
+    atoms.calc = MDCGCalculator(model)
+    want = atoms.get_potential_energies()
+    atoms.calc = MDCGCalculator(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", None)
+        assert atoms.get_potential_energy() == pytest.approx(want.sum(), abs=1e-10)
+    assert np.isfinite(atoms.get_forces()).all()
+
+
+def test_skin_changes_nothing(data_dir: Path) -> None:
+    found = []
+    for skin in (0.0, 0.8):
+        atoms = ase.build.molecule("H2O")
+        atoms.set_cell([5.0, 5.0, 5.0])
+        atoms.pbc = True
+        atoms.calc = MDCGCalculator(data_dir / "nequip_water.ckpt", skin=skin)
+        for seed in range(4):
+            atoms.rattle(0.05, seed=seed)
+            forces = atoms.get_forces()
+        found.append((forces, atoms.calc.neighbors.num_builds))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert (found[0][1], found[1][1]) == (4, 1)
+
+
+def test_species_types(build: Callable[..., torch.nn.Module]) -> None:
+    plain = build("parity")
+    named = build(
+        "parity",
+        type_names=["hydrogen", "carbon", "oxygen"],
+        per_type_energy_shifts={"hydrogen": 0.5, "carbon": -1.5, "oxygen": 2.0},
+    )
+    with pytest.raises(ValueError, match="hydrogen, carbon, oxygen are no chemical symbols: pass"):
+        MDCGCalculator(named)
+    names = {"H": "hydrogen", "D": "hydrogen"}
+    with pytest.raises(ValueError, match="'D', which is no chemical symbol"):
+        MDCGCalculator(named, species_types=names)
+    with pytest.raises(ValueError, match="maps O to 'oxide', expected one of the model's types"):
+        MDCGCalculator(named, species_types={"O": "oxide"})
+    mapping = {"H": "hydrogen", "C": "carbon", "O": "oxygen", "S": "oxygen"}
+    atoms = structures()["triclinic"]
+    atoms.calc = MDCGCalculator(plain)
+    want = atoms.get_forces()
+    atoms.symbols[atoms.symbols == "O"] = "S"
+    atoms.calc = MDCGCalculator(named, species_types=mapping)
+    assert atoms.get_forces() == pytest.approx(want, abs=1e-12)
+    assert atoms.calc.species == ("H", "C", "O", "S")
+
+
+def test_wrong_arguments(build: Callable[..., torch.nn.Module], data_dir: Path) -> None:
+    model = build("parity")
+    with pytest.raises(ValueError, match=r"built in torch\.float64 .* is fixed: leave out dtype"):
+        MDCGCalculator(model, dtype="float32")
+    with pytest.raises(ValueError, match="is fixed"):
+        MDCGCalculator(data_dir / "nequip_alloy.ckpt", dtype="float64")
+    assert MDCGCalculator(model, dtype="float64").model is model
+    with pytest.raises(ValueError, match="NequIP models have no heads"):
+        MDCGCalculator(model, head="pbe")
+    with pytest.raises(ValueError, match="computes no forces"):
+        MDCGCalculator(build("parity", do_derivatives=False))
+    atoms = Atoms("Xe")
+    atoms.calc = MDCGCalculator(model)
+    with pytest.raises(InputError, match="does not know Xe; it was trained for H, C, O"):
+        atoms.get_potential_energy()

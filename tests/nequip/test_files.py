@@ -1,0 +1,197 @@
+"""NequIP's files: loading, mdcg-patch, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mdcg import MDCGCalculator
+from mdcg.cli.patch import main as mdcg_patch
+from mdcg.errors import CheckpointError
+from mdcg.patch import is_patched, load_model, model_info, model_record, verify_patch
+
+
+def test_checkpoint_has_the_averaged_weights(data_dir: Path) -> None:
+    """NequIP evaluates with the exponential moving average."""
+    path = data_dir / "nequip_alloy.ckpt"
+    raw = torch.load(path, weights_only=False)["state_dict"]
+    averaged = [raw[f"ema.ema_weight_{n}"] for n in range(sum("ema_weight" in key for key in raw))]
+    model = load_model(path)
+    parameters = list(model.parameters())
+    assert len(parameters) == len(averaged)
+    assert all(torch.equal(a, b) for a, b in zip(parameters, averaged, strict=True))
+    assert not torch.equal(
+        parameters[0], raw["model.sole_model.model.func.type_embed.embed_module.weight"]
+    )
+    assert not model.training
+    info = model_info(model)
+    assert info.symbols == ("Cu", "Ag", "Au", "Ni")
+    assert (info.r_max, info.dtype) == (4.5, torch.float32)
+
+
+def test_patch_a_checkpoint(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = data_dir / "nequip_water.ckpt", tmp_path / "water.pt"
+    assert mdcg_patch([str(source), "-o", str(target)]) == 0
+    printed = capsys.readouterr().out
+    assert "nequip_water.ckpt: GraphModel, H O, r_max 4 Å, float64\n" in printed
+    assert "5 systems" in printed
+    assert "PASS" in printed
+    assert "5 of 5 layers patched, verified" in printed
+    report = json.loads((tmp_path / "water.pt.report.json").read_text())
+    assert report["verification"]["passed"]
+    assert {d["quantity"] for d in report["verification"]["deviations"]} == {
+        "energy",
+        "forces",
+        "stress",
+    }
+    assert report["record"]["versions"]["nequip"]
+    model = load_model(target)
+    assert is_patched(model)
+    assert model_record(model)["source"] == "nequip_water.ckpt"
+    assert MDCGCalculator(target).is_patched
+    # again, from what was written
+    assert mdcg_patch([str(target), "-o", str(tmp_path / "again.pt"), "-q"]) == 0
+    assert mdcg_patch([str(target), "--info", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    assert described["model"]["framework"] == "nequip"
+    assert described["supported"]
+
+
+def test_patch_a_package(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], systems: Any
+) -> None:
+    target = tmp_path / "fast.nequip.zip"
+    assert mdcg_patch([str(package), "-o", str(target), "-q"]) == 0
+    assert "PASS" in capsys.readouterr().out
+    model = load_model(target)
+    assert is_patched(model)
+    assert model_record(model)["source"] == package.name
+    assert verify_patch(load_model(package), model).passed
+    # NequIP's own loader gives the patched model, too
+    from mdcg.patch.nequip_files import nequip_state
+
+    with nequip_state():
+        from nequip.model.saved_models.load_utils import load_saved_model
+
+        assert is_patched(load_saved_model(str(target)))
+    # all else is as it was
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(target) as new:
+        assert old.namelist() == new.namelist()
+        changed = {name for name in old.namelist() if old.read(name) != new.read(name)}
+    assert {name.partition("/")[2] for name in changed} == {
+        "model/eager_model.pkl",
+        ".data/extern_modules",
+    }
+    assert mdcg_patch([str(target), "-o", str(tmp_path / "again.nequip.zip"), "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("package", "x.pt", "is a NequIP package, whose classes are inside it: name the output"),
+        ("package", "x.ckpt", "nequip-compile take the modifier enable_mdcg instead"),
+        ("checkpoint", "x.nequip.zip", "is no NequIP package: name the output *.pt"),
+    ],
+)
+def test_outputs_that_do_not_fit(
+    source: str,
+    target: str,
+    said: str,
+    package: Path,
+    data_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = package if source == "package" else data_dir / "nequip_alloy.ckpt"
+    assert mdcg_patch([str(path), "-o", str(tmp_path / target)]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_dtype_is_fixed(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(data_dir / "nequip_alloy.ckpt")
+    arguments = [source, "-o", str(tmp_path / "x.pt"), "--dtype", "float64"]
+    assert mdcg_patch(arguments) == 2
+    assert "was built in float32 (model_dtype of its configuration)" in capsys.readouterr().err
+
+
+def test_failed_verification_writes_nothing(
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from mdcg.patch.fused_scatter import FusedTensorProductScatter
+
+    stock = FusedTensorProductScatter.forward
+    monkeypatch.setattr(
+        FusedTensorProductScatter,
+        "forward",
+        lambda *args, **named: (1 + 1e-5) * stock(*args, **named),
+    )
+    source = str(data_dir / "nequip_water.ckpt")
+    assert mdcg_patch([source, "-o", str(tmp_path / "x.pt")]) == 3
+    assert "FAIL" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+# ---- what is refused ----
+
+
+def torchscript(path: Path) -> None:
+    class Nequip(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    Nequip.__module__ = "nequip.nn"
+    torch.jit.save(torch.jit.script(Nequip()), path)
+
+
+def compiled(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model.nequip/data/aotinductor/model/x.wrapper.so", b"")
+
+
+def renamed_package(path: Path, package: Path) -> None:
+    path.write_bytes(package.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (torchscript, "old.pth", "compiled TorchScript, whose layers cannot be swapped: give the"),
+        (compiled, "x.nequip.pt2", "compiled by AOTInductor, whose kernels are fixed: give the"),
+    ],
+)
+def test_refused_files(
+    make: Any, name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    make(path)
+    with pytest.raises(CheckpointError, match=said):
+        load_model(path)
+    assert mdcg_patch([str(path), "--info"]) == 4
+    assert said in capsys.readouterr().err
+
+
+def test_package_of_another_name(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "package.zip"
+    path.write_bytes(package.read_bytes())
+    with pytest.raises(CheckpointError, match=r"needs a name that ends in \.nequip\.zip: rename"):
+        load_model(path)
+
+
+def test_checkpoint_that_cannot_be_built(data_dir: Path, tmp_path: Path) -> None:
+    content = torch.load(data_dir / "nequip_alloy.ckpt", weights_only=False)
+    content["hyper_parameters"]["model"]["num_layers"] = 2
+    path = tmp_path / "other.ckpt"
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match=r"cannot be read by NequIP 0\.19"):
+        load_model(path)

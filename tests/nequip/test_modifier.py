@@ -1,0 +1,175 @@
+"""The modifier ``enable_mdcg`` in NequIP's own tools."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mdcg.patch import is_patched, load_model
+from mdcg.patch.nequip_files import nequip_state
+
+installed = [point.value for point in entry_points(group="nequip.extension")]
+needs_entry_point = pytest.mark.skipif(
+    "mdcg.nequip_extension" not in installed, reason="mdcg is not installed, only on the path"
+)
+
+CONFIG = """
+run: [train]
+data:
+  _target_: nequip.data.datamodule.ASEDataModule
+  seed: 1
+  split_dataset: {file_path: alloy_ase.xyz, train: 0.8, val: 0.1, test: 0.1}
+  transforms:
+    - _target_: nequip.data.transforms.ChemicalSpeciesToAtomTypeMapper
+      model_type_names: [Cu, Ag, Au, Ni]
+    - _target_: nequip.data.transforms.NeighborListTransform
+      r_max: 4.0
+  train_dataloader: {_target_: torch.utils.data.DataLoader, batch_size: 2}
+  val_dataloader: {_target_: torch.utils.data.DataLoader, batch_size: 2}
+  test_dataloader: {_target_: torch.utils.data.DataLoader, batch_size: 2}
+trainer:
+  _target_: lightning.Trainer
+  accelerator: cpu
+  max_epochs: 3
+  logger: false
+  enable_progress_bar: false
+  callbacks:
+    - _target_: lightning.pytorch.callbacks.ModelCheckpoint
+      dirpath: ${hydra:runtime.output_dir}
+      filename: best
+      monitor: val0_epoch/weighted_sum
+training_module:
+  _target_: nequip.train.EMALightningModule
+  loss:
+    _target_: nequip.train.EnergyForceStressLoss
+    per_atom_energy: true
+    coeffs: {total_energy: 1.0, forces: 1.0, stress: 1.0}
+  val_metrics:
+    _target_: nequip.train.EnergyForceStressMetrics
+    coeffs: {total_energy_mae: 1.0, forces_mae: 1.0, stress_mae: 1.0}
+  train_metrics: ${training_module.val_metrics}
+  test_metrics: ${training_module.val_metrics}
+  optimizer: {_target_: torch.optim.Adam, lr: 0.01}
+  model:
+"""
+MODEL = """
+_target_: nequip.model.NequIPGNNModel
+seed: 7
+model_dtype: float64
+type_names: [Cu, Ag, Au, Ni]
+r_max: 4.0
+l_max: 1
+parity: false
+num_layers: 2
+num_features: [4, 2]
+avg_num_neighbors: 8.0
+radial_mlp_width: 8
+per_type_energy_shifts: 0.0
+per_type_energy_scales: 1.0
+"""
+MODIFIED = "_target_: nequip.model.modify\nmodifiers:\n  - modifier: enable_mdcg\nmodel:\n"
+
+
+def indented(text: str, width: int) -> str:
+    return "".join(f"{' ' * width}{line}\n" for line in text.strip().splitlines())
+
+
+def modify(model: torch.nn.Module) -> torch.nn.Module:
+    import mdcg.nequip_extension  # noqa: F401  what the entry point does
+
+    with nequip_state():
+        from nequip.model.modify_utils import modify as nequip_modify
+
+        changed: torch.nn.Module = nequip_modify(model, [{"modifier": "enable_mdcg"}])
+    return changed
+
+
+def test_modifier_of_a_model(build: Any) -> None:
+    from nequip.model import modify_utils
+
+    import mdcg.nequip_extension  # noqa: F401
+
+    model = build("parity")
+    found = modify_utils.get_all_modifiers(model)
+    assert modify_utils.is_model_modifier(found["enable_mdcg"])
+    assert not modify_utils.is_persistent_model_modifier(found["enable_mdcg"])
+    assert {"enable_OpenEquivariance", "enable_mdcg"} <= set(found)
+    assert "enable_mdcg" not in modify_utils.get_all_modifiers(torch.nn.Linear(1, 1))
+    assert is_patched(modify(model))
+    assert is_patched(modify(model))  # twice is harmless
+
+
+def test_modifier_of_a_package(package: Path) -> None:
+    """Its classes are copies, made from sources that know nothing of mdcg."""
+    assert is_patched(modify(load_model(package)))
+
+
+@needs_entry_point
+@pytest.mark.slow
+def test_training_with_the_modifier(tool: Any, training_folder: Path, tmp_path: Path) -> None:
+    """The same weights come out of the same training, by NequIP's own trainer."""
+    weights = []
+    for name, model in (
+        ("plain", indented(MODEL, 4)),
+        ("modified", indented(MODIFIED, 4) + indented(MODEL, 6)),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(CONFIG + model)
+        done = tool(
+            "nequip-train",
+            *("-cp", tmp_path, "-cn", name, f"hydra.run.dir={tmp_path / name}"),
+            folder=training_folder,
+        )
+        assert (tmp_path / name / "best.ckpt").exists(), done.stderr[-3000:]
+        assert ("patched 3 of 3 layers" in done.stdout + done.stderr) == (name == "modified")
+        content = torch.load(tmp_path / name / "best.ckpt", weights_only=False)
+        weights.append(content["state_dict"])
+    plain, modified = weights
+    assert list(plain) == list(modified)
+    for key, value in plain.items():
+        if isinstance(value, torch.Tensor) and value.numel() and value.is_floating_point():
+            scale = float(value.abs().max()) + 1e-12
+            assert float((modified[key] - value).abs().max()) / scale < 1e-9, key
+    # NequIP leaves accelerations out of the file's model; mdcg patches it again
+    assert not is_patched(load_model(tmp_path / "modified" / "best.ckpt"))
+
+
+@needs_entry_point
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_compiled_with_the_modifier(tool: Any, package: Path, tmp_path: Path) -> None:
+    """AOTInductor calls mdcg's operators, which Python has to have registered."""
+    target = tmp_path / "fast.nequip.pt2"
+    done = tool(
+        "nequip-compile",
+        *(package, target, "--mode", "aotinductor", "--device", "cpu", "--target", "ase"),
+        *("--modifiers", "enable_mdcg"),
+        folder=tmp_path,
+    )
+    assert target.exists(), done.stderr[-3000:]
+    code = f"""
+import ase.io, numpy as np, sys
+from nequip.integrations.ase import NequIPCalculator
+atoms = ase.io.read({str(package.parent / "alloy_ase.xyz")!r})
+found = []
+for calculator in (
+    NequIPCalculator.from_compiled_model({str(target)!r}, "cpu", True),
+    NequIPCalculator._from_saved_model({str(package)!r}, "cpu", True),
+):
+    atoms = atoms.copy()
+    atoms.calc = calculator
+    found.append(atoms.get_forces())
+assert "mdcg.ops" in sys.modules
+print("error", np.abs(found[0] - found[1]).max() / np.abs(found[1]).max())
+"""
+    import subprocess
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    error = re.search(r"error (\S+)", ran.stdout)
+    assert error is not None, ran.stderr[-3000:]
+    assert float(error[1]) < 1e-4

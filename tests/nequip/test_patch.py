@@ -1,0 +1,345 @@
+"""Patching NequIP models in place: same results, same state, and back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mdcg.errors import MdcgError, UnsupportedProblemError
+from mdcg.patch import inspect_model, is_patched, load_model, patch_model, unpatch_model
+from mdcg.patch.layer import PROBLEM
+from mdcg.patch.nequip_files import nequip_state
+
+from .conftest import MODELS
+
+
+def layers(model: torch.nn.Module, kind: str) -> list[Any]:
+    return [module for name, module in model.named_modules() if name.endswith(f"conv.{kind}")]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_same_results_and_state(
+    name: str,
+    dtype: torch.dtype,
+    build: Callable[..., torch.nn.Module],
+    systems: Any,
+    evaluate: Any,
+    agree: Any,
+) -> None:
+    model = build(name, dtype)
+    classes = [type(module) for module in model.modules()]
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    before = [evaluate(model, system) for system in systems(model)]
+
+    report = patch_model(model)
+    assert report.complete
+    assert is_patched(model)
+    convolutions, connections = layers(model, "tp_scatter"), layers(model, "sc")
+    assert len(convolutions) == MODELS[name]["num_layers"]
+    found = {row.name.split(".")[-1] for row in report.patched}
+    assert found == {"tp_scatter", "sc"} if connections else {"tp_scatter"}
+    assert all(hasattr(type(layer), PROBLEM) for layer in convolutions)
+    after = model.state_dict()
+    assert list(after) == list(state)
+    assert all(torch.equal(after[key], state[key]) for key in state)
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-4
+    for system, want in zip(systems(model), before, strict=True):
+        agree(evaluate(model, system), want, tolerance, system.name)
+
+    assert unpatch_model(model) == len(report.patched)
+    assert [type(module) for module in model.modules()] == classes
+    assert not any(PROBLEM in module.__dict__ for module in model.modules())
+    for system, want in zip(systems(model), before, strict=True):
+        got = evaluate(model, system)
+        assert all(torch.equal(got[key], want[key]) for key in want)
+
+
+def test_report_and_patching_twice(build: Callable[..., torch.nn.Module]) -> None:
+    model = build()
+    looked = inspect_model(model)
+    assert {row.status for row in looked.layers} == {"can be patched", "left as is"}
+    row = next(row for row in looked.layers if row.name.endswith("layer1_convnet.conv.tp_scatter"))
+    assert row.irreps_in1 == "9x0e+4x1o+2x2e+3x3o"
+    assert row.paths == 23
+    assert not is_patched(model)
+    assert patch_model(model).complete
+    again = patch_model(model)
+    assert {row.status for row in again.layers} == {"already patched", "left as is"}
+
+
+def test_kept_tensor_product(build: Callable[..., torch.nn.Module]) -> None:
+    model = build()
+    before = [layer.tp for layer in layers(model, "tp_scatter")]
+    patch_model(model)
+    assert all(a is b.tp for a, b in zip(before, layers(model, "tp_scatter"), strict=True))
+
+
+def test_copies_and_pickles(
+    build: Callable[..., torch.nn.Module], systems: Any, evaluate: Any, agree: Any, tmp_path: Path
+) -> None:
+    model = build()
+    patch_model(model)
+    system = systems(model)[0]
+    want = evaluate(model, system)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    pickled = torch.load(buffer, weights_only=False)
+    for other in (copy.deepcopy(model), pickled):
+        assert is_patched(other)
+        agree(evaluate(other, system), want, 1e-12)
+        assert unpatch_model(other) == 5
+        agree(evaluate(other, system), want, 1e-11)
+    path = tmp_path / "patched.pt"
+    torch.save(model, path)
+    code = f"import torch; print(type(torch.load({str(path)!r}, weights_only=False)).__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[-1:] == ["nequip.nn.graph_model"], done.stderr
+
+
+def test_layer_follows_dtype_and_state(build: Callable[..., torch.nn.Module]) -> None:
+    """A model's dtype is fixed, but its layers follow their buffers, as they did before."""
+    model = build("preset-like")
+    patch_model(model)
+    layer = layers(model, "tp_scatter")[1]
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4, layer.tp.irreps_in1.dim, generator=generator, dtype=torch.float64)
+    y = torch.randn(5, layer.tp.irreps_in2.dim, generator=generator, dtype=torch.float64)
+    w = torch.randn(5, layer.tp.weight_numel, generator=generator, dtype=torch.float64)
+    dst, src = torch.tensor([0, 3, 3, 1, 0]), torch.tensor([1, 1, 0, 0, 3])
+    want = layer(x, y, w, dst, src)
+    single = copy.deepcopy(layer).float()
+    got = single(x.float(), y.float(), w.float(), dst, src)
+    assert got.dtype == torch.float32
+    assert float((got.double() - want).abs().max() / want.abs().max()) < 1e-6
+    # a state dict of another e3nn, with 3j symbols of the other sign
+    state = {
+        key: -value if "_w3j_1_1_2" in key else value for key, value in layer.state_dict().items()
+    }
+    layer.load_state_dict(state)
+    flipped = layer(x, y, w, dst, src)
+    assert float((flipped - want).abs().max()) > 1e-3
+    unpatch = copy.deepcopy(model)
+    unpatch_model(unpatch)
+    stock = layers(unpatch, "tp_scatter")[1]
+    assert float((stock(x, y, w, dst, src) - flipped).abs().max() / want.abs().max()) < 1e-12
+
+
+def test_layer_without_edges_and_under_autocast(build: Callable[..., torch.nn.Module]) -> None:
+    model = build("preset-like", torch.float32)
+    patch_model(model)
+    layer = layers(model, "tp_scatter")[1]
+    x = torch.randn(4, layer.tp.irreps_in1.dim)
+    none = torch.zeros(0, dtype=torch.int64)
+    out = layer(x, x.new_zeros(0, 16), x.new_zeros(0, layer.tp.weight_numel), none, none)
+    assert out.shape == (4, layer.tp.irreps_out.dim)
+    assert not out.any()
+    w = torch.randn(3, layer.tp.weight_numel).bfloat16()
+    edges = torch.tensor([0, 1, 1])
+    out = layer(x, torch.randn(3, 16), w, edges, edges.flip(0))
+    assert out.dtype == torch.float32
+
+
+# ---- self-connections ----
+
+
+@pytest.fixture
+def connection(build: Callable[..., torch.nn.Module]) -> tuple[Any, Any]:
+    model = build("parity")
+    stock = layers(copy.deepcopy(model), "sc")[0]
+    patch_model(model)
+    return layers(model, "sc")[0], stock
+
+
+@pytest.mark.parametrize("rows", ["repeat", "sorted", "differ", "few", "nan"])
+def test_self_connection_is_exact(connection: tuple[Any, Any], rows: str) -> None:
+    layer, stock = connection
+    generator = torch.Generator().manual_seed(1)
+    kinds = torch.randn(3, layer.irreps_in2.dim, generator=generator, dtype=torch.float64)
+    place = {
+        "repeat": torch.randint(3, (40,), generator=generator),
+        "sorted": torch.arange(3).repeat_interleave(13),
+        "differ": torch.arange(40),
+        "few": torch.tensor([0, 1]),
+        "nan": torch.zeros(20, dtype=torch.int64),
+    }[rows]
+    if rows == "differ":
+        kinds = torch.randn(40, layer.irreps_in2.dim, generator=generator, dtype=torch.float64)
+    y = kinds[place]
+    if rows == "nan":
+        y[3] = float("nan")
+    x = torch.randn(len(y), layer.irreps_in1.dim, generator=generator, dtype=torch.float64)
+    for changed in (y, 2.0 * y):  # the second time, what was remembered of the first is wrong
+        got, want = layer(x, changed), stock(x, changed)
+        ok = torch.isfinite(want)
+        assert torch.equal(torch.isfinite(got), ok)
+        error = (got - want)[ok].detach().abs().max() / want[ok].detach().abs().max()
+        assert float(error) < 1e-13
+
+
+@pytest.mark.parametrize("y_needs_grad", [False, True])
+def test_self_connection_gradients(connection: tuple[Any, Any], y_needs_grad: bool) -> None:
+    """First and second derivatives, of everything that may need one."""
+    layer, stock = connection
+    generator = torch.Generator().manual_seed(2)
+    kinds = torch.randn(2, layer.irreps_in2.dim, generator=generator, dtype=torch.float64)
+    y0 = kinds[torch.randint(2, (12,), generator=generator)]
+    x0 = torch.randn(12, layer.irreps_in1.dim, generator=generator, dtype=torch.float64)
+    found = []
+    for module in (layer, stock):
+        x, y = x0.clone().requires_grad_(), y0.clone().requires_grad_(y_needs_grad)
+        leaves = [x, module.weight, *([y] if y_needs_grad else [])]
+        value = module(x, y).pow(3).sum()
+        first = torch.autograd.grad(value, leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves)
+        found.append([value, *first, *second])
+    for got, want in zip(*found, strict=True):
+        assert float((got - want).abs().max() / want.abs().max()) < 1e-12
+
+
+def test_self_connection_under_transforms(connection: tuple[Any, Any]) -> None:
+    layer, stock = connection
+    x = torch.randn(8, layer.irreps_in1.dim, dtype=torch.float64)
+    y = torch.randn(1, layer.irreps_in2.dim, dtype=torch.float64).expand(8, -1)
+    with torch.no_grad():
+        _, tangent = torch.func.jvp(lambda a: layer(a, y), (x,), (x,))
+        assert float((tangent - stock(x, y)).abs().max()) < 1e-12
+        assert layer(x[None], y[None]).shape == (1, 8, layer.irreps_out.dim)
+
+
+# ---- refusals ----
+
+
+def test_accelerated_by_another_package(build: Callable[..., torch.nn.Module]) -> None:
+    model = build("one layer")
+    scatter = layers(model, "tp_scatter")[0]
+    name = "OpenEquivarianceTensorProductScatter"
+    scatter.__class__ = type(name, (type(scatter),), {})
+    with pytest.raises(UnsupportedProblemError, match="already accelerated by OpenEquivariance"):
+        patch_model(model)
+
+
+def test_replaced_forward(build: Callable[..., torch.nn.Module]) -> None:
+    model = build("preset-like")
+    scatter = layers(model, "tp_scatter")[0]
+    scatter.forward = scatter.forward
+    with pytest.raises(UnsupportedProblemError, match=r"1 of 5 layers .* has been replaced"):
+        patch_model(model)
+    assert not is_patched(model)
+    report = patch_model(model, allow_partial=True)
+    assert len(report.refused) == 1
+    assert len(report.patched) == 4
+
+
+def test_half_precision(build: Callable[..., torch.nn.Module]) -> None:
+    with pytest.raises(UnsupportedProblemError, match=r"dtype is torch\.float16, expected float32"):
+        patch_model(build("one layer").half())
+
+
+def test_torchscript(build: Callable[..., torch.nn.Module]) -> None:
+    model = build("one layer")
+    patch_model(model)
+    with pytest.raises(MdcgError, match="TorchScript cannot hold mdcg layers"):
+        torch.jit.script(layers(model, "tp_scatter")[0])
+
+
+def test_wrong_kernel_is_found(
+    build: Callable[..., torch.nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that computes something else than its instructions say is not patched."""
+    model = build("one layer")
+    scatter = layers(model, "tp_scatter")[0]
+    stock = type(scatter).forward
+    monkeypatch.setattr(type(scatter), "forward", lambda *args: 1.001 * stock(*args))
+    with pytest.raises(MdcgError, match=r"differs from the stock layer by 1\.0e-03"):
+        patch_model(model)
+    assert not is_patched(model)
+
+
+# ---- models of packages ----
+
+
+def test_package(package: Path, data_dir: Path, systems: Any, evaluate: Any, agree: Any) -> None:
+    """Packages bring copies of all classes."""
+    model = load_model(package)
+    assert type(model).__module__.startswith("<torch_package_")
+    want = [evaluate(load_model(data_dir / "nequip_alloy.ckpt"), s) for s in systems(model)]
+    classes = [type(module) for module in model.modules()]
+    assert len(patch_model(model).patched) == 5
+    for system, reference in zip(systems(model), want, strict=True):
+        agree(evaluate(model, system), reference, 1e-5, system.name)
+    twin = copy.deepcopy(model)
+    assert is_patched(twin)
+    agree(evaluate(twin, systems(model)[0]), want[0], 1e-5)
+    unpatch_model(model)
+    assert [type(module) for module in model.modules()] == classes
+
+
+# ---- training ----
+
+
+@pytest.mark.parametrize("name", ["parity", "preset-like"])
+def test_training_has_the_same_losses(
+    name: str, build: Callable[..., torch.nn.Module], systems: Any
+) -> None:
+    """Energy, force and stress loss: its gradients are second derivatives of the layers."""
+    from mdcg.patch import is_nequip, neighbor_list, nequip_batch
+    from mdcg.patch.hosts import model_info
+
+    losses = []
+    for patch in (False, True):
+        model = build(name).train()
+        assert is_nequip(model)
+        if patch:
+            patch_model(model)
+        info = model_info(model)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        seen = []
+        for system in (*systems(model)[:3], *systems(model)[:3]):
+            edges, shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
+            data = nequip_batch(
+                info, system.atomic_numbers, system.positions, system.cell, edges, shifts
+            )
+            out = model(data)
+            loss = (
+                (out["total_energy"] / len(system.positions) + 1.0).pow(2).sum()
+                + (out["forces"] - 0.1).pow(2).mean()
+                + (out["stress"] - 0.01).pow(2).mean()
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            assert all(p.grad is not None for p in model.parameters() if p.numel())
+            optimizer.step()
+            seen.append(float(loss.detach()))
+        losses.append(seen)
+    assert losses[0][0] != losses[0][3]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
+
+
+def test_global_state_is_left_alone(data_dir: Path) -> None:
+    from e3nn import get_optimization_defaults
+
+    def look() -> tuple[Any, ...]:
+        from nequip.utils import global_state
+
+        return (
+            torch.get_default_dtype(),
+            get_optimization_defaults(),
+            torch.random.get_rng_state().tolist(),
+            global_state._GLOBAL_STATE_INITIALIZED,
+        )
+
+    before = look()
+    patch_model(load_model(data_dir / "nequip_water.ckpt"))
+    with nequip_state():
+        assert torch.get_default_dtype() == torch.float64
+    assert look() == before
