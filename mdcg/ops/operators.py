@@ -17,7 +17,7 @@ from .cuda import CudaKernels, cuda_kernels, graph_on_device
 from .graph import Graph, graph_of
 from .host import host_kernels
 
-__all__ = ["conv", "conv_backward", "conv_double_backward"]
+__all__ = ["conv", "conv_backward", "conv_double_backward", "implements", "implements_on_cuda"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ Tensors4 = tuple[Tensor, Tensor, Tensor, Tensor]
 _INDEX = "Tensor? sender, Tensor? receiver, SymInt num_receivers, str problem, str plan"
 
 
-def _implements(name: str, schema: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def implements(name: str, schema: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Define an operator and make the function its CPU implementation.
 
     ``torch.library.custom_op`` would do the same, but imports the compiler stack on the first call,
@@ -78,7 +78,7 @@ def _with_zeros(
     return x, y, w, g
 
 
-@_implements("conv", f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor")
+@implements("conv", f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor")
 def conv(
     x: Tensor,
     y: Tensor,
@@ -96,7 +96,7 @@ def conv(
     )
 
 
-@_implements(
+@implements(
     "conv_backward",
     f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) -> (Tensor, Tensor, Tensor)",
 )
@@ -127,7 +127,7 @@ def conv_backward(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
 
 
-@_implements(
+@implements(
     "conv_double_backward",
     f"(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? a, Tensor? b, Tensor? c, {_INDEX}, "
     "bool[] wants) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -166,7 +166,7 @@ def conv_double_backward(
 # -- the same on a CUDA device -------------------------------------------------------------------
 
 
-def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make the function the CUDA implementation of an operator."""
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
@@ -180,7 +180,7 @@ def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
     return cuda_kernels(problem, plan, x.device.index)
 
 
-@_implements_on_cuda("conv")
+@implements_on_cuda("conv")
 def _conv_cuda(
     x: Tensor,
     y: Tensor,
@@ -196,7 +196,7 @@ def _conv_cuda(
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
 
-@_implements_on_cuda("conv_backward")
+@implements_on_cuda("conv_backward")
 def _conv_backward_cuda(
     x: Tensor,
     y: Tensor,
@@ -219,7 +219,7 @@ def _conv_backward_cuda(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
 
 
-@_implements_on_cuda("conv_double_backward")
+@implements_on_cuda("conv_double_backward")
 def _conv_double_backward_cuda(
     x: Tensor,
     y: Tensor,

@@ -1,0 +1,1 @@
+def cuda_contraction(*a): raise NotImplementedError
