@@ -14,6 +14,14 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError, VerificationError
 from ..problem import ConvProblem, wigner_3j
+from .mace_products import (
+    Contraction,
+    apply_contraction,
+    contractions_of,
+    has_fused_contraction,
+    restore_contraction,
+    restore_contractions,
+)
 from .probe import LIMITS, probe_layer
 from .record import clear_record
 from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
@@ -72,11 +80,17 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
         if layer.report.status == PATCHABLE:
             layer.report = _probe(layer, allow_partial)
             todo.extend([layer] if layer.report.status == PATCHED else [])
+    products = []
+    for product in found.products:
+        if product.report.status == PATCHABLE:
+            product.report = product.probe(allow_partial=allow_partial)
+            products.extend([product] if product.report.status == PATCHED else [])
     report = found.report()
     if not report.patched:
         _stop_if_refused(report)
-    _apply(todo)
-    log.info("patched %d of %d convolution layers", len(report.patched), len(found.convolutions))
+    _apply(todo, products)
+    total = len(found.convolutions) + len(found.products)
+    log.info("patched %d of %d layers", len(report.patched), total)
     return report
 
 
@@ -93,6 +107,7 @@ def unpatch_model(model: torch.nn.Module) -> int:
         if _is_fused(conv_tp):
             _restore(block, conv_tp)
             restored += 1
+    restored += restore_contractions(model)
     clear_record(model)
     return restored
 
@@ -109,8 +124,9 @@ def inspect_model(model: torch.nn.Module) -> PatchReport:
 
 
 def is_patched(model: torch.nn.Module) -> bool:
-    """Return whether a convolution layer of the model runs on generated kernels."""
-    return any(_is_fused(conv_tp) for _, _, conv_tp in _blocks(model))
+    """Return whether a layer of the model runs on generated kernels."""
+    fused = any(_is_fused(conv_tp) for _, _, conv_tp in _blocks(model))
+    return fused or has_fused_contraction(model)
 
 
 # ---- finding ----
@@ -120,11 +136,12 @@ def is_patched(model: torch.nn.Module) -> bool:
 class _Found:
     model_class: str
     convolutions: list[_Layer]
+    products: list[Contraction]
     others: list[LayerReport]
     order: dict[str, int]
 
     def report(self) -> PatchReport:
-        rows = [layer.report for layer in self.convolutions] + self.others
+        rows = [layer.report for layer in (*self.convolutions, *self.products)] + self.others
         return PatchReport(
             self.model_class, tuple(sorted(rows, key=lambda row: self.order[row.name]))
         )
@@ -154,11 +171,13 @@ def _inspect(model: torch.nn.Module) -> _Found:
             f"{type(model).__name__} has no interaction block with a conv_tp layer: "
             "expected a MACE model"
         )
-    order = {row.name: n for n, row in enumerate([layer.report for layer in convolutions] + others)}
+    products = list(contractions_of(model))
+    rows = [layer.report for layer in (*convolutions, *products)] + others
+    order = {row.name: n for n, row in enumerate(rows)}
     for number, (name, _) in enumerate(model.named_modules()):
         if name in order:
             order[name] = number
-    return _Found(type(model).__name__, convolutions, others, order)
+    return _Found(type(model).__name__, convolutions, products, others, order)
 
 
 def _blocks(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
@@ -265,7 +284,7 @@ def _stop_if_refused(report: PatchReport) -> None:
     reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
     advice = ": allow_partial=True (--allow-partial) patches the others"
     raise UnsupportedProblemError(
-        f"{len(report.refused)} of {len(report.refused + report.patchable)} convolution layers of "
+        f"{len(report.refused)} of {len(report.refused + report.patchable)} layers of "
         f"{report.model_class} cannot be patched ({reasons})" + (advice if report.patchable else "")
     )
 
@@ -281,7 +300,7 @@ def _probe(layer: _Layer, allow_partial: bool) -> LayerReport:
     return replace(layer.report, status=PATCHED, probe_error=error)
 
 
-def _apply(layers: list[_Layer]) -> None:
+def _apply(layers: list[_Layer], products: list[Contraction]) -> None:
     from .fused_conv import HOOK, HOOK_VALUE, PROBLEM, FusedConvTensorProduct
 
     done: list[_Layer] = []
@@ -293,9 +312,13 @@ def _apply(layers: list[_Layer]) -> None:
             layer.conv_tp.__class__ = FusedConvTensorProduct
             layer.conv_tp._remember()
             setattr(layer.block, HOOK, HOOK_VALUE)
+        for product in products:
+            apply_contraction(product)
     except BaseException:
         for layer in done:
             _restore(layer.block, layer.conv_tp)
+        for product in products:
+            restore_contraction(product.layer)
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ..errors import VerificationError
 from ..ops import conv
 from ..problem import ConvProblem
 
-__all__ = ["probe_layer"]
+__all__ = ["LIMITS", "probe_layer", "relative_errors"]
 
 #: Largest relative difference; a wrong sign or path weight gives 1e-2 and more.
 LIMITS = {torch.float64: 1e-11, torch.float32: 5e-5}
@@ -39,16 +40,33 @@ def probe_layer(conv_tp: Any, problem: ConvProblem, *, name: str) -> float:
     """
     with torch.inference_mode(False), torch.enable_grad():
         got, want = _both(conv_tp, problem)
-    worst = 0.0
-    limit = LIMITS[conv_tp.output_mask.dtype]
     labels = ("value", "gradient of node_feats", "gradient of edge_attrs", "gradient of weights")
-    for label, a, b in zip(labels, got, want, strict=True):
+    triples = zip(labels, got, want, strict=True)
+    return relative_errors(name, str(problem), triples, conv_tp.output_mask.dtype)
+
+
+def relative_errors(
+    name: str,
+    problem: str,
+    triples: Iterable[tuple[str, torch.Tensor, torch.Tensor]],
+    dtype: torch.dtype,
+) -> float:
+    """Return the largest relative difference of (label, generated, original).
+
+    Raises
+    ------
+    VerificationError
+        It is larger than rounding in `dtype` explains.
+    """
+    worst = 0.0
+    limit = LIMITS[dtype]
+    for label, a, b in triples:
         scale = float(b.detach().abs().max()) if b.numel() else 0.0
         error = float((a.detach().double() - b.detach()).abs().max()) if b.numel() else 0.0
         relative = error / scale if scale > 0 else error
         if not relative <= limit:  # also true for nan
             raise VerificationError(
-                f"{name}: the {label} of the generated kernel differs from e3nn by {relative:.1e} "
+                f"{name}: the {label} of the generated kernel differs from the stock layer by {relative:.1e} "
                 f"relative, expected at most {limit:.0e} ({problem}); the model was not changed: "
                 "please report this"
             )

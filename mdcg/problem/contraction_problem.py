@@ -328,6 +328,30 @@ class FoldedTensors:
         )
         return cls(problem, total, error)
 
+    def to_json(self) -> str:
+        """Return text from which :meth:`from_json` makes an equal object."""
+        entries = [
+            [int(r), int(k), float(self.combination[r, k]).hex()]
+            for r, k in np.argwhere(self.combination)
+        ]
+        data = {
+            "problem": self.problem.to_json(),
+            "shape": self.combination.shape,
+            "combination": entries,
+            "error": self.error.hex(),
+        }
+        return json.dumps(data, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> FoldedTensors:
+        """Rebuild from :meth:`to_json`."""
+        data = json.loads(text)
+        combination = np.zeros(data["shape"])
+        for r, k, value in data["combination"]:
+            combination[r, k] = float.fromhex(value)
+        problem = SymmetricContractionProblem.from_json(data["problem"])
+        return cls(problem, combination, float.fromhex(data["error"]))
+
 
 def _sparse(
     rows: NDArray[np.float64], products: Sequence[tuple[int, ...]]

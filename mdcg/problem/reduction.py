@@ -14,7 +14,7 @@ __all__ = ["monomials", "reduce_rows", "symmetrize"]
 Array = NDArray[np.float64]
 
 # Orders of the columns that are tried; another order gives another basis of the same space.
-_ORDERS = 24
+_ORDERS = 12
 
 
 @lru_cache(maxsize=64)
