@@ -18,7 +18,7 @@ from ..problem import ConvProblem
 from ..runtime import load_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
 
-__all__ = ["CudaKernels", "cuda_device", "cuda_kernels", "graph_on_device"]
+__all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -147,8 +147,8 @@ class CudaKernels:
         loaded = self.load(spec)
         kernel = loaded.kernel
         letters = {"x": "xa", "y": "yb", "w": "wc"}
-        tensors = {name: _aligned(tensor) for name, tensor in operands.items()}
-        tensors |= {letters[name]: _aligned(tensor) for name, tensor in cotangents.items()}
+        tensors = {name: aligned(tensor) for name, tensor in operands.items()}
+        tensors |= {letters[name]: aligned(tensor) for name, tensor in cotangents.items()}
         x = tensors["x"]
         rows = x.shape[0]
         if graph is not None:
@@ -209,7 +209,7 @@ class CudaKernels:
         loaded.module.launch(function, blocks, COPY_THREADS, 0, stream, arguments)
 
 
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous tensor whose memory starts at a whole vector."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
