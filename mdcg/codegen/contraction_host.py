@@ -262,8 +262,8 @@ def _entry(
     row_in, row_out = channels * dim, channels * problem.dim_out
     lines = ['extern "C" void mdcg_run(const int64_t* arg, int64_t task, char* scratch) {']
     for i, name in enumerate(names):
-        kind, cast = ("int64_t", "") if name.startswith("n_") else ("T* ", "(T*)")
-        lines.append(f"    const {kind} {name} = {cast}arg[{i}];".replace("const T* ", "T* const "))
+        kind, cast = ("const int64_t", "") if name.startswith("n_") else ("T* const", "(T*)")
+        lines.append(f"    {kind} {name} = {cast}arg[{i}];")
     item = ITEMSIZE[problem.dtype]
     piece = -(-problem.num_coefficients * channels * item // 64) * 64
     pieces = 0

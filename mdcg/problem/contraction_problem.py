@@ -267,12 +267,12 @@ class FoldedTensors:
         ``coefficients[s, r, c] = sum_k combination[r, k] weights[s, k, c]``, paths of all tensors
         one after the other.
     error : float
-        Largest entry of the tensors that the reduction did not reproduce.
+        Largest entry of the tensors that the reduction did not reproduce; nan if read from text.
     """
 
     problem: SymmetricContractionProblem
     combination: NDArray[np.float64]
-    error: float
+    error: float = field(default=float("nan"), compare=False)
 
     @classmethod
     def fold(
@@ -338,7 +338,6 @@ class FoldedTensors:
             "problem": self.problem.to_json(),
             "shape": self.combination.shape,
             "combination": entries,
-            "error": self.error.hex(),
         }
         return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
@@ -350,7 +349,7 @@ class FoldedTensors:
         for r, k, value in data["combination"]:
             combination[r, k] = float.fromhex(value)
         problem = SymmetricContractionProblem.from_json(data["problem"])
-        return cls(problem, combination, float.fromhex(data["error"]))
+        return cls(problem, combination)
 
 
 def _sparse(

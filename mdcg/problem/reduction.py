@@ -148,7 +148,9 @@ def _echelon(
         more, columns = _echelon(work[len(pivots) :], order, limit, tolerance)
         columns_all = np.asarray([*pivots, *columns])
         basis = np.vstack([basis, more])
-        basis = np.linalg.solve(basis[:, columns_all], basis)
+        for row in range(len(pivots), len(basis)):  # each has zeros where the others have pivots
+            for above in range(row):
+                basis[above] -= basis[above, columns_all[row]] * basis[row]
         return _cleaned(basis, columns_all, tolerance), columns_all
     columns_all = np.asarray(pivots, dtype=np.int64)
     return _cleaned(basis, columns_all, tolerance), columns_all
