@@ -409,7 +409,7 @@ def _live(
     if not (moved or converted):
         return model
     # a copy, as the caller's model is not ours to change
-    return copy.deepcopy(model).to(device=device, dtype=dtype)
+    return copy_model(model).to(device=device, dtype=dtype)
 
 
 def _weights(model: torch.nn.Module) -> torch.nn.Parameter | None:

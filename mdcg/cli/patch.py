@@ -20,8 +20,8 @@ _EPILOG = """\
 The input is a whole pickled model, as mace_run_train writes it and as MACE's published models are.
 Loading a pickle can run code: patch files you trust only.
 
-The output is the same PyTorch model with its convolution layers swapped. It loads with torch.load
-where mdcg is installed, in mdcg.MDCGCalculator and in everything that takes a MACE model.
+The output is the same PyTorch model with its convolutions and products swapped. It loads with
+torch.load where mdcg is installed, in mdcg.MDCGCalculator and in all that takes a MACE model.
 OUT.report.json tells what was patched, how it was checked, and from which file.
 
 exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--allow-partial",
         action="store_true",
-        help="write the output even if some convolution layers cannot be patched",
+        help="write the output even if some layers cannot be patched",
     )
     add("--no-verify", action="store_true", help="do not compare with the original (default: do)")
     add(

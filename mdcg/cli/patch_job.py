@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import platform
 from contextlib import suppress
@@ -58,7 +57,14 @@ def run(options: argparse.Namespace) -> Result:
     """Patch, save beside the target, load that again, compare, and move it to its place."""
     import torch
 
-    from ..patch import load_model, model_info, patch_model, set_model_record, unpatch_model
+    from ..patch import (
+        copy_model,
+        load_model,
+        model_info,
+        patch_model,
+        set_model_record,
+        unpatch_model,
+    )
 
     device = _device(options.device)
     source_hash = file_sha256(options.input)
@@ -70,7 +76,7 @@ def run(options: argparse.Namespace) -> Result:
     info = model_info(original)
     head = _choose_head(info, options.head or record_before)
 
-    patched = copy.deepcopy(original)
+    patched = copy_model(original)
     try:
         report = patch_model(patched, allow_partial=options.allow_partial)
     except UnsupportedProblemError as error:
@@ -213,7 +219,7 @@ def _headline(path: Path, info: ModelInfo) -> str:
 def _closing(options: argparse.Namespace, patched: int, layers: int) -> str:
     checked = "not verified" if options.no_verify else "verified"
     return (
-        f"wrote {options.output} ({patched} of {layers} convolution layers patched, {checked}).  "
+        f"wrote {options.output} ({patched} of {layers} layers patched, {checked}).  "
         f'Next: mdcg.MDCGCalculator("{options.output}") in ASE'
     )
 

@@ -208,7 +208,7 @@ def _values(program: Program, entries: Sequence[_Entry]) -> dict[tuple[int, int]
     forms = _linear_forms(program, list(rows.values()), products)
     terms: dict[tuple[int, int], list[Term]] = {}
     for (r, m, outer), (scale, form) in zip(rows, forms, strict=True):
-        factors = (form,)
+        factors: tuple[str, ...] = (form,)
         if outer:
             factors = (program.let([(1.0, tuple(f"x{i}" for i in outer))]), form)
         terms.setdefault((r, m), []).append((scale, factors))
@@ -232,8 +232,7 @@ def _linear_forms(
     through = _cost(basis) + _cost(_distinct(combination.T))
     if through < direct:
         names = [
-            program.let((float(v), (products[q],)) for q, v in enumerate(row) if v)
-            for row in basis
+            program.let((float(v), (products[q],)) for q, v in enumerate(row) if v) for row in basis
         ]
         return _named(program, combination.T, names)
     return _named(program, matrix, products)
@@ -258,9 +257,7 @@ def _shape(row: np.ndarray) -> tuple[float, tuple[tuple[int, float], ...]]:
     return scale, tuple((int(q), float(f"{row[q] / scale:.12e}")) for q in nonzero)
 
 
-def _named(
-    program: Program, matrix: np.ndarray, symbols: Sequence[str]
-) -> list[tuple[float, str]]:
+def _named(program: Program, matrix: np.ndarray, symbols: Sequence[str]) -> list[tuple[float, str]]:
     found: dict[tuple[tuple[int, float], ...], tuple[float, str]] = {}
     forms = []
     for row in matrix:

@@ -182,9 +182,7 @@ class _Body:
             lines.append("{")
             for name in sorted(names, key=lambda name: (name[0], int(name[1:]))):
                 if name[0] in "cb":
-                    lines.append(
-                        f"    const T {name} = {name[0]}[{name[1:]} * {name[0]}_stride];"
-                    )
+                    lines.append(f"    const T {name} = {name[0]}[{name[1:]} * {name[0]}_stride];")
             lines += [
                 f"    {line}"
                 for line in print_statements(inner, literal=literal, declare="const T")

@@ -159,9 +159,7 @@ def _group_function(number: int, statements: list[Statement]) -> str:
     lines = [f"static __attribute__((noinline)) void group{number}({_PARAMETERS}) {{"]
     lines += [f"    const V {name} = (V)({_reference(name)});" for name in loads]
     inner = [s for s in statements if not s.add]
-    lines += [
-        f"    {line}" for line in print_statements(inner, literal=literal, declare="const V")
-    ]
+    lines += [f"    {line}" for line in print_statements(inner, literal=literal, declare="const V")]
     for s in statements:
         if s.add:
             (line,) = print_statements([Statement("t", s.value)], literal=literal, declare="V")
@@ -342,7 +340,7 @@ def emit_contraction_host(
         f"#define L {plan.lanes}",
         f"#define MDCG_ITEM_BYTES {itemsize}",
         f"#define MDCG_VECTOR_BYTES {itemsize * plan.lanes}",
-        f"#define WIDTH {problem.num_coefficients * problem.channels}  // coefficients of a species",
+        f"#define WIDTH {problem.num_coefficients * problem.channels}  // of a species",
         f"#define COLUMNS {COLUMNS}",
         host_prelude(),
         _shuffle(itemsize),

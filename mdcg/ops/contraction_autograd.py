@@ -167,9 +167,7 @@ def _backward_jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
     return _tangents(ctx, total, names, x)
 
 
-def _tangents(
-    ctx: Any, total: _Totals, names: tuple[str, ...], like: Tensor
-) -> tuple[Tensor, ...]:
+def _tangents(ctx: Any, total: _Totals, names: tuple[str, ...], like: Tensor) -> tuple[Tensor, ...]:
     """One tangent per output; zeros where nothing contributes."""
     return tuple(
         total.found[name] if name in total.found else like.new_zeros(shape)
@@ -244,10 +242,12 @@ def _double_jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
             continue
         # what moves is constant in itself
         still = [moved[1] is w, moved[2] is g]
-        wants = [want and keep for want, keep in zip(total.wants(*names), [True, *still])]
+        wants = [
+            want and keep for want, keep in zip(total.wants(*names), [True, *still], strict=True)
+        ]
         if any(wants):
             found = contraction_double_backward(*moved, *rest, wants)
-            kept = tuple(n if want else "" for n, want in zip(names, wants))
+            kept = tuple(n if want else "" for n, want in zip(names, wants, strict=True))
             total.add(kept, found)
     return _tangents(ctx, total, names, x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .copies import copy_model
 from .loader import load_model
 from .mace import inspect_model, is_patched, patch_model, unpatch_model
 from .mace_inputs import ModelInfo, mace_batch, model_info, neighbor_list
@@ -14,6 +15,7 @@ __all__ = [
     "ModelInfo",
     "PatchReport",
     "VerificationReport",
+    "copy_model",
     "inspect_model",
     "is_patched",
     "load_model",

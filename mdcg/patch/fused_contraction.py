@@ -56,7 +56,7 @@ def _orders(contraction: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def stacked_weights(layer: Any) -> torch.Tensor:
-    """Return all weights of a layer, shape (n_species, paths, channels), paths as they are folded."""
+    """Return all weights of a layer, shape (n_species, paths, channels), in the order of a fold."""
     return torch.cat([w for part in layer.contractions for _, w in _orders(part)], dim=1)
 
 
@@ -108,6 +108,8 @@ class FusedSymmetricContraction(_stock.SymmetricContraction):  # type: ignore[mi
     those of the layer's own buffers, read again after they change through ``load_state_dict`` or a
     change of dtype; the weights are read at every call.
     """
+
+    _mdcg_fold: str
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Evaluate the contraction.

@@ -141,7 +141,8 @@ class _Found:
     order: dict[str, int]
 
     def report(self) -> PatchReport:
-        rows = [layer.report for layer in (*self.convolutions, *self.products)] + self.others
+        rows = [layer.report for layer in self.convolutions]
+        rows += [product.report for product in self.products] + self.others
         return PatchReport(
             self.model_class, tuple(sorted(rows, key=lambda row: self.order[row.name]))
         )
@@ -172,7 +173,8 @@ def _inspect(model: torch.nn.Module) -> _Found:
             "expected a MACE model"
         )
     products = list(contractions_of(model))
-    rows = [layer.report for layer in (*convolutions, *products)] + others
+    rows = [layer.report for layer in convolutions]
+    rows += [product.report for product in products] + others
     order = {row.name: n for n, row in enumerate(rows)}
     for number, (name, _) in enumerate(model.named_modules()):
         if name in order:

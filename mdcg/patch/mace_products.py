@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError, VerificationError
 from ..problem import FoldedTensors
+from .copies import copy_model
 from .probe import relative_errors
 from .report import ALREADY, PATCHABLE, PATCHED, REFUSED, LayerReport
 
@@ -197,8 +197,7 @@ def _both(layer: Any, fold: FoldedTensors) -> tuple[list[torch.Tensor], list[tor
     fused = symmetric_contraction(problem, x, coefficients, attrs)
     got = [fused, *torch.autograd.grad(fused, x, cotangent)]
 
-    stock = copy.deepcopy(layer).to(torch.float64)
+    stock = copy_model(layer).to(torch.float64)
     x = feats.double().requires_grad_()
     value = stock.forward(x, attrs.double())  # not stock(...), which calls the user's hooks
     return got, [value, *torch.autograd.grad(value, x, cotangent.double())]
-

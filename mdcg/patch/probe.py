@@ -66,9 +66,9 @@ def relative_errors(
         relative = error / scale if scale > 0 else error
         if not relative <= limit:  # also true for nan
             raise VerificationError(
-                f"{name}: the {label} of the generated kernel differs from the stock layer by {relative:.1e} "
-                f"relative, expected at most {limit:.0e} ({problem}); the model was not changed: "
-                "please report this"
+                f"{name}: the {label} of the generated kernel differs from the stock layer by "
+                f"{relative:.1e} relative, expected at most {limit:.0e} ({problem}); the model was "
+                "not changed: please report this"
             )
         worst = max(worst, relative)
     return worst

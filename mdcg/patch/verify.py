@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import MdcgError, VerificationError
+from .copies import copy_model
 from .mace_inputs import ModelInfo, complete_cell, mace_batch, model_info, neighbor_list
 from .report import format_table
 from .systems import Structure, verification_systems
@@ -192,7 +192,7 @@ def verify_patch(
     if systems is None:
         systems = verification_systems(info.atomic_numbers, info.r_max)
     single = info.dtype == torch.float32
-    exact = copy.deepcopy(original).double() if single else None
+    exact = copy_model(original).double() if single else None
     runs = []
     for system in systems:
         got = _evaluate(patched, patched_info, system, head)

@@ -119,9 +119,7 @@ class SymmetricContractionProblem:
             )
         wanted = self.irreps_out[polynomial.i_out].ir.dim
         if len(polynomial.components) != wanted:
-            raise ValueError(
-                f"{where}: {len(polynomial.components)} components, expected {wanted}"
-            )
+            raise ValueError(f"{where}: {len(polynomial.components)} components, expected {wanted}")
         for value, indices in (term for terms in polynomial.components for term in terms):
             if len(indices) > MAX_DEGREE:
                 raise UnsupportedProblemError(
@@ -323,9 +321,7 @@ class FoldedTensors:
             r, k = first
             total[r : r + part.shape[0], k : k + part.shape[1]] = part
             first = [r + part.shape[0], k + part.shape[1]]
-        problem = SymmetricContractionProblem.build(
-            irreps_in, irreps_out, polynomials, dtype=dtype
-        )
+        problem = SymmetricContractionProblem.build(irreps_in, irreps_out, polynomials, dtype=dtype)
         return cls(problem, total, error)
 
     def to_json(self) -> str:
@@ -356,5 +352,5 @@ def _sparse(
     rows: NDArray[np.float64], products: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[Monomial, ...], ...]:
     return tuple(
-        tuple((float(row[q]), products[q]) for q in np.flatnonzero(row)) for row in rows
+        tuple((float(row[q]), products[int(q)]) for q in np.flatnonzero(row)) for row in rows
     )

@@ -95,7 +95,7 @@ def reduce_rows(rows: Array, tolerance: float) -> tuple[Array, Array]:
 def _clusters(used: NDArray[np.bool_]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Return (rows, columns) that have no column in common with the others, by first column."""
     label = np.full(used.shape[0], -1)
-    found = []
+    found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for start in np.argsort(np.where(used.any(1), used.argmax(1), used.shape[1]), kind="stable"):
         if label[start] >= 0 or not used[start].any():
             continue

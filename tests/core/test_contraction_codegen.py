@@ -84,7 +84,9 @@ def test_golden(name: str, target: str) -> None:
 
 
 def test_golden_files_are_all_used() -> None:
-    assert {path.name for path in GOLDEN.iterdir()} == {f"{n}.{t}" for n in SPECS for t in ("cpp", "cu")}
+    assert {path.name for path in GOLDEN.iterdir()} == {
+        f"{n}.{t}" for n in SPECS for t in ("cpp", "cu")
+    }
 
 
 @pytest.mark.parametrize("spec", [*SPECS.values(), *MORE], ids=str)
@@ -184,8 +186,7 @@ def test_programs_compute_the_polynomials(degree: int) -> None:
 def test_coupled_features_are_found() -> None:
     """(x . x)(x . y) three times over needs x . x once: 3 + 3 products, not 9 of degree three."""
     terms = [
-        tuple((1.0, (*sorted((i, i)), 3 + j)) for i in range(3) for j in range(3))
-        for _ in range(1)
+        tuple((1.0, (*sorted((i, i)), 3 + j)) for i in range(3) for j in range(3)) for _ in range(1)
     ]
     problem = SymmetricContractionProblem.build(
         "4x1o+4x1o", "4x0e", [Polynomial(0, tuple(terms))], dtype="float64"

@@ -120,7 +120,9 @@ def test_derivative() -> None:
     h = 1e-6
     numeric = [
         (after - before) / (2 * h)
-        for after, before in zip(values(problem, x + h * a), values(problem, x - h * a), strict=True)
+        for after, before in zip(
+            values(problem, x + h * a), values(problem, x - h * a), strict=True
+        )
     ]
     exact = values(derivative, np.concatenate([x, a]))
     for got, want in zip(exact, numeric, strict=True):
