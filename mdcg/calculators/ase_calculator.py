@@ -23,6 +23,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from ..errors import DeviceError
 from ..patch import (
     PatchReport,
+    copy_model,
     inspect_model,
     is_patched,
     load_model,

@@ -1,4 +1,4 @@
-"""Swap the convolution layers of a loaded MACE model in place, and back."""
+"""Swap convolutions and symmetric contractions of a loaded MACE model in place, and back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Layer:
 
 
 def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> PatchReport:
-    """Make the convolutions of a loaded MACE model run on generated kernels, in place.
+    """Make convolutions and products of a loaded MACE model run on generated kernels, in place.
 
     The model keeps its class, parameters and ``state_dict``; dtype, device, copying, pickling and
     training work as before. Every layer is checked against its stock computation, value and

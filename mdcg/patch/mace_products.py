@@ -173,7 +173,7 @@ def _probe(layer: Any, fold: FoldedTensors, name: str) -> float:
 
 
 def _both(layer: Any, fold: FoldedTensors) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    from ..ops.contraction import symmetric_contraction
+    from ..ops import contraction
     from .fused_contraction import stacked_weights
 
     like = layer.contractions[0].weights_max
@@ -194,7 +194,7 @@ def _both(layer: Any, fold: FoldedTensors) -> tuple[list[torch.Tensor], list[tor
 
     x = feats.clone().requires_grad_()
     coefficients = torch.matmul(matrix, stacked_weights(layer).detach())
-    fused = symmetric_contraction(problem, x, coefficients, attrs)
+    fused = contraction.symmetric_contraction(problem, x, coefficients, attrs)
     got = [fused, *torch.autograd.grad(fused, x, cotangent)]
 
     stock = copy_model(layer).to(torch.float64)
