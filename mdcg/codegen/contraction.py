@@ -210,6 +210,8 @@ def _values(program: Program, entries: Sequence[_Entry]) -> dict[tuple[int, int]
     for (r, m, outer), (scale, form) in zip(rows, forms, strict=True):
         factors: tuple[str, ...] = (form,)
         if outer:
+            if abs(scale) != 1.0:  # a factor of its own would be multiplied in every derivative
+                scale, form = 1.0, program.let([(scale, (form,))])
             factors = (program.let([(1.0, tuple(f"x{i}" for i in outer))]), form)
         terms.setdefault((r, m), []).append((scale, factors))
     return {key: program.let(value) for key, value in terms.items()}

@@ -157,7 +157,7 @@ def test_wrong_kernel_is_noticed(model: torch.nn.Module, monkeypatch: pytest.Mon
         "products.0.symmetric_contractions",
         "products.1.symmetric_contractions",
     ]
-    assert "differs from e3nn" in report.refused[0].reason
+    assert "differs from the stock layer" in report.refused[0].reason
 
 
 def test_wrong_gradient_is_noticed(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ typedef float T;
 #define L 8
 #define MDCG_ITEM_BYTES 4
 #define MDCG_VECTOR_BYTES 32
-#define WIDTH 24  // coefficients of a species
+#define WIDTH 24  // of a species
 #define COLUMNS 512
 // (prelude.hpp)
 
@@ -140,23 +140,29 @@ static __attribute__((noinline)) void group0(const V* x, const V* a, const T* c,
     const V t0 = x0 * x1;
     const V t1 = x0 * x2;
     const V t2 = x0 * x3;
-    const V t3 = splat(T(0x1.0000000000000p+1)) * t0;
-    const V t4 = splat(T(0x1.0000000000000p+1)) * t1;
-    const V t5 = splat(T(0x1.0000000000000p+1)) * t2;
-    const V t6 = splat(T(0x1.0000000000000p-1)) * t0 * x1 + splat(T(0x1.0000000000000p-1)) * t1 * x2 + splat(T(0x1.0000000000000p-1)) * t2 * x3;
-    const V t7 = c1 * g0;
-    const V t8 = c2 * g3;
-    const V t9 = c2 * g2;
-    const V t10 = c2 * g1;
-    const V t11 = splat(T(0x1.0000000000000p-1)) * t7 * x3 + splat(T(0x1.0000000000000p+1)) * t8;
-    const V t12 = splat(T(0x1.0000000000000p-1)) * t7 * x2 + splat(T(0x1.0000000000000p+1)) * t9;
-    const V t13 = splat(T(0x1.0000000000000p-1)) * t7 * x1 + splat(T(0x1.0000000000000p+1)) * t10;
-    { V t = g1 * t3 + g2 * t4 + g3 * t5; *(VU*)(dc + 2 * ds) = (VU)((V)*(VU*)(dc + 2 * ds) + t); }
-    { V t = g0 * t6; *(VU*)(dc + 1 * ds) = (VU)((V)*(VU*)(dc + 1 * ds) + t); }
-    { V t = t11 * x3 + t12 * x2 + t13 * x1; dx[0] = (VU)((V)dx[0] + t); }
-    { V t = splat(T(0x1.0000000000000p-1)) * t0 * t7 + t13 * x0; dx[1] = (VU)((V)dx[1] + t); }
-    { V t = splat(T(0x1.0000000000000p-1)) * t1 * t7 + t12 * x0; dx[2] = (VU)((V)dx[2] + t); }
-    { V t = splat(T(0x1.0000000000000p-1)) * t2 * t7 + t11 * x0; dx[3] = (VU)((V)dx[3] + t); }
+    const V t3 = splat(T(0x1.0000000000000p-1)) * t0;
+    const V t4 = splat(T(0x1.0000000000000p-1)) * t1;
+    const V t5 = splat(T(0x1.0000000000000p-1)) * t2;
+    const V t6 = splat(T(0x1.0000000000000p+1)) * t0;
+    const V t7 = splat(T(0x1.0000000000000p+1)) * t1;
+    const V t8 = splat(T(0x1.0000000000000p+1)) * t2;
+    const V t9 = t3 * x1 + t4 * x2 + t5 * x3;
+    const V t10 = c1 * g0;
+    const V t11 = c2 * g3;
+    const V t12 = c2 * g2;
+    const V t13 = c2 * g1;
+    const V t14 = t10 * x3;
+    const V t15 = t10 * x2;
+    const V t16 = t10 * x1;
+    const V t17 = splat(T(0x1.0000000000000p+1)) * t11 + splat(T(0x1.0000000000000p-1)) * t14;
+    const V t18 = splat(T(0x1.0000000000000p+1)) * t12 + splat(T(0x1.0000000000000p-1)) * t15;
+    const V t19 = splat(T(0x1.0000000000000p+1)) * t13 + splat(T(0x1.0000000000000p-1)) * t16;
+    { V t = g1 * t6 + g2 * t7 + g3 * t8; *(VU*)(dc + 2 * ds) = (VU)((V)*(VU*)(dc + 2 * ds) + t); }
+    { V t = g0 * t9; *(VU*)(dc + 1 * ds) = (VU)((V)*(VU*)(dc + 1 * ds) + t); }
+    { V t = t17 * x3 + t18 * x2 + t19 * x1; dx[0] = (VU)((V)dx[0] + t); }
+    { V t = t10 * t3 + t19 * x0; dx[1] = (VU)((V)dx[1] + t); }
+    { V t = t10 * t4 + t18 * x0; dx[2] = (VU)((V)dx[2] + t); }
+    { V t = t10 * t5 + t17 * x0; dx[3] = (VU)((V)dx[3] + t); }
 }
 static __attribute__((noinline)) void group1(const V* x, const V* a, const T* c, const T* b, int64_t cs, const V* g, V* o, V* dx, T* dc, int64_t ds) {
     const V c0 = (V)(*(const VU*)(c + 0 * cs));

@@ -5,7 +5,7 @@ typedef float T;
 #define L 8
 #define MDCG_ITEM_BYTES 4
 #define MDCG_VECTOR_BYTES 32
-#define WIDTH 24  // coefficients of a species
+#define WIDTH 24  // of a species
 #define COLUMNS 512
 // (prelude.hpp)
 
@@ -146,41 +146,53 @@ static __attribute__((noinline)) void group0(const V* x, const V* a, const T* c,
     const V t0 = x0 * x1;
     const V t1 = x0 * x2;
     const V t2 = x0 * x3;
-    const V t3 = splat(T(0x1.0000000000000p+1)) * t0;
-    const V t4 = splat(T(0x1.0000000000000p+1)) * t1;
-    const V t5 = splat(T(0x1.0000000000000p+1)) * t2;
-    const V t6 = splat(T(0x1.0000000000000p-1)) * t0 * x1 + splat(T(0x1.0000000000000p-1)) * t1 * x2 + splat(T(0x1.0000000000000p-1)) * t2 * x3;
-    const V t7 = a0 * x1 + a1 * x0;
-    const V t8 = a0 * x2 + a2 * x0;
-    const V t9 = a0 * x3 + a3 * x0;
-    const V t10 = splat(T(0x1.0000000000000p+1)) * t7;
-    const V t11 = splat(T(0x1.0000000000000p+1)) * t8;
-    const V t12 = splat(T(0x1.0000000000000p+1)) * t9;
-    const V t13 = splat(T(0x1.0000000000000p-1)) * t7 * x1 + splat(T(0x1.0000000000000p-1)) * a1 * t0 + splat(T(0x1.0000000000000p-1)) * t8 * x2 + splat(T(0x1.0000000000000p-1)) * a2 * t1 + splat(T(0x1.0000000000000p-1)) * t9 * x3 + splat(T(0x1.0000000000000p-1)) * a3 * t2;
-    const V t14 = c1 * g0;
-    const V t15 = c2 * g3;
-    const V t16 = c2 * g2;
-    const V t17 = c2 * g1;
-    const V t18 = splat(T(0x1.0000000000000p-1)) * t14 * x3 + splat(T(0x1.0000000000000p+1)) * t15;
-    const V t19 = splat(T(0x1.0000000000000p-1)) * t14 * x2 + splat(T(0x1.0000000000000p+1)) * t16;
-    const V t20 = splat(T(0x1.0000000000000p-1)) * t14 * x1 + splat(T(0x1.0000000000000p+1)) * t17;
-    const V t21 = b1 * g0;
-    const V t22 = b2 * g3;
-    const V t23 = b2 * g2;
-    const V t24 = b2 * g1;
-    const V t25 = splat(T(0x1.0000000000000p-1)) * a3 * t14 + splat(T(0x1.0000000000000p-1)) * t21 * x3 + splat(T(0x1.0000000000000p+1)) * t22;
-    const V t26 = splat(T(0x1.0000000000000p-1)) * a2 * t14 + splat(T(0x1.0000000000000p-1)) * t21 * x2 + splat(T(0x1.0000000000000p+1)) * t23;
-    const V t27 = splat(T(0x1.0000000000000p-1)) * a1 * t14 + splat(T(0x1.0000000000000p-1)) * t21 * x1 + splat(T(0x1.0000000000000p+1)) * t24;
-    { V t = c2 * t10 + b2 * t3; o[1] = (VU)((V)o[1] + t); }
-    { V t = c2 * t11 + b2 * t4; o[2] = (VU)((V)o[2] + t); }
-    { V t = c2 * t12 + b2 * t5; o[3] = (VU)((V)o[3] + t); }
-    { V t = c1 * t13 + b1 * t6; o[0] = (VU)((V)o[0] + t); }
-    { V t = g1 * t10 + g2 * t11 + g3 * t12; *(VU*)(dc + 2 * ds) = (VU)((V)*(VU*)(dc + 2 * ds) + t); }
-    { V t = g0 * t13; *(VU*)(dc + 1 * ds) = (VU)((V)*(VU*)(dc + 1 * ds) + t); }
-    { V t = a3 * t18 + a2 * t19 + a1 * t20 + t25 * x3 + t26 * x2 + t27 * x1; dx[0] = (VU)((V)dx[0] + t); }
-    { V t = splat(T(0x1.0000000000000p-1)) * t14 * t7 + a0 * t20 + splat(T(0x1.0000000000000p-1)) * t0 * t21 + t27 * x0; dx[1] = (VU)((V)dx[1] + t); }
-    { V t = splat(T(0x1.0000000000000p-1)) * t14 * t8 + a0 * t19 + splat(T(0x1.0000000000000p-1)) * t1 * t21 + t26 * x0; dx[2] = (VU)((V)dx[2] + t); }
-    { V t = splat(T(0x1.0000000000000p-1)) * t14 * t9 + a0 * t18 + splat(T(0x1.0000000000000p-1)) * t2 * t21 + t25 * x0; dx[3] = (VU)((V)dx[3] + t); }
+    const V t3 = splat(T(0x1.0000000000000p-1)) * t0;
+    const V t4 = splat(T(0x1.0000000000000p-1)) * t1;
+    const V t5 = splat(T(0x1.0000000000000p-1)) * t2;
+    const V t6 = splat(T(0x1.0000000000000p+1)) * t0;
+    const V t7 = splat(T(0x1.0000000000000p+1)) * t1;
+    const V t8 = splat(T(0x1.0000000000000p+1)) * t2;
+    const V t9 = t3 * x1 + t4 * x2 + t5 * x3;
+    const V t10 = a0 * x1 + a1 * x0;
+    const V t11 = a0 * x2 + a2 * x0;
+    const V t12 = a0 * x3 + a3 * x0;
+    const V t13 = splat(T(0x1.0000000000000p-1)) * t10;
+    const V t14 = splat(T(0x1.0000000000000p-1)) * t11;
+    const V t15 = splat(T(0x1.0000000000000p-1)) * t12;
+    const V t16 = splat(T(0x1.0000000000000p+1)) * t10;
+    const V t17 = splat(T(0x1.0000000000000p+1)) * t11;
+    const V t18 = splat(T(0x1.0000000000000p+1)) * t12;
+    const V t19 = t13 * x1 + a1 * t3 + t14 * x2 + a2 * t4 + t15 * x3 + a3 * t5;
+    const V t20 = c1 * g0;
+    const V t21 = c2 * g3;
+    const V t22 = c2 * g2;
+    const V t23 = c2 * g1;
+    const V t24 = t20 * x3;
+    const V t25 = t20 * x2;
+    const V t26 = t20 * x1;
+    const V t27 = splat(T(0x1.0000000000000p+1)) * t21 + splat(T(0x1.0000000000000p-1)) * t24;
+    const V t28 = splat(T(0x1.0000000000000p+1)) * t22 + splat(T(0x1.0000000000000p-1)) * t25;
+    const V t29 = splat(T(0x1.0000000000000p+1)) * t23 + splat(T(0x1.0000000000000p-1)) * t26;
+    const V t30 = b1 * g0;
+    const V t31 = b2 * g3;
+    const V t32 = b2 * g2;
+    const V t33 = b2 * g1;
+    const V t34 = a3 * t20 + t30 * x3;
+    const V t35 = a2 * t20 + t30 * x2;
+    const V t36 = a1 * t20 + t30 * x1;
+    const V t37 = splat(T(0x1.0000000000000p+1)) * t31 + splat(T(0x1.0000000000000p-1)) * t34;
+    const V t38 = splat(T(0x1.0000000000000p+1)) * t32 + splat(T(0x1.0000000000000p-1)) * t35;
+    const V t39 = splat(T(0x1.0000000000000p+1)) * t33 + splat(T(0x1.0000000000000p-1)) * t36;
+    { V t = c2 * t16 + b2 * t6; o[1] = (VU)((V)o[1] + t); }
+    { V t = c2 * t17 + b2 * t7; o[2] = (VU)((V)o[2] + t); }
+    { V t = c2 * t18 + b2 * t8; o[3] = (VU)((V)o[3] + t); }
+    { V t = c1 * t19 + b1 * t9; o[0] = (VU)((V)o[0] + t); }
+    { V t = g1 * t16 + g2 * t17 + g3 * t18; *(VU*)(dc + 2 * ds) = (VU)((V)*(VU*)(dc + 2 * ds) + t); }
+    { V t = g0 * t19; *(VU*)(dc + 1 * ds) = (VU)((V)*(VU*)(dc + 1 * ds) + t); }
+    { V t = a3 * t27 + a2 * t28 + a1 * t29 + t37 * x3 + t38 * x2 + t39 * x1; dx[0] = (VU)((V)dx[0] + t); }
+    { V t = t13 * t20 + a0 * t29 + t3 * t30 + t39 * x0; dx[1] = (VU)((V)dx[1] + t); }
+    { V t = t14 * t20 + a0 * t28 + t30 * t4 + t38 * x0; dx[2] = (VU)((V)dx[2] + t); }
+    { V t = t15 * t20 + a0 * t27 + t30 * t5 + t37 * x0; dx[3] = (VU)((V)dx[3] + t); }
 }
 static __attribute__((noinline)) void group1(const V* x, const V* a, const T* c, const T* b, int64_t cs, const V* g, V* o, V* dx, T* dc, int64_t ds) {
     const V a1 = (V)(a[1]);

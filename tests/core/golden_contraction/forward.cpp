@@ -5,7 +5,7 @@ typedef float T;
 #define L 8
 #define MDCG_ITEM_BYTES 4
 #define MDCG_VECTOR_BYTES 32
-#define WIDTH 24  // coefficients of a species
+#define WIDTH 24  // of a species
 #define COLUMNS 512
 // (prelude.hpp)
 
@@ -113,14 +113,17 @@ static __attribute__((noinline)) void group0(const V* x, const V* a, const T* c,
     const V t0 = x0 * x1;
     const V t1 = x0 * x2;
     const V t2 = x0 * x3;
-    const V t3 = splat(T(0x1.0000000000000p+1)) * t0;
-    const V t4 = splat(T(0x1.0000000000000p+1)) * t1;
-    const V t5 = splat(T(0x1.0000000000000p+1)) * t2;
-    const V t6 = splat(T(0x1.0000000000000p-1)) * t0 * x1 + splat(T(0x1.0000000000000p-1)) * t1 * x2 + splat(T(0x1.0000000000000p-1)) * t2 * x3;
-    { V t = c2 * t3; o[1] = (VU)((V)o[1] + t); }
-    { V t = c2 * t4; o[2] = (VU)((V)o[2] + t); }
-    { V t = c2 * t5; o[3] = (VU)((V)o[3] + t); }
-    { V t = c1 * t6; o[0] = (VU)((V)o[0] + t); }
+    const V t3 = splat(T(0x1.0000000000000p-1)) * t0;
+    const V t4 = splat(T(0x1.0000000000000p-1)) * t1;
+    const V t5 = splat(T(0x1.0000000000000p-1)) * t2;
+    const V t6 = splat(T(0x1.0000000000000p+1)) * t0;
+    const V t7 = splat(T(0x1.0000000000000p+1)) * t1;
+    const V t8 = splat(T(0x1.0000000000000p+1)) * t2;
+    const V t9 = t3 * x1 + t4 * x2 + t5 * x3;
+    { V t = c2 * t6; o[1] = (VU)((V)o[1] + t); }
+    { V t = c2 * t7; o[2] = (VU)((V)o[2] + t); }
+    { V t = c2 * t8; o[3] = (VU)((V)o[3] + t); }
+    { V t = c1 * t9; o[0] = (VU)((V)o[0] + t); }
 }
 static __attribute__((noinline)) void group1(const V* x, const V* a, const T* c, const T* b, int64_t cs, const V* g, V* o, V* dx, T* dc, int64_t ds) {
     const V c0 = (V)(*(const VU*)(c + 0 * cs));

@@ -76,14 +76,17 @@ extern "C" __global__ void __launch_bounds__(32) mdcg_run(const Arguments p) {
         const T t0 = x0 * x1;
         const T t1 = x0 * x2;
         const T t2 = x0 * x3;
-        const T t3 = T(0x1.0000000000000p+1) * t0;
-        const T t4 = T(0x1.0000000000000p+1) * t1;
-        const T t5 = T(0x1.0000000000000p+1) * t2;
-        const T t6 = T(0x1.0000000000000p-1) * t0 * x1 + T(0x1.0000000000000p-1) * t1 * x2 + T(0x1.0000000000000p-1) * t2 * x3;
-        o1 += c2 * t3;
-        o2 += c2 * t4;
-        o3 += c2 * t5;
-        o0 += c1 * t6;
+        const T t3 = T(0x1.0000000000000p-1) * t0;
+        const T t4 = T(0x1.0000000000000p-1) * t1;
+        const T t5 = T(0x1.0000000000000p-1) * t2;
+        const T t6 = T(0x1.0000000000000p+1) * t0;
+        const T t7 = T(0x1.0000000000000p+1) * t1;
+        const T t8 = T(0x1.0000000000000p+1) * t2;
+        const T t9 = t3 * x1 + t4 * x2 + t5 * x3;
+        o1 += c2 * t6;
+        o2 += c2 * t7;
+        o3 += c2 * t8;
+        o0 += c1 * t9;
     }
     {
         const T c0 = c[0 * c_stride];
