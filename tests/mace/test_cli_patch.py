@@ -141,7 +141,7 @@ def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
         "dtype": "float64",
         "heads": ["Default"],
     }
-    assert [row["paths"] for row in result["report"]["layers"]] == [3, 3, 7, 1]
+    assert [row["paths"] for row in result["report"]["layers"]] == [3, 3, 7, 1, 9, 4]
     assert listing(tmp_path) == ["water.model"]
 
 
