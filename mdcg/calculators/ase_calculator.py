@@ -23,6 +23,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from ..errors import DeviceError
 from ..patch import (
     PatchReport,
+    copy_model,
     inspect_model,
     is_nequip,
     is_patched,
@@ -441,7 +442,7 @@ def _live(
     if not (moved or converted):
         return model
     # a copy, as the caller's model is not ours to change
-    return copy.deepcopy(model).to(device=device, dtype=dtype if converted else None)
+    return copy_model(model).to(device=device, dtype=dtype if converted else None)
 
 
 def _weights(model: torch.nn.Module) -> torch.nn.Parameter | None:

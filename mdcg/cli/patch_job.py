@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import platform
 from contextlib import suppress
@@ -58,7 +57,14 @@ def run(options: argparse.Namespace) -> Result:
     """Patch, save beside the target, load that again, compare, and move it to its place."""
     import torch
 
-    from ..patch import load_model, model_info, patch_model, set_model_record, unpatch_model
+    from ..patch import (
+        copy_model,
+        load_model,
+        model_info,
+        patch_model,
+        set_model_record,
+        unpatch_model,
+    )
     from ..patch.checkpoint_kind import NEQUIP_PACKAGE, checkpoint_kind
 
     device = _device(options.device)
@@ -76,7 +82,7 @@ def run(options: argparse.Namespace) -> Result:
     head = _choose_head(info, options.head or record_before)
 
     # layers are checked where the whole model will be
-    patched = copy.deepcopy(original).to(device)
+    patched = copy_model(original).to(device)
     try:
         report = patch_model(patched, allow_partial=options.allow_partial)
     except UnsupportedProblemError as error:

@@ -22,7 +22,7 @@ from .lowering import LoweredProblem, lower
 from .packing import packed_row
 from .spec import KernelSpec
 
-__all__ = ["HostKernel", "emit_host", "packed_row"]
+__all__ = ["HostKernel", "emit_host", "host_prelude", "packed_row"]
 
 # Rows a packing task takes.
 ROWS_PER_TASK = 64
@@ -185,7 +185,8 @@ def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _prelude() -> str:
+def host_prelude() -> str:
+    """Return the text that every host kernel starts with: vectors, partial loads, sums."""
     return (files(__package__) / "prelude.hpp").read_text()
 
 
@@ -217,7 +218,7 @@ def emit_host(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> HostKer
         f"#define MDCG_ITEM_BYTES {itemsize}",
         f"#define MDCG_VECTOR_BYTES {itemsize * plan.lanes}",
         f"#define EDGE_DIM {problem.irreps_in2.dim}",
-        _prelude(),
+        host_prelude(),
         _BATCH,
         *_packing(problem, plan),
         _slot_function(lowered),

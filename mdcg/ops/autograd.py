@@ -22,7 +22,7 @@ from ..codegen.spec import DERIVATIVES
 from ..problem import ConvProblem
 from . import operators  # noqa: F401  (defines the operators)
 
-__all__ = ["conv", "conv_backward", "conv_double_backward"]
+__all__ = ["conv", "conv_backward", "conv_double_backward", "differentiable", "only"]
 
 Tensor = torch.Tensor
 # operands of one phi, the name each gradient adds to (None: not needed), and whether w is a plain
@@ -83,7 +83,8 @@ def _saved(ctx: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
     return tuple(tensors), (sender, receiver, *ctx.where)
 
 
-def _only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None, ...]:
+def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None, ...]:
+    """Return the values that are wanted, None for the others."""
     return tuple(v if want else None for v, want in zip(values, wants, strict=True))
 
 
@@ -99,7 +100,7 @@ def _conv_vjp(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
     wants = list(ctx.needs_input_grad[:3])
     grads: tuple[Any, ...] = (None, None, None)
     if g is not None and any(wants):
-        grads = _only(conv_backward(x, y, w, g, *where, wants), wants)
+        grads = only(conv_backward(x, y, w, g, *where, wants), wants)
     return (*grads, *(None,) * 5)
 
 
@@ -129,7 +130,7 @@ def _backward_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     wants = list(ctx.needs_input_grad[:4])
     grads: tuple[Any, ...] = (None,) * 4
     if any(wants) and not (a is None and b is None and c is None):
-        grads = _only(conv_double_backward(x, y, w, g, a, b, c, *where, wants), wants)
+        grads = only(conv_double_backward(x, y, w, g, a, b, c, *where, wants), wants)
     return (*grads, *(None,) * 6)
 
 
@@ -225,7 +226,7 @@ def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _differentiable(
+def differentiable(
     name: str, setup: Callable[..., None], vjp: Callable[..., Any], jvp: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Give an operator its formulas, and return what eager code and ``torch.func`` call."""
@@ -273,8 +274,8 @@ _transforms_active: Callable[[], bool] = getattr(
 )
 
 
-conv = _differentiable("conv", _conv_setup, _conv_vjp, _conv_jvp)
-conv_backward = _differentiable("conv_backward", _backward_setup, _backward_vjp, _backward_jvp)
-conv_double_backward = _differentiable(
+conv = differentiable("conv", _conv_setup, _conv_vjp, _conv_jvp)
+conv_backward = differentiable("conv_backward", _backward_setup, _backward_vjp, _backward_jvp)
+conv_double_backward = differentiable(
     "conv_double_backward", _double_setup, _double_vjp, _double_jvp
 )

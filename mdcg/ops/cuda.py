@@ -19,7 +19,7 @@ from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
 from .cuda_program import CudaProgram, cuda_device
 
-__all__ = ["CudaKernels", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
+__all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -159,8 +159,8 @@ class CudaKernels:
         loaded = self.load(spec)
         kernel = loaded.kernel
         letters = {"x": "xa", "y": "yb", "w": "wc"}
-        tensors = {name: _aligned(tensor) for name, tensor in operands.items()}
-        tensors |= {letters[name]: _aligned(tensor) for name, tensor in cotangents.items()}
+        tensors = {name: aligned(tensor) for name, tensor in operands.items()}
+        tensors |= {letters[name]: aligned(tensor) for name, tensor in cotangents.items()}
         n_rows = operands["x"].shape[0]
         stream = torch.cuda.current_stream(self.index).cuda_stream
         if graph is not None:
@@ -248,7 +248,7 @@ class CudaKernels:
         loaded.module.launch(function, blocks, ROW_THREADS, 0, stream, arguments)
 
 
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous tensor whose memory starts at a whole vector."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()

@@ -9,7 +9,7 @@ from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
 
-__all__ = ["conv", "tensor_product"]
+__all__ = ["check_device", "conv", "tensor_product"]
 
 
 def _check_rows(
@@ -30,7 +30,7 @@ def _check_rows(
 
 
 def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
-    _check_device(name, tensor)
+    check_device(name, tensor)
     if tensor.dtype != getattr(torch, problem.dtype):
         raise TypeError(
             f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
@@ -42,7 +42,7 @@ def _check_weights(
     weights: torch.Tensor | None, like: torch.Tensor, rows: int, problem: ConvProblem
 ) -> torch.Tensor:
     if weights is not None:
-        _check_device("weights", weights)
+        check_device("weights", weights)
     if problem.weight_numel == 0:
         if weights is not None and weights.numel():
             raise ValueError(
@@ -67,7 +67,8 @@ def _check_weights(
     return weights
 
 
-def _check_device(name: str, tensor: torch.Tensor) -> None:
+def check_device(name: str, tensor: torch.Tensor) -> None:
+    """Raise unless the argument is a tensor on a device that kernels run on."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
     if tensor.device.type not in ("cpu", "cuda"):
@@ -162,8 +163,8 @@ def conv(
     >>> conv(problem, x, y, w, torch.tensor([0, 1]), torch.tensor([2, 2])).shape
     torch.Size([3, 16])
     """
-    _check_device("node_feats", node_feats)
-    _check_device("edge_attrs", edge_attrs)
+    check_device("node_feats", node_feats)
+    check_device("edge_attrs", edge_attrs)
     _check_indices("sender", sender, node_feats)
     _check_indices("receiver", receiver, node_feats)
     if sender.shape != receiver.shape or sender.dtype != receiver.dtype:
@@ -217,8 +218,8 @@ def tensor_product(
     ValueError, TypeError, DeviceError, KernelCompileError
         As in :func:`conv`.
     """
-    _check_device("x1", x1)
-    _check_device("x2", x2)
+    check_device("x1", x1)
+    check_device("x2", x2)
     leading = [x1.shape[:-1], x2.shape[:-1]]
     per_row = not problem.shared_weights and problem.weight_numel > 0
     if per_row and weights is not None:

@@ -19,7 +19,7 @@ from .cuda_graph import packed_length, sorted_edges
 from .graph import Graph, graph_of
 from .host import host_kernels
 
-__all__ = ["conv", "conv_backward", "conv_double_backward"]
+__all__ = ["conv", "conv_backward", "conv_double_backward", "implements", "implements_on_cuda"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +30,7 @@ Tensors4 = tuple[Tensor, Tensor, Tensor, Tensor]
 _INDEX = "Tensor? sender, Tensor? receiver, SymInt num_receivers, str problem, str plan"
 
 
-def _implements(name: str, schema: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def implements(name: str, schema: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Define an operator and make the function its CPU implementation.
 
     ``torch.library.custom_op`` would do the same, but imports the compiler stack on the first call,
@@ -80,7 +80,7 @@ def _with_zeros(
     return x, y, w, g
 
 
-@_implements("conv", f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor")
+@implements("conv", f"(Tensor x, Tensor y, Tensor w, {_INDEX}) -> Tensor")
 def conv(
     x: Tensor,
     y: Tensor,
@@ -98,7 +98,7 @@ def conv(
     )
 
 
-@_implements(
+@implements(
     "conv_backward",
     f"(Tensor x, Tensor y, Tensor w, Tensor g, {_INDEX}, bool[] wants) -> (Tensor, Tensor, Tensor)",
 )
@@ -129,7 +129,7 @@ def conv_backward(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
 
 
-@_implements(
+@implements(
     "conv_double_backward",
     f"(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? a, Tensor? b, Tensor? c, {_INDEX}, "
     "bool[] wants) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -175,7 +175,7 @@ torch.library.define(
 torch.library.impl("mdcg::sorted_edges", "CUDA")(sorted_edges)
 
 
-def _implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make the function the CUDA implementation of an operator."""
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
@@ -197,7 +197,7 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device)
 
 
-@_implements_on_cuda("conv")
+@implements_on_cuda("conv")
 def _conv_cuda(
     x: Tensor,
     y: Tensor,
@@ -213,7 +213,7 @@ def _conv_cuda(
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
 
-@_implements_on_cuda("conv_backward")
+@implements_on_cuda("conv_backward")
 def _conv_backward_cuda(
     x: Tensor,
     y: Tensor,
@@ -236,7 +236,7 @@ def _conv_backward_cuda(
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
 
 
-@_implements_on_cuda("conv_double_backward")
+@implements_on_cuda("conv_double_backward")
 def _conv_double_backward_cuda(
     x: Tensor,
     y: Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .copies import copy_model
 from .hosts import model_info
 from .loader import load_model
 from .mace_inputs import ModelInfo, mace_batch, mace_info, neighbor_list
@@ -17,6 +18,7 @@ __all__ = [
     "NequipInfo",
     "PatchReport",
     "VerificationReport",
+    "copy_model",
     "inspect_model",
     "is_nequip",
     "is_patched",

@@ -1,4 +1,4 @@
-"""The class that a patched self-connection of NequIP has.
+"""The class that a patched self-connection of NequIP, or skip connection of MACE, has.
 
 Pickles of patched models name this class, so neither the module nor the class may move.
 """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import TypeAlias
 
 import torch
 
 from . import nequip_inputs
+from .copies import copy_model
 from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighbor_list
 from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
 from .systems import Structure
@@ -31,7 +31,7 @@ def model_info(model: torch.nn.Module) -> Info:
 
 def double_copy(model: torch.nn.Module) -> torch.nn.Module:
     """Return a copy of a model that is evaluated in float64."""
-    return nequip_inputs.double_copy(model) if is_nequip(model) else copy.deepcopy(model).double()
+    return nequip_inputs.double_copy(model) if is_nequip(model) else copy_model(model).double()
 
 
 def evaluate_structure(

@@ -11,7 +11,17 @@ import torch
 from ..problem import ConvProblem, wigner_3j
 from .report import LEFT, REFUSED, LayerReport
 
-__all__ = ["ACCELERATED", "PROBLEM", "Layer", "describe", "is_stock", "parsed_problem"]
+__all__ = [
+    "ACCELERATED",
+    "PROBLEM",
+    "Layer",
+    "describe",
+    "forward_refusal",
+    "frozen_dtype",
+    "is_stock",
+    "parsed_problem",
+    "stock_e3nn",
+]
 
 #: Packages whose layers are recognised, by the top-level module of their classes.
 ACCELERATED = {"cuequivariance_torch": "cuEquivariance", "openequivariance": "OpenEquivariance"}
@@ -156,6 +166,13 @@ def frozen_dtype(module: torch.nn.Module) -> torch.dtype:
     """Return the dtype of an e3nn tensor product: that of its constants."""
     dtype: torch.dtype = module.output_mask.dtype  # type: ignore[assignment]
     return dtype
+
+
+def forward_refusal(module: Any) -> str:
+    """Return why a module whose forward is not its class's cannot be patched, or nothing."""
+    if "forward" in module.__dict__:
+        return "its forward has been replaced by another package: undo that first"
+    return ""
 
 
 def _text(irreps: Any) -> str:

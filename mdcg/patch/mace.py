@@ -9,18 +9,26 @@ from typing import Any
 import torch
 
 from ..problem import ConvProblem
+from .connections import Connection
 from .layer import ACCELERATED, PROBLEM, Layer, stock_e3nn
+from .mace_products import find_contractions
 from .probe import LIMITS, probe_conv
 
 __all__ = ["MaceConvolution", "find_layers"]
 
 
 def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
-    """Yield the convolution layer of every interaction block."""
+    """Yield convolution and skip connection of interaction blocks, contractions of products."""
     for name, block in model.named_modules():
         conv_tp = getattr(block, "conv_tp", None)
-        if isinstance(conv_tp, torch.nn.Module):
-            yield MaceConvolution(f"{name}.conv_tp" if name else "conv_tp", conv_tp, block)
+        if not isinstance(conv_tp, torch.nn.Module):
+            continue
+        prefix = f"{name}." if name else ""
+        yield MaceConvolution(f"{prefix}conv_tp", conv_tp, block)
+        skip_tp = getattr(block, "skip_tp", None)
+        if hasattr(skip_tp, "irreps_in2"):  # blocks without species have a linear layer there
+            yield Connection(f"{prefix}skip_tp", skip_tp)
+    yield from find_contractions(model)
 
 
 class MaceConvolution(Layer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec
@@ -12,6 +11,7 @@ import torch
 from ..errors import VerificationError
 from ..ops import conv
 from ..problem import ConvProblem
+from .copies import copy_model
 
 __all__ = ["LIMITS", "probe_conv", "probe_rows", "relative_errors"]
 
@@ -74,7 +74,7 @@ def probe_conv(
     sender = torch.tensor(_SENDER, device=device)
     receiver = torch.tensor(_RECEIVER, device=device)
     of_dtype = problem.with_dtype(str(drawn[0].dtype).removeprefix("torch."))
-    exact = copy.deepcopy(module).to(torch.float64)
+    exact = copy_model(module).to(torch.float64)
 
     def fused(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         return conv(of_dtype, x, y, w, sender, receiver)
@@ -111,7 +111,7 @@ def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float
         (_NODES, module.irreps_out.dim),
     )
     y = y[torch.tensor((0, 1, 0, 2, 1, 0), device=y.device)]  # rows that repeat, as species do
-    exact = copy.deepcopy(module).to(torch.float64)
+    exact = copy_model(module).to(torch.float64)
 
     def original(x: Tensor, w: Tensor) -> Tensor:
         rows: Tensor = torch.func.functional_call(exact, {"weight": w}, (x, y.double()))

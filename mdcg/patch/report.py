@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["LayerReport", "PatchReport", "format_table"]
 
-#: Statuses of a convolution layer; ``"left as is"`` is for tensor products that are none.
+#: Statuses of a convolution or a symmetric contraction; ``"left as is"`` is for other layers.
 PATCHED = "patched"
 ALREADY = "already patched"
 PATCHABLE = "can be patched"
@@ -18,7 +18,7 @@ LEFT = "left as is"
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One tensor product of a model.
+    """One tensor product or symmetric contraction of a model.
 
     Parameters
     ----------
@@ -27,7 +27,8 @@ class LayerReport:
     irreps_in1, irreps_in2, irreps_out : str
         Empty where the module does not tell.
     paths, nnz, weight_numel : int
-        Number of paths, nonzero 3j entries summed over paths, and weights per edge.
+        Number of paths, nonzero 3j entries summed over paths, and weights per edge; of a symmetric
+        contraction all paths of the file, monomials after their reduction, and weights per species.
     status : str
         ``"patched"``, ``"already patched"``, ``"can be patched"``, ``"not patched"`` or
         ``"left as is"``.
@@ -54,7 +55,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class PatchReport:
-    """All tensor products of a model; ``print(report)`` shows a table.
+    """All tensor products and contractions of a model; ``print(report)`` shows a table.
 
     Parameters
     ----------
@@ -72,22 +73,22 @@ class PatchReport:
 
     @property
     def patched(self) -> tuple[LayerReport, ...]:
-        """Convolution layers that run on generated kernels now."""
+        """Layers that run on generated kernels now."""
         return self._with(PATCHED, ALREADY)
 
     @property
     def patchable(self) -> tuple[LayerReport, ...]:
-        """Convolution layers that run on generated kernels or could."""
+        """Layers that run on generated kernels or could."""
         return self._with(PATCHED, ALREADY, PATCHABLE)
 
     @property
     def refused(self) -> tuple[LayerReport, ...]:
-        """Convolution layers that cannot be patched, with the reason."""
+        """Layers that cannot be patched, with the reason."""
         return self._with(REFUSED)
 
     @property
     def complete(self) -> bool:
-        """Whether there is a convolution layer and all of them are, or can be, patched."""
+        """Whether there is something to patch and all of it is, or can be, patched."""
         return bool(self.patchable) and not self.refused
 
     def to_dict(self) -> dict[str, Any]:

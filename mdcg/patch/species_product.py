@@ -102,7 +102,7 @@ class SpeciesProduct:
             block = x[:, start : start + size]
             parts = [
                 _linear(rows, matrices[:, g], dim)
-                for g, rows in enumerate(torch.split(block, groups.sizes))
+                for g, rows in enumerate(torch.split(block, list(groups.sizes)))
             ]
             pieces[path.i_out].append(torch.cat(parts) if len(parts) > 1 else parts[0])
         blocks = [
@@ -126,7 +126,7 @@ def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether equal rows of y may and should be looked for.
 
     Not where y needs a gradient, nor where values are not there to look at: under torch.compile,
-    export, ``torch.func`` transforms and autocast.
+    export, ``torch.func`` transforms, autocast and while a CUDA graph is captured.
     """
     if y.requires_grad or type(y) is not torch.Tensor or type(x) is not torch.Tensor:
         return False
@@ -134,6 +134,8 @@ def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(x.device.type):
         return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False  # what a captured graph replays must not depend on values
     if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) < _REPEATS:
         return False
     return _REPEATS * len(_groups_of(y).rows) <= len(y)

@@ -105,18 +105,24 @@ def test_refusals(how: str, model: torch.nn.Module) -> None:
     assert not inspect_model(model).complete
 
     report = patch_model(model, allow_partial=True)
-    assert [layer.name for layer in report.patched] == ["interactions.0.conv_tp"]
+    assert [layer.name for layer in report.patched] == [
+        "interactions.0.conv_tp",
+        "products.0.symmetric_contractions",
+        "products.1.symmetric_contractions",
+    ]
     assert REFUSALS[how] in report.refused[0].reason
     assert REFUSALS[how] in str(report)
     assert not report.complete
-    assert unpatch_model(model) == 1
+    assert unpatch_model(model) == 3
     assert shape_of(model) == before
 
 
 def test_nothing_to_patch_is_an_error_even_in_part(model: torch.nn.Module) -> None:
     for block in model.interactions:
         block.conv_fusion = "atomic"
-    with pytest.raises(UnsupportedProblemError, match="2 of 2"):
+    for product in model.products:
+        product.symmetric_contractions.forward = product.symmetric_contractions.forward
+    with pytest.raises(UnsupportedProblemError, match="4 of 4"):
         patch_model(model, allow_partial=True)
 
 
@@ -146,8 +152,12 @@ def test_wrong_kernel_is_noticed(model: torch.nn.Module, monkeypatch: pytest.Mon
     assert shape_of(model) == before
     calls.clear()
     report = patch_model(model, allow_partial=True)
-    assert [layer.name for layer in report.patched] == ["interactions.0.conv_tp"]
-    assert "differs from e3nn" in report.refused[0].reason
+    assert [layer.name for layer in report.patched] == [
+        "interactions.0.conv_tp",
+        "products.0.symmetric_contractions",
+        "products.1.symmetric_contractions",
+    ]
+    assert "differs from the stock layer" in report.refused[0].reason
 
 
 def test_wrong_gradient_is_noticed(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,176 @@
+"""The class that a patched symmetric contraction has: independent polynomials, one kernel.
+
+Pickles of patched models name this class, so neither the module nor the class may move.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import MdcgError, UnsupportedProblemError
+from ..ops.contraction import symmetric_contraction
+from ..problem import FoldedTensors, SymmetricContractionProblem
+from ._frameworks import import_mace
+
+__all__ = ["FOLD", "MAP", "FusedSymmetricContraction", "fold_contraction", "stacked_weights"]
+
+_stock = import_mace().modules.symmetric_contraction
+
+#: Attributes of a patched layer: the JSON text of its fold, and the fold's matrix as a tensor.
+FOLD = "_mdcg_fold"
+MAP = "_mdcg_map"
+
+# plain dicts, because torch.compile looks through lru_cache and cannot trace what is behind it
+_folds: dict[str, FoldedTensors] = {}
+_problems: dict[tuple[str, torch.dtype], SymmetricContractionProblem] = {}
+
+
+def _folded(text: str) -> FoldedTensors:
+    found = _folds.get(text)
+    if found is None:
+        found = _folds[text] = FoldedTensors.from_json(text)
+    return found
+
+
+def _problem(text: str, dtype: torch.dtype) -> SymmetricContractionProblem:
+    found = _problems.get((text, dtype))
+    if found is None:
+        found = _folded(text).problem.with_dtype(str(dtype).removeprefix("torch."))
+        _problems[text, dtype] = found
+    return found
+
+
+def _orders(contraction: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return coupling tensor and weights of every correlation order, from the lowest."""
+    highest = int(contraction.correlation)
+    # mace keeps the weights of the highest order apart, and the others from high to low
+    weights = [*reversed(list(contraction.weights)), contraction.weights_max]
+    return [
+        (getattr(contraction, f"U_matrix_{order}"), weights[order - 1])
+        for order in range(1, highest + 1)
+    ]
+
+
+def stacked_weights(layer: Any) -> torch.Tensor:
+    """Return all weights of a layer, shape (n_species, paths, channels), in the order of a fold."""
+    return torch.cat([w for part in layer.contractions for _, w in _orders(part)], dim=1)
+
+
+def fold_contraction(layer: Any) -> FoldedTensors:
+    """Reduce the coupling tensors of a ``mace.modules.SymmetricContraction`` as they are.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        Shapes, types or correlation orders that no kernel is generated for.
+    """
+    tensors: list[tuple[int, np.ndarray[Any, Any]]] = []
+    shapes, dtypes = set(), set()
+    for i_out, (part, (_, ir)) in enumerate(zip(layer.contractions, layer.irreps_out, strict=True)):
+        for order, (coupling, weights) in enumerate(_orders(part), 1):
+            dense = coupling.detach().cpu()
+            if dense.dim() == order + 1:  # mace leaves out the axis of a scalar
+                dense = dense[None]
+            dim = layer.irreps_in.dim // max(weights.shape[2], 1)
+            if dense.shape != (ir.dim, *(dim,) * order, weights.shape[1]):
+                raise UnsupportedProblemError(
+                    f"U_matrix_{order} has shape {tuple(coupling.shape)}, which does not fit "
+                    f"{layer.irreps_in} to {ir} with weights {tuple(weights.shape)}"
+                )
+            tensors.append((i_out, dense.double().numpy()))
+            shapes.add((weights.shape[0], weights.shape[2]))
+            dtypes |= {coupling.dtype, weights.dtype}
+    if len(shapes) != 1 or len(dtypes) != 1:
+        raise UnsupportedProblemError(
+            f"weights have several numbers of species and channels {sorted(shapes)} or types "
+            f"{sorted(map(str, dtypes))}, expected one"
+        )
+    dtype = dtypes.pop()
+    if dtype not in (torch.float32, torch.float64):
+        raise UnsupportedProblemError(f"dtype is {dtype}, expected float32 or float64")
+    ((_, channels),) = shapes
+    into, out = (
+        "+".join(f"{channels}x{ir}" for _, ir in irreps)
+        for irreps in (layer.irreps_in, layer.irreps_out)
+    )
+    return FoldedTensors.fold(into, out, tensors, dtype=str(dtype).removeprefix("torch."))
+
+
+class FusedSymmetricContraction(_stock.SymmetricContraction):  # type: ignore[misc, name-defined]
+    """A ``mace.modules.SymmetricContraction`` that evaluates independent polynomials in one kernel.
+
+    Objects are never constructed: patching changes the class of an existing layer in place, so that
+    parameters, buffers, ``state_dict``, hooks and copying stay mace's own. Coupling tensors are
+    those of the layer's own buffers, read again after they change through ``load_state_dict`` or a
+    change of dtype; the weights are read at every call.
+    """
+
+    _mdcg_fold: str
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Evaluate the contraction.
+
+        Parameters
+        ----------
+        x : torch.Tensor, shape (n_nodes, channels, components)
+        y : torch.Tensor, shape (n_nodes, n_species)
+            Node attributes, usually one-hot.
+
+        Returns
+        -------
+        torch.Tensor, shape (n_nodes, irreps_out.dim)
+        """
+        if not self._mdcg_fold:
+            self._mdcg_fold = fold_contraction(self).to_json()
+            self._remember()
+        weights = stacked_weights(self)
+        matrix: torch.Tensor = self._mdcg_map
+        if matrix.device != weights.device or matrix.dtype != weights.dtype:
+            matrix = matrix.to(weights)
+        problem = _problem(self._mdcg_fold, weights.dtype)
+        return symmetric_contraction(problem, x, torch.matmul(matrix, weights), y)
+
+    def _remember(self) -> None:
+        """Make what calls need now, so that the first may be one that torch.compile traces."""
+        if self._mdcg_fold:
+            like = self.contractions[0].weights_max
+            _problem(self._mdcg_fold, like.dtype)
+            with torch.inference_mode(False):  # else no graph of autograd could hold it
+                matrix = torch.from_numpy(_folded(self._mdcg_fold).combination)
+                self.__dict__[MAP] = matrix.to(device=like.device, dtype=like.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop(MAP, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._remember()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        before = self.contractions[0].weights_max.dtype
+        result = super()._apply(*args, **kwargs)
+        dtype = self.contractions[0].weights_max.dtype
+        if dtype != before:
+            # float32 buffers have rounded the tensors, and float64 tells their paths apart
+            self._mdcg_fold = ""
+            # a call says what is wrong; .to() must not stop with half of a model converted
+            with suppress(UnsupportedProblemError):
+                self._mdcg_fold = fold_contraction(self).to_json()
+        self._remember()
+        return result
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._mdcg_fold = ""  # files of another e3nn bring tensors of another sign
+
+    def __prepare_scriptable__(self) -> Any:
+        raise MdcgError(
+            "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
+            "or give the file from before mdcg-patch to the tool that makes TorchScript"
+        )

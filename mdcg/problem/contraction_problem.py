@@ -1,0 +1,356 @@
+"""What is computed: polynomials of node features, weighted per species, and nothing of how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedProblemError
+from .irreps import Irreps
+from .reduction import monomials, reduce_rows, symmetrize
+
+__all__ = ["MAX_DEGREE", "FoldedTensors", "Polynomial", "SymmetricContractionProblem"]
+
+# (coefficient, ascending indices of the input components that are multiplied)
+Monomial = tuple[float, tuple[int, ...]]
+
+# The highest correlation order that kernels are generated for.
+MAX_DEGREE = 4
+
+DTYPES = ("float32", "float64")
+_FORMAT = 1
+# What counts as zero when tensors are reduced, relative to the largest entry: rounding of sums.
+_TOLERANCE = {"float32": 2e-6, "float64": 1e-11}
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """A vector of polynomials that share one coefficient.
+
+    Parameters
+    ----------
+    i_out : int
+        Position of the output block in ``irreps_out``.
+    components : tuple of tuple of (float, tuple of int)
+        For each component of the block its monomials: factor and ascending input components.
+    """
+
+    i_out: int
+    components: tuple[tuple[Monomial, ...], ...]
+
+    @property
+    def nnz(self) -> int:
+        """Number of monomials, summed over components."""
+        return sum(len(terms) for terms in self.components)
+
+
+@dataclass(frozen=True)
+class SymmetricContractionProblem:
+    r"""Polynomials of each node's features, channel by channel, weighted by its species.
+
+    .. math:: out_{n,c,m} = \sum_r \Big(\sum_s a_{n,s}\, k_{s,r,c}\Big)\, P_{r,m}(x_{n,c})
+
+    Parameters
+    ----------
+    irreps_in, irreps_out : Irreps
+        Blocks of node features and of the output; all have the same multiplicity, the channels.
+    polynomials : tuple of Polynomial
+        In the order of the coefficients k.
+    dtype : {"float32", "float64"}
+        Type of all operands and of the arithmetic.
+
+    Attributes
+    ----------
+    channels, dim_in, dim_out : int
+        Multiplicity, and components per channel of features and output.
+
+    Raises
+    ------
+    ValueError
+        Multiplicities differ, or an index does not fit.
+    UnsupportedProblemError
+        A monomial has more than four factors.
+
+    Examples
+    --------
+    >>> square = Polynomial(0, (((1.0, (0, 0)),),))
+    >>> problem = SymmetricContractionProblem.build("8x0e", "8x0e", [square])
+    >>> problem.channels, problem.degree, problem.nnz
+    (8, 2, 1)
+    """
+
+    irreps_in: Irreps
+    irreps_out: Irreps
+    polynomials: tuple[Polynomial, ...]
+    dtype: str = "float32"
+    channels: int = field(init=False, repr=False, compare=False)
+    dim_in: int = field(init=False, repr=False, compare=False)
+    dim_out: int = field(init=False, repr=False, compare=False)
+    _json: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+        muls = {block.mul for irreps in (self.irreps_in, self.irreps_out) for block in irreps}
+        if len(muls) != 1 or not len(self.irreps_in):
+            raise ValueError(
+                f"irreps {self.irreps_in} and {self.irreps_out} have multiplicities "
+                f"{sorted(muls)}, expected one for all blocks"
+            )
+        # made now: torch.compile cannot trace what functools.cached_property does
+        object.__setattr__(self, "channels", muls.pop())
+        for name, irreps in (("dim_in", self.irreps_in), ("dim_out", self.irreps_out)):
+            object.__setattr__(self, name, sum(block.ir.dim for block in irreps))
+        for number, polynomial in enumerate(self.polynomials):
+            self._check(number, polynomial)
+        object.__setattr__(self, "_json", self._make_json())
+
+    def _check(self, number: int, polynomial: Polynomial) -> None:
+        where = f"polynomial {number}"
+        if not 0 <= polynomial.i_out < len(self.irreps_out):
+            raise ValueError(
+                f"{where}: irreps_out has {len(self.irreps_out)} blocks, got {polynomial.i_out}"
+            )
+        wanted = self.irreps_out[polynomial.i_out].ir.dim
+        if len(polynomial.components) != wanted:
+            raise ValueError(f"{where}: {len(polynomial.components)} components, expected {wanted}")
+        for value, indices in (term for terms in polynomial.components for term in terms):
+            if len(indices) > MAX_DEGREE:
+                raise UnsupportedProblemError(
+                    f"{where} has degree {len(indices)}, and kernels are generated up to degree "
+                    f"{MAX_DEGREE}: keep the original layer for it"
+                )
+            inside = all(0 <= i < self.dim_in for i in indices)
+            if not indices or not inside or tuple(sorted(indices)) != indices:
+                raise ValueError(
+                    f"{where}: monomial {indices}, expected ascending indices below {self.dim_in}"
+                )
+            if not np.isfinite(value) or value == 0.0:
+                raise ValueError(f"{where}: factor {value}, expected a finite one that is not zero")
+
+    @classmethod
+    def build(
+        cls,
+        irreps_in: str,
+        irreps_out: str,
+        polynomials: Iterable[Polynomial],
+        *,
+        dtype: str = "float32",
+    ) -> SymmetricContractionProblem:
+        """Build from strings."""
+        return cls(Irreps.parse(irreps_in), Irreps.parse(irreps_out), tuple(polynomials), dtype)
+
+    @property
+    def num_coefficients(self) -> int:
+        """Number of polynomials, and of coefficients per species and channel."""
+        return len(self.polynomials)
+
+    @property
+    def degree(self) -> int:
+        """Largest number of factors, the correlation order."""
+        terms = (t for p in self.polynomials for c in p.components for t in c)
+        return max((len(indices) for _, indices in terms), default=0)
+
+    @property
+    def nnz(self) -> int:
+        """Number of monomials of all polynomials."""
+        return sum(polynomial.nnz for polynomial in self.polynomials)
+
+    def out_offset(self, i_out: int) -> int:
+        """Return the first component of an output block, per channel."""
+        return sum(block.ir.dim for block in self.irreps_out.blocks[:i_out])
+
+    def with_dtype(self, dtype: str) -> SymmetricContractionProblem:
+        """Return the same problem for operands of another dtype."""
+        return self if dtype == self.dtype else replace(self, dtype=dtype)
+
+    def derivative(self) -> SymmetricContractionProblem:
+        """Return the problem of directional derivatives: input (x, a), output ``dP(x)/dx a``.
+
+        Derivatives of every order are contractions of this kind again.
+        """
+        found = []
+        for polynomial in self.polynomials:
+            components = []
+            for terms in polynomial.components:
+                total: dict[tuple[int, ...], float] = {}
+                for value, indices in terms:
+                    for place, index in enumerate(indices):
+                        rest = indices[:place] + indices[place + 1 :]
+                        key = (*rest, index + self.dim_in)
+                        total[key] = total.get(key, 0.0) + value
+                components.append(tuple((v, k) for k, v in sorted(total.items())))
+            found.append(Polynomial(polynomial.i_out, tuple(components)))
+        pairs = [(b.mul, b.ir.l, b.ir.p) for b in self.irreps_in]
+        doubled = Irreps.from_pairs(pairs + pairs)
+        return SymmetricContractionProblem(doubled, self.irreps_out, tuple(found), self.dtype)
+
+    def to_json(self) -> str:
+        """Return the canonical JSON text: equal problems give equal text."""
+        return self._json
+
+    def _make_json(self) -> str:
+        data = {
+            "format": _FORMAT,
+            "kind": "symmetric_contraction",
+            "irreps_in": str(self.irreps_in),
+            "irreps_out": str(self.irreps_out),
+            "polynomials": [
+                [p.i_out, [[[float(v).hex(), *ix] for v, ix in terms] for terms in p.components]]
+                for p in self.polynomials
+            ],
+            "dtype": self.dtype,
+        }
+        return json.dumps(data, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> SymmetricContractionProblem:
+        """Rebuild a problem from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is not a problem of this format.
+        """
+        try:
+            data: Mapping[str, Any] = json.loads(text)
+            if (data["format"], data["kind"]) != (_FORMAT, "symmetric_contraction"):
+                raise ValueError(f"format {data['format']} {data['kind']}, expected {_FORMAT}")
+            return cls(
+                Irreps.parse(data["irreps_in"]),
+                Irreps.parse(data["irreps_out"]),
+                tuple(
+                    Polynomial(
+                        i_out,
+                        tuple(
+                            tuple((float.fromhex(v), tuple(ix)) for v, *ix in terms)
+                            for terms in components
+                        ),
+                    )
+                    for i_out, components in data["polynomials"]
+                ),
+                data["dtype"],
+            )
+        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"not a problem description of this version of mdcg: {error}"
+            ) from error
+
+    def key(self) -> str:
+        """Return 16 hexadecimal digits that identify the problem."""
+        return hashlib.sha256(self._json.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return (
+            f"SymmetricContractionProblem {self.key()}: {self.irreps_in} -> {self.irreps_out}, "
+            f"degree {self.degree}, {self.num_coefficients} polynomials, {self.nnz} monomials, "
+            f"{self.dtype}"
+        )
+
+
+@dataclass(frozen=True)
+class FoldedTensors:
+    """A problem, and how the weights of unreduced paths become its coefficients.
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+    combination : array, shape (num_coefficients, number of paths)
+        ``coefficients[s, r, c] = sum_k combination[r, k] weights[s, k, c]``, paths of all tensors
+        one after the other.
+    error : float
+        Largest entry of the tensors that the reduction did not reproduce; nan if read from text.
+    """
+
+    problem: SymmetricContractionProblem
+    combination: NDArray[np.float64]
+    error: float = field(default=float("nan"), compare=False)
+
+    @classmethod
+    def fold(
+        cls,
+        irreps_in: str,
+        irreps_out: str,
+        tensors: Iterable[tuple[int, NDArray[Any]]],
+        *,
+        dtype: str,
+    ) -> FoldedTensors:
+        """Reduce the coupling tensors of a model to independent polynomials, exactly.
+
+        Parameters
+        ----------
+        irreps_in, irreps_out : str
+            All of one multiplicity.
+        tensors : iterable of (int, array)
+            Output block and tensor of shape (2l+1, dim_in, ..., dim_in, paths), in the order of
+            the weights. They need not be symmetric, and paths need not be independent.
+        dtype : str
+            Type in which the tensors are kept: in float32, what differs by rounding alone counts
+            as equal; in float64 every digit counts.
+        """
+        rows: list[NDArray[np.float64]] = []
+        polynomials: list[Polynomial] = []
+        error = 0.0
+        for i_out, tensor in tensors:
+            tensor = np.asarray(tensor, dtype=np.float64)
+            degree = tensor.ndim - 2
+            if degree > MAX_DEGREE:
+                raise UnsupportedProblemError(
+                    f"correlation order {degree} has no generated kernel, only 1 to {MAX_DEGREE} "
+                    "do: keep the original layer"
+                )
+            dense = symmetrize(tensor, degree)
+            paths, dim, count = dense.shape
+            flat = dense.reshape(paths, -1)
+            basis, combination = reduce_rows(flat, _TOLERANCE[dtype])
+            if flat.size:
+                error = max(error, float(np.max(np.abs(combination.T @ basis - flat))))
+            rows.append(combination)
+            products = monomials(tensor.shape[1], degree)
+            for row in basis.reshape(-1, dim, count):
+                polynomials.append(Polynomial(i_out, _sparse(row, products)))
+        total = np.zeros((len(polynomials), sum(part.shape[1] for part in rows)))
+        first = [0, 0]
+        for part in rows:
+            r, k = first
+            total[r : r + part.shape[0], k : k + part.shape[1]] = part
+            first = [r + part.shape[0], k + part.shape[1]]
+        problem = SymmetricContractionProblem.build(irreps_in, irreps_out, polynomials, dtype=dtype)
+        return cls(problem, total, error)
+
+    def to_json(self) -> str:
+        """Return text from which :meth:`from_json` makes an equal object."""
+        entries = [
+            [int(r), int(k), float(self.combination[r, k]).hex()]
+            for r, k in np.argwhere(self.combination)
+        ]
+        data = {
+            "problem": self.problem.to_json(),
+            "shape": self.combination.shape,
+            "combination": entries,
+        }
+        return json.dumps(data, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> FoldedTensors:
+        """Rebuild from :meth:`to_json`."""
+        data = json.loads(text)
+        combination = np.zeros(data["shape"])
+        for r, k, value in data["combination"]:
+            combination[r, k] = float.fromhex(value)
+        problem = SymmetricContractionProblem.from_json(data["problem"])
+        return cls(problem, combination)
+
+
+def _sparse(
+    rows: NDArray[np.float64], products: Sequence[tuple[int, ...]]
+) -> tuple[tuple[Monomial, ...], ...]:
+    return tuple(
+        tuple((float(row[q]), products[int(q)]) for q in np.flatnonzero(row)) for row in rows
+    )

@@ -1,0 +1,272 @@
+"""Generated text of symmetric contractions: golden files, programs, machine code by NVRTC.
+
+Golden files are written anew as test_codegen.py says, with this file in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mdcg
+from mdcg.codegen.contraction import ContractionSpec, contraction_groups
+from mdcg.codegen.contraction_cuda import emit_contraction_cuda
+from mdcg.codegen.contraction_host import emit_contraction_host
+from mdcg.codegen.expression import Statement
+from mdcg.codegen.straight_line import Program, operations
+from mdcg.errors import KernelCompileError
+from mdcg.plan import CudaDevice, HostDevice
+from mdcg.plan.contraction import (
+    CudaContractionPlan,
+    HostContractionPlan,
+    plan_contraction_cuda,
+    plan_contraction_host,
+)
+from mdcg.problem import Polynomial, SymmetricContractionProblem
+from mdcg.runtime import find_nvrtc
+from mdcg.runtime.nvrtc import compile_cuda
+
+from .contraction_helpers import random_contraction
+from .helpers import run_python
+
+GOLDEN = Path(__file__).parent / "golden_contraction"
+V3 = HostDevice("x86-64-v3", l2_bytes=1024 * 1024)
+
+DOT = tuple((1.0, (i, i)) for i in (1, 2, 3))
+# an invariant of second order, one of third order and a vector
+PROBLEM = SymmetricContractionProblem.build(
+    "8x0e+8x1o",
+    "8x0e+8x1o",
+    [
+        Polynomial(0, (DOT,)),
+        Polynomial(0, (tuple((0.5, (0, *ix)) for _, ix in DOT),)),
+        Polynomial(1, tuple(((2.0, (0, i)),) for i in (1, 2, 3))),
+    ],
+)
+SPECS = {
+    "forward": ContractionSpec("forward", True),
+    "backward": ContractionSpec("backward", True, ("x", "w")),
+    "double_backward": ContractionSpec("double_backward", True, ("x", "w", "g"), ("x", "w")),
+}
+MORE = (
+    ContractionSpec("forward", False),
+    ContractionSpec("backward", True, ("x",)),
+    ContractionSpec("backward", False, ("x", "w")),
+    ContractionSpec("double_backward", False, ("w", "g"), ("w",)),
+)
+
+
+def host_text(problem: SymmetricContractionProblem, spec: ContractionSpec) -> str:
+    return emit_contraction_host(problem, plan_contraction_host(problem, V3), spec).source
+
+
+def cuda_text(problem: SymmetricContractionProblem, spec: ContractionSpec) -> str:
+    plan = plan_contraction_cuda(problem, CudaDevice(90))
+    return emit_contraction_cuda(problem, plan, spec).source
+
+
+@pytest.mark.parametrize("target", ["cpp", "cu"])
+@pytest.mark.parametrize("name", SPECS)
+def test_golden(name: str, target: str) -> None:
+    text = (host_text if target == "cpp" else cuda_text)(PROBLEM, SPECS[name])
+    prelude = (Path(mdcg.__file__).parent / "codegen" / "prelude.hpp").read_text()
+    text = text.replace(prelude, "// (prelude.hpp)\n").replace(mdcg.__version__, "VERSION")
+    path = GOLDEN / f"{name}.{target}"
+    if os.environ.get("MDCG_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.is_file(), "no golden file: see the top of this file"
+    assert text == path.read_text(), "the generated text changed: see the top of this file"
+
+
+def test_golden_files_are_all_used() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {
+        f"{n}.{t}" for n in SPECS for t in ("cpp", "cu")
+    }
+
+
+@pytest.mark.parametrize("spec", [*SPECS.values(), *MORE], ids=str)
+def test_text_starts_with_what_it_is(spec: ContractionSpec) -> None:
+    for text in (host_text(PROBLEM, spec), cuda_text(PROBLEM, spec)):
+        first, second, third = text.splitlines()[:3]
+        assert first == f"// mdcg {mdcg.__version__}, problem {PROBLEM.key()}, kernel {spec}"
+        assert "ContractionPlan" in second
+        assert third.startswith("// arg: n_rows, x, w")
+
+
+def test_text_is_the_same_in_every_process() -> None:
+    """Else no cached kernel would be found; sets depend on the hash seed, BLAS on the processor."""
+    code = (
+        "import hashlib, numpy as np\n"
+        "from mdcg.codegen.contraction import ContractionSpec\n"
+        "from mdcg.codegen.contraction_host import emit_contraction_host\n"
+        "from mdcg.plan import HostDevice\n"
+        "from mdcg.plan.contraction import plan_contraction_host\n"
+        "from mdcg.problem import FoldedTensors\n"
+        "rng = np.random.default_rng(0)\n"
+        "tensor = rng.integers(-3, 4, size=(3, 9, 9, 9, 6)).astype(float)\n"
+        "fold = FoldedTensors.fold('4x0e+4x1o+4x2e', '4x1o', [(0, tensor)], "
+        "dtype='float64')\n"
+        "plan = plan_contraction_host(fold.problem, HostDevice('x86-64-v3'))\n"
+        "spec = ContractionSpec('double_backward', True, ('x', 'w', 'g'), ('x', 'w'))\n"
+        "text = emit_contraction_host(fold.problem, plan, spec).source + fold.to_json()\n"
+        "print(hashlib.sha256(text.encode()).hexdigest())\n"
+    )
+    digests = {
+        run_python(code, PYTHONHASHSEED=seed, OPENBLAS_CORETYPE=processor).stdout.strip()
+        for seed, processor in (("0", None), ("1", "Prescott"), ("2", "Haswell"))
+    }
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
+
+
+def test_different_kernels_have_different_text() -> None:
+    texts = {host_text(PROBLEM, spec).partition("#include")[2] for spec in (*SPECS.values(), *MORE)}
+    assert len(texts) == len(SPECS) + len(MORE)
+
+
+@pytest.mark.parametrize("spec", [*SPECS.values(), *MORE], ids=str)
+def test_constants_are_exact(spec: ContractionSpec) -> None:
+    problem = random_contraction()
+    for text, pattern in (
+        (host_text(problem, spec), r"splat\(T\(([^)]*)\)\)"),
+        (cuda_text(problem, spec), r"T\((0x[^)]*)\)"),
+    ):
+        found = re.findall(pattern, text)
+        assert found
+        assert all(value.startswith("0x1.") and float.fromhex(value) > 0 for value in found)
+
+
+def test_gradients_not_wanted_leave_no_code() -> None:
+    only_x = host_text(PROBLEM, ContractionSpec("backward", True, ("x",)))
+    assert "mdcg_sum" not in only_x
+    assert "dw" not in re.search(r"// arg: (.*)", only_x)[1]  # type: ignore[index]
+    assert "*(VU*)(dc +" not in only_x
+    assert "*(VU*)(dc +" in host_text(PROBLEM, SPECS["backward"])
+
+
+# -- programs -------------------------------------------------------------------------------------
+
+
+def run(statements: list[Statement], values: dict[str, float]) -> dict[str, float]:
+    """Execute statements on numbers."""
+    known = dict(values)
+    for s in statements:
+        value = sum(k * np.prod([known[f] for f in fs]) for k, fs in s.value.terms)
+        known[s.target] = value + (known.get(s.target, 0.0) if s.add else 0.0)
+    return known
+
+
+def numbers(problem: SymmetricContractionProblem) -> dict[str, float]:
+    rng = np.random.default_rng(3)
+    sizes = {"x": problem.dim_in, "a": problem.dim_in, "g": problem.dim_out}
+    sizes |= {"c": problem.num_coefficients, "b": problem.num_coefficients}
+    return {f"{n}{i}": float(rng.normal()) for n, size in sizes.items() for i in range(size)}
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 4])
+def test_programs_compute_the_polynomials(degree: int) -> None:
+    problem = random_contraction(degree=degree, per_block=8, terms=9)
+    known = numbers(problem)
+    for group in contraction_groups(problem, ContractionSpec("forward", True)):
+        known = run(group, known)
+    want = np.zeros(problem.dim_out)
+    for r, p in enumerate(problem.polynomials):
+        for m, terms in enumerate(p.components):
+            value = sum(v * np.prod([known[f"x{i}"] for i in ix]) for v, ix in terms)
+            want[problem.out_offset(p.i_out) + m] += known[f"c{r}"] * value
+    got = [known.get(f"o{m}", 0.0) for m in range(problem.dim_out)]
+    assert np.allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_coupled_features_are_found() -> None:
+    """(x . x)(x . y) three times over needs x . x once: 3 + 3 products, not 9 of degree three."""
+    terms = [
+        tuple((1.0, (*sorted((i, i)), 3 + j)) for i in range(3) for j in range(3)) for _ in range(1)
+    ]
+    problem = SymmetricContractionProblem.build(
+        "4x1o+4x1o", "4x0e", [Polynomial(0, tuple(terms))], dtype="float64"
+    )
+    statements = [s for g in contraction_groups(problem, SPECS["forward"]) for s in g]
+    assert operations(statements) <= 12
+
+
+def test_tangents_and_adjoints_of_a_program() -> None:
+    program = Program()
+    square = program.let([(1.0, ("x", "x")), (2.0, ("y",))])
+    cube = program.let([(3.0, (square, "x")), (-1.0, ("z",))])
+    moved = program.tangents({"x": "u"})[cube]
+    program.emit("moved", [(1.0, (moved,))])
+    for name, terms in program.adjoints({cube: [(1.0, ("g",))]}, ["x", "y", "z"]).items():
+        program.emit(f"d{name}", terms)
+    found = run(program.statements(), {"x": 2.0, "y": 3.0, "z": 5.0, "u": 7.0, "g": 11.0})
+    # 3 x (x x + 2 y) - z
+    assert found["moved"] == pytest.approx((9 * 4 + 6 * 3) * 7)
+    assert (found["dx"], found["dy"], found["dz"]) == pytest.approx((54 * 11, 12 * 11, -11))
+    assert program.let([(1.0, ("x", "x")), (2.0, ("y",))]) == square
+    assert program.let([(1.0, ("y",))]) == "y"
+    assert program.let([(1.0, ("y",)), (-1.0, ("y",))]) == ""
+    assert "unused" not in {s.target for s in program.statements()}
+
+
+# -- CUDA -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def architectures() -> list[int]:
+    try:
+        return find_nvrtc()[0].architectures
+    except KernelCompileError as error:
+        pytest.skip(f"NVRTC: {error}")
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_compile(capability: int, dtype: str, architectures: list[int]) -> None:
+    if capability not in architectures:
+        pytest.skip(f"this NVRTC does not know sm_{capability}")
+    shapes = [("33x0e+33x1o", "33x0e+33x1o", 3), ("64x0e+64x1o+64x2e+64x3o", "64x0e", 4)]
+    for into, out, degree in shapes:
+        problem = random_contraction(into, out, degree, dtype=dtype)
+        plan = plan_contraction_cuda(problem, CudaDevice(capability))
+        for spec in (*SPECS.values(), *MORE):
+            cubin, _ = compile_cuda(emit_contraction_cuda(problem, plan, spec).source, plan.target)
+            assert cubin.startswith(b"\x7fELF"), spec
+
+
+# -- plans and names ------------------------------------------------------------------------------
+
+
+def test_plans_are_text_and_back() -> None:
+    problem = random_contraction("128x0e+128x1o", "128x0e")
+    host = plan_contraction_host(problem, HostDevice("x86-64-v4"))
+    assert HostContractionPlan.from_json(host.to_json()) == host
+    assert host.lanes == 8
+    assert plan_contraction_host(random_contraction(), HostDevice("x86-64-v4")).lanes == 8
+    narrow = random_contraction("3x0e", "3x0e", dtype="float32")
+    assert plan_contraction_host(narrow, HostDevice("x86-64-v4")).lanes == 4
+    cuda = plan_contraction_cuda(problem, CudaDevice(90))
+    assert CudaContractionPlan.from_json(cuda.to_json()) == cuda
+    assert (cuda.threads, cuda.target) == (128, "sm_90")
+    assert plan_contraction_cuda(narrow, CudaDevice(90)).threads == 32
+    assert "8 lanes" in str(host)
+    assert "128 threads" in str(cuda)
+    with pytest.raises(ValueError, match="48 threads"):
+        CudaContractionPlan(90, threads=48)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sideways", True), "kernel kind is 'sideways'"),
+        (("backward", True, ("w", "x")), "must be distinct, in the order x, w, g"),
+        (("double_backward", True, ("x",), ("x", "x")), "must be distinct"),
+    ],
+)
+def test_bad_specs_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ContractionSpec(*arguments)  # type: ignore[arg-type]
