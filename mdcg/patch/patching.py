@@ -70,7 +70,7 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
             entry.report = _probe(entry, allow_partial)
             todo.extend([entry] if entry.report.status == PATCHED else [])
     report = found.report()
-    if not report.patched:
+    if not any(entry.layer.required and entry.report in report.patched for entry in found.entries):
         _stop_if_refused(report)
     _apply(todo)
     log.info("patched %d of %d layers", len(report.patched), len(found.entries))

@@ -354,7 +354,7 @@ def test_describes_itself(calc: MDCGCalculator, patched_file: Path) -> None:
         "skin": 0.5,
     }
     assert calc.is_patched
-    assert len(calc.patch_report.patched) == 4
+    assert len(calc.patch_report.patched) == 6
     assert calc.species == ("H", "O")
     assert calc.device == torch.device("cpu")
     text = repr(calc)

@@ -70,7 +70,7 @@ def test_patches_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert "interactions.1.conv_tp" in text
     assert any(line.startswith("verify (cpu, float64, 5 systems)") for line in lines)
     assert lines[-2].endswith("PASS")
-    assert lines[-1].startswith(f"wrote {output} (4 of 4 layers patched, verified)")
+    assert lines[-1].startswith(f"wrote {output} (6 of 6 layers patched, verified)")
     assert "wrote" not in log
     assert listing(tmp_path) == ["fast.model", "fast.model.report.json", "water.model"]
     assert hashlib.sha256(water.read_bytes()).hexdigest() == digest
@@ -79,7 +79,7 @@ def test_patches_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert report["record"]["source_sha256"] == digest
     assert report["record"]["versions"]["torch"] == torch.__version__
     assert report["verification"]["passed"]
-    assert {row["status"] for row in report["report"]["layers"]} == {"patched", "left as is"}
+    assert {row["status"] for row in report["report"]["layers"]} == {"patched"}
     model = load_model(output)
     assert is_patched(model)
     assert model_record(model) == report["record"]
@@ -317,7 +317,7 @@ def test_unsupported_layers(build: Any, tmp_path: Path, capsys: Any) -> None:
     assert main([str(path), "-o", str(output), "--allow-partial"]) == 3
     assert listing(tmp_path) == ["odd.model"]
     assert main([str(path), "-o", str(output), "--allow-partial", "--no-verify"]) == 0
-    assert "3 of 4 layers patched" in capsys.readouterr().out
+    assert "5 of 6 layers patched" in capsys.readouterr().out
 
 
 def test_no_cuda(water: Path, tmp_path: Path, capsys: Any) -> None:

@@ -24,6 +24,10 @@ BLOCKS = (
 TOLERANCE = 1e-12
 
 
+def _mixes_species(name: str, module: torch.nn.Module) -> bool:
+    return name.endswith("skip_tp") and type(module).__name__ == "FullyConnectedTensorProduct"
+
+
 @pytest.fixture
 def check(systems: Any, evaluate: Any, agree: Any) -> Callable[..., PatchReport]:
     """Patch a copy of a model and compare it on all structures, value by value."""
@@ -31,13 +35,15 @@ def check(systems: Any, evaluate: Any, agree: Any) -> Callable[..., PatchReport]
     def run(model: torch.nn.Module, *, layers: int = 2, **options: Any) -> PatchReport:
         patched = copy.deepcopy(model)
         report = patch_model(patched)
-        assert len(report.patched) == 2 * layers  # a convolution and a product each
+        skips = [name for name, module in model.named_modules() if _mixes_species(name, module)]
+        # a convolution and a product each
+        assert len(report.patched) == 2 * layers + len(skips)
         assert report.complete
         for system in systems(model):
             want = evaluate(model, system, **options)
             got = evaluate(patched, system, **options)
             agree(got, want, TOLERANCE, f"{type(model).__name__} on {system.name}:")
-        assert unpatch_model(patched) == 2 * layers
+        assert unpatch_model(patched) == len(report.patched)
         for system in systems(model)[:2]:
             want, got = evaluate(model, system, **options), evaluate(patched, system, **options)
             for name, value in want.items():
@@ -201,7 +207,7 @@ def test_lora(before: bool, build: Any, systems: Any, evaluate: Any, agree: Any)
     merge_lora_weights(patched)
     merge_lora_weights(plain)
     agree(evaluate(patched, system), evaluate(plain, system), TOLERANCE, "merged")
-    assert unpatch_model(patched) == 4
+    assert unpatch_model(patched) == 6
 
 
 @pytest.mark.parametrize("kind", ["AtomicDipolesMACE", "AtomicDielectricMACE", "EnergyDipolesMACE"])
@@ -234,7 +240,7 @@ def test_other_tensor_products_are_named(build: Any) -> None:
     assert report.complete
     assert rows["field"].status == "left as is"
     assert (rows["field"].paths, rows["field"].nnz) == (1, 3)
-    assert rows["interactions.0.skip_tp"].status == "left as is"
+    assert rows["interactions.0.skip_tp"].status == "patched"
     assert rows["interactions.1.conv_tp"].status == "patched"
     assert report.layers[0].name == "interactions.0.conv_tp"
     table = str(report)

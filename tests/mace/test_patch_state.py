@@ -74,7 +74,7 @@ def test_unpatching_leaves_nothing(model: torch.nn.Module) -> None:
     before = shape_of(model)
     patch_model(model)
     assert is_patched(model)
-    assert unpatch_model(model) == 4
+    assert unpatch_model(model) == 6
     assert not is_patched(model)
     assert shape_of(model) == before
     assert unpatch_model(model) == 0
@@ -87,7 +87,7 @@ def test_patching_twice_says_so(patched: torch.nn.Module, systems: Any, evaluate
     assert {layer.status for layer in report.patched} == {"already patched"}
     assert report.complete
     assert torch.equal(evaluate(patched, system)["forces"], before)
-    assert unpatch_model(patched) == 4
+    assert unpatch_model(patched) == 6
 
 
 def test_a_new_layer_in_a_patched_model_is_patched(
@@ -95,7 +95,7 @@ def test_a_new_layer_in_a_patched_model_is_patched(
 ) -> None:
     patched.interactions[1].conv_tp = copy.deepcopy(stock.interactions[1].conv_tp)
     statuses = [layer.status for layer in patch_model(patched).patched]
-    assert statuses == ["already patched", "patched", "already patched", "already patched"]
+    assert sorted(statuses) == ["already patched"] * 5 + ["patched"]
 
 
 def test_state_dict_of_another_model_is_followed(build: Any, systems: Any, evaluate: Any) -> None:
@@ -131,7 +131,7 @@ def test_copies(
         want, got = evaluate(patched, system), evaluate(other, system)
         assert all(torch.equal(got[name], want[name]) for name in want)
     # copies do not hang together
-    assert unpatch_model(other) == 4
+    assert unpatch_model(other) == 6
     assert is_patched(patched)
 
 
