@@ -102,7 +102,7 @@ class SpeciesProduct:
             block = x[:, start : start + size]
             parts = [
                 _linear(rows, matrices[:, g], dim)
-                for g, rows in enumerate(torch.split(block, groups.sizes))
+                for g, rows in enumerate(torch.split(block, list(groups.sizes)))
             ]
             pieces[path.i_out].append(torch.cat(parts) if len(parts) > 1 else parts[0])
         blocks = [
