@@ -70,7 +70,7 @@ def test_patches_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert "interactions.1.conv_tp" in text
     assert any(line.startswith("verify (cpu, float64, 5 systems)") for line in lines)
     assert lines[-2].endswith("PASS")
-    assert lines[-1].startswith(f"wrote {output} (2 of 2 convolution layers patched, verified)")
+    assert lines[-1].startswith(f"wrote {output} (2 of 2 layers patched, verified)")
     assert "wrote" not in log
     assert listing(tmp_path) == ["fast.model", "fast.model.report.json", "water.model"]
     assert hashlib.sha256(water.read_bytes()).hexdigest() == digest
@@ -135,6 +135,7 @@ def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert result["supported"] is True
     assert result["model"] == {
         "class": "ScaleShiftMACE",
+        "framework": "mace",
         "elements": ["H", "O"],
         "atomic_numbers": [1, 8],
         "r_max": 4.0,
@@ -317,7 +318,7 @@ def test_unsupported_layers(build: Any, tmp_path: Path, capsys: Any) -> None:
     assert main([str(path), "-o", str(output), "--allow-partial"]) == 3
     assert listing(tmp_path) == ["odd.model"]
     assert main([str(path), "-o", str(output), "--allow-partial", "--no-verify"]) == 0
-    assert "1 of 2 convolution layers patched" in capsys.readouterr().out
+    assert "1 of 2 layers patched" in capsys.readouterr().out
 
 
 def test_no_cuda(water: Path, tmp_path: Path, capsys: Any) -> None:

@@ -147,7 +147,7 @@ def test_wrong_kernel_is_noticed(model: torch.nn.Module, monkeypatch: pytest.Mon
     calls.clear()
     report = patch_model(model, allow_partial=True)
     assert [layer.name for layer in report.patched] == ["interactions.0.conv_tp"]
-    assert "differs from e3nn" in report.refused[0].reason
+    assert "differs from the stock layer" in report.refused[0].reason
 
 
 def test_wrong_gradient_is_noticed(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
