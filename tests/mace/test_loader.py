@@ -39,7 +39,6 @@ PUBLIC = (
     "xtb_committee3.model",
     "xtb_solvent_swa.model",
 )
-SHARED_DATA = Path(__file__).resolve().parents[3] / "shared/data"
 
 
 def check_patching(path: Path) -> None:
