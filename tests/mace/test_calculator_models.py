@@ -278,7 +278,7 @@ def test_bad_models(tmp_path: Path) -> None:
         MDCGCalculator(tmp_path / "text.model")
     with pytest.raises(TypeError, match="model is a list, expected the path"):
         MDCGCalculator([CHECKPOINT, CHECKPOINT])
-    with pytest.raises(TypeError, match="expected a MACE model"):
+    with pytest.raises(TypeError, match="expected a MACE or NequIP model"):
         MDCGCalculator(torch.nn.Linear(2, 2))
     scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(TypeError, match="TorchScript"):

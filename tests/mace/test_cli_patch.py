@@ -135,6 +135,7 @@ def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert result["supported"] is True
     assert result["model"] == {
         "class": "ScaleShiftMACE",
+        "framework": "mace",
         "elements": ["H", "O"],
         "atomic_numbers": [1, 8],
         "r_max": 4.0,

@@ -180,7 +180,7 @@ def test_wrong_shapes() -> None:
 
 
 def test_model_info_of_something_else() -> None:
-    with pytest.raises(TypeError, match="expected a MACE model"):
+    with pytest.raises(TypeError, match="expected a MACE or NequIP model"):
         model_info(torch.nn.Linear(1, 1))
 
 
