@@ -131,7 +131,8 @@ def conv(
     torch.Tensor, shape (num_receivers, problem.irreps_out.dim)
         Summed messages; nodes without incoming edges get zeros. Differentiable any number of times.
         On a CPU, equal inputs give bitwise equal results, whatever the number of threads. On a CUDA
-        device the order of the sums in the gradient of `node_feats` varies from run to run.
+        device the order of sums in gradients varies from run to run, unless
+        ``torch.use_deterministic_algorithms(True)`` or the plan asks for one order.
 
     Raises
     ------
@@ -142,7 +143,7 @@ def conv(
     KernelCompileError
         No host compiler (CPU) or NVRTC (CUDA), or it rejected the kernel.
     UnsupportedProblemError
-        The tensors are on a CUDA device and a path has another mode than ``uvu``.
+        The problem is larger than the CUDA kernels can count or hold.
     DeviceError
         The operands are on another kind of device, or the CUDA driver cannot run the kernels.
 
