@@ -51,6 +51,7 @@ class NequipModel:
             if self.info.cutoffs is None
             else torch.from_numpy(self.info.cutoffs**2).to(self.info.device)
         )
+        self._reversed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
 
     @property
@@ -154,9 +155,14 @@ class NequipModel:
         data = nequip_batch(self.info, types, atoms.positions, cell, none, np.zeros((0, 3)))
         if self._cutoffs is not None:
             edges = self._within_cutoffs(data, edges)
-        data["edge_index"] = edges.edge_index.flip(0)
+        known = self._reversed
+        if known is None or known[0] is not edges.edge_index:
+            # the same tensors for the same list: their order is remembered by them
+            known = (edges.edge_index, edges.edge_index.flip(0), -edges.unit_shifts)
+            self._reversed = known
+        data["edge_index"] = known[1]
         if periodic:
-            data["edge_cell_shift"] = -edges.unit_shifts
+            data["edge_cell_shift"] = known[2]
         return data
 
     def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:

@@ -21,9 +21,9 @@ The input is a whole pickled MACE model, as mace_run_train writes it and as MACE
 are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading them can run code: patch
 files you trust only.
 
-The output is the same PyTorch model with its layers swapped. It loads with torch.load where mdcg is
-installed, in mdcg.MDCGCalculator and in everything that takes a MACE model. A package gives a
-package (OUT.nequip.zip), which NequIP's own tools load patched.
+The output is the same PyTorch model with its layers swapped. Where mdcg is installed it loads with
+torch.load(..., weights_only=False), in mdcg.MDCGCalculator and in everything that takes a MACE
+model. A package gives a package (OUT.nequip.zip), which NequIP's own tools load patched.
 OUT.report.json tells what was patched, how it was checked, and from which file.
 
 exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),

@@ -11,7 +11,9 @@ from ..errors import UnsupportedProblemError
 
 __all__ = ["CudaGraph", "cuda_graph", "packed_length", "sorted_edges"]
 
+# Edge lists remembered, and edges of all of them together (about 28 bytes each).
 _REMEMBERED = 8
+_REMEMBERED_EDGES = 1 << 25
 
 # Kernels count edges in 32 bits.
 _MAX_EDGES = 2**31 - 64
@@ -83,6 +85,11 @@ class CudaGraph(_Ordered):
         self._indices = (sender, receiver)  # the key holds only while their memory is theirs
         self._by_sender: SenderOrder | None = None
         super().__init__(self.order, self.sender, self.row_ptr)
+
+    @property
+    def num_edges(self) -> int:
+        """Length of the edge list."""
+        return self.order.shape[0]
 
     def by_sender(self) -> SenderOrder:
         """Return the order that deterministic gradients of node features are summed in."""
@@ -197,8 +204,12 @@ def cuda_graph(
         # such tensors do not count changes
         _check(sender, receiver, num_senders, num_receivers)
         return CudaGraph(sender, receiver, num_senders, num_receivers)
+    # the storage, because tensors that other libraries make of one buffer share no count
     key: Key = (
-        *((t.data_ptr(), t._version, t.shape[0], t.dtype) for t in (sender, receiver)),
+        *(
+            (t.untyped_storage()._cdata, t.data_ptr(), t._version, t.shape[0], t.dtype)
+            for t in (sender, receiver)
+        ),
         sender.device,
         num_senders,
         num_receivers,
@@ -212,7 +223,10 @@ def cuda_graph(
         graph = CudaGraph(sender, receiver, num_senders, num_receivers)
         with _lock:
             _graphs[key] = graph
-            while len(_graphs) > _REMEMBERED:
+            while len(_graphs) > 1 and (
+                len(_graphs) > _REMEMBERED
+                or sum(g.num_edges for g in _graphs.values()) > _REMEMBERED_EDGES
+            ):
                 _graphs.popitem(last=False)
     graph.wait()
     return graph

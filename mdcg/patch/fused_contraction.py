@@ -20,7 +20,7 @@ __all__ = ["FOLD", "MAP", "FusedSymmetricContraction", "fold_contraction", "stac
 
 _stock = import_mace().modules.symmetric_contraction
 
-#: Attributes of a patched layer: the JSON text of its fold, and the fold's matrix as a tensor.
+#: Attributes of a patched layer: the JSON text of its fold, and the text with its matrix.
 FOLD = "_mdcg_fold"
 MAP = "_mdcg_map"
 
@@ -124,24 +124,35 @@ class FusedSymmetricContraction(_stock.SymmetricContraction):  # type: ignore[mi
         -------
         torch.Tensor, shape (n_nodes, irreps_out.dim)
         """
-        if not self._mdcg_fold:
-            self._mdcg_fold = fold_contraction(self).to_json()
-            self._remember()
+        text: str = self._mdcg_fold
+        if not text:
+            text = self._mdcg_fold = fold_contraction(self).to_json()
+        made: tuple[str, torch.Tensor] | None = self.__dict__.get(MAP)
+        if made is None or made[0] != text:
+            made = self._remember()
         weights = stacked_weights(self)
-        matrix: torch.Tensor = self._mdcg_map
+        matrix = made[1]
         if matrix.device != weights.device or matrix.dtype != weights.dtype:
             matrix = matrix.to(weights)
-        problem = _problem(self._mdcg_fold, weights.dtype)
+        problem = _problem(text, weights.dtype)
         return symmetric_contraction(problem, x, torch.matmul(matrix, weights), y)
 
-    def _remember(self) -> None:
-        """Make what calls need now, so that the first may be one that torch.compile traces."""
-        if self._mdcg_fold:
-            like = self.contractions[0].weights_max
-            _problem(self._mdcg_fold, like.dtype)
-            with torch.inference_mode(False):  # else no graph of autograd could hold it
-                matrix = torch.from_numpy(_folded(self._mdcg_fold).combination)
-                self.__dict__[MAP] = matrix.to(device=like.device, dtype=like.dtype)
+    def _remember(self) -> tuple[str, torch.Tensor]:
+        """Make what calls need now, so that the first may be one that torch.compile traces.
+
+        Fold and matrix are kept together: another thread never sees the one without the other.
+        """
+        text = self._mdcg_fold
+        if not text:
+            self.__dict__.pop(MAP, None)
+            return "", torch.empty(0)
+        like = self.contractions[0].weights_max
+        _problem(text, like.dtype)
+        with torch.inference_mode(False):  # else no graph of autograd could hold it
+            matrix = torch.from_numpy(_folded(text).combination)
+            made = (text, matrix.to(device=like.device, dtype=like.dtype))
+        self.__dict__[MAP] = made
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

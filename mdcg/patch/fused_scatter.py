@@ -91,7 +91,7 @@ class FusedTensorProductScatter(torch.nn.Module):
         self._remember()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        before = self.tp.output_mask.dtype
+        before, device = self.tp.output_mask.dtype, self.tp.output_mask.device
         result = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         after = self.tp.output_mask.dtype
         if after != before:
@@ -100,6 +100,8 @@ class FusedTensorProductScatter(torch.nn.Module):
                 # a call says what is wrong; .to() must not stop with half of a model converted
                 with suppress(UnsupportedProblemError):
                     self._read_problem()
+        elif self.tp.output_mask.device != device:
+            self._remember()
         return result
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

@@ -188,10 +188,13 @@ def nequip_batch(
 @contextmanager
 def without_derivatives(model: torch.nn.Module, wanted: bool) -> Iterator[None]:
     """Switch off forces and stress of a NequIP model for a while, if `wanted`."""
+    if not wanted:
+        yield
+        return
     outputs: Sequence[Any] = [m for m in model.modules() if "do_derivatives" in m.__dict__]
     before = [output.do_derivatives for output in outputs]
     try:
-        for output in outputs if wanted else ():
+        for output in outputs:
             output.do_derivatives = False
         yield
     finally:

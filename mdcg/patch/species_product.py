@@ -12,10 +12,12 @@ for bit, so that this is exact for any y.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..problem import ConvProblem
 
@@ -132,6 +134,10 @@ def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
         return False
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
+    if torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
+        return False
+    if forward_ad.unpack_dual(y).tangent is not None:  # type: ignore[no-untyped-call]
+        return False
     if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(x.device.type):
         return False
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -141,17 +147,24 @@ def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
     return _REPEATS * len(_groups_of(y).rows) <= len(y)
 
 
-# the last few: layers of one model see the same y, and in dynamics it stays the same
-_recent: list[_Groups] = []
+# the last few, by stream: layers of one model see the same y, and in dynamics it stays the same
+_recent: list[tuple[int, _Groups]] = []
+_lock = threading.Lock()
 
 
 def _groups_of(y: torch.Tensor) -> _Groups:
-    for found in _recent:
+    stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else 0
+    with _lock:
+        known = [groups for made_on, groups in _recent if made_on == stream]
+    for found in known:
         same = found.y.shape == y.shape and found.y.dtype == y.dtype and found.y.device == y.device
         if same and torch.equal(found.y, y):
             return found
-    groups = _make_groups(y.detach().clone())
-    _recent[:] = [groups, *_recent[:3]]
+    # ordinary tensors, whatever mode the first caller is in: others save them for backward
+    with torch.inference_mode(False), torch.no_grad():
+        groups = _make_groups(torch.empty_like(y).copy_(y))
+    with _lock:
+        _recent[:] = [(stream, groups), *_recent[:3]]
     return groups
 
 

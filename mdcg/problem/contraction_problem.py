@@ -339,12 +339,24 @@ class FoldedTensors:
 
     @classmethod
     def from_json(cls, text: str) -> FoldedTensors:
-        """Rebuild from :meth:`to_json`."""
-        data = json.loads(text)
-        combination = np.zeros(data["shape"])
-        for r, k, value in data["combination"]:
-            combination[r, k] = float.fromhex(value)
-        problem = SymmetricContractionProblem.from_json(data["problem"])
+        """Rebuild from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is not of this format.
+        """
+        try:
+            data = json.loads(text)
+            combination = np.zeros(data["shape"])
+            for r, k, value in data["combination"]:
+                combination[r, k] = float.fromhex(value)
+            problem = SymmetricContractionProblem.from_json(data["problem"])
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise ValueError(
+                f"the text is no reduced symmetric contraction ({error!r}): patch the original "
+                "model again with this version"
+            ) from error
         return cls(problem, combination)
 
 

@@ -53,9 +53,13 @@ class _Builds:
             future: Future[bytes] = Future()
             self.futures[key] = future
         # not a daemon: a process must not end while the compiler runs in it
-        threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(future, source, key), name=f"mdcg-nvrtc-{key[1][:8]}"
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: compile here, or others would wait for ever
+            self._run(future, source, key)
         return future
 
     def _run(self, future: Future[bytes], source: str, key: Key) -> None:

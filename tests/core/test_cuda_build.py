@@ -121,6 +121,16 @@ def test_what_fails_on_a_thread_is_raised_by_who_asks(compiler: Compiler) -> Non
     assert load_cuda_kernel(text(0), "sm_90")
 
 
+def test_without_more_threads_the_caller_compiles(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert start_cuda_kernel("// alone", "sm_90").done()
+
+
 def test_a_discarded_kernel_is_made_again(compiler: Compiler) -> None:
     load_cuda_kernel(text(0), "sm_90")
     discard_cuda_kernel(text(0), "sm_90")

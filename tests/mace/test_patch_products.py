@@ -381,3 +381,13 @@ def test_a_wrong_kernel_is_noticed(build: Any, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(VerificationError, match="symmetric_contractions: the value of the gen"):
         patch_model(model)
     assert not is_patched(model)
+
+
+def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
+    """The fold is made anew at the next call, in the layer and in copies of it."""
+    layer = build_layer("3x0e+3x1o", "3x0e+3x1o", 2)
+    fused = fuse(layer)
+    fused.load_state_dict(layer.state_dict())
+    x, y = operands(layer)
+    for other in (copy.deepcopy(fused), fused):
+        torch.testing.assert_close(other(x, y), layer(x, y), rtol=1e-12, atol=1e-12)

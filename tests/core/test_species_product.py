@@ -1,0 +1,68 @@
+"""Products with scalars whose rows repeat: values, gradients, and when they are left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from mdcg.ops.reference import tensor_product_reference
+from mdcg.patch import species_product
+from mdcg.patch.species_product import SpeciesProduct, can_group
+from mdcg.problem import ConvProblem
+
+PROBLEM = ConvProblem.build(
+    "5x0e+3x1o",
+    "4x0e",
+    "6x0e+2x1o",
+    [(0, 0, 0, "uvw", True, 0.7), (1, 0, 1, "uvw", True, 1.3)],
+    dtype="float64",
+    shared_weights=True,
+)
+SPECIES = [0, 2, 2, 1, 0, 2, 1, 1, 0, 2, 0, 1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    species_product._recent.clear()
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(len(SPECIES), PROBLEM.irreps_in1.dim, generator=generator, dtype=torch.float64)
+    rows = torch.randn(3, PROBLEM.irreps_in2.dim, generator=generator, dtype=torch.float64)
+    w = torch.randn(PROBLEM.weight_numel, generator=generator, dtype=torch.float64)
+    return x, rows[SPECIES], w
+
+
+def test_value_and_derivatives() -> None:
+    x, y, w = operands()
+    product = SpeciesProduct(PROBLEM)
+    assert can_group(x, y)
+    wanted = tensor_product_reference(PROBLEM, x, y, w)
+    torch.testing.assert_close(product.grouped(x, y, w), wanted, rtol=1e-13, atol=1e-13)
+    leaves = (x.requires_grad_(), w.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x, w: product.grouped(x, y, w), leaves)
+    assert torch.autograd.gradgradcheck(lambda x, w: product.grouped(x, y, w), leaves)
+
+
+def test_training_after_a_call_in_inference_mode() -> None:
+    x, y, w = operands()
+    product = SpeciesProduct(PROBLEM)
+    with torch.inference_mode():
+        assert can_group(x, y)
+        product.grouped(x, y, w)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(product.grouped(x, y, w).sum(), x)
+    assert gradient.abs().max() > 0
+
+
+def test_what_needs_more_than_values_is_left_alone() -> None:
+    x, y, _ = operands()
+    assert not can_group(x, y.clone().requires_grad_())
+    assert not can_group(x, torch.randn(len(x), 4, dtype=x.dtype))  # rows that do not repeat
+    with forward_ad.dual_level():
+        assert not can_group(x, forward_ad.make_dual(y, torch.ones_like(y)))
+    found = []
+    torch.jit.trace(lambda t: found.append(can_group(t, y)) or t, (x,), check_trace=False)
+    assert found == [False]
