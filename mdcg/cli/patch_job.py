@@ -95,6 +95,7 @@ def run(options: argparse.Namespace) -> Result:
         "head": head,
         "dtype": str(info.dtype).removeprefix("torch."),
         "versions": _versions(),
+        "layers": [layer.name for layer in report.patched],
     }
     patched = patched.to("cpu")  # as it was, so that the file loads anywhere
     set_model_record(patched, record)

@@ -134,7 +134,7 @@ def write_nequip_package(source: Path, target: Path, record: dict[str, Any]) -> 
     source, target : path
         Package to copy; file to write, whose name need not end in ``.nequip.zip`` yet.
     record : dict
-        What the model remembers of where it comes from.
+        What the model remembers of where it comes from; ``layers`` names those to patch.
     """
     text = json.dumps(record, sort_keys=True)
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
@@ -174,7 +174,8 @@ def revive(models: torch.nn.Module, record: str) -> torch.nn.Module:
     from .patching import apply_patch
     from .record import set_model_record
 
+    facts = json.loads(record)
     for model in models.children():
-        apply_patch(model)
-        set_model_record(model, json.loads(record))
+        apply_patch(model, facts["layers"])
+        set_model_record(model, facts)
     return models

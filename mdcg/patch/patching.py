@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,9 +92,16 @@ def unpatch_model(model: torch.nn.Module) -> int:
     return len(patched)
 
 
-def apply_patch(model: torch.nn.Module) -> None:
-    """Patch what can be patched, without checking it: for models that were checked as files."""
-    entries = [_look_at(layer) for layer in _layers(model)]
+def apply_patch(model: torch.nn.Module, names: Collection[str]) -> None:
+    """Patch layers without checking them: those of a model that were checked as a file.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    names : collection of str
+        Of layers, as in a report.
+    """
+    entries = [_look_at(layer) for layer in _layers(model) if layer.name in names]
     _apply([entry for entry in entries if entry.report.status == PATCHABLE])
 
 

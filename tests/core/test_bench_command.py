@@ -195,7 +195,7 @@ def test_random_model_leaves_no_trace() -> None:
             ["model", "--impl", "x"],
             "implementation 'x' is unknown, expected one of e3nn, cueq, oeq",
         ),
-        (["model", "no.model"], "'no.model' is neither small, medium, large nor a file: check"),
+        (["model", "no.model"], "nequip-l, nequip-xl nor a file: check the path"),
         (["conv", "--atoms", "100"], "no water box has 100 atoms"),
         (["conv", "--system", "ice"], "system 'ice' is neither water, carbon nor a file"),
     ],

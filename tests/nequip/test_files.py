@@ -13,7 +13,15 @@ import torch
 from mdcg import MDCGCalculator
 from mdcg.cli.patch import main as mdcg_patch
 from mdcg.errors import CheckpointError
-from mdcg.patch import is_patched, load_model, model_info, model_record, verify_patch
+from mdcg.patch import (
+    inspect_model,
+    is_patched,
+    load_model,
+    model_info,
+    model_record,
+    verify_patch,
+)
+from mdcg.patch.nequip_files import write_nequip_package
 
 
 def test_checkpoint_has_the_averaged_weights(data_dir: Path) -> None:
@@ -90,6 +98,17 @@ def test_patch_a_package(
         ".data/extern_modules",
     }
     assert mdcg_patch([str(target), "-o", str(tmp_path / "again.nequip.zip"), "-q"]) == 0
+
+
+def test_a_package_patches_no_layer_that_was_refused(package: Path, tmp_path: Path) -> None:
+    names = [layer.name for layer in inspect_model(load_model(package)).patchable]
+    target = tmp_path / "part.nequip.zip"
+    write_nequip_package(package, target, {"layers": names[:2]})
+    report = inspect_model(load_model(target))
+    assert [layer.name for layer in report.layers if layer.status == "already patched"] == names[:2]
+    assert {layer.name for layer in report.layers if layer.status == "can be patched"} == set(
+        names[2:]
+    )
 
 
 @pytest.mark.parametrize(
