@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from ..problem import SymmetricContractionProblem
 from .device import WARP, CudaDevice
-from .host import ITEMSIZE, LEVELS, HostDevice
+from .host import ITEMSIZE, LEVELS, HostDevice, plan_fields
 
 __all__ = [
     "CudaContractionPlan",
@@ -49,8 +49,14 @@ class HostContractionPlan:
 
     @classmethod
     def from_json(cls, text: str) -> HostContractionPlan:
-        """Rebuild from :meth:`to_json`."""
-        return cls(**json.loads(text))
+        """Rebuild from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is a plan of another kind, such as one for another device.
+        """
+        return cls(**plan_fields(text, cls))
 
     def __str__(self) -> str:
         return (
@@ -105,8 +111,14 @@ class CudaContractionPlan:
 
     @classmethod
     def from_json(cls, text: str) -> CudaContractionPlan:
-        """Rebuild from :meth:`to_json`."""
-        return cls(**json.loads(text))
+        """Rebuild from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is a plan of another kind, such as one for another device.
+        """
+        return cls(**plan_fields(text, cls))
 
     def __str__(self) -> str:
         return (

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from ..problem import ConvProblem
-from .host import ITEMSIZE
+from .host import ITEMSIZE, plan_fields
 
 __all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
 
@@ -195,14 +195,9 @@ class CudaPlan:
         Raises
         ------
         ValueError
-            The text is a plan for another kind of device.
+            The text is a plan of another kind, such as one for another device.
         """
-        fields = json.loads(text)
-        if "capability" not in fields:
-            raise ValueError(
-                "the plan is not one for CUDA, but the tensors are on a CUDA device: "
-                "give a CudaPlan or none"
-            )
+        fields = plan_fields(text, cls)
         tiles = {name: CudaTile(**fields[name]) for name in _TILES}
         return cls(**fields | tiles | {"uvw": CudaUvwTile(**fields["uvw"])})
 

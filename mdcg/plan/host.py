@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from ..problem import ConvProblem
 
-__all__ = ["HostDevice", "HostPlan", "plan_host"]
+__all__ = ["HostDevice", "HostPlan", "plan_fields", "plan_host"]
 
 ITEMSIZE = {"float32": 4, "float64": 8}
 
@@ -102,8 +103,14 @@ class HostPlan:
 
     @classmethod
     def from_json(cls, text: str) -> HostPlan:
-        """Rebuild from :meth:`to_json`."""
-        return cls(**json.loads(text))
+        """Rebuild from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is a plan of another kind, such as one for another device.
+        """
+        return cls(**plan_fields(text, cls))
 
     def __str__(self) -> str:
         return (
@@ -112,6 +119,23 @@ class HostPlan:
             f"sums of {self.accumulator_bytes} bytes, prefetch {self.prefetch_edges} edges ahead, "
             f"streaming stores {self.streaming_stores}"
         )
+
+
+def plan_fields(text: str, plan: type[Any]) -> dict[str, Any]:
+    """Return the fields of a plan's JSON text.
+
+    Raises
+    ------
+    ValueError
+        The text is a plan of another kind than `plan`.
+    """
+    found: dict[str, Any] = json.loads(text)
+    if found.keys() != {field.name for field in fields(plan)}:
+        raise ValueError(
+            f"the plan is no {plan.__name__}, which this operation takes on the device of its "
+            "tensors: give one, or none"
+        )
+    return found
 
 
 def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:

@@ -9,7 +9,16 @@ import pytest
 
 from mdcg.bench.cases import CASES
 from mdcg.codegen import KernelSpec, emit_cuda
-from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
+from mdcg.plan import (
+    CudaDevice,
+    CudaPlan,
+    CudaTile,
+    HostDevice,
+    HostPlan,
+    plan_cuda,
+    plan_host,
+)
+from mdcg.plan.contraction import CudaContractionPlan, HostContractionPlan
 from mdcg.problem import ConvProblem
 from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
@@ -119,5 +128,11 @@ def test_impossible_tiles_are_refused(fields: dict[str, int]) -> None:
 
 
 def test_a_plan_for_another_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="not one for CUDA"):
-        CudaPlan.from_json('{"level": "generic"}')
+    device = plan_cuda(small(), CudaDevice(90))
+    host = plan_host(small(), HostDevice("x86-64-v3"))
+    with pytest.raises(ValueError, match="is no CudaPlan"):
+        CudaPlan.from_json(host.to_json())
+    with pytest.raises(ValueError, match="is no HostPlan"):
+        HostPlan.from_json(device.to_json())
+    with pytest.raises(ValueError, match="is no HostContractionPlan"):
+        HostContractionPlan.from_json(CudaContractionPlan(90).to_json())
