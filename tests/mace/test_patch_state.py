@@ -86,7 +86,9 @@ def test_patching_twice_says_so(patched: torch.nn.Module, systems: Any, evaluate
     report = patch_model(patched)
     assert {layer.status for layer in report.patched} == {"already patched"}
     assert report.complete
-    assert torch.equal(evaluate(patched, system)["forces"], before)
+    # not bit for bit: TorchScript, in which e3nn runs, optimises code after its first calls
+    again = evaluate(patched, system)["forces"]
+    torch.testing.assert_close(again, before, rtol=1e-12, atol=1e-12)
     assert unpatch_model(patched) == 6
 
 

@@ -59,8 +59,8 @@ def test_same_results_and_state(
     assert [type(module) for module in model.modules()] == classes
     assert not any(PROBLEM in module.__dict__ for module in model.modules())
     for system, want in zip(systems(model), before, strict=True):
-        got = evaluate(model, system)
-        assert all(torch.equal(got[key], want[key]) for key in want)
+        # not bit for bit: TorchScript, in which e3nn runs, optimises code after its first calls
+        agree(evaluate(model, system), want, 1e-12 if dtype == torch.float64 else 2e-5, system.name)
 
 
 def test_report_and_patching_twice(build: Callable[..., torch.nn.Module]) -> None:
