@@ -14,11 +14,12 @@ import torch
 from ..problem import SymmetricContractionProblem
 from .contraction_cuda import cuda_contraction
 from .contraction_host import host_contraction
-from .operators import implements, implements_on_cuda
+from .operators import implements, implements_on_cuda, named, on_device
 
 __all__ = ["contraction_problem"]
 
 Tensor = torch.Tensor
+_OPERANDS = ("x", "w", "g")
 _TAIL = "Tensor? y, str problem, str plan"
 
 
@@ -42,14 +43,10 @@ def _run(
     y = y.contiguous() if y is not None else None
     x = operands["x"]
     if x.is_cuda:
-        with torch.cuda.device(x.device):
+        with on_device(x.device):
             kernels = cuda_contraction(problem, plan, x.device.index)
             return kernels.run(kind, operands, y, cotangents, wants)
     return host_contraction(problem, plan).run(kind, operands, y, cotangents, wants)
-
-
-def _named(wants: list[bool]) -> tuple[str, ...]:
-    return tuple(name for name, want in zip(("x", "w", "g"), wants, strict=False) if want)
 
 
 @implements_on_cuda("symmetric_contraction")
@@ -66,7 +63,7 @@ def _contraction(x: Tensor, w: Tensor, y: Tensor | None, problem: str, plan: str
 def _backward(
     x: Tensor, w: Tensor, g: Tensor, y: Tensor | None, problem: str, plan: str, wants: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    names = _named(wants)
+    names = named(wants, _OPERANDS)
     found: dict[str, Tensor] = {}
     if names:
         found = _run("backward", {"x": x, "w": w, "g": g}, y, {}, problem, plan, names)
@@ -91,7 +88,7 @@ def _double_backward(
     plan: str,
     wants: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    names = _named(wants)
+    names = named(wants, _OPERANDS)
     cotangents = {name: t for name, t in (("x", a), ("w", b)) if t is not None}
     found: dict[str, Tensor] = {}
     if names:

@@ -19,7 +19,15 @@ from .cuda_graph import packed_length, sorted_edges
 from .graph import Graph, graph_of
 from .host import host_kernels
 
-__all__ = ["conv", "conv_backward", "conv_double_backward", "implements", "implements_on_cuda"]
+__all__ = [
+    "conv",
+    "conv_backward",
+    "conv_double_backward",
+    "implements",
+    "implements_on_cuda",
+    "named",
+    "on_device",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +61,8 @@ def _graph(
     return graph_of(sender.contiguous(), receiver.contiguous(), x.shape[0], num_receivers)
 
 
-def _named(flags: Iterable[bool], names: Iterable[str] = DERIVATIVES) -> tuple[str, ...]:
+def named(flags: Iterable[bool], names: Iterable[str] = DERIVATIVES) -> tuple[str, ...]:
+    """Return the names whose flag is set."""
     return tuple(name for name, flag in zip(names, flags, strict=False) if flag)
 
 
@@ -115,7 +124,7 @@ def conv_backward(
     wants: list[bool],
 ) -> Tensors3:
     """Gradients of ``<g, conv(x, y, w)>`` with respect to x, y, w; those not wanted are empty."""
-    names = _named(wants)
+    names = named(wants)
     found: dict[str, Tensor] = {}
     if names:
         found = host_kernels(problem, plan).backward(
@@ -150,7 +159,7 @@ def conv_double_backward(
     wants: list[bool],
 ) -> Tensors4:
     """Gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` with respect to x, y, w, g."""
-    names = _named(wants)
+    names = named(wants)
     cotangents = {
         name: t.contiguous()
         for name, t in zip(DERIVATIVES, (a, b, c), strict=False)
@@ -190,7 +199,7 @@ def _cuda(x: Tensor, problem: str, plan: str) -> CudaKernels:
     return cuda_kernels(problem, plan, x.device.index, deterministic)
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
     if torch.cuda.current_device() == device.index:
         return nullcontext()
@@ -208,7 +217,7 @@ def _conv_cuda(
     problem: str,
     plan: str,
 ) -> Tensor:
-    with _on(x.device):
+    with on_device(x.device):
         graph = graph_on_device(x, sender, receiver, num_receivers)
         return _cuda(x, problem, plan).forward({"x": x, "y": y, "w": w}, graph)
 
@@ -226,11 +235,11 @@ def _conv_backward_cuda(
     plan: str,
     wants: list[bool],
 ) -> Tensors3:
-    names = _named(wants)
+    names = named(wants)
     found: dict[str, Tensor] = {}
     if names:
         operands = {"x": x, "y": y, "w": w, "g": g}
-        with _on(x.device):
+        with on_device(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).backward(operands, graph, names)
     return tuple(found.get(n, _skipped(x)) for n in DERIVATIVES[:3])  # type: ignore[return-value]
@@ -252,13 +261,13 @@ def _conv_double_backward_cuda(
     plan: str,
     wants: list[bool],
 ) -> Tensors4:
-    names = _named(wants)
+    names = named(wants)
     cotangents = {n: t for n, t in zip(DERIVATIVES, (a, b, c), strict=False) if t is not None}
     operands = {"x": x, "y": y, "w": w, "g": g}
     possible = _possible(names, cotangents)
     found: dict[str, Tensor] = {}
     if possible:
-        with _on(x.device):
+        with on_device(x.device):
             graph = graph_on_device(x, sender, receiver, num_receivers)
             found = _cuda(x, problem, plan).double_backward(operands, cotangents, graph, possible)
     return _with_zeros(found, names, operands)
