@@ -1,0 +1,84 @@
+// Layers of a model and what they see of one evaluation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/rows.hpp"
+
+namespace mdcg {
+
+struct Graph;        // engine/graph.hpp: edges of this step, receiver-major and by sender block
+class Communicator;  // engine/communicator.hpp
+
+struct Range {
+    std::int64_t begin, end;
+};
+
+// A value that a layer reads or writes, as the program resolved it.
+struct Operand {
+    int id = -1;  // -1: absent
+    Rows rows;
+    bool needs_gradient = false;  // does it depend on positions
+    bool accumulate = false;      // backward: add to its gradient (a layer before has written it)
+    bool present() const { return id >= 0; }
+};
+
+// What one thread sees of one evaluation. Row n of a value starts at value(id) + n * width; the
+// rows of other nodes than the present ones exist only for operands that a layer declared as
+// gathered.
+template <typename T>
+class Worker {
+public:
+    const Graph* graph = nullptr;
+    const std::int32_t* types = nullptr;  // [n_total]
+    double* energies = nullptr;           // [n_local], added to
+    T* edge_gradient = nullptr;           // [n_edges][3], dE/dvec
+    bool with_gradient = false;           // is a backward pass wanted
+    int thread = 0;
+
+    T* value(const Operand& operand) const { return values[static_cast<std::size_t>(operand.id)]; }
+    T* gradient(const Operand& operand) const {
+        return gradients[static_cast<std::size_t>(operand.id)];
+    }
+    // At least `bytes` bytes of this thread, 64-byte aligned, until the next call; grows in
+    // warm-up.
+    char* scratch(std::size_t bytes);
+
+    std::vector<T*> values, gradients;  // biased: index with absolute node numbers
+
+private:
+    std::vector<char> memory_;
+};
+
+// How a layer's backward pass walks.
+enum class Walk {
+    nodes,          // the rows of a range of nodes, nothing else
+    receivers,      // edges of a range of receivers; reads rows of senders (forward)
+    sender_blocks,  // edges of a range of senders; reads gradient rows of receivers (backward)
+};
+
+template <typename T>
+class Layer {
+public:
+    virtual ~Layer() = default;
+
+    virtual Walk forward_walk() const { return Walk::nodes; }
+    virtual Walk backward_walk() const { return Walk::nodes; }
+    // Operands whose values the backward pass reads (they are kept until then).
+    virtual std::vector<int> kept() const = 0;
+    virtual std::vector<Operand*> inputs() = 0;
+    virtual std::vector<Operand*> outputs() = 0;
+
+    // Writes the rows `nodes` of its outputs.
+    virtual void forward(Worker<T>& worker, Range nodes) const = 0;
+    // Given gradients of its outputs, writes (or adds to, see Operand) those of its inputs that
+    // need one, for the rows `nodes`; edge layers add to worker.edge_gradient.
+    virtual void backward(Worker<T>& worker, Range nodes) const = 0;
+
+    std::string name;  // type and number, for reports and errors
+};
+
+}  // namespace mdcg

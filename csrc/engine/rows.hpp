@@ -1,0 +1,48 @@
+// Layout of node features inside the engine: component-major blocks, padded to 64 bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mdcg {
+
+// Items that 64 bytes hold.
+template <typename T>
+constexpr int row_align() {
+    return static_cast<int>(64 / sizeof(T));
+}
+
+// mul copies of one irrep: 2l+1 components of `stride` items, of which `mul` are used.
+struct Block {
+    int mul;
+    int l;
+    int parity;  // 1 or -1
+    int offset;  // items from the start of the row
+    int stride;  // mul rounded up to 64 bytes
+    int dim() const { return 2 * l + 1; }
+};
+
+// One row per node. Padding items are zero, always.
+struct Rows {
+    std::vector<Block> blocks;
+    int width = 0;     // items, padding included: a multiple of 64 bytes
+    int features = 0;  // items, padding excluded
+
+    // Parses "128x0e+128x1o"; throws std::invalid_argument naming what it cannot read.
+    static Rows parse(const std::string& irreps, int align);
+
+    // Copies a row stored as [2l+1][mul] per block into the padded form, zeros between.
+    template <typename From, typename To>
+    void pad(const From* source, To* row) const {
+        for (const Block& b : blocks)
+            for (int m = 0; m < b.dim(); ++m) {
+                To* target = row + b.offset + static_cast<std::ptrdiff_t>(m) * b.stride;
+                for (int u = 0; u < b.mul; ++u) target[u] = static_cast<To>(*source++);
+                for (int u = b.mul; u < b.stride; ++u) target[u] = To(0);
+            }
+    }
+};
+
+}  // namespace mdcg
