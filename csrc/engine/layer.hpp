@@ -78,6 +78,9 @@ public:
 
     // Takes generated kernels where there are any; once, before the first evaluation.
     virtual void prepare(KernelLoader&) {}
+    // Once per evaluation, by one thread, after the graph is made and before the forward pass:
+    // builds what is new (tables of pairs of types that occur for the first time).
+    virtual void begin(const Graph&) {}
 
     // Writes the rows `nodes` of its outputs.
     virtual void forward(Worker<T>& worker, Range nodes) const = 0;
