@@ -12,6 +12,7 @@ namespace mdcg {
 
 struct Graph;        // engine/graph.hpp: edges of this step, receiver-major and by sender block
 class Communicator;  // engine/communicator.hpp
+class KernelLoader;  // engine/kernels.hpp
 
 struct Range {
     std::int64_t begin, end;
@@ -38,6 +39,7 @@ public:
     T* edge_gradient = nullptr;           // [n_edges][3], dE/dvec
     bool with_gradient = false;           // is a backward pass wanted
     int thread = 0;
+    Communicator* communicator = nullptr;  // of the host, or null
 
     T* value(const Operand& operand) const { return values[static_cast<std::size_t>(operand.id)]; }
     T* gradient(const Operand& operand) const {
@@ -53,11 +55,13 @@ private:
     std::vector<char> memory_;
 };
 
-// How a layer's backward pass walks.
+// How a pass of a layer walks.
 enum class Walk {
     nodes,          // the rows of a range of nodes, nothing else
-    receivers,      // edges of a range of receivers; reads rows of senders (forward)
-    sender_blocks,  // edges of a range of senders; reads gradient rows of receivers (backward)
+    receivers,      // edges of a range of receivers; forward: inputs exist for all nodes
+    sender_blocks,  // edges of the senders of one block of the graph, number begin /
+                    // graph->nodes_per_block; backward: gradients of outputs exist for all nodes
+    all,            // called once, with all local nodes, by one thread: an exchange
 };
 
 template <typename T>
@@ -67,10 +71,16 @@ public:
 
     virtual Walk forward_walk() const { return Walk::nodes; }
     virtual Walk backward_walk() const { return Walk::nodes; }
-    // Operands whose values the backward pass reads (they are kept until then).
+    // Ids of the operands whose values the backward pass reads (they are kept until then).
     virtual std::vector<int> kept() const = 0;
     virtual std::vector<Operand*> inputs() = 0;
     virtual std::vector<Operand*> outputs() = 0;
+
+    // Takes generated kernels where there are any; once, before the first evaluation.
+    virtual void prepare(KernelLoader&) {}
+    // Once per evaluation, by one thread, after the graph is made and before the forward pass:
+    // builds what is new (tables of pairs of types that occur for the first time).
+    virtual void begin(const Graph&) {}
 
     // Writes the rows `nodes` of its outputs.
     virtual void forward(Worker<T>& worker, Range nodes) const = 0;

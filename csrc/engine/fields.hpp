@@ -1,0 +1,65 @@
+// Typed, checked access to one JSON object of the manifest; errors name layer, field, what was got
+// and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/package.hpp"
+
+namespace mdcg {
+
+class Fields {
+public:
+    // `where`: "layer 3 (linear)", said in errors.
+    Fields(const nlohmann::json& object, const Package& package, std::string where);
+
+    const std::string& where() const { return where_; }
+    const Package& package() const { return *package_; }
+    bool has(const char* key) const;      // there and not null
+    bool is_text(const char* key) const;  // a string: the name of a tensor or of a value
+
+    double number(const char* key) const;  // finite
+    double number(const char* key, double otherwise) const;
+    std::int64_t integer(const char* key, std::int64_t min, std::int64_t max) const;
+    bool flag(const char* key, bool otherwise) const;
+    std::string text(const char* key) const;
+    std::string text(const char* key, const std::string& otherwise) const;
+    std::vector<std::string> texts(const char* key) const;
+    std::vector<double> numbers(const char* key) const;
+    Fields object(const char* key) const;  // an object, or a string that holds one as JSON
+    std::vector<Fields> objects(const char* key) const;  // empty where absent
+    const nlohmann::json& json(const char* key) const;   // whatever it is; for <nlohmann/json.hpp>
+
+    // The tensor that the field names, of the given shape; -1: any size.
+    const Tensor& tensor(const char* key) const;
+    const Tensor& tensor(const char* key, const std::vector<std::int64_t>& shape) const;
+    // Its numbers as T (float or double), all finite.
+    template <typename T>
+    std::vector<T> values(const char* key, const std::vector<std::int64_t>& shape) const {
+        return tensor(key, shape).read<T>();
+    }
+
+    // "PATH: layer 3 (linear): field `key` is GOT, expected EXPECTED"
+    [[noreturn]] void fail(const char* key, const std::string& got,
+                           const std::string& expected) const;
+    // "PATH: layer 3 (linear): SENTENCE"
+    [[noreturn]] void fail(const std::string& sentence) const;
+
+private:
+    const nlohmann::json& at(const char* key, const char* expected) const;
+
+    const nlohmann::json* object_;
+    const Package* package_;
+    std::string where_;
+    std::shared_ptr<const nlohmann::json> owned_;
+};
+
+// A number as float.hex() prints it, such as "0x1.8p-3"; throws std::invalid_argument.
+double parse_hex(const std::string& text);
+
+}  // namespace mdcg

@@ -1,0 +1,66 @@
+// Edges of one evaluation: those not longer than r_max, by receiver and by blocks of senders.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mdcg {
+
+// One evaluation's input. Nodes 0 .. num_local-1 receive; the others (ghosts) only send.
+struct System {
+    std::int64_t num_local = 0, num_nodes = 0;
+    const double* positions = nullptr;    // [num_nodes][3]
+    const std::int32_t* types = nullptr;  // [num_nodes]
+    std::int64_t num_edges = 0;
+    const std::int32_t* sender = nullptr;    // [num_edges]
+    const std::int32_t* receiver = nullptr;  // [num_edges] < num_local
+    const double* shifts = nullptr;          // [num_edges][3]; null: none
+    bool same_edges = false;  // the four above are those of the last call: only positions moved
+};
+
+// Nodes are numbered anew where that keeps neighbours together (see `node`); everything below is in
+// the new numbers. Local nodes stay before ghosts.
+//
+// The list that is given may have a skin: its edges are put in order once, and every update keeps
+// those not longer than r_max, in the same order.
+struct Graph {
+    std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
+    std::int64_t nodes_per_block = 0;  // senders of a block; also the receivers of a chunk
+
+    // By receiver.
+    std::vector<std::int64_t> row_ptr;   // [num_local + 1]
+    std::vector<std::int32_t> sender;    // [num_edges]
+    std::vector<std::int32_t> receiver;  // [num_edges]
+    std::vector<double> vec;             // [num_edges][3] pos[receiver] - pos[sender] + shift, Å
+
+    // By block of senders, by receiver inside a block: numbers of edges in the order above.
+    std::vector<std::int64_t> block_ptr;   // [num_blocks + 1]
+    std::vector<std::int32_t> block_edge;  // [num_edges]
+
+    std::vector<std::int32_t> types;  // [num_nodes]
+    std::vector<std::int32_t> node;   // [num_nodes] number of the node in the given system
+
+    std::int64_t num_blocks() const { return static_cast<std::int64_t>(block_ptr.size()) - 1; }
+
+    // Takes over a system; `reorder`: nodes may be numbered anew. Throws EngineError naming the
+    // first index out of range. Allocates nothing where the sizes have been seen before.
+    void update(const System& system, double r_max, int num_types, std::int64_t nodes_per_block,
+                bool reorder, int threads);
+
+    std::size_t bytes() const;
+
+private:
+    void order(const System& system, bool reorder);
+    void filter(const System& system, double r_max, int threads);
+
+    // All edges given, skin included.
+    std::vector<std::int32_t> new_number_;  // [num_nodes] of given nodes
+    std::vector<std::int64_t> all_row_ptr_, all_block_ptr_;
+    std::vector<std::int32_t> all_edge_, all_sender_;  // by receiver: given number, sender
+    std::vector<std::int32_t> all_block_edge_;         // by block: place by receiver
+    std::vector<std::int32_t> place_;                  // by receiver: new place, -1: too long
+    std::vector<double> positions_;                    // [num_nodes][3]
+    std::vector<std::int64_t> work_;
+};
+
+}  // namespace mdcg
