@@ -20,7 +20,6 @@ constexpr double BINS_PER_REACH = 2.0;
 constexpr std::int64_t BINS_PER_ATOM = 64;
 // Images along one direction are stored in 10 bits.
 constexpr std::int64_t MAX_IMAGES = 511;
-constexpr std::int32_t NO_IMAGE = 512 << 20 | 512 << 10 | 512;
 // Atoms that are worth a thread.
 constexpr std::int64_t ATOMS_PER_THREAD = 256;
 
@@ -206,9 +205,9 @@ void NeighborList::bin(const double* positions, double reach) {
 
 // Copies the atoms, and images of atoms, of the bins around one into `own`.
 void NeighborList::collect(std::int64_t bin, Thread& own) const {
-    own.x.clear(), own.y.clear(), own.z.clear(), own.atom.clear(), own.image.clear();
     const std::int64_t nx = bins_[0], ny = bins_[1], nz = bins_[2];
     const std::int64_t bx = bin % nx, by = bin / nx % ny, bz = bin / nx / ny;
+    std::size_t at = 0;
     for (std::int64_t z = bz - stencil_[2]; z <= bz + stencil_[2]; ++z) {
         if (!periodic_[2] && (z < 0 || z >= nz)) continue;
         const std::int64_t mz = floor_div(z, nz);
@@ -222,69 +221,73 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
             while (first <= last) {  // one image of the row after the other
                 const std::int64_t mx = floor_div(first, nx);
                 const std::int64_t end = std::min(last, mx * nx + nx - 1);
-                const auto from = static_cast<std::size_t>(
-                    bin_ptr_[static_cast<std::size_t>(row + first - mx * nx)]);
-                const auto to = static_cast<std::size_t>(
-                    bin_ptr_[static_cast<std::size_t>(row + end - mx * nx + 1)]);
+                const auto begin = bin_ptr_.begin() + row - mx * nx;
+                const auto from = static_cast<std::size_t>(begin[first]);
+                const auto to = static_cast<std::size_t>(begin[end + 1]);
+                if (z == bz && y == by && mx == 0)
+                    own.own = at + static_cast<std::size_t>(begin[bx]) - from;
                 first = end + 1;
-                if (from == to) continue;
+                if (at + to - from > own.x.size()) {
+                    const std::size_t size = 2 * (at + to - from);
+                    own.x.resize(size), own.y.resize(size), own.z.resize(size);
+                    own.squares.resize(size), own.candidates.resize(size);
+                }
                 Vector3 shift{};
                 for (std::size_t c = 0; c < 3; ++c)
                     shift[c] = static_cast<double>(mx) * full_[0][c] +
                                static_cast<double>(my) * full_[1][c] +
                                static_cast<double>(mz) * full_[2][c];
-                const std::size_t at = own.x.size(), count = to - from;
-                own.x.resize(at + count), own.y.resize(at + count), own.z.resize(at + count);
-                own.atom.insert(own.atom.end(), atoms_.begin() + static_cast<std::ptrdiff_t>(from),
-                                atoms_.begin() + static_cast<std::ptrdiff_t>(to));
-                own.image.resize(at + count, pack(mx, my, mz));
-                for (std::size_t j = 0; j < count; ++j) {
-                    own.x[at + j] = x_[from + j] + shift[0];
-                    own.y[at + j] = y_[from + j] + shift[1];
-                    own.z[at + j] = z_[from + j] + shift[2];
+                const std::int32_t image = pack(mx, my, mz);
+                for (std::size_t i = from; i < to; ++i, ++at) {
+                    own.x[at] = x_[i] + shift[0];
+                    own.y[at] = y_[i] + shift[1];
+                    own.z[at] = z_[i] + shift[2];
+                    own.candidates[at] = {atoms_[i], image};
                 }
             }
         }
     }
+    own.count = at;
 }
 
 // Finds what lies around each atom.
 void NeighborList::search(double reach, int threads) {
     found_.resize(static_cast<std::size_t>(num_atoms_));
     threads_.resize(static_cast<std::size_t>(threads));
-    for (Thread& each : threads_) each.hits.clear();
+    for (Thread& each : threads_) each.used = 0;
     const double square = reach * reach;
     const auto bins = static_cast<std::int64_t>(occupied_.size());
 #pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
     for (std::int64_t b = 0; b < bins; ++b) {
         const int thread = omp_get_thread_num();
         Thread& own = threads_[static_cast<std::size_t>(thread)];
-        const std::int64_t bin = occupied_[static_cast<std::size_t>(b)];
-        collect(bin, own);
-        const std::size_t count = own.x.size();
-        own.squares.resize(count);
+        const auto bin = static_cast<std::size_t>(occupied_[static_cast<std::size_t>(b)]);
+        collect(static_cast<std::int64_t>(bin), own);
+        const std::size_t count = own.count;
         const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
+        const Hit* candidates = own.candidates.data();
         double* squares = own.squares.data();
-        for (auto i = static_cast<std::size_t>(bin_ptr_[static_cast<std::size_t>(bin)]);
-             i < static_cast<std::size_t>(bin_ptr_[static_cast<std::size_t>(bin) + 1]); ++i) {
+        const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
+        const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
+        if (own.hits.size() < own.used + (last - first) * count)
+            own.hits.resize(2 * (own.used + (last - first) * count));
+        for (std::size_t i = first; i < last; ++i) {
             const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
+#pragma omp simd
             for (std::size_t j = 0; j < count; ++j) {
                 const double dx = x[j] - x0, dy = y[j] - y0, dz = z[j] - z0;
                 squares[j] = dx * dx + dy * dy + dz * dz;
             }
-            const std::size_t begin = own.hits.size();
-            own.hits.resize(begin + count);
-            Hit* hits = own.hits.data() + begin;
-            const std::int32_t self = atoms_[i];
+            squares[own.own + i - first] = square;  // itself
+            Hit* hits = own.hits.data() + own.used;
             std::size_t taken = 0;
             for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
-                hits[taken] = {own.atom[j], own.image[j]};
-                const bool other = own.atom[j] != self || own.image[j] != NO_IMAGE;
-                taken += static_cast<std::size_t>(squares[j] < square && other);
+                hits[taken] = candidates[j];
+                taken += static_cast<std::size_t>(squares[j] < square);
             }
-            own.hits.resize(begin + taken);
-            found_[static_cast<std::size_t>(self)] = {thread, static_cast<std::int32_t>(taken),
-                                                      begin};
+            found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
+                                                           own.used};
+            own.used += taken;
         }
     }
 }
@@ -293,54 +296,51 @@ void NeighborList::search(double reach, int threads) {
 // are walked in order, so that rows come out sorted, whatever the bins and the threads.
 void NeighborList::transpose(int threads) {
     const auto n = static_cast<std::size_t>(num_atoms_);
+    bool repeated = false;  // can an edge's two atoms have several
+    for (std::size_t k = 0; k < 3; ++k) repeated |= periodic_[k] && 2 * stencil_[k] >= bins_[k] - 1;
     row_ptr_.assign(n + 1, 0);
-    const auto range = [&](int thread) {
-        const auto part = [&](int t) {
-            return static_cast<std::int32_t>(num_atoms_ * t / threads);
-        };
-        return std::pair<std::int32_t, std::int32_t>(part(thread), part(thread + 1));
+    const auto first_of = [&](int thread) {
+        return static_cast<std::int32_t>(num_atoms_ * thread / threads);
     };
-#pragma omp parallel num_threads(threads)
-    {
-        const auto [low, high] = range(omp_get_thread_num());
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (int t = 0; t < threads; ++t) {
+        const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (const Thread& each : threads_)
-            for (const Hit& hit : each.hits)
-                if (hit.atom >= low && hit.atom < high)
-                    ++row_ptr_[static_cast<std::size_t>(hit.atom) + 1];
+            for (std::size_t h = 0; h < each.used; ++h)
+                if (const std::int32_t atom = each.hits[h].atom; atom >= low && atom < high)
+                    ++row_ptr_[static_cast<std::size_t>(atom) + 1];
     }
     for (std::size_t i = 0; i < n; ++i) row_ptr_[i + 1] += row_ptr_[i];
     const auto edges = static_cast<std::size_t>(row_ptr_[n]);
-    sender_.resize(edges), receiver_.resize(edges), image_.resize(edges);
-    bool repeated = false;  // can an edge's two atoms have several
-    for (std::size_t k = 0; k < 3; ++k) repeated |= periodic_[k] && 2 * stencil_[k] >= bins_[k] - 1;
+    rows_.resize(edges), sender_.resize(edges), receiver_.resize(edges), image_.resize(edges);
     scratch_.assign(row_ptr_.begin(), row_ptr_.end() - 1);
-#pragma omp parallel num_threads(threads)
-    {
-        const auto [low, high] = range(omp_get_thread_num());
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (int t = 0; t < threads; ++t) {
+        const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (std::size_t s = 0; s < n; ++s) {
             const Row& row = found_[s];
             const Hit* hits =
                 threads_[static_cast<std::size_t>(row.thread)].hits.data() + row.begin;
             for (std::int32_t h = 0; h < row.count; ++h) {
-                const Hit& hit = hits[h];
-                if (hit.atom < low || hit.atom >= high) continue;
-                const auto at =
-                    static_cast<std::size_t>(scratch_[static_cast<std::size_t>(hit.atom)]++);
-                sender_[at] = static_cast<std::int32_t>(s);
-                image_[at] = hit.image;
+                const auto atom = static_cast<std::size_t>(hits[h].atom);
+                if (hits[h].atom < low || hits[h].atom >= high) continue;
+                rows_[static_cast<std::size_t>(scratch_[atom]++)] = {static_cast<std::int32_t>(s),
+                                                                     hits[h].image};
             }
         }
         for (std::int32_t i = low; i < high; ++i) {
-            const auto begin = row_ptr_[static_cast<std::size_t>(i)];
-            const auto end = row_ptr_[static_cast<std::size_t>(i) + 1];
-            std::fill(receiver_.begin() + begin, receiver_.begin() + end, i);
-            for (std::int64_t e = begin; repeated && e < end;) {
-                std::int64_t stop = e + 1;
-                while (stop < end && sender_[static_cast<std::size_t>(stop)] ==
-                                         sender_[static_cast<std::size_t>(e)])
-                    ++stop;
-                std::sort(image_.begin() + e, image_.begin() + stop);
-                e = stop;
+            const auto begin = static_cast<std::size_t>(row_ptr_[static_cast<std::size_t>(i)]);
+            const auto end = static_cast<std::size_t>(row_ptr_[static_cast<std::size_t>(i) + 1]);
+            if (repeated)  // nearly sorted: by sender already
+                std::sort(rows_.begin() + static_cast<std::ptrdiff_t>(begin),
+                          rows_.begin() + static_cast<std::ptrdiff_t>(end),
+                          [](const Hit& a, const Hit& b) {
+                              return a.atom != b.atom ? a.atom < b.atom : a.image < b.image;
+                          });
+            for (std::size_t e = begin; e < end; ++e) {
+                sender_[e] = rows_[e].atom;
+                image_[e] = rows_[e].image;
+                receiver_[e] = i;
             }
         }
     }

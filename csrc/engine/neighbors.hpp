@@ -59,8 +59,10 @@ private:
     };
     struct Thread {
         std::vector<Hit> hits;
+        std::size_t used = 0;                  // of hits
         std::vector<double> x, y, z, squares;  // candidates of one bin
-        std::vector<std::int32_t> atom, image;
+        std::vector<Hit> candidates;
+        std::size_t count = 0, own = 0;  // candidates; the first that lies in the bin itself
     };
     struct Row {
         std::int32_t thread, count;
@@ -95,6 +97,7 @@ private:
     std::vector<double> coordinates_;
     std::vector<Thread> threads_;
     std::vector<Row> found_;  // [num_atoms]
+    std::vector<Hit> rows_;   // [num_edges] sender and image
 
     std::vector<std::int64_t> row_ptr_;
     std::vector<std::int32_t> sender_, receiver_, image_;
