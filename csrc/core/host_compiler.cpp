@@ -173,6 +173,8 @@ void compile(const std::string& source, const HostTarget& target, const std::str
         why = first_lines(read_file(log));
     } catch (const std::runtime_error&) {
     }
+    for (std::size_t at; (at = why.find(folder + "/")) != std::string::npos;)
+        why.erase(at, folder.size() + 1);
     throw KernelError(shown + " rejected a generated kernel (" +
                       (why.empty() ? "exit status " + std::to_string(status) : why) +
                       "): source kept in " + kept.string() +
