@@ -22,6 +22,12 @@ Declared = Mapping[str, tuple[str, tuple[int, ...]]]
 _MAX_DIM = 1 << 24
 _UNITS = {"energy_unit": "eV", "length_unit": "angstrom"}
 _DTYPES = {"float32": "F32", "float64": "F64"}
+# transforms of the length and their numbers
+_TRANSFORMS: dict[str, tuple[str, ...]] = {
+    "agnesi": ("a", "q", "p"),
+    "soft": ("alpha",),
+    "relative": (),
+}
 
 
 def check_manifest(manifest: Mapping[str, Any], tensors: Declared) -> None:
@@ -224,10 +230,12 @@ class _Checker:
         self.pairs(radial["r_max"], "r_max")
         transform, basis, cutoff = radial["transform"], radial["basis"], radial["cutoff"]
         if transform is not None:
-            self.need(transform["kind"] in ("agnesi", "soft"), f"transform {transform['kind']!r}")
-            for name in ("a", "q", "p") if transform["kind"] == "agnesi" else ("alpha",):
+            kind = transform["kind"]
+            self.need(kind in _TRANSFORMS, f"transform {kind!r}")
+            for name in _TRANSFORMS[kind]:
                 self.number(transform[name], name)
-            self.tensor(transform["r_0"], (self.n_types, self.n_types), dtype="F64")
+            if kind != "relative":
+                self.tensor(transform["r_0"], (self.n_types, self.n_types), dtype="F64")
         kind = basis["kind"]
         self.need(kind in ("bessel", "gaussian", "chebyshev"), f"basis {str(kind)[:40]!r}")
         if kind == "chebyshev":

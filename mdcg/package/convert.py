@@ -15,7 +15,7 @@ from .package import Package
 
 __all__ = ["ConversionOptions", "convert_checkpoint", "convert_model"]
 
-_PATCHING = "patching it in place still serves it (name the output .model)"
+_PATCHING = "patching it in place still serves it (name the output .model, or .nequip.zip)"
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,19 @@ class ConversionOptions:
         Needed where the model has several.
     dtype : {"float32", "float64"}, optional
         Default: that of the model.
+    graph_fields : tuple of (str, int)
+        Value of each categorical field of the structure, such as a charge, that a NequIP model
+        reads.
     """
 
     types: tuple[str, ...] | None = None
     head: str | None = None
     dtype: str | None = None
+    graph_fields: tuple[tuple[str, int], ...] = ()
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
-    """Convert a checkpoint of MACE.
+    """Convert a checkpoint of MACE or NequIP.
 
     Parameters
     ----------
@@ -88,16 +92,16 @@ def convert_model(
     ValueError
         An element or a head that the model does not know.
     """
-    from ..patch import copy_model, is_nequip, is_patched, mace_info, unpatch_model
+    from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
 
     options = options or ConversionOptions()
-    if is_nequip(model):
-        raise UnsupportedProblemError(f"NequIP models are not converted yet: {_PATCHING}")
     if is_patched(model):
         model = copy_model(model)
         unpatch_model(model)
-    model = _merged(model)
-    info = mace_info(model)
+    nequip = is_nequip(model)
+    if not nequip:
+        model = _merged(model)
+    info: Any = model_info(model)
     dtype = options.dtype or str(info.dtype).removeprefix("torch.")
     if dtype not in ("float32", "float64"):
         raise UnsupportedProblemError(
@@ -106,25 +110,30 @@ def convert_model(
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
     builder = Builder(len(columns), dtype)
-    from .mace import build_mace
-
     try:
-        build_mace(model, builder, columns, head)
+        if nequip:
+            from .nequip import build_nequip
+
+            build_nequip(model, builder, columns, dict(options.graph_fields))
+        else:
+            from .mace import build_mace
+
+            build_mace(model, builder, columns, head)
     except UnsupportedProblemError as error:
         raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
     program, tensors = builder.finish()
     manifest = {
         "mdcg_version": __version__,
-        "architecture": "mace",
+        "architecture": "nequip" if nequip else "mace",
         "model_class": info.model_class,
         "type_names": [info.symbols[column] for column in columns],
-        "atomic_numbers": [info.atomic_numbers[column] for column in columns],
+        "atomic_numbers": None if nequip else [info.atomic_numbers[c] for c in columns],
         "r_max": info.r_max,
         "dtype": dtype,
         "energy_unit": "eV",
         "length_unit": "angstrom",
-        "head": info.heads[head],
-        "edge_vector": "receiver_minus_sender",
+        "head": None if nequip else info.heads[head],
+        "edge_vector": "sender_minus_receiver" if nequip else "receiver_minus_sender",
         "source": {"name": source[0], "sha256": source[1]} if source else None,
         "verification": None,
         "options": asdict(options),

@@ -54,7 +54,8 @@ class Radial:
         Exponent of the polynomial cutoff.
     layers : tuple of RadialLayer
     transform : mapping, optional
-        ``kind`` (agnesi, soft) and its numbers and arrays.
+        ``kind`` (agnesi, soft, or relative: the length over the cutoff of the pair) and its
+        numbers and arrays.
     cutoff_on : {"basis", "weights"}
         What is multiplied by the cutoff.
     sender, receiver : optional
@@ -89,7 +90,7 @@ class Radial:
         """
         r_max = float(self.r_max if np.ndim(self.r_max) == 0 else self.r_max[receiver, sender])  # type: ignore[index]
         cutoff = _polynomial_cutoff(r / r_max, self.p)[:, None]
-        t = _transformed(self.transform, r, receiver, sender)
+        t = _transformed(self.transform, r, r_max, receiver, sender)
         if self.basis.get("argument") == "normalized":
             t = r / r_max
         x = _basis(self.basis, t[:, None])
@@ -121,9 +122,13 @@ def _polynomial_cutoff(x: Array, p: float) -> Array:
     return np.where(x < 1.0, value, 0.0)
 
 
-def _transformed(of: Mapping[str, Any] | None, r: Array, receiver: int, sender: int) -> Array:
+def _transformed(
+    of: Mapping[str, Any] | None, r: Array, r_max: float, receiver: int, sender: int
+) -> Array:
     if of is None:
         return r
+    if of["kind"] == "relative":
+        return r / r_max
     r_0 = of["r_0"][receiver, sender]
     if of["kind"] == "agnesi":
         a, q, p = of["a"], of["q"], of["p"]
