@@ -34,7 +34,7 @@ ACTIVATIONS = {
 class Result:
     """Energy of each node, and derivatives of their sum.
 
-    The virial is minus the derivative with respect to a symmetric strain; stress = -virial / volume.
+    Virial: minus the derivative with respect to a symmetric strain; stress = -virial / volume.
     """
 
     energies: Tensor
