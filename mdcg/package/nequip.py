@@ -196,7 +196,7 @@ class _Converter:
         return Radial(
             r_max=r_max,
             basis=basis,
-            p=int(self.power) if self.power.is_integer() else self.power,  # type: ignore[arg-type]
+            p=int(self.power) if self.power.is_integer() else self.power,
             layers=_network_layers(module),
             transform=transform,
         )

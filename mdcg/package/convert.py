@@ -1,0 +1,162 @@
+"""Convert a loaded model or a checkpoint to a package."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .._version import __version__
+from ..errors import UnsupportedProblemError
+from .builder import Builder
+from .package import Package
+
+__all__ = ["ConversionOptions", "convert_checkpoint", "convert_model"]
+
+_PATCHING = "patching it in place still serves it (name the output .model)"
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """What a package is made of a checkpoint.
+
+    Parameters
+    ----------
+    types : tuple of str, optional
+        Elements to convert; default: all of the model.
+    head : str, optional
+        Needed where the model has several.
+    dtype : {"float32", "float64"}, optional
+        Default: that of the model.
+    """
+
+    types: tuple[str, ...] | None = None
+    head: str | None = None
+    dtype: str | None = None
+
+
+def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
+    """Convert a checkpoint of MACE.
+
+    Parameters
+    ----------
+    path : path
+        Loading a pickle can run code: convert files you trust only.
+    options : ConversionOptions, optional
+
+    Returns
+    -------
+    Package
+
+    Raises
+    ------
+    CheckpointError
+        The file cannot be read.
+    UnsupportedProblemError
+        The model has something that packages have not.
+    ValueError
+        An element or a head that the model does not know.
+    """
+    from ..patch import load_model
+
+    path = Path(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return convert_model(load_model(path), options, source=(path.name, digest))
+
+
+def convert_model(
+    model: Any,
+    options: ConversionOptions | None = None,
+    *,
+    source: tuple[str, str] | None = None,
+) -> Package:
+    """Convert a loaded model, which stays as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    options : ConversionOptions, optional
+    source : tuple of str and str, optional
+        Name and SHA-256 of the file it came from.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        The model has something that packages have not.
+    ValueError
+        An element or a head that the model does not know.
+    """
+    from ..patch import copy_model, is_nequip, is_patched, mace_info, unpatch_model
+
+    options = options or ConversionOptions()
+    if is_nequip(model):
+        raise UnsupportedProblemError(f"NequIP models are not converted yet: {_PATCHING}")
+    if is_patched(model):
+        model = copy_model(model)
+        unpatch_model(model)
+    model = _merged(model)
+    info = mace_info(model)
+    dtype = options.dtype or str(info.dtype).removeprefix("torch.")
+    if dtype not in ("float32", "float64"):
+        raise UnsupportedProblemError(
+            f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
+        )
+    head = info.head_index(options.head)
+    columns = _columns(info.symbols, options.types)
+    builder = Builder(len(columns), dtype)
+    from .mace import build_mace
+
+    try:
+        build_mace(model, builder, columns, head)
+    except UnsupportedProblemError as error:
+        raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
+    program, tensors = builder.finish()
+    manifest = {
+        "mdcg_version": __version__,
+        "architecture": "mace",
+        "model_class": info.model_class,
+        "type_names": [info.symbols[column] for column in columns],
+        "atomic_numbers": [info.atomic_numbers[column] for column in columns],
+        "r_max": info.r_max,
+        "dtype": dtype,
+        "energy_unit": "eV",
+        "length_unit": "angstrom",
+        "head": info.heads[head],
+        "edge_vector": "receiver_minus_sender",
+        "source": {"name": source[0], "sha256": source[1]} if source else None,
+        "verification": None,
+        "options": asdict(options),
+        "kernels": [],
+        **program,
+    }
+    package = Package(manifest, tensors)
+    package.check()
+    return package
+
+
+def _merged(model: Any) -> Any:
+    """Return the model with its low-rank adapters multiplied into the weights."""
+    if not any(type(module).__name__.startswith("LoRA") for module in model.modules()):
+        return model
+    from ..patch import copy_model
+    from ..patch._frameworks import import_mace
+
+    import_mace()
+    from mace.modules.lora import merge_lora_weights
+
+    return merge_lora_weights(copy_model(model))
+
+
+def _columns(symbols: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+    """Return the columns of the types asked for, in the order of the model."""
+    if wanted is None:
+        return list(range(len(symbols)))
+    missing = sorted(set(wanted) - set(symbols))
+    if missing or not wanted:
+        raise ValueError(
+            f"types {' '.join(missing) or '(none)'} are not in the model, expected any of: "
+            f"{' '.join(symbols)}"
+        )
+    return [column for column, symbol in enumerate(symbols) if symbol in set(wanted)]
