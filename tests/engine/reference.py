@@ -32,7 +32,10 @@ ACTIVATIONS = {
 
 @dataclass
 class Result:
-    """Energy of each node, and derivatives of their sum."""
+    """Energy of each node, and derivatives of their sum.
+
+    Virial: minus the derivative with respect to a symmetric strain; stress = -virial / volume.
+    """
 
     energies: Tensor
     forces: Tensor
@@ -103,6 +106,8 @@ def evaluate(
     forces = zero if pos.grad is None else -pos.grad
     gradient = torch.zeros_like(vec) if vec.grad is None else vec.grad
     virial = -torch.einsum("ea,eb->ab", vec.detach(), gradient)
+    # 3j symbols rounded to float32 break invariance a little; a strain is symmetric
+    virial = 0.5 * (virial + virial.T)
     flat = {
         name: torch.cat([block.detach().transpose(1, 2).flatten(1) for block in blocks], dim=1)
         for name, blocks in run.values.items()

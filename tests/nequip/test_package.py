@@ -24,7 +24,8 @@ from .conftest import DATA, MODELS, ROOT
 _SPEC = importlib.util.spec_from_file_location(
     "mdcg_reference", ROOT / "tests" / "engine" / "reference.py"
 )
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 reference = importlib.util.module_from_spec(_SPEC)
 sys.modules["mdcg_reference"] = reference
 _SPEC.loader.exec_module(reference)
