@@ -6,14 +6,16 @@
 
 namespace mdcg {
 
-constexpr std::int64_t MDCG_CONV_ABI = 1;
+constexpr std::int64_t MDCG_CONV_ABI = 2;
 
 // Geometry and radial values of a block are made by the engine, in the cache; the kernel multiplies
 // the last linear of the radial network (or looks weights up in the table), applies the paths and
 // adds to rows. Per-edge weights live in tiles of one path only.
 //
 // Columns of weights are padded per path: path p starts at the sum of the strides before it, its
-// stride is its multiplicity rounded up to 64 bytes.
+// stride is its multiplicity rounded up to 64 bytes; padding columns are zero. w2 and the table are
+// stored in panels of 64 bytes of columns (A items), so that one panel, read for all edges of a
+// block, stays in the first-level cache.
 template <typename T>
 struct ConvBlock {
     std::int64_t num_edges;        // 1 .. `edges` of ConvInfo
@@ -23,10 +25,11 @@ struct ConvBlock {
 
     // Exact radial network: w(e) = hidden(e) @ w2.
     const T* hidden;  // [edges][hidden_stride], unused rows zero; null: table
-    const T* w2;      // path by path [hidden][stride of the path]
-    const T* w2_t;    // path by path [mul][hidden_stride]; backward only
+    const T* w2;      // [weight_width / A][hidden_stride][A]
+    const T* w2_t;    // [weight_width][hidden_stride]; backward only
     // Table: w(e) = sum_j basis[j][e] * table[knot[e] + j].
-    const T* table;            // [rows][weight columns, padded]
+    const T* table;  // [weight_width / A][table_rows][A]
+    std::int64_t table_rows;
     const std::int32_t* knot;  // [num_edges] first of four rows
     const T* basis;            // [4][edges]
     const T* slope;            // [4][edges] derivatives of basis with respect to the length

@@ -49,6 +49,7 @@ public:
                  std::int64_t column_step, double factor = 1.0);
     int rows() const { return rows_; }
     int columns() const { return columns_; }  // not padded
+    int panels() const { return (columns_ * static_cast<int>(sizeof(T)) + 63) / 64; }
     const T* data() const { return data_.data(); }
 
 private:
@@ -58,11 +59,16 @@ private:
 
 template <typename T>
 struct SimdTable {
-    // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, N = columns rounded up to 64 bytes; c and
-    // its rows aligned to 64 bytes. Row i stands at rows[i] * ld where rows is given, else i * ld.
-    // Sums run over k in order, whatever m and rows are: a row does not depend on the others.
-    void (*gemm)(std::int64_t m, const T* a, std::int64_t lda, const PackedMatrix<T>& b, T* c,
-                 std::int64_t ldc, const std::int32_t* rows, bool accumulate);
+    // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, N = columns rounded up to 64 bytes; rows
+    // of c aligned to 64 bytes. Row i stands at rows[i] * ld where rows is given, else i * ld. Sums
+    // run over k in order, whatever m and rows are: a row does not depend on the others.
+    void gemm(std::int64_t m, const T* a, std::int64_t lda, const PackedMatrix<T>& b, T* c,
+              std::int64_t ldc, const std::int32_t* rows, bool accumulate) const {
+        gemm_panels(m, b.rows(), b.panels(), a, lda, b.data(), c, ldc, rows, accumulate);
+    }
+    void (*gemm_panels)(std::int64_t m, std::int64_t k, std::int64_t panels, const T* a,
+                        std::int64_t lda, const T* b, T* c, std::int64_t ldc,
+                        const std::int32_t* rows, bool accumulate);
     // y = factor * f(x) and, where dy is given, dy = factor * f'(x), of count items; y may be x.
     // sigmoid(0) and others are not zero: the caller clears padding.
     void (*activate)(Activation kind, std::int64_t count, T factor, const T* x, T* y, T* dy);
