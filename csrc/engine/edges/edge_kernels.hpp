@@ -12,7 +12,7 @@ enum class TransformKind { none, agnesi, soft };
 struct BasisFunctions {
     BasisKind kind = BasisKind::bessel;
     int count = 0;
-    const double* values = nullptr;  // [count] frequencies (bessel), centres (gaussian)
+    const double* values = nullptr;  // [count] weights (bessel), centers (gaussian)
     double factor = 1;               // prefactor (bessel), coefficient (gaussian)
     bool normalized = false;         // argument is r / r_max instead of r
     TransformKind transform = TransformKind::none;
@@ -26,7 +26,7 @@ struct BasisInput {
     std::int64_t edges;
     const double* length;
     const double* r_max;
-    const double* radius;  // scale of the transform for the edge's types; null without transform
+    const double* r_0;  // scale of the transform for the edge's types; null without transform
 };
 
 // One path of a convolution for the generic kernel.

@@ -102,17 +102,17 @@ inline void envelope(double p, DoubleVector x, DoubleVector& value, DoubleVector
     slope = inside ? slope : DoubleVector{};
 }
 
-inline void transform(const BasisFunctions& f, DoubleVector r, DoubleVector radius, DoubleVector& x,
+inline void transform(const BasisFunctions& f, DoubleVector r, DoubleVector r_0, DoubleVector& x,
                       DoubleVector& slope) {
     if (f.transform == TransformKind::agnesi) {
-        const DoubleVector s = r / radius;
+        const DoubleVector s = r / r_0;
         const DoubleVector log_s = logarithm(s);
         const DoubleVector v = exponential(log_s * (f.q - f.p));
         const DoubleVector g = f.a * exponential(log_s * f.q) / (1.0 + v);
         x = 1.0 / (1.0 + g);
         slope = -x * x * g * (f.q - (f.q - f.p) * v / (1.0 + v)) / r;
     } else {  // soft
-        const DoubleVector p0 = radius * (3.0 / 4), p1 = radius * (4.0 / 3);
+        const DoubleVector p0 = r_0 * (3.0 / 4), p1 = r_0 * (4.0 / 3);
         const DoubleVector alpha = f.a / (p1 - p0);
         const DoubleVector t = hyperbolic_tangent(alpha * (r - 0.5 * (p0 + p1)));
         const DoubleVector half = 0.5 * (1.0 + t);
@@ -145,7 +145,7 @@ void basis(const BasisFunctions& f, const BasisInput& in, std::int64_t stride, T
         store(cutoff_slope + e, cut_slope);
         V x = r, x_slope = V{} + 1.0;
         if (f.transform != TransformKind::none) {
-            transform(f, r, load<V>(in.radius + e), x, x_slope);
+            transform(f, r, load<V>(in.r_0 + e), x, x_slope);
         } else if (f.normalized) {
             x = r * inverse;
             x_slope = inverse;
