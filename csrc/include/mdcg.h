@@ -114,6 +114,9 @@ MDCG_API mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
 /* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. Owned by the
  * model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
+/* One line for logs: architecture, precision, device, threads, and where the kernels came from
+ * (bundle, cache, compiled, generic). Owned by the model, valid until the next call. */
+MDCG_API const char* mdcg_summary(mdcg_model* model);
 
 #ifdef __cplusplus
 }
