@@ -25,8 +25,7 @@ void harmonics(int l_max, const T* factors, std::int64_t edges, const T* unit, T
                 const int row = l * l + l;
                 store(out + (row + m) * edges + e, p * factors[row + m] * re);
                 if (m > 0) store(out + (row - m) * edges + e, p * factors[row - m] * im);
-                const V next =
-                    (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
+                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
                 before = p;
                 p = next;
             }
@@ -45,8 +44,8 @@ void harmonics_gradient(int l_max, const T* factors, std::int64_t edges, const T
     for (std::int64_t e = 0; e < edges; e += lanes<T>) {
         const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
                 z = load<V>(unit + 2 * edges + e);
-        V re = V{} + T(1), im = V{};            // (z + i x)^m
-        V re_before = V{}, im_before = V{};     // (z + i x)^(m-1)
+        V re = V{} + T(1), im = V{};         // (z + i x)^m
+        V re_before = V{}, im_before = V{};  // (z + i x)^(m-1)
         V diagonal = V{} + T(1);
         V gx = V{}, gy = V{}, gz = V{};
         for (int m = 0; m <= l_max; ++m) {
@@ -63,8 +62,7 @@ void harmonics_gradient(int l_max, const T* factors, std::int64_t edges, const T
                         axis_imaginary +=
                             load<V>(d + (row - m + 1) * edges + e) * factors[row - m + 1] * p;
                 }
-                const V next =
-                    (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
+                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
                 before = p;
                 p = next;
             }
@@ -202,8 +200,9 @@ void layer_norm(std::int64_t rows, std::int64_t count, std::int64_t stride, T ep
         T variance = sum(squares);
         for (std::int64_t k = whole; k < count; ++k) variance += (row[k] - mean) * (row[k] - mean);
         variance = variance / static_cast<T>(count) + epsilon;
-        const T inverse = T(1) / (sizeof(T) == 4 ? static_cast<T>(__builtin_sqrtf(static_cast<float>(variance)))
-                                                 : static_cast<T>(__builtin_sqrt(static_cast<double>(variance))));
+        const T inverse =
+            T(1) / (sizeof(T) == 4 ? static_cast<T>(__builtin_sqrtf(static_cast<float>(variance)))
+                                   : static_cast<T>(__builtin_sqrt(static_cast<double>(variance))));
         scale[i] = inverse;
         for (std::int64_t k = 0; k < stride; k += lanes<T>) {
             const V n = (load<V>(row + k) - mean) * inverse;

@@ -53,7 +53,9 @@ inline void store(Item<V>* to, V value) {
 }
 
 // Stores doubles, rounded where the target is narrower.
-inline void store_as(double* to, DoubleVector value) { __builtin_memcpy(to, &value, sizeof(value)); }
+inline void store_as(double* to, DoubleVector value) {
+    __builtin_memcpy(to, &value, sizeof(value));
+}
 inline void store_as(float* to, DoubleVector value) {
     const HalfVector narrow = __builtin_convertvector(value, HalfVector);
     __builtin_memcpy(to, &narrow, sizeof(narrow));
@@ -126,7 +128,8 @@ inline DoubleVector logarithm(DoubleVector x) {
     const Int64Vector big = m > 1.4142135623730951;
     m = big ? m * 0.5 : m;
     exponent = exponent - big;  // a true comparison is -1
-    const DoubleVector e = (DoubleVector)(exponent + (Int64Vector)(DoubleVector{} + round_double)) - round_double;
+    const DoubleVector e =
+        (DoubleVector)(exponent + (Int64Vector)(DoubleVector{} + round_double)) - round_double;
     const DoubleVector z = (m - 1.0) / (m + 1.0);
     const DoubleVector z2 = z * z;
     DoubleVector p = z2 * (2.0 / 23) + 2.0 / 21;

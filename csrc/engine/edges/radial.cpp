@@ -4,6 +4,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "engine/edges/arena.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -66,7 +68,8 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
     layer.in = static_cast<int>(in);
     layer.out = static_cast<int>(weight.shape[1]);
     if (layer.out < 1 || layer.out > MAX_WIDTH)
-        fields.fail("weight", weight.shape_text(), "1 .. " + std::to_string(MAX_WIDTH) + " outputs");
+        fields.fail("weight", weight.shape_text(),
+                    "1 .. " + std::to_string(MAX_WIDTH) + " outputs");
     layer.weight = weight.read<double>();
     if (fields.has("bias")) layer.bias = fields.values<double>("bias", {layer.out});
     if (fields.has("layer_norm")) {
@@ -85,6 +88,14 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
 }
 
 }  // namespace
+
+void polynomial_cutoff(double p, double x, double& value, double& slope) {
+    value = slope = 0;
+    if (!(x < 1)) return;
+    const double low = std::pow(x, p - 1);
+    value = 1.0 + low * x * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)));
+    slope = -p * (p + 1) * (p + 2) / 2 * low * (1 - x) * (1 - x);
+}
 
 RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
     RadialSpec spec;
@@ -107,7 +118,8 @@ RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
             cutoff.fail("p", std::to_string(spec.functions.cutoff_power), "2 or more");
     }
     const std::string on = fields.text("cutoff_on", "basis");
-    if (on != "basis" && on != "weights") fields.fail("cutoff_on", "'" + on + "'", "basis or weights");
+    if (on != "basis" && on != "weights")
+        fields.fail("cutoff_on", "'" + on + "'", "basis or weights");
     spec.functions.cutoff_on_basis = on == "basis";
 
     const std::vector<Fields> layers = fields.objects("layers");
@@ -144,7 +156,8 @@ RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
         spec.knots = static_cast<int>(table.integer("knots", 8, 1 << 16));
         spec.table_error = table.number("error", 0.0);
         if (!spec.sender_value.empty() || !spec.receiver_value.empty())
-            fields.fail("a table needs a network of length and types alone, this one sees features");
+            fields.fail(
+                "a table needs a network of length and types alone, this one sees features");
     }
     return spec;
 }
@@ -204,30 +217,25 @@ Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
 template <typename T>
 typename Radial<T>::Memory Radial<T>::lay_out(std::int64_t capacity, char* work) const {
     Memory m;
-    std::size_t at = 0;
-    const auto take = [&](auto*& pointer, std::int64_t items) {
-        using Element = std::remove_reference_t<decltype(*pointer)>;
-        pointer = reinterpret_cast<Element*>(work + at);
-        at += (static_cast<std::size_t>(items) * sizeof(Element) + 63) / 64 * 64;
-    };
-    take(m.r_max, capacity);
-    take(m.r_0, capacity);
-    take(m.cutoff, capacity);
-    take(m.cutoff_slope, capacity);
-    take(m.basis, capacity * basis_stride_);
-    take(m.basis_slope, capacity * basis_stride_);
-    take(m.first, capacity * widest_);
-    take(m.second, capacity * widest_);
+    Arena arena(work);
+    arena.take(m.r_max, capacity);
+    arena.take(m.r_0, capacity);
+    arena.take(m.cutoff, capacity);
+    arena.take(m.cutoff_slope, capacity);
+    arena.take(m.basis, capacity * basis_stride_);
+    arena.take(m.basis_slope, capacity * basis_stride_);
+    arena.take(m.first, capacity * widest_);
+    arena.take(m.second, capacity * widest_);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-        take(m.kept[i].value, capacity * layers_[i].stride);
-        take(m.kept[i].slope, capacity * layers_[i].stride);
+        arena.take(m.kept[i].value, capacity * layers_[i].stride);
+        arena.take(m.kept[i].slope, capacity * layers_[i].stride);
         m.kept[i].normalised = m.kept[i].scale = nullptr;
         if (layers_[i].norm) {
-            take(m.kept[i].normalised, capacity * layers_[i].stride);
-            take(m.kept[i].scale, capacity);
+            arena.take(m.kept[i].normalised, capacity * layers_[i].stride);
+            arena.take(m.kept[i].scale, capacity);
         }
     }
-    m.bytes = at;
+    m.bytes = arena.bytes();
     return m;
 }
 
@@ -246,11 +254,10 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
     for (std::int64_t e = 0; e < n; ++e) {
         // unused edges are longer than any cutoff
         const bool used = e < edges.count;
-        m.r_max[e] = used ? spec_.pair_r_max(edges.receiver_type[e], edges.sender_type[e])
-                          : spec_.r_max[0];
+        m.r_max[e] =
+            used ? spec_.pair_r_max(edges.receiver_type[e], edges.sender_type[e]) : spec_.r_max[0];
         if (!spec_.r_0.empty())
-            m.r_0[e] =
-                used ? spec_.pair_r_0(edges.receiver_type[e], edges.sender_type[e]) : 1.0;
+            m.r_0[e] = used ? spec_.pair_r_0(edges.receiver_type[e], edges.sender_type[e]) : 1.0;
     }
     kernels.basis(spec_.functions, {n, edges.length, m.r_max, spec_.r_0.empty() ? nullptr : m.r_0},
                   basis_stride_, m.basis, m.basis_slope, m.cutoff, m.cutoff_slope);

@@ -73,6 +73,9 @@ private:
     }
 };
 
+// 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) and its derivative; 0 from x = 1 on.
+void polynomial_cutoff(double p, double x, double& value, double& slope);
+
 // A block of edges.
 struct RadialEdges {
     std::int64_t count;                 // used
@@ -136,7 +139,7 @@ private:
     Memory lay_out(std::int64_t capacity, char* work) const;
 
     RadialSpec spec_;
-    std::vector<Layer> layers_;  // hidden ones
+    std::vector<Layer> layers_;                      // hidden ones
     AlignedArray<T> sender_table_, receiver_table_;  // [T][first_stride]
     int units_, last_in_;
     bool constant_unit_;

@@ -154,7 +154,8 @@ std::vector<double> RadialSpline::exact(const std::vector<double>& lengths, int 
     std::vector<double> weights(lengths.size() * static_cast<std::size_t>(outputs_));
     for (std::size_t i = 0; i < lengths.size(); ++i)
         for (int k = 0; k < network_.units(); ++k) {
-            const double h = units[i * static_cast<std::size_t>(stride) + static_cast<std::size_t>(k)];
+            const double h =
+                units[i * static_cast<std::size_t>(stride) + static_cast<std::size_t>(k)];
             const double* row = last_.data() + static_cast<std::ptrdiff_t>(k) * outputs_;
             double* to = weights.data() + i * static_cast<std::size_t>(outputs_);
             for (int o = 0; o < outputs_; ++o) to[o] += h * row[o];
@@ -190,7 +191,8 @@ TableError RadialSpline::error(int receiver, int sender) const {
                     const double value =
                         b[0] * c[o] + b[1] * c[n + o] + b[2] * c[2 * n + o] + b[3] * c[3 * n + o];
                     const double slope = (s[0] * c[o] + s[1] * c[n + o] + s[2] * c[2 * n + o] +
-                                          s[3] * c[3 * n + o]) / h;
+                                          s[3] * c[3 * n + o]) /
+                                         h;
                     const double exact_slope =
                         (at[n + o] - 8 * at[2 * n + o] + 8 * at[3 * n + o] - at[4 * n + o]) /
                         (12 * delta);
@@ -198,7 +200,8 @@ TableError RadialSpline::error(int receiver, int sender) const {
                     largest_slope = std::max(largest_slope, std::abs(exact_slope));
                     error = std::max(error, std::abs(value - at[o]));
                     // the network ends at r_max, and with it this difference
-                    if (i + 1 < knots_) error_slope = std::max(error_slope, std::abs(slope - exact_slope));
+                    if (i + 1 < knots_)
+                        error_slope = std::max(error_slope, std::abs(slope - exact_slope));
                 }
             }
     }
@@ -212,10 +215,9 @@ RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
     std::map<std::tuple<double, double, int, int>, std::int32_t> groups;
     for (int i = 0; i < n; ++i)
         for (int j = 0; j < n; ++j) {
-            const auto key =
-                std::make_tuple(spec.pair_r_max(i, j), spec.pair_r_0(i, j),
-                                spec.receiver_table.empty() ? 0 : i,
-                                spec.sender_table.empty() ? 0 : j);
+            const auto key = std::make_tuple(spec.pair_r_max(i, j), spec.pair_r_0(i, j),
+                                             spec.receiver_table.empty() ? 0 : i,
+                                             spec.sender_table.empty() ? 0 : j);
             const auto found =
                 groups.emplace(key, static_cast<std::int32_t>(representative_.size()));
             if (found.second) representative_.emplace_back(i, j);
@@ -231,8 +233,8 @@ void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* rece
     if (built_.size() == first_row_.size()) return;
     std::vector<std::int32_t> missing;
     for (std::int64_t e = 0; e < edges; ++e) {
-        const Pair& pair = pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ +
-                                                           types[sender[e]])];
+        const Pair& pair =
+            pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ + types[sender[e]])];
         std::int32_t& row = first_row_[static_cast<std::size_t>(pair.group)];
         if (row != -1) continue;
         row = 0;

@@ -86,9 +86,9 @@ private:
     RadialSpline spline_;
     WeightColumns columns_;
     int num_types_;
-    std::vector<Pair> pairs_;                              // [T][T]
-    std::vector<std::pair<int, int>> representative_;      // of a group: receiver, sender
-    std::vector<std::int32_t> first_row_;                  // of a group; -1: not built
+    std::vector<Pair> pairs_;                          // [T][T]
+    std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
+    std::vector<std::int32_t> first_row_;              // of a group; -1: not built
     std::vector<std::int32_t> built_;
     AlignedArray<T> data_;
     std::int64_t rows_ = 0;
