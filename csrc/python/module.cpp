@@ -15,6 +15,7 @@
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
 #include "register_edges.hpp"
+#include "register_engine.hpp"
 
 namespace py = pybind11;
 
@@ -149,4 +150,5 @@ PYBIND11_MODULE(_core, m) {
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
     register_edges(m);
+    register_neighbors(m);
 }
