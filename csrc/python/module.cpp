@@ -150,5 +150,6 @@ PYBIND11_MODULE(_core, m) {
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
     register_edges(m);
+    register_engine(m);
     register_neighbors(m);
 }
