@@ -40,9 +40,7 @@ public:
     const Tensor& tensor(const char* key, const std::vector<std::int64_t>& shape) const;
     // Its numbers as T (float or double), all finite.
     template <typename T>
-    std::vector<T> values(const char* key, const std::vector<std::int64_t>& shape) const {
-        return tensor(key, shape).read<T>();
-    }
+    std::vector<T> values(const char* key, const std::vector<std::int64_t>& shape) const;
 
     // "PATH: layer 3 (linear): field `key` is GOT, expected EXPECTED"
     [[noreturn]] void fail(const char* key, const std::string& got,

@@ -50,7 +50,7 @@ struct Graph {
     std::size_t bytes() const;
 
 private:
-    void order(const System& system, bool reorder);
+    void order(const System& system);
     void filter(const System& system, double r_max, int threads);
 
     // All edges given, skin included.

@@ -19,7 +19,7 @@ public:
     int index;         // of the layer, in order
     std::string type;  // "linear"
 
-    // The value that a field names; where `irreps` is given, with exactly these (errors say both).
+    // The value that a field names.
     virtual Operand operand(const Fields& fields, const char* key) const = 0;
     virtual std::vector<Operand> operands(const Fields& fields, const char* key) const = 0;
     Operand operand(const char* key) const { return operand(fields, key); }
@@ -41,6 +41,10 @@ struct RegisterLayer {
 // Null: no such type.
 template <typename T>
 LayerFactory<T> find_layer(const std::string& type);
+template <>
+LayerFactory<float> find_layer<float>(const std::string& type);
+template <>
+LayerFactory<double> find_layer<double>(const std::string& type);
 std::vector<std::string> layer_types();
 
 }  // namespace mdcg

@@ -55,6 +55,7 @@ typedef struct mdcg_info {
     int double_precision;          /* 1: float64, 0: float32 */
     int num_exchanges;             /* communications per pass; 0: ghosts need none */
     const char* manifest;          /* JSON */
+    int exchange_bytes;            /* longest row that a communicator is given; 0: none */
 } mdcg_info;
 
 /* Nodes 0 .. num_local-1 receive messages and have energies; num_local .. num_nodes-1 are ghosts,

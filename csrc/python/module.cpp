@@ -14,6 +14,7 @@
 #include "core/launch.hpp"
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
+#include "register_engine.hpp"
 
 namespace py = pybind11;
 
@@ -147,4 +148,5 @@ PYBIND11_MODULE(_core, m) {
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
+    register_neighbors(m);
 }

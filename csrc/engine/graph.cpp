@@ -1,0 +1,246 @@
+#include "engine/graph.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+[[noreturn]] void fail(const std::string& sentence) {
+    throw EngineError(ErrorKind::argument, sentence);
+}
+
+void check_range(const std::int32_t* index, std::int64_t count, std::int64_t limit,
+                 const char* name) {
+    for (std::int64_t e = 0; e < count; ++e)
+        if (index[e] < 0 || index[e] >= limit)
+            fail(std::string(name) + "[" + std::to_string(e) + "] is " + std::to_string(index[e]) +
+                 ", expected 0 <= " + name + " < " + std::to_string(limit));
+}
+
+void check_sizes(const System& system) {
+    if (system.num_local < 0 || system.num_nodes < system.num_local || system.num_edges < 0)
+        fail("the system has " + std::to_string(system.num_local) + " local nodes, " +
+             std::to_string(system.num_nodes) + " nodes and " + std::to_string(system.num_edges) +
+             " edges, expected 0 <= local nodes <= nodes and no negative number");
+    if (std::max(system.num_nodes, system.num_edges) > std::numeric_limits<std::int32_t>::max())
+        fail("the system has " + std::to_string(system.num_nodes) + " nodes and " +
+             std::to_string(system.num_edges) +
+             " edges, expected at most 2^31 - 1 of each: split it");
+}
+
+void accumulate(std::vector<std::int64_t>& counts) {
+    for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
+}
+
+// Every third bit of the result is one of the low 10 bits of v.
+std::uint64_t spread(std::uint64_t v) {
+    std::uint64_t out = 0;
+    for (int b = 0; b < 10; ++b) out |= (v >> b & 1) << (3 * b);
+    return out;
+}
+
+// Along a space-filling curve through cells of about `cell` length; equal cells in given order.
+void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, double cell,
+                std::vector<std::int64_t>& keys, std::vector<std::int32_t>& node) {
+    double low[3], high[3];
+    for (int d = 0; d < 3; ++d) {
+        low[d] = std::numeric_limits<double>::infinity();
+        high[d] = -low[d];
+    }
+    for (std::int64_t n = begin; n < end; ++n)
+        for (int d = 0; d < 3; ++d) {
+            low[d] = std::min(low[d], positions[3 * n + d]);
+            high[d] = std::max(high[d], positions[3 * n + d]);
+        }
+    double scale[3];
+    for (int d = 0; d < 3; ++d) scale[d] = 1.0 / std::max(cell, (high[d] - low[d]) / 1023.0);
+    // key above, number below: 30 and 32 bits
+    keys.resize(size(end - begin));
+    for (std::int64_t n = begin; n < end; ++n) {
+        std::uint64_t key = 0;
+        for (int d = 0; d < 3; ++d) {
+            const double at = (positions[3 * n + d] - low[d]) * scale[d];
+            key |= spread(static_cast<std::uint64_t>(std::min(std::max(at, 0.0), 1023.0))) << d;
+        }
+        keys[size(n - begin)] =
+            static_cast<std::int64_t>(key << 32 | static_cast<std::uint64_t>(n));
+    }
+    std::sort(keys.begin(), keys.end());
+    for (std::int64_t n = begin; n < end; ++n)
+        node[size(n)] = static_cast<std::int32_t>(keys[size(n - begin)] & 0xffffffff);
+}
+
+}  // namespace
+
+void Graph::update(const System& system, double r_max, int num_types, std::int64_t block,
+                   bool reorder, int threads) {
+    check_sizes(system);
+    for (std::int64_t i = 0; i < 3 * system.num_nodes; ++i)
+        if (!std::isfinite(system.positions[i]))
+            fail("the position of node " + std::to_string(i / 3) + " is " +
+                 std::to_string(system.positions[i]) + ", expected finite numbers");
+    for (std::int64_t n = 0; n < system.num_nodes; ++n)
+        if (system.types[n] < 0 || system.types[n] >= num_types)
+            fail("types[" + std::to_string(n) + "] is " + std::to_string(system.types[n]) +
+                 ", expected 0 to " + std::to_string(num_types - 1));
+    if (system.same_edges) {
+        if (system.num_local != num_local || system.num_nodes != num_nodes ||
+            system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
+            fail("same_edges is set for " + std::to_string(system.num_nodes) + " nodes and " +
+                 std::to_string(system.num_edges) + " edges, but the last call had " +
+                 std::to_string(num_nodes) + " and " + std::to_string(all_edge_.size()) +
+                 ": give the edges anew");
+    } else {
+        all_edge_.clear();  // nothing to go back to if this fails
+        check_range(system.sender, system.num_edges, system.num_nodes, "sender");
+        check_range(system.receiver, system.num_edges, system.num_local, "receiver");
+        num_local = system.num_local;
+        num_nodes = system.num_nodes;
+        nodes_per_block = block;
+        node.resize(size(num_nodes));
+        if (reorder) {
+            sort_nodes(system.positions, 0, num_local, r_max / 3, work_, node);
+            sort_nodes(system.positions, num_local, num_nodes, r_max / 3, work_, node);
+        } else {
+            for (std::int64_t n = 0; n < num_nodes; ++n)
+                node[size(n)] = static_cast<std::int32_t>(n);
+        }
+        order(system);
+    }
+    positions_.resize(size(3 * num_nodes));
+    types.resize(size(num_nodes));
+    for (std::int64_t n = 0; n < num_nodes; ++n) {
+        const std::int32_t old = node[size(n)];
+        types[size(n)] = system.types[old];
+        for (int d = 0; d < 3; ++d) positions_[size(3 * n + d)] = system.positions[3 * old + d];
+    }
+    filter(system, r_max, threads);
+}
+
+void Graph::order(const System& system) {
+    new_number_.resize(size(num_nodes));
+    for (std::int64_t n = 0; n < num_nodes; ++n)
+        new_number_[size(node[size(n)])] = static_cast<std::int32_t>(n);
+
+    const std::int64_t edges = system.num_edges;
+    all_row_ptr_.assign(size(num_local) + 1, 0);
+    for (std::int64_t e = 0; e < edges; ++e)
+        ++all_row_ptr_[size(new_number_[size(system.receiver[e])]) + 1];
+    accumulate(all_row_ptr_);
+    work_.assign(all_row_ptr_.begin(), all_row_ptr_.end());
+    all_sender_.resize(size(edges));
+    all_edge_.resize(size(edges));
+    for (std::int64_t e = 0; e < edges; ++e) {
+        const auto at = size(work_[size(new_number_[size(system.receiver[e])])]++);
+        all_edge_[at] = static_cast<std::int32_t>(e);
+        all_sender_[at] = new_number_[size(system.sender[e])];
+    }
+
+    const std::int64_t blocks = (num_nodes + nodes_per_block - 1) / nodes_per_block;
+    all_block_ptr_.assign(size(blocks) + 1, 0);
+    for (const std::int32_t s : all_sender_) ++all_block_ptr_[size(s / nodes_per_block) + 1];
+    accumulate(all_block_ptr_);
+    work_.assign(all_block_ptr_.begin(), all_block_ptr_.end());
+    all_block_edge_.resize(size(edges));
+    for (std::int64_t i = 0; i < edges; ++i) {
+        const auto at = size(work_[size(all_sender_[size(i)] / nodes_per_block)]++);
+        all_block_edge_[at] = static_cast<std::int32_t>(i);
+    }
+}
+
+void Graph::filter(const System& system, double r_max, int threads) {
+    const double limit = r_max * r_max;
+    const auto vector = [&](std::int64_t i, std::int64_t r, double* v) {
+        const double* a = &positions_[size(3 * r)];
+        const double* b = &positions_[size(3 * static_cast<std::int64_t>(all_sender_[size(i)]))];
+        for (int d = 0; d < 3; ++d) v[d] = a[d] - b[d];
+        if (system.shifts != nullptr) {
+            const double* shift = system.shifts + 3 * static_cast<std::int64_t>(all_edge_[size(i)]);
+            for (int d = 0; d < 3; ++d) v[d] += shift[d];
+        }
+        return v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
+    };
+    row_ptr.resize(size(num_local) + 1);
+    row_ptr[0] = 0;
+    std::int64_t coincident = -1;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : coincident)
+    for (std::int64_t r = 0; r < num_local; ++r) {
+        std::int64_t kept = 0;
+        for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
+            double v[3];
+            const double square = vector(i, r, v);
+            kept += square <= limit;
+            // shorter lengths overflow in their inverse powers
+            if (square < 1e-12) coincident = std::max(coincident, i);
+        }
+        row_ptr[size(r) + 1] = kept;
+    }
+    if (coincident >= 0) {
+        const auto e = size(all_edge_[size(coincident)]);
+        fail("nodes " + std::to_string(system.sender[e]) + " and " +
+             std::to_string(system.receiver[e]) + " are at the same place (edge " +
+             std::to_string(e) + "), expected a distance");
+    }
+    accumulate(row_ptr);
+    num_edges = row_ptr[size(num_local)];
+    sender.resize(size(num_edges));
+    receiver.resize(size(num_edges));
+    vec.resize(size(3 * num_edges));
+    place_.resize(all_edge_.size());
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t r = 0; r < num_local; ++r) {
+        std::int64_t at = row_ptr[size(r)];
+        for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
+            double v[3];
+            if (vector(i, r, v) > limit) {
+                place_[size(i)] = -1;
+                continue;
+            }
+            place_[size(i)] = static_cast<std::int32_t>(at);
+            sender[size(at)] = all_sender_[size(i)];
+            receiver[size(at)] = static_cast<std::int32_t>(r);
+            for (int d = 0; d < 3; ++d) vec[size(3 * at + d)] = v[d];
+            ++at;
+        }
+    }
+
+    const auto blocks = static_cast<std::int64_t>(all_block_ptr_.size()) - 1;
+    block_ptr.resize(size(blocks) + 1);
+    block_ptr[0] = 0;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t b = 0; b < blocks; ++b) {
+        std::int64_t kept = 0;
+        for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i)
+            kept += place_[size(all_block_edge_[size(i)])] >= 0;
+        block_ptr[size(b) + 1] = kept;
+    }
+    accumulate(block_ptr);
+    block_edge.resize(size(num_edges));
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t b = 0; b < blocks; ++b) {
+        std::int64_t at = block_ptr[size(b)];
+        for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i) {
+            const std::int32_t e = place_[size(all_block_edge_[size(i)])];
+            if (e >= 0) block_edge[size(at++)] = e;
+        }
+    }
+}
+
+std::size_t Graph::bytes() const {
+    return 8 * (row_ptr.capacity() + block_ptr.capacity() + vec.capacity() +
+                all_row_ptr_.capacity() + all_block_ptr_.capacity() + positions_.capacity() +
+                work_.capacity()) +
+           4 * (sender.capacity() + receiver.capacity() + block_edge.capacity() + types.capacity() +
+                node.capacity() + new_number_.capacity() + all_edge_.capacity() +
+                all_sender_.capacity() + all_block_edge_.capacity() + place_.capacity());
+}
+
+}  // namespace mdcg

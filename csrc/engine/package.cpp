@@ -1,0 +1,253 @@
+#include "engine/package.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "engine/error.hpp"
+#include "engine/fields.hpp"
+
+namespace mdcg {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t MAX_HEADER = std::uint64_t(1) << 28;
+
+std::size_t item_bytes(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::f32:
+        case Dtype::i32:
+            return 4;
+        case Dtype::f64:
+        case Dtype::i64:
+            return 8;
+        default:
+            return 1;
+    }
+}
+
+template <typename From, typename T>
+void convert(const Tensor& tensor, std::vector<T>& out) {
+    const char* source = static_cast<const char*>(tensor.data);
+    for (std::int64_t i = 0; i < tensor.count; ++i) {
+        From item;  // tensors need not be aligned
+        std::memcpy(&item, source + i * static_cast<std::int64_t>(sizeof(From)), sizeof(From));
+        if (!std::isfinite(static_cast<double>(item)))
+            throw EngineError(ErrorKind::file, "tensor " + tensor.name + " has the value " +
+                                                   std::to_string(item) + " at position " +
+                                                   std::to_string(i) +
+                                                   ", expected finite numbers: the file is damaged "
+                                                   "or was made from a broken model");
+        out[static_cast<std::size_t>(i)] = static_cast<T>(item);
+        if (!std::isfinite(static_cast<double>(out[static_cast<std::size_t>(i)])))
+            throw EngineError(ErrorKind::file,
+                              "tensor " + tensor.name + " has the value " + std::to_string(item) +
+                                  ", which float32 cannot hold: convert the model to float64");
+    }
+}
+
+// Descriptor and mapping go in order, whatever is thrown.
+struct File {
+    int descriptor;
+    ~File() {
+        if (descriptor >= 0) close(descriptor);
+    }
+};
+
+}  // namespace
+
+template <typename T>
+std::vector<T> Tensor::read() const {
+    std::vector<T> out(static_cast<std::size_t>(count));
+    switch (dtype) {
+        case Dtype::f32:
+            convert<float>(*this, out);
+            break;
+        case Dtype::f64:
+            convert<double>(*this, out);
+            break;
+        case Dtype::i32:
+            convert<std::int32_t>(*this, out);
+            break;
+        case Dtype::i64:
+            convert<std::int64_t>(*this, out);
+            break;
+        case Dtype::u8:
+            throw EngineError(ErrorKind::file, "tensor " + name + " has bytes, expected numbers");
+    }
+    return out;
+}
+
+template std::vector<float> Tensor::read<float>() const;
+template std::vector<double> Tensor::read<double>() const;
+
+std::string Tensor::shape_text() const {
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i)
+        text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+    return text + "]";
+}
+
+void Package::fail(const std::string& what) const {
+    throw EngineError(ErrorKind::file, path_ + ": " + what);
+}
+
+const Tensor* Package::find(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+}
+
+Package::~Package() {
+    if (map_ != nullptr) munmap(map_, size_);
+}
+
+std::shared_ptr<const Package> Package::open(const std::string& path) {
+    std::shared_ptr<Package> package(new Package());
+    package->path_ = path;
+    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    struct stat status{};
+    if (file.descriptor < 0 || fstat(file.descriptor, &status) != 0)
+        package->fail(std::string("cannot be opened: ") + std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) package->fail("is no file, expected a .mdcg package");
+    package->size_ = static_cast<std::size_t>(status.st_size);
+    if (package->size_ < 8)
+        package->fail("has " + std::to_string(package->size_) +
+                      " bytes, expected a .mdcg package: it is truncated or something else");
+    void* map = mmap(nullptr, package->size_, PROT_READ, MAP_PRIVATE, file.descriptor, 0);
+    if (map == MAP_FAILED) package->fail(std::string("cannot be read: ") + std::strerror(errno));
+    package->map_ = map;
+    try {
+        package->read();
+    } catch (const json::exception& error) {
+        package->fail(std::string("the header is damaged: ") + error.what());
+    }
+    return package;
+}
+
+void Package::read() {
+    const auto* bytes = static_cast<const unsigned char*>(map_);
+    std::uint64_t length = 0;
+    for (int i = 7; i >= 0; --i) length = length << 8 | bytes[i];
+    if (length > size_ - 8 || length > MAX_HEADER || length < 2 || bytes[8] != '{')
+        fail("is no .mdcg package: its header of " + std::to_string(length) +
+             " bytes does not fit in a file of " + std::to_string(size_) +
+             " bytes, or is no JSON (truncated, damaged, or a checkpoint that mdcg-patch has not "
+             "converted)");
+    const char* text = static_cast<const char*>(map_) + 8;
+    const json header = json::parse(text, text + length);
+    const std::uint64_t data_bytes = size_ - 8 - length;
+
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
+    for (const auto& [name, entry] : header.items()) {
+        if (name == "__metadata__") continue;
+        Tensor tensor;
+        tensor.name = name;
+        const auto bad = [&](const std::string& what) {
+            fail("tensor " + name + " " + what + ": the file is damaged");
+        };
+        if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
+            !entry.contains("shape") || !entry["shape"].is_array() ||
+            !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
+            entry["data_offsets"].size() != 2)
+            bad("has no dtype, shape or data_offsets");
+        const auto dtype = entry["dtype"].get<std::string>();
+        static const std::map<std::string, Dtype> dtypes{{"F32", Dtype::f32},
+                                                         {"F64", Dtype::f64},
+                                                         {"U8", Dtype::u8},
+                                                         {"I32", Dtype::i32},
+                                                         {"I64", Dtype::i64}};
+        const auto known = dtypes.find(dtype);
+        if (known == dtypes.end())
+            bad("has dtype " + dtype + ", expected F32, F64, I32, I64 or U8");
+        tensor.dtype = known->second;
+        std::uint64_t count = 1;
+        for (const json& size : entry["shape"]) {
+            if (!size.is_number_unsigned()) bad("has a shape that is no list of sizes");
+            const auto n = size.get<std::uint64_t>();
+            if (n != 0 && count > size_ / n) bad("is larger than the file");
+            count *= n;
+            tensor.shape.push_back(static_cast<std::int64_t>(n));
+        }
+        tensor.count = static_cast<std::int64_t>(count);
+        const json& offsets = entry["data_offsets"];
+        if (!offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+            bad("has offsets that are no sizes");
+        const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
+        if (begin > end || end > data_bytes || end - begin != count * item_bytes(tensor.dtype))
+            bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
+                std::to_string(data_bytes) + " bytes, expected " +
+                std::to_string(count * item_bytes(tensor.dtype)) + " bytes inside");
+        tensor.data = text + length + begin;
+        extents.emplace_back(begin, end);
+        tensors_.emplace(name, std::move(tensor));
+    }
+    std::sort(extents.begin(), extents.end());
+    std::uint64_t at = 0;
+    for (const auto& [begin, end] : extents) {
+        if (begin != at) fail("tensors overlap or leave gaps: the file is damaged");
+        at = end;
+    }
+    if (at != data_bytes)
+        fail("has " + std::to_string(data_bytes) + " bytes of tensors, expected " +
+             std::to_string(at) + ": the file is damaged");
+
+    if (!header.contains("__metadata__") || !header["__metadata__"].is_object() ||
+        !header["__metadata__"].contains("mdcg") || !header["__metadata__"]["mdcg"].is_string())
+        fail("is a safetensors file without the manifest of a .mdcg package");
+    text_ = header["__metadata__"]["mdcg"].get<std::string>();
+    manifest_ = std::make_unique<json>(json::parse(text_));
+    if (!manifest_->is_object()) fail("the manifest is no JSON object");
+    const Fields fields(*manifest_, *this, "manifest");
+    const std::int64_t format = fields.integer("format", 1, std::numeric_limits<int>::max());
+    if (format > PACKAGE_FORMAT)
+        fail("has package format " + std::to_string(format) +
+             ", this is mdcg " MDCG_VERSION " and reads up to " + std::to_string(PACKAGE_FORMAT) +
+             ": install a newer mdcg, or convert the model again");
+}
+
+ModelInfo read_model_info(const Package& package) {
+    constexpr int MAX_TYPES = 4096;
+    const Fields fields(package.manifest(), package, "manifest");
+    ModelInfo info;
+    info.architecture = fields.text("architecture");
+    info.model_class = fields.text("model_class", "");
+    info.type_names = fields.texts("type_names");
+    if (info.type_names.empty() || info.type_names.size() > MAX_TYPES)
+        fields.fail("type_names", std::to_string(info.type_names.size()) + " names",
+                    "1 to " + std::to_string(MAX_TYPES));
+    if (fields.has("atomic_numbers")) {
+        for (const double z : fields.numbers("atomic_numbers")) {
+            if (!(z >= 0 && z <= 200)) fields.fail("atomic_numbers", std::to_string(z), "0 to 200");
+            info.atomic_numbers.push_back(static_cast<int>(z));
+        }
+        if (info.atomic_numbers.size() != info.type_names.size())
+            fields.fail("atomic_numbers", std::to_string(info.atomic_numbers.size()) + " numbers",
+                        "one for each of " + std::to_string(info.type_names.size()) + " types");
+    }
+    info.r_max = fields.number("r_max");
+    if (!(info.r_max > 0 && info.r_max < 1000))
+        fields.fail("r_max", std::to_string(info.r_max), "a length in angstrom, 0 to 1000");
+    const std::string dtype = fields.text("dtype");
+    if (dtype != "float32" && dtype != "float64") fields.fail("dtype", dtype, "float32 or float64");
+    info.double_precision = dtype == "float64";
+    for (const auto& [key, unit] :
+         {std::pair<const char*, const char*>{"energy_unit", "eV"}, {"length_unit", "angstrom"}})
+        if (fields.text(key, unit) != unit) fields.fail(key, fields.text(key), unit);
+    const std::string vector = fields.text("edge_vector", "receiver_minus_sender");
+    if (vector != "receiver_minus_sender" && vector != "sender_minus_receiver")
+        fields.fail("edge_vector", vector, "receiver_minus_sender or sender_minus_receiver");
+    info.flip_edges = vector == "sender_minus_receiver";
+    return info;
+}
+
+}  // namespace mdcg
