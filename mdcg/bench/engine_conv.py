@@ -14,20 +14,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen.engine_conv import emit_engine_conv
+from ..codegen import emit_engine_conv, lower
 from ..plan import EnginePlan
 from ..problem import ConvProblem, Irreps
 from .cases import find_cases
 
 __all__ = ["Block", "EngineKernel", "aligned", "pad_rows", "pad_weights", "unpad_rows"]
 
-Array = NDArray[np.floating]
+Array = NDArray[Any]
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
 POINTERS = ("sender", "receiver", "harmonics", "hidden", "w2", "w2_t", "table")
@@ -46,7 +46,7 @@ class Block(ctypes.Structure):
     )
 
 
-def aligned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return zeros that start at a multiple of 64 bytes."""
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.zeros(size + 64, np.uint8)
@@ -104,7 +104,7 @@ def pad_weights(weights: Array, problem: ConvProblem) -> Array:
         start += mul
     joined = np.concatenate(columns, axis=1)
     out = aligned((joined.shape[1] // align, len(weights), align), weights.dtype)
-    out[...] = joined.reshape(len(weights), -1, align).transpose(1, 0, 2)
+    out[...] = joined.reshape(len(weights), joined.shape[1] // align, align).transpose(1, 0, 2)
     return out
 
 
@@ -138,11 +138,10 @@ class EngineKernel:
             text, binary = Path(folder) / "conv.cpp", Path(folder) / "conv.so"
             text.write_text(self.source)
             compiler = shlex.split(os.environ.get("MDCG_CXX", os.environ.get("CXX", "c++")))
-            start = time.perf_counter()
-            subprocess.run(
-                [*compiler, *FLAGS, *flags, "-o", str(binary), str(text)], check=True, timeout=300
-            )
-            self.compile_seconds = time.perf_counter() - start
+            command = [*compiler, *FLAGS, *flags, "-o", str(binary), str(text)]
+            start = os.times().children_user
+            subprocess.run(command, check=True, timeout=300)
+            self.compile_seconds = os.times().children_user - start  # of the processor
             self.library = ctypes.CDLL(str(binary))
         info = (ctypes.c_int64 * 8).in_dll(self.library, "mdcg_conv_info")
         self.abi, self.item_bytes, self.edges, self.scratch_bytes = info[:4]
@@ -153,7 +152,7 @@ class EngineKernel:
         """Call ``mdcg_conv_<name>`` on one block."""
         self.function(name)(ctypes.byref(self.block(**operands)))
 
-    def function(self, name: str) -> ctypes._NamedFuncPointer:
+    def function(self, name: str) -> Any:
         """Return an exported function."""
         return self.library[f"mdcg_conv_{name}"]
 
@@ -168,15 +167,7 @@ class EngineKernel:
         return block
 
 
-@dataclass
-class _Timings:
-    case: str
-    dtype: str
-    flops: dict[str, float]
-    seconds: dict[str, float]
-
-
-def _peak(dtype: np.dtype) -> float:
+def _peak(dtype: np.dtype[Any]) -> float:
     """Return the FLOP/s one core reaches in a product of matrices that fit its cache."""
     a = np.ones((256, 256), dtype)
     best = float("inf")
@@ -189,8 +180,6 @@ def _peak(dtype: np.dtype) -> float:
 
 def flops_per_edge(problem: ConvProblem, hidden: int) -> dict[str, float]:
     """Return floating-point operations per edge: of the paths and of the weights."""
-    from ..codegen import lower
-
     forward = backward = 0
     for path in lower(problem).paths:
         c, mul = path.coupling, path.in1.mul
@@ -214,8 +203,9 @@ def measure(
     edges: int = 16630,
     plan: EnginePlan | None = None,
     dx: bool = True,
-    repeats: int = 5,
+    repeats: int = 20,
     senders_per_block: int = 64,
+    types: int = 0,
 ) -> tuple[EngineKernel, dict[str, float]]:
     """Return the kernel and the best seconds of each function over a random graph, one core."""
     rng = np.random.default_rng(0)
@@ -229,10 +219,14 @@ def measure(
 
     receiver = np.sort(rng.integers(0, nodes, edges)).astype(np.int32)
     sender = rng.integers(0, nodes, edges).astype(np.int32)
-    by_block = np.lexsort((receiver, sender // senders_per_block))
+    if types:
+        sender = rng.integers(0, types, edges).astype(np.int32)
+        order = np.lexsort((sender, receiver))
+        sender, receiver = sender[order], receiver[order]
+    by_block = np.arange(edges) if types else np.lexsort((receiver, sender // senders_per_block))
     dim = problem.irreps_in2.dim
     rows = 256
-    shared = {
+    shared: dict[str, Any] = {
         "w2": random(kernel.weight_width, max(1, kernel.hidden_stride)),
         "w2_t": random(kernel.weight_width, max(1, kernel.hidden_stride)),
         "table": random(kernel.weight_width, rows),
@@ -269,16 +263,17 @@ def measure(
             )
             blocks.append(ctypes.pointer(block))
         function = kernel.function(name)
-        best = float("inf")
+        # block by block: a busy machine interrupts whole passes, seldom all passes of a block
+        best = [float("inf")] * len(blocks)
         for _ in range(repeats):
-            total = 0.0
-            start_time = time.perf_counter()
-            for pointer in blocks:
+            for i, pointer in enumerate(blocks):
+                begin = time.perf_counter()
                 function(pointer)
-            total = time.perf_counter() - start_time
-            best = min(best, total)
+                best[i] = min(best[i], time.perf_counter() - begin)
             shared["out"][...] = 0
-        seconds[name] = best
+            if dx:
+                shared["dx"][...] = 0
+        seconds[name] = sum(best)
     return kernel, seconds
 
 
@@ -292,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--block", type=int, default=0, help="edges of a block")
     parser.add_argument("--panels", type=int, default=0)
-    parser.add_argument("--no-dx", action="store_true")
+    parser.add_argument("--types", type=int, default=0, help="x: rows of so many types, no dx")
     options = parser.parse_args(arguments)
     plan = EnginePlan()
     if options.block:
@@ -307,7 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             nodes=options.nodes,
             edges=options.edges,
             plan=plan,
-            dx=not options.no_dx,
+            dx=not options.types,
+            types=options.types,
         )
         print(f"{case.name}: compiled in {kernel.compile_seconds:.1f} s")
         flops = flops_per_edge(problem, options.hidden)

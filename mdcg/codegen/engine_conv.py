@@ -16,6 +16,7 @@ from .._version import __version__
 from ..plan import EnginePlan
 from ..problem import ConvProblem, Irreps
 from .engine_paths import EnginePaths
+from .engine_scalar import ScalarPath, ScalarWalk
 from .lowering import LoweredPath, LoweredProblem, lower
 
 __all__ = ["ABI", "EngineConv", "emit_engine_conv"]
@@ -83,17 +84,22 @@ class EngineConv:
         self.paths = EnginePaths(plan.slots_per_sum)
         self.weight_width = 0
         self.groups = self._groups()
+        self.scalar = self._scalar()
         self.scratch_bytes = 0
         self.offsets: dict[str, int] = {}
         slots = max(1, self.lowered.num_slots)
         chunk = max([1, *(group.panels for group in self.groups)]) * self.align
         dim = max([1, *(group.dim for group in self.groups)])
+        rows = self.scalar.rows(plan.edges) if self.scalar else 0
+        groups = self.scalar.groups(plan.edges) if self.scalar else 0
         for name, items in {
             "m": slots * plan.edges,
             "p": slots * plan.edges,
-            "w": plan.edges * chunk,
+            "w": max(plan.edges, rows) * chunk,
             "slope": plan.edges * chunk if table else 0,
             "tile": plan.edges * dim * chunk,
+            "moments": groups * slots * self.hidden_stride,
+            "rows": rows * self.hidden_stride,
         }.items():
             self.offsets[name] = self.scratch_bytes
             self.scratch_bytes += -(-items * self.itemsize // 64) * 64
@@ -118,6 +124,23 @@ class EngineConv:
             )
         return groups
 
+    def _scalar(self) -> ScalarWalk | None:
+        if not self.hidden or not ScalarWalk.serves(self.lowered.paths):
+            return None
+        paths = [
+            ScalarPath(
+                path,
+                group.stride,
+                group.panels,
+                group.offset,
+                self.out_offsets[path.i_out],
+                column,
+            )
+            for group in self.groups
+            for path, column in group.paths
+        ]
+        return ScalarWalk(paths, self.lowered.num_slots)
+
     # -- text ------------------------------------------------------------------------------------
 
     def write(self) -> str:
@@ -128,16 +151,25 @@ class EngineConv:
         kind = "double" if self.itemsize == 8 else "float"
         info = [ABI, self.itemsize, self.plan.edges, self.scratch_bytes]
         info += [self.x_width, self.out_width, self.weight_width, self.hidden_stride]
-        prelude = files(__package__).joinpath("engine_prelude.hpp").read_text(encoding="utf-8")
+        templates = ["engine_prelude.hpp"]
+        defines = {
+            "EDGES": self.plan.edges,
+            "HIDDEN": self.hidden,
+            "HIDDEN_STRIDE": self.hidden_stride,
+        }
+        if self.scalar:
+            templates.append("engine_scalar.hpp")
+            defines |= {"SLOTS": self.lowered.num_slots, "RATIO": self.scalar.ratio}
         parts = [
             f"// mdcg {__version__}, problem {self.problem.key()}, engine convolution, "
             f"hidden {self.hidden}, table {self.table}",
             f"// {self.plan}",
             f"typedef {kind} T;",
-            f"#define MDCG_EDGES {self.plan.edges}",
-            f"#define MDCG_HIDDEN {self.hidden}",
-            f"#define MDCG_HIDDEN_STRIDE {self.hidden_stride}",
-            prelude.rstrip("\n"),
+            *(f"#define MDCG_{name} {value}" for name, value in defines.items()),
+            *(
+                files(__package__).joinpath(name).read_text(encoding="utf-8").rstrip("\n")
+                for name in templates
+            ),
             "",
             "namespace {",
             "",
@@ -201,14 +233,17 @@ class EngineConv:
 
     def _walk(self, name: str, numbers: list[list[int]]) -> str:
         backward = name == "backward"
+        find = "find_rows" if backward else "find_runs"
         lines = [
             f"template <bool TABLE{', bool DX' if backward else ''}>",
             f"static void {name}(const ConvBlock* b) {{",
             "    Edges edges;",
-            f"    find_{'rows' if backward else 'runs'}(b, {self.x_width}, {self.out_width}, edges);",
+            f"    {find}(b, {self.x_width}, {self.out_width}, edges);",
         ]
+        used = {"m", "w"} if not backward else {"m", "w", "p", "slope", "tile"}
+        used |= {"moments", "rows"} if self.scalar else set()
         for array, offset in self.offsets.items():
-            if backward or array in ("m", "w"):
+            if array in used:
                 lines.append(f"    T* const {array} = (T*)(b->scratch + {offset});")
         lines.append("    slots(b->harmonics, edges.count, m);")
         if backward:
@@ -219,6 +254,10 @@ class EngineConv:
                 "    if constexpr (TABLE) zero(b->d_length, EDGES);",
                 f"    else zero(b->d_hidden, EDGES * {self.hidden_stride});",
             ]
+        if self.scalar:
+            lines.append("    (void)moments, (void)rows;")
+            text = self.scalar.text(name, self.x_width, self.out_width)
+            lines += [f"    {line}" for line in text]
         for group, group_numbers in zip(self.groups, numbers, strict=True):
             lines += [f"    {line}" for line in self._group(group, group_numbers, backward)]
         if backward:
@@ -245,7 +284,7 @@ class EngineConv:
                     f"    backward_{number}<{template}, TABLE, DX>(edges, {rows}, m + {slots}, w, "
                     f"slope, p + {slots}, b->d_length, tile);",
                     f"    if constexpr (!TABLE) hidden_gradient<{group.panels}>"
-                    f"(b, {column} + u, w);",
+                    f"(b, edges.count, w, {column} + u, b->d_hidden);",
                 ]
             else:
                 lines.append(f"    forward_{number}<{template}>(edges, {rows}, m + {slots}, w);")

@@ -213,60 +213,61 @@ MDCG_INLINE void find_rows(const ConvBlock* b, int64_t x_width, int64_t out_widt
 
 MDCG_INLINE void zero(T* p, int items) { memset(p, 0, items * sizeof(T)); }
 
-// Rows of a register tile, for a width of N vectors.
-template <int N>
-constexpr int tile_rows() {
-    return MDCG_REGISTERS == 32 ? 12 : 6;
-}
-
-// c[R][N vectors] (+)= a[R][K] @ b[K][N vectors]; rows of a and c are LDA and LDC items apart, rows
-// of b LDB, and its vectors at `place`.
-template <int R, int N, int K, int LDA, int LDB, int LDC, int STEP, bool ADD>
-MDCG_INLINE void product(const T* __restrict a, const T* __restrict b, T* __restrict c) {
+// c[R][N vectors] (+)= a[R][count] @ b[count][N vectors]. Items of a are a_row and a_column apart,
+// rows of b and c b_row and c_row, vectors of b b_step.
+template <int R, int N, bool ADD>
+MDCG_INLINE void product(int count, const T* __restrict a, int a_row, int a_column,
+                         const T* __restrict b, int b_row, int b_step, T* __restrict c, int c_row) {
     V sum[R][N];
     MDCG_UNROLL(16)
     for (int r = 0; r < R; ++r) MDCG_UNROLL(2)
-    for (int i = 0; i < N; ++i) sum[r][i] = ADD ? load(c + r * LDC + i * L) : V{};
+    for (int i = 0; i < N; ++i) sum[r][i] = ADD ? load(c + r * c_row + i * L) : V{};
     MDCG_UNROLL(2)
-    for (int k = 0; k < K; ++k) {
+    for (int k = 0; k < count; ++k) {
         V row[N];
         MDCG_UNROLL(2)
-        for (int i = 0; i < N; ++i) row[i] = load(b + k * LDB + i * STEP);
+        for (int i = 0; i < N; ++i) row[i] = load(b + k * b_row + i * b_step);
         MDCG_UNROLL(16)
         for (int r = 0; r < R; ++r) {
-            const V s = splat(a[r * LDA + k]);
+            const V s = splat(a[r * a_row + k * a_column]);
             MDCG_UNROLL(2)
             for (int i = 0; i < N; ++i) sum[r][i] += s * row[i];
         }
     }
     MDCG_UNROLL(16)
     for (int r = 0; r < R; ++r) MDCG_UNROLL(2)
-    for (int i = 0; i < N; ++i) store(c + r * LDC + i * L, sum[r][i]);
+    for (int i = 0; i < N; ++i) store(c + r * c_row + i * L, sum[r][i]);
 }
 
-// w[edge][U * A] = hidden @ w2, columns from `column` on, a multiple of A.
+constexpr int HIDDEN = MDCG_HIDDEN, HS = MDCG_HIDDEN_STRIDE;
+// Rows of a register tile of one or two vectors.
+constexpr int TILE = MDCG_REGISTERS == 32 ? 12 : 6;
+
+// w[row][U * A] = hidden[row] @ w2, columns from `column` on, a multiple of A; rows are rounded up
+// to whole tiles.
 template <int U>
-static void multiply_weights(const ConvBlock* b, int64_t column, T* __restrict w) {
-    constexpr int HS = MDCG_HIDDEN_STRIDE, PANEL = HS * A, N = U * A / L >= 2 ? 2 : 1;
-    constexpr int R = tile_rows<N>(), STEP = A == L ? PANEL : L;
+static void multiply_weights(const ConvBlock* b, int rows, const T* hidden, int64_t column,
+                             T* __restrict w) {
+    constexpr int PANEL = HS * A, N = U * A / L >= 2 ? 2 : 1, STEP = A == L ? PANEL : L;
     const T* panels = b->w2 + column * HS;
     for (int v = 0; v < U * A; v += N * L) {
         const T* from = panels + v / A * PANEL + v % A;
-        for (int e = 0; e < (int)b->num_edges; e += R)
-            product<R, N, MDCG_HIDDEN, HS, A, U * A, STEP, false>(b->hidden + e * HS, from,
-                                                                  w + e * U * A + v);
+        for (int r = 0; r < rows; r += TILE)
+            product<TILE, N, false>(HIDDEN, hidden + r * HS, HS, 1, from, A, STEP,
+                                    w + r * U * A + v, U * A);
     }
 }
 
-// d_hidden += dw @ w2_t
+// d_hidden[row] += dw[row] @ w2_t
 template <int U>
-static void hidden_gradient(const ConvBlock* b, int64_t column, const T* __restrict dw) {
-    constexpr int HS = MDCG_HIDDEN_STRIDE, N = HS / L % 2 == 0 ? 2 : 1, R = tile_rows<N>();
+static void hidden_gradient(const ConvBlock* b, int rows, const T* __restrict dw, int64_t column,
+                            T* __restrict d_hidden) {
+    constexpr int N = HS / L % 2 == 0 ? 2 : 1;
     const T* from = b->w2_t + column * HS;
     for (int v = 0; v < HS; v += N * L)
-        for (int e = 0; e < (int)b->num_edges; e += R)
-            product<R, N, U * A, U * A, HS, HS, L, true>(dw + e * U * A, from + v,
-                                                         b->d_hidden + e * HS + v);
+        for (int r = 0; r < rows; r += TILE)
+            product<TILE, N, true>(U * A, dw + r * U * A, U * A, 1, from + v, HS, L,
+                                   d_hidden + r * HS + v, HS);
 }
 
 // w[edge][U * A], and its derivative with respect to the length where wanted, from the table.
@@ -300,7 +301,7 @@ MDCG_INLINE void weights(const ConvBlock* b, int64_t column, T* w, T* slope) {
     if constexpr (TABLE) {
         look_up<U, SLOPE>(b, column, w, slope);
     } else {
-        multiply_weights<U>(b, column, w);
+        multiply_weights<U>(b, (int)b->num_edges, b->hidden, column, w);
     }
 }
 

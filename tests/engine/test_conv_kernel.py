@@ -1,17 +1,18 @@
-"""Generated convolution kernels of the engine, block by block, against plain einsum and autograd."""
+"""Generated convolution kernels of the engine against plain einsum and autograd."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from mdcg.bench.engine_conv import (
-    Array,
     EngineKernel,
     aligned,
     pad_rows,
@@ -22,6 +23,8 @@ from mdcg.codegen.engine_conv import ABI, emit_engine_conv
 from mdcg.ops.reference import conv_reference
 from mdcg.plan import EnginePlan
 from mdcg.problem import ConvProblem, Irreps
+
+Array = NDArray[Any]
 
 RTOL = {"float64": 1e-12, "float32": 2e-5}
 
@@ -107,7 +110,7 @@ def expected(problem: ConvProblem, operands: Operands, table: bool) -> dict[str,
         moved = basis + length * torch.tensor(operands.slope, dtype=torch.float64)
         rows = torch.tensor(operands.table, dtype=torch.float64)
         knot = torch.tensor(operands.knot).long()
-        weights = sum(moved[j][:, None] * rows[knot + j] for j in range(4))
+        weights = torch.stack([moved[j][:, None] * rows[knot + j] for j in range(4)]).sum(0)
     else:
         weights = leaves["hidden"] @ torch.tensor(operands.w2, dtype=torch.float64)
     out = conv_reference(
@@ -119,9 +122,11 @@ def expected(problem: ConvProblem, operands: Operands, table: bool) -> dict[str,
         torch.tensor(operands.receiver),
         num_receivers=len(operands.g),
     )
-    (out * torch.tensor(operands.g, dtype=torch.float64)).sum().backward()
-    found = {"out": out, "dx": leaves["x"].grad, "dy": leaves["y"].grad}
-    found |= {"d_length": length.grad} if table else {"d_hidden": leaves["hidden"].grad}
+    names = {"dx": leaves["x"], "dy": leaves["y"]}
+    names |= {"d_length": length} if table else {"d_hidden": leaves["hidden"]}
+    phi = (out * torch.tensor(operands.g, dtype=torch.float64)).sum()
+    gradients = torch.autograd.grad(phi, list(names.values()))
+    found = {"out": out, **dict(zip(names, gradients, strict=True))}
     return {name: value.detach().numpy() for name, value in found.items()}
 
 
@@ -141,7 +146,7 @@ def evaluate(
     w2_t = aligned((kernel.weight_width, kernel.hidden_stride), dtype)
     w2_t[...] = w2.transpose(0, 2, 1).reshape(w2_t.shape)
     rows = pad_weights(operands.table, problem)
-    found = {
+    found: dict[str, Array] = {
         "dy": np.zeros((edges, components)),
         "d_hidden": np.zeros((edges, inputs)),
         "d_length": np.zeros(edges),
@@ -164,7 +169,7 @@ def evaluate(
         }
         for array in (*written.values(), kernel.scratch.view(dtype)):
             array[...] = np.nan
-        common = {
+        common: dict[str, Any] = {
             "num_edges": count,
             "sender": np.ascontiguousarray(operands.sender[chosen]),
             "receiver": np.ascontiguousarray(operands.receiver[chosen]),
@@ -247,6 +252,23 @@ def test_plans(plan: EnginePlan) -> None:
         check(evaluate(kernel, operands, table, order=order), wanted, RTOL["float64"])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_scalars_of_few_senders_take_one_product_per_group(dtype: str) -> None:
+    """Groups as long as a block, of one edge, cut by the block's end; padded and odd hidden."""
+    for irreps, hidden in (("5x0e+20x0e", 11), ("16x0e", 128)):
+        out = "+".join(f"{mul}x{l}{'eo'[l % 2]}" for l in range(4) for mul in (5, 20, 16))
+        problem = build(irreps, harmonics(3), out, dtype)
+        kernel = EngineKernel(problem, hidden, table=False, plan=EnginePlan(edges=48))
+        for edges, senders in ((48, 1), (47, 2), (150, 1), (150, 3), (40, 9)):
+            operands = random_operands(problem, hidden, edges, edges + senders)
+            operands.sender %= senders
+            order = np.lexsort((operands.sender, operands.receiver))
+            wanted = expected(problem, operands, False)
+            del wanted["dx"]
+            found = evaluate(kernel, operands, False, order=order, dx=False)
+            check(found, wanted, RTOL[dtype])
+
+
 def test_gradients_are_finite_differences() -> None:
     problem = build(*PROBLEMS["odd"])
     kernel = EngineKernel(problem, 7)
@@ -322,7 +344,7 @@ def test_the_interface_is_that_of_the_engine() -> None:
         ([(0, 0, 0)], 0, False, "give the inputs of the last linear"),
     ],
 )
-def test_errors(paths: list[tuple], hidden: int, table: bool, message: str) -> None:
+def test_errors(paths: list[Any], hidden: int, table: bool, message: str) -> None:
     problem = ConvProblem.build("4x0e", "1x0e", "4x0e", paths)
     with pytest.raises(ValueError, match=message):
         emit_engine_conv(problem, hidden, table=table)
