@@ -232,7 +232,8 @@ void Executor<T>::run_chunk(const Stage& stage, bool backward, Range range, Work
         const Layer<T>& layer = *program_.layers[size(i)];
         const Walk walk = backward ? layer.backward_walk() : layer.forward_walk();
         const Range mine = walk == Walk::sender_blocks || stage.over_ghosts ? range : local;
-        if (mine.begin < mine.end) {
+        // an exchange is collective: also where a rank has no nodes
+        if (mine.begin < mine.end || walk == Walk::all) {
             if (backward)
                 layer.backward(worker, mine);
             else

@@ -166,7 +166,10 @@ void Program<T>::check_ghosts(const Package& package) {
     for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
         Layer<T>& layer = *layers[at(i)];
         if (layer.forward_walk() == Walk::all)
-            for (const Operand* input : layer.inputs()) exchanged[at(input->id)] = 1;
+            for (const Operand* input : layer.inputs()) {
+                exchanged[at(input->id)] = 1;
+                values[at(input->id)].gathered = true;
+            }
         for (const int id : layer.gathered()) {
             Value& value = values[at(id)];
             value.gathered = true;
