@@ -8,6 +8,7 @@ __all__ = [
     "KernelCompileError",
     "MdcgError",
     "MissingDependencyError",
+    "PackageError",
     "UnsupportedProblemError",
     "VerificationError",
 ]
@@ -39,3 +40,7 @@ class MissingDependencyError(MdcgError, ImportError):
 
 class VerificationError(MdcgError, RuntimeError):
     """A result differs from the reference by more than the stated limit."""
+
+
+class PackageError(MdcgError, ValueError):
+    """A .mdcg package cannot be read, is damaged, or is of a newer version."""

@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"_core", "env"},
     "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
     "patch": {"ops", "problem", "env"},
-    "package": {"problem", "plan", "codegen", "env"},
+    "package": {"problem", "plan", "codegen", "patch", "_core", "env"},
     "calculators": {"_core", "package", "patch", "ops", "env"},
     "bench": {"ops", "calculators", "problem", "plan", "codegen", "runtime", "patch", "env"},
     "cli": {
@@ -53,7 +53,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "runtime": {"numpy", "filelock"},
     "ops": {"numpy", "torch"},
     "patch": {"numpy", "torch", "ase", "vesin"},
-    "package": {"numpy", "torch"},
+    "package": {"numpy", "safetensors", "torch"},
     "calculators": {"numpy", "torch", "ase", "vesin"},
     "bench": {"numpy", "torch", "ase", "vesin", "matplotlib"},
     "cli": {"numpy", "torch", "ase", "vesin", "matplotlib"},

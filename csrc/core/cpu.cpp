@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <fstream>
+
+#include "core/sha256.hpp"
+
 namespace mdcg {
 
 std::string instruction_set_level() {
@@ -22,6 +26,29 @@ std::string instruction_set_level() {
 #else
     return "generic";
 #endif
+}
+
+bool has_instruction_set(const std::string& level) {
+    const std::string own = instruction_set_level();
+    if (level == own || level == "generic") return true;
+    const std::string family = "x86-64-v";
+    return own.compare(0, family.size(), family) == 0 && level.size() == own.size() &&
+           level.compare(0, family.size(), family) == 0 && level.back() >= '2' &&
+           level.back() <= own.back();
+}
+
+std::string cpu_signature() {
+    static const std::string signature = [] {
+        Sha256 digest;
+        digest.update(instruction_set_level());
+        std::ifstream file("/proc/cpuinfo");
+        for (std::string line; std::getline(file, line) && !line.empty();)
+            for (const char* key : {"vendor_id", "cpu family", "model\t", "flags",
+                                    "CPU implementer", "CPU part", "Features", "cpu\t"})
+                if (line.compare(0, std::string(key).size(), key) == 0) digest.update(line + "\n");
+        return digest.hex().substr(0, 12);
+    }();
+    return signature;
 }
 
 std::size_t l2_cache_bytes() {

@@ -9,6 +9,13 @@ namespace mdcg {
 // Highest instruction set level: x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or generic.
 std::string instruction_set_level();
 
+// Whether this processor runs code of a level that instruction_set_level() can return.
+bool has_instruction_set(const std::string& level);
+
+// 12 hexadecimal digits that differ where code for "native" of one processor might not run on, or
+// not suit, another.
+std::string cpu_signature();
+
 // Level-2 cache per core in bytes, 0 where unknown.
 std::size_t l2_cache_bytes();
 

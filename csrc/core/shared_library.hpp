@@ -1,6 +1,8 @@
 // A shared library opened at run time, and the C symbols in it.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
 
 namespace mdcg {
@@ -13,10 +15,18 @@ public:
     SharedLibrary(const SharedLibrary&) = delete;
     SharedLibrary& operator=(const SharedLibrary&) = delete;
 
+    // Loads a library that lies in memory, without leaving a file behind; `name` is for messages.
+    static std::shared_ptr<SharedLibrary> from_memory(const void* data, std::size_t bytes,
+                                                      const std::string& name);
+
     // Address of a symbol; throws std::runtime_error when the library has none of that name.
     void* symbol(const std::string& name) const;
+    // The same, or null.
+    void* find(const std::string& name) const noexcept;
 
 private:
+    SharedLibrary(const std::string& path, const std::string& name);
+
     std::string path_;
     void* handle_;
 };

@@ -75,6 +75,13 @@ public:
     virtual std::vector<int> kept() const = 0;
     virtual std::vector<Operand*> inputs() = 0;
     virtual std::vector<Operand*> outputs() = 0;
+    // Of an edge layer: ids of the inputs that are read at senders, ghosts included.
+    virtual std::vector<int> gathered() {
+        std::vector<int> ids;
+        if (forward_walk() == Walk::receivers)
+            for (const Operand* input : inputs()) ids.push_back(input->id);
+        return ids;
+    }
 
     // Takes generated kernels where there are any; once, before the first evaluation.
     virtual void prepare(KernelLoader&) {}

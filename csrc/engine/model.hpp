@@ -35,6 +35,7 @@ public:
     const Package& package() const { return *package_; }
     const ModelInfo& info() const { return info_; }
     virtual int num_exchanges() const = 0;
+    virtual int max_exchanged_width() const = 0;  // items of the longest exchanged row
     virtual int descriptor_width() const = 0;
     void set_threads(int threads) { threads_ = threads; }
 

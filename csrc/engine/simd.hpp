@@ -57,6 +57,20 @@ private:
     AlignedArray<T> data_;
 };
 
+// Polynomials of a node's components, channel by channel, as lists; what the generic contraction
+// runs. Offsets count items from the start of a row.
+template <typename T>
+struct Monomials {
+    std::int64_t count;
+    const std::int32_t* factor_ptr;   // [count + 1]
+    const std::int32_t* factor;       // offsets of the components that are multiplied
+    const std::int32_t* entry_ptr;    // [count + 1] where a monomial occurs:
+    const std::int32_t* coefficient;  // offset of the coefficient's row,
+    const std::int32_t* out;          // offset of the component of out,
+    const T* value;                   // and the number in front
+    std::int64_t stride;              // channels of a block, padded
+};
+
 template <typename T>
 struct SimdTable {
     // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, N = columns rounded up to 64 bytes; rows
@@ -78,6 +92,10 @@ struct SimdTable {
     void (*multiply)(std::int64_t count, const T* x, T* y);
     // sum of x * y, in a fixed order
     T (*dot)(std::int64_t count, const T* x, const T* y);
+    // One node. out += sum of coefficient * value * monomial(x); dx += its derivative times g.
+    void (*contract)(const Monomials<T>& monomials, const T* x, const T* coefficients, T* out);
+    void (*contract_backward)(const Monomials<T>& monomials, const T* x, const T* coefficients,
+                              const T* g, T* dx);
     const char* name;  // "x86-64-v3"
 };
 

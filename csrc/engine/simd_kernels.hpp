@@ -288,16 +288,65 @@ T dot(std::int64_t count, const T* x, const T* y) {
     return total;
 }
 
+// -- polynomials ---------------------------------------------------------------------------------
+
+template <typename T>
+void contract(const Monomials<T>& m, const T* x, const T* coefficients, T* out) {
+    typedef Vector<T> V;
+    constexpr int N = static_cast<int>(64 / VECTOR_BYTES);
+    for (std::int64_t u = 0; u < m.stride; u += static_cast<std::int64_t>(64 / sizeof(T)))
+        for (std::int64_t q = 0; q < m.count; ++q) {
+            V product[N];
+            for (int i = 0; i < N; ++i)
+                product[i] = load(x + m.factor[m.factor_ptr[q]] + u + i * LANES<T>);
+            for (std::int32_t f = m.factor_ptr[q] + 1; f < m.factor_ptr[q + 1]; ++f)
+                for (int i = 0; i < N; ++i)
+                    product[i] *= load(x + m.factor[f] + u + i * LANES<T>);
+            for (std::int32_t e = m.entry_ptr[q]; e < m.entry_ptr[q + 1]; ++e)
+                for (int i = 0; i < N; ++i) {
+                    T* to = out + m.out[e] + u + i * LANES<T>;
+                    const V c = load(coefficients + m.coefficient[e] + u + i * LANES<T>);
+                    store<T>(to, load(to) + m.value[e] * c * product[i]);
+                }
+        }
+}
+
+template <typename T>
+void contract_backward(const Monomials<T>& m, const T* x, const T* coefficients, const T* g,
+                       T* dx) {
+    typedef Vector<T> V;
+    constexpr int N = static_cast<int>(64 / VECTOR_BYTES);
+    for (std::int64_t u = 0; u < m.stride; u += static_cast<std::int64_t>(64 / sizeof(T)))
+        for (std::int64_t q = 0; q < m.count; ++q) {
+            V bar[N];
+            for (int i = 0; i < N; ++i) bar[i] = V{};
+            for (std::int32_t e = m.entry_ptr[q]; e < m.entry_ptr[q + 1]; ++e)
+                for (int i = 0; i < N; ++i)
+                    bar[i] += m.value[e] *
+                              load(coefficients + m.coefficient[e] + u + i * LANES<T>) *
+                              load(g + m.out[e] + u + i * LANES<T>);
+            for (std::int32_t f = m.factor_ptr[q]; f < m.factor_ptr[q + 1]; ++f)
+                for (int i = 0; i < N; ++i) {
+                    V rest = bar[i];
+                    for (std::int32_t h = m.factor_ptr[q]; h < m.factor_ptr[q + 1]; ++h)
+                        if (h != f) rest *= load(x + m.factor[h] + u + i * LANES<T>);
+                    T* to = dx + m.factor[f] + u + i * LANES<T>;
+                    store<T>(to, load(to) + rest);
+                }
+        }
+}
+
 }  // namespace
 
 extern const SimdTable<float> table_f32;
 extern const SimdTable<double> table_f64;
-const SimdTable<float> table_f32{&gemm_panels<float>, &activate<float>, &add_scaled<float>,
-                                 &scale<float>,       &multiply<float>, &dot<float>,
-                                 MDCG_SIMD_NAME};
-const SimdTable<double> table_f64{&gemm_panels<double>, &activate<double>, &add_scaled<double>,
-                                  &scale<double>,       &multiply<double>, &dot<double>,
-                                  MDCG_SIMD_NAME};
+const SimdTable<float> table_f32{&gemm_panels<float>, &activate<float>,          &add_scaled<float>,
+                                 &scale<float>,       &multiply<float>,          &dot<float>,
+                                 &contract<float>,    &contract_backward<float>, MDCG_SIMD_NAME};
+const SimdTable<double> table_f64{
+    &gemm_panels<double>, &activate<double>,          &add_scaled<double>,
+    &scale<double>,       &multiply<double>,          &dot<double>,
+    &contract<double>,    &contract_backward<double>, MDCG_SIMD_NAME};
 
 }  // namespace MDCG_SIMD
 }  // namespace mdcg

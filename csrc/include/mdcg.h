@@ -20,8 +20,10 @@
 extern "C" {
 #endif
 
-/* Changes when a function or a struct does; structs start with their size, so that fields can be
- * added at their end without changing it. */
+/* Changes when a function or the meaning of a field does. Structs start with their size, and fields
+ * are added at their end without changing it: set all bytes to 0, then `size`, then what is needed.
+ * Fields that the caller's header does not know are taken as 0; a caller whose header knows more
+ * than the library is refused only if it sets such a field. */
 #define MDCG_ABI_VERSION 1
 
 typedef enum mdcg_status {
@@ -32,7 +34,8 @@ typedef enum mdcg_status {
     MDCG_ERROR_COMPILER = 4,    /* generated kernels were asked for and cannot be had */
     MDCG_ERROR_MEMORY = 5,
     MDCG_ERROR_COMMUNICATION = 6, /* a callback returned non-zero */
-    MDCG_ERROR_NUMERIC = 7        /* energy or forces are not finite */
+    MDCG_ERROR_NUMERIC = 7,       /* energy or forces are not finite */
+    MDCG_ERROR_INTERNAL = 8       /* a fault of this library */
 } mdcg_status;
 
 typedef struct mdcg_model mdcg_model;
@@ -44,6 +47,8 @@ typedef struct mdcg_options {
                             "generic": run no code of the package; "generated": an error where
                             generic ones would run */
     int threads;         /* 0: OpenMP's own choice */
+    double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
+                            steps; 0: 0.5, negative: none */
 } mdcg_options;
 
 typedef struct mdcg_info {
@@ -63,23 +68,28 @@ typedef struct mdcg_info {
 typedef struct mdcg_system {
     size_t size;
     int64_t num_local, num_nodes;
-    const double* positions; /* [num_nodes][3] */
-    const int32_t* types;    /* [num_nodes] */
-    /* Either edges: those longer than r_max are left out, so a list with a skin will do. */
+    const double* positions; /* [num_nodes][3] Å */
+    const int32_t* types;    /* [num_nodes] index into type_names */
+    /* Directed edges, each pair in both directions, in any order. Those longer than r_max are left
+     * out, so a list with a skin will do. */
     int64_t num_edges;
     const int32_t* sender;   /* [num_edges] */
     const int32_t* receiver; /* [num_edges] < num_local */
-    const double* shifts;    /* [num_edges][3] added to pos[receiver] - pos[sender];
+    const double* shifts;    /* [num_edges][3] Å added to pos[receiver] - pos[sender];
                                 null: none */
-    /* or a cell (edges absent, no ghosts): full periodic neighbour list is made here. */
-    const double* cell;  /* [3][3] rows are vectors; null: none */
-    const int* periodic; /* [3] */
-    /* Non-zero: the edges (sender, receiver, shifts, num_edges) are those of the last call, only
-     * positions moved: orders and buffers are reused. */
+    /* Used with make_edges alone. */
+    const double* cell;  /* [3][3] Å, rows are vectors; null: an open system */
+    const int* periodic; /* [3] which of them repeat; null: all, if there is a cell */
+    /* Non-zero: num_edges, sender and receiver are those of the last call, which succeeded; their
+     * order is reused. Positions, shifts and types may be others. */
     int same_edges;
+    /* Non-zero: the full list of neighbours is made here, from positions and cell, and kept while
+     * atoms move less than the skin allows. No ghosts, no communicator; edges must be absent. */
+    int make_edges;
 } mdcg_system;
 
-/* What is wanted: null pointers are left out, and nothing is computed for them. */
+/* What is wanted: null pointers are left out, and nothing is computed for them. An energy alone
+ * costs no backward pass. After an error the contents are undefined. */
 typedef struct mdcg_results {
     size_t size;
     double* energy;      /* [1] of the local nodes */
@@ -90,9 +100,11 @@ typedef struct mdcg_results {
     double* descriptors; /* [num_local][descriptor width]; see mdcg_descriptor_width */
 } mdcg_results;
 
-/* Ghost exchange. A row has `width` items of `item_bytes` bytes; row n of node n. forward: copy
- * rows of owners to their ghosts; reverse: add rows of ghosts to their owners. Non-zero return ends
- * the evaluation with MDCG_ERROR_COMMUNICATION. */
+/* Ghost exchange. `rows` has num_nodes rows of `width` items of `item_bytes` bytes (4: float, 8:
+ * double); row n is of node n as the system numbers them. forward: copy rows of owners to their
+ * ghosts; reverse: add rows of ghosts to their owners. Both are called from the thread that
+ * evaluates, the same number of times and in the same order on every rank, also where num_local or
+ * num_edges is 0. A non-zero return ends the evaluation with MDCG_ERROR_COMMUNICATION. */
 typedef struct mdcg_communicator {
     size_t size;
     void* context;
@@ -100,18 +112,25 @@ typedef struct mdcg_communicator {
     int (*reverse)(void* context, void* rows, int width, int item_bytes);
 } mdcg_communicator;
 
-MDCG_API int mdcg_abi_version(void);
+MDCG_API int mdcg_abi_version(void); /* MDCG_ABI_VERSION of the library */
 MDCG_API const char* mdcg_version(void);
+/* The last failure of the calling thread, one sentence; empty before the first. */
 MDCG_API const char* mdcg_last_error(void);
 
-/* Reads a package. Nothing in it is executed before the first evaluation. */
+/* Reads and checks a package; executes nothing of it. `options` null: all defaults. On failure
+ * *model is null. */
 MDCG_API mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model);
-MDCG_API void mdcg_close(mdcg_model* model);
+MDCG_API void mdcg_close(mdcg_model* model); /* null does nothing */
+/* Loads the kernels now (compiling those that neither package nor cache has), instead of in the
+ * first evaluation. */
+MDCG_API mdcg_status mdcg_prepare(mdcg_model* model);
 MDCG_API mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info);
-MDCG_API int mdcg_descriptor_width(const mdcg_model* model);
+MDCG_API int mdcg_descriptor_width(const mdcg_model* model); /* -1: model is null */
 MDCG_API mdcg_status mdcg_set_threads(mdcg_model* model, int threads);
+/* `communicator` null: none; needed where there are ghosts and info.num_exchanges is not 0. */
 MDCG_API mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
-                                   const mdcg_communicator* communicator, mdcg_results* results);
+                                   const mdcg_communicator* communicator,
+                                   const mdcg_results* results);
 /* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. Owned by the
  * model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);

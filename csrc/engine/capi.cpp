@@ -1,0 +1,274 @@
+// The C interface: checks arguments, turns exceptions into statuses and sentences.
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "engine/evaluator.hpp"
+#include "mdcg.h"
+
+struct mdcg_model {
+    mdcg_model(const std::string& path, const mdcg::EvaluatorOptions& options)
+        : evaluator(path, options) {
+        for (const std::string& name : evaluator.info().type_names) names.push_back(name.c_str());
+    }
+    mdcg::Evaluator evaluator;
+    std::vector<const char*> names;
+    std::string report, summary;
+};
+
+namespace {
+
+using mdcg::EngineError;
+using mdcg::ErrorKind;
+
+thread_local std::string last_error;
+
+// Keeps a sentence, or says that even that is impossible.
+void keep(const char* sentence) noexcept {
+    try {
+        last_error = sentence;
+    } catch (...) {
+        last_error.clear();
+    }
+}
+
+// Runs a function and turns what it throws into a status.
+template <typename Function>
+mdcg_status guarded(const Function& function) noexcept {
+    try {
+        function();
+        return MDCG_OK;
+    } catch (const EngineError& error) {
+        keep(error.what());
+        return static_cast<mdcg_status>(error.kind());
+    } catch (const std::bad_alloc&) {
+        keep("out of memory: evaluate a smaller system, or use more processes");
+        return MDCG_ERROR_MEMORY;
+    } catch (const std::exception& error) {
+        keep(error.what());
+        return MDCG_ERROR_INTERNAL;
+    } catch (...) {
+        keep("an unknown error: please report it");
+        return MDCG_ERROR_INTERNAL;
+    }
+}
+
+[[noreturn]] void fail(const std::string& sentence) {
+    throw EngineError(ErrorKind::argument, sentence);
+}
+
+void need(const void* pointer, const char* what) {
+    if (pointer == nullptr) fail(std::string(what) + " is null, expected a pointer");
+}
+
+// A copy of a caller's struct. Its header may be older (fields at the end are 0) or newer (then
+// what this library does not know must be 0).
+template <typename Struct>
+Struct read_struct(const Struct* given, const char* name, std::size_t first_version) {
+    static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0);
+    need(given, name);
+    const std::size_t size = given->size;
+    if (size < first_version || size > 16 * sizeof(Struct))
+        fail(std::string(name) + ".size is " + std::to_string(size) + ", expected sizeof(" + name +
+             ") = " + std::to_string(sizeof(Struct)) + ": set it before the call");
+    const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+    for (std::size_t i = sizeof(Struct); i < size; ++i)
+        if (bytes[i] != 0)
+            fail(std::string(name) + " uses a field that this libmdcg (" MDCG_VERSION
+                                     ") does not know: update it");
+    Struct out{};
+    std::memcpy(&out, given, std::min(size, sizeof(Struct)));
+    return out;
+}
+
+// Sizes of structs when ABI version 1 was published.
+constexpr std::size_t OPTIONS_SIZE = offsetof(mdcg_options, skin);
+constexpr std::size_t INFO_SIZE = offsetof(mdcg_info, exchange_bytes);
+constexpr std::size_t SYSTEM_SIZE = offsetof(mdcg_system, make_edges);
+constexpr std::size_t RESULTS_SIZE = sizeof(mdcg_results);
+constexpr std::size_t COMMUNICATOR_SIZE = sizeof(mdcg_communicator);
+
+// The host's callbacks.
+class Callbacks : public mdcg::Communicator {
+public:
+    explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {}
+    void forward(void* rows, int width, int item_bytes) override {
+        call(communicator_.forward, "forward", rows, width, item_bytes);
+    }
+    void reverse(void* rows, int width, int item_bytes) override {
+        call(communicator_.reverse, "reverse", rows, width, item_bytes);
+    }
+
+private:
+    void call(int (*function)(void*, void*, int, int), const char* name, void* rows, int width,
+              int item_bytes) {
+        const int status = function(communicator_.context, rows, width, item_bytes);
+        if (status != 0)
+            throw EngineError(ErrorKind::communication, std::string("the communicator's ") + name +
+                                                            " returned " + std::to_string(status) +
+                                                            ", expected 0");
+    }
+    mdcg_communicator communicator_;
+};
+
+mdcg::Results results_of(const mdcg_results& from) {
+    mdcg::Results to;
+    to.energy = from.energy;
+    to.energies = from.energies;
+    to.forces = from.forces;
+    to.virial = from.virial;
+    to.virials = from.virials;
+    to.descriptors = from.descriptors;
+    return to;
+}
+
+void check_system(const mdcg_system& system) {
+    if (system.num_local < 0 || system.num_nodes < system.num_local)
+        fail("the system has " + std::to_string(system.num_local) + " local nodes of " +
+             std::to_string(system.num_nodes) + ", expected 0 <= num_local <= num_nodes");
+    if (system.num_nodes > 0) {
+        need(system.positions, "positions");
+        need(system.types, "types");
+    }
+    if (system.num_edges < 0)
+        fail("num_edges is " + std::to_string(system.num_edges) + ", expected 0 or more");
+    if (system.num_edges > 0) {
+        need(system.sender, "sender");
+        need(system.receiver, "receiver");
+    }
+}
+
+void evaluate_cell(mdcg_model& model, const mdcg_system& system,
+                   const mdcg_communicator* communicator, const mdcg::Results& results) {
+    if (system.num_nodes != system.num_local || communicator != nullptr)
+        fail("make_edges is set, expected neither ghosts nor a communicator, got " +
+             std::to_string(system.num_nodes - system.num_local) + " ghosts");
+    if (system.num_edges != 0 || system.sender != nullptr || system.receiver != nullptr)
+        fail("make_edges is set, and edges are given as well, expected one of both");
+    std::array<bool, 3> periodic{};
+    for (std::size_t k = 0; k < 3; ++k)
+        periodic[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
+    if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
+        fail("the system is periodic, and cell is null, expected a cell");
+    model.evaluator.evaluate(system.num_nodes, system.positions, system.types, system.cell,
+                             periodic.data(), results);
+}
+
+}  // namespace
+
+extern "C" {
+
+int mdcg_abi_version(void) { return MDCG_ABI_VERSION; }
+
+const char* mdcg_version(void) { return MDCG_VERSION; }
+
+const char* mdcg_last_error(void) { return last_error.c_str(); }
+
+mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model) {
+    return guarded([&] {
+        need(model, "model");
+        *model = nullptr;
+        need(path, "path");
+        mdcg::EvaluatorOptions chosen;
+        if (options != nullptr) {
+            const mdcg_options given = read_struct(options, "mdcg_options", OPTIONS_SIZE);
+            if (given.device != nullptr) chosen.device = given.device;
+            if (given.kernels != nullptr) chosen.kernels = given.kernels;
+            chosen.threads = given.threads;
+            if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
+        }
+        *model = new mdcg_model(path, chosen);
+    });
+}
+
+void mdcg_close(mdcg_model* model) { delete model; }
+
+mdcg_status mdcg_prepare(mdcg_model* model) {
+    return guarded([&] {
+        need(model, "model");
+        model->evaluator.prepare();
+    });
+}
+
+mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
+    return guarded([&] {
+        need(model, "model");
+        mdcg_info out = read_struct(info, "mdcg_info", INFO_SIZE);
+        const mdcg::ModelInfo& about = model->evaluator.info();
+        out.r_max = about.r_max;
+        out.num_types = about.num_types();
+        out.type_names = model->names.data();
+        out.atomic_numbers = about.atomic_numbers.empty() ? nullptr : about.atomic_numbers.data();
+        out.double_precision = about.double_precision ? 1 : 0;
+        out.num_exchanges = model->evaluator.model().num_exchanges();
+        out.manifest = model->evaluator.package().manifest_text().c_str();
+        out.exchange_bytes =
+            model->evaluator.model().max_exchanged_width() * (about.double_precision ? 8 : 4);
+        std::memcpy(info, &out, std::min(info->size, sizeof out));
+    });
+}
+
+int mdcg_descriptor_width(const mdcg_model* model) {
+    if (model == nullptr) {
+        keep("model is null, expected a pointer");
+        return -1;
+    }
+    return model->evaluator.model().descriptor_width();
+}
+
+mdcg_status mdcg_set_threads(mdcg_model* model, int threads) {
+    return guarded([&] {
+        need(model, "model");
+        model->evaluator.set_threads(threads);
+    });
+}
+
+mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
+                          const mdcg_communicator* communicator, const mdcg_results* results) {
+    return guarded([&] {
+        need(model, "model");
+        const mdcg_system given = read_struct(system, "mdcg_system", SYSTEM_SIZE);
+        const mdcg::Results wanted = results_of(read_struct(results, "mdcg_results", RESULTS_SIZE));
+        check_system(given);
+        if (given.make_edges != 0) return evaluate_cell(*model, given, communicator, wanted);
+        mdcg::System inner;
+        inner.num_local = given.num_local;
+        inner.num_nodes = given.num_nodes;
+        inner.positions = given.positions;
+        inner.types = given.types;
+        inner.num_edges = given.num_edges;
+        inner.sender = given.sender;
+        inner.receiver = given.receiver;
+        inner.shifts = given.shifts;
+        inner.same_edges = given.same_edges != 0;
+        if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
+        Callbacks callbacks(read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZE));
+        need(reinterpret_cast<const void*>(communicator->forward), "communicator.forward");
+        need(reinterpret_cast<const void*>(communicator->reverse), "communicator.reverse");
+        model->evaluator.evaluate(inner, &callbacks, wanted);
+    });
+}
+
+const char* mdcg_report(mdcg_model* model) {
+    const mdcg_status status = guarded([&] {
+        need(model, "model");
+        model->report = model->evaluator.report();
+    });
+    return status == MDCG_OK ? model->report.c_str() : "{}";
+}
+
+const char* mdcg_summary(mdcg_model* model) {
+    const mdcg_status status = guarded([&] {
+        need(model, "model");
+        model->summary = model->evaluator.summary();
+    });
+    return status == MDCG_OK ? model->summary.c_str() : "";
+}
+
+}  // extern "C"

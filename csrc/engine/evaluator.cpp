@@ -1,0 +1,119 @@
+#include "engine/evaluator.hpp"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/cpu.hpp"
+#include "core/kernel_cache.hpp"
+
+namespace mdcg {
+
+Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
+    : skin_(options.skin) {
+    if (options.device != "cpu")
+        throw EngineError(ErrorKind::unsupported,
+                          "device is '" + options.device +
+                              "', and this version evaluates packages on the processor alone, "
+                              "expected 'cpu'");
+    if (!std::isfinite(skin_) || skin_ < 0)
+        throw EngineError(ErrorKind::argument, "skin is " + std::to_string(skin_) +
+                                                   ", expected a length of 0 Å or more");
+    const KernelMode mode = parse_kernel_mode(options.kernels);
+    auto package = Package::open(path);
+    auto store = std::make_unique<KernelStore>(package, mode);
+    store_ = store.get();
+    model_ = Model::open(std::move(package), std::move(store), 0);
+    set_threads(options.threads);
+}
+
+void Evaluator::set_threads(int threads) {
+    if (threads < 0 || threads > 4096)
+        throw EngineError(ErrorKind::argument, "threads is " + std::to_string(threads) +
+                                                   ", expected 1 to 4096, or 0 for OpenMP's own "
+                                                   "choice");
+    threads_ = threads;
+    model_->set_threads(threads);
+}
+
+void Evaluator::prepare() {
+    own_edges_ = false;
+    run(System{}, nullptr, Results{});
+}
+
+void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
+    // GNU OpenMP's threads do not survive a fork, and waiting for them would last forever
+    if (process_ == 0) process_ = getpid();
+    if (process_ != getpid()) model_->set_threads(1);
+    try {
+        model_->evaluate(system, communicator, results);
+    } catch (...) {
+        own_edges_ = false;
+        throw;
+    }
+}
+
+void Evaluator::evaluate(const System& system, Communicator* communicator, const Results& results) {
+    if (system.same_edges && own_edges_)
+        throw EngineError(ErrorKind::argument,
+                          "same_edges is set, but the edges of the last evaluation were made from "
+                          "the cell: give them");
+    own_edges_ = false;
+    run(system, communicator, results);
+}
+
+void Evaluator::evaluate(std::int64_t num_nodes, const double* positions, const std::int32_t* types,
+                         const double* cell, const bool* periodic, const Results& results) {
+    const auto start = std::chrono::steady_clock::now();
+    if (neighbors_ == nullptr) neighbors_ = std::make_unique<NeighborList>(info().r_max, skin_);
+    const bool forked = process_ != 0 && process_ != getpid();
+    System system;
+    try {
+        const auto change =
+            neighbors_->update(num_nodes, positions, cell, periodic, forked ? 1 : threads_);
+        system.same_edges = own_edges_ && change != NeighborList::Change::edges;
+    } catch (const GeometryError& error) {
+        throw EngineError(ErrorKind::argument, error.what());
+    }
+    neighbors_ms_ =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    system.num_local = system.num_nodes = num_nodes;
+    system.positions = positions;
+    system.types = types;
+    system.num_edges = neighbors_->num_edges();
+    system.sender = neighbors_->sender().data();
+    system.receiver = neighbors_->receiver().data();
+    system.shifts = neighbors_->shifts().data();
+    own_edges_ = true;
+    run(system, nullptr, results);
+}
+
+std::string Evaluator::report() const {
+    nlohmann::json out = nlohmann::json::parse(model_->report(), nullptr, false);
+    if (!out.is_object()) out = nlohmann::json::object();
+    if (own_edges_) {
+        out["neighbors_ms"] = neighbors_ms_;
+        out["neighbor_lists_built"] = neighbors_->num_builds();
+    }
+    out["kernel_summary"] = store_->summary();
+    out["cpu"] = instruction_set_level();
+    if (KernelCache::is_private())
+        out["cache"] = "the kernel cache " + kernel_cache_root() +
+                       " cannot be written: kernels are compiled again in every process; set "
+                       "MDCG_CACHE_DIR to a writable folder";
+    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Evaluator::summary() const {
+    const ModelInfo& about = info();
+    const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
+    return about.architecture + " " + about.model_class + ", " +
+           (about.double_precision ? "float64" : "float32") + ", cpu (" + instruction_set_level() +
+           "), " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") +
+           store_->summary();
+}
+
+}  // namespace mdcg

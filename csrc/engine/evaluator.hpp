@@ -1,0 +1,58 @@
+// A model with its kernels and neighbour list: what the C interface and Python hold.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/kernel_store.hpp"
+#include "engine/model.hpp"
+#include "engine/neighbors.hpp"
+
+namespace mdcg {
+
+struct EvaluatorOptions {
+    std::string device = "cpu";
+    std::string kernels = "auto";
+    int threads = 0;    // 0: OpenMP's own choice
+    double skin = 0.5;  // Å, of lists made from a cell
+};
+
+// One thread at a time. Every function throws EngineError, or std::bad_alloc.
+class Evaluator {
+public:
+    Evaluator(const std::string& path, const EvaluatorOptions& options);
+
+    const ModelInfo& info() const { return model_->info(); }
+    const Package& package() const { return model_->package(); }
+    const Model& model() const { return *model_; }
+    void set_threads(int threads);
+    // Loads the kernels, as the first evaluation does.
+    void prepare();
+
+    void evaluate(const System& system, Communicator* communicator, const Results& results);
+    // The same where the edges are made here, of an open or periodic system without ghosts.
+    // `cell`: [3][3] or null.
+    void evaluate(std::int64_t num_nodes, const double* positions, const std::int32_t* types,
+                  const double* cell, const bool* periodic, const Results& results);
+
+    // Model::report and what this class knows.
+    std::string report() const;
+    // "mace ScaleShiftMACE, float32, cpu (x86-64-v3), 2 threads, kernels: 3 cached"
+    std::string summary() const;
+
+private:
+    void run(const System& system, Communicator* communicator, const Results& results);
+
+    KernelStore* store_;  // owned by the model
+    std::unique_ptr<Model> model_;
+    std::unique_ptr<NeighborList> neighbors_;
+    double skin_, neighbors_ms_ = 0;
+    int threads_ = 0;
+    bool own_edges_ = false;  // the last evaluation had those of neighbors_
+    pid_t process_ = 0;       // that evaluated first
+};
+
+}  // namespace mdcg

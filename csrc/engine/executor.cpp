@@ -1,0 +1,308 @@
+#include "engine/executor.hpp"
+
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+
+namespace mdcg {
+
+namespace {
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+// The first exception of a parallel region, to be thrown after it.
+class FirstError {
+public:
+    void keep() {
+#pragma omp critical(mdcg_first_error)
+        if (!error_) {
+            error_ = std::current_exception();
+            failed_.store(true, std::memory_order_relaxed);
+        }
+    }
+    bool failed() const { return failed_.load(std::memory_order_relaxed); }
+    void rethrow() const {
+        if (error_) std::rethrow_exception(error_);
+    }
+
+private:
+    std::exception_ptr error_;
+    std::atomic<bool> failed_{false};
+};
+
+}  // namespace
+
+// -- memory --------------------------------------------------------------------------------------
+
+Arena::~Arena() { release(); }
+
+void Arena::release() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+    data_ = nullptr;
+    bytes_ = 0;
+}
+
+char* Arena::reserve(std::size_t bytes) {
+    if (bytes <= bytes_) return data_;
+    constexpr std::size_t PAGE = std::size_t(1) << 21;
+    release();
+    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) throw std::bad_alloc();
+    madvise(map, bytes, MADV_HUGEPAGE);  // advice: fails where the system has none
+    data_ = static_cast<char*>(map);
+    bytes_ = bytes;
+    return data_;
+}
+
+template <typename T>
+char* Worker<T>::scratch(std::size_t bytes) {
+    if (memory_.size() < bytes + 64) memory_.resize(bytes + 64);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    return memory_.data() + (64 - address % 64) % 64;
+}
+template class Worker<float>;
+template class Worker<double>;
+
+template <typename T>
+void Executor<T>::reserve(const Graph& graph, const BufferPlan& plan, int threads) {
+    // room for a few more nodes: their number changes from step to step where ghosts come and go
+    const auto bytes = [](Arena& arena, std::int64_t width, std::int64_t rows) {
+        const std::size_t wanted = size(width * rows) * sizeof(T);
+        if (wanted > arena.bytes()) arena.reserve(wanted + (arena.bytes() > 0 ? wanted / 8 : 0));
+    };
+    bytes(local_, plan.local_width, graph.num_local);
+    bytes(total_, plan.total_width, graph.num_nodes);
+    if (static_cast<int>(workers_.size()) < threads) {
+        workers_.resize(size(threads));
+        chunks_.resize(size(threads));
+        seconds_.resize(size(threads));
+    }
+    const std::size_t chunk =
+        size(std::max(program_.energy_plan.chunk_width, program_.gradient_plan.chunk_width) *
+             graph.nodes_per_block);
+    for (AlignedArray<T>& array : chunks_)
+        if (array.size() < chunk) array.resize(chunk);
+    for (std::vector<double>& seconds : seconds_) seconds.assign(2 * program_.layers.size(), 0.0);
+    energies_.assign(size(graph.num_local), 0.0);
+}
+
+template <typename T>
+T* Executor<T>::row_base(const Place& place, std::int64_t rows_local, std::int64_t rows_total,
+                         T* chunk) const {
+    switch (place.kind) {
+        case Place::local:
+            return reinterpret_cast<T*>(local_.data()) + place.offset * rows_local;
+        case Place::total:
+            return reinterpret_cast<T*>(total_.data()) + place.offset * rows_total;
+        case Place::chunk:
+            return chunk;
+        default:
+            return nullptr;
+    }
+}
+
+template <typename T>
+void Executor<T>::bind(const Graph& graph, const BufferPlan& plan) {
+    plan_ = &plan;
+    for (std::size_t t = 0; t < workers_.size(); ++t) {
+        Worker<T>& worker = workers_[t];
+        worker.graph = &graph;
+        worker.types = graph.types.data();
+        worker.energies = energies_.data();
+        worker.thread = static_cast<int>(t);
+        worker.values.resize(plan.values.size());
+        worker.gradients.resize(plan.values.size());
+        for (std::size_t id = 0; id < plan.values.size(); ++id) {
+            worker.values[id] =
+                row_base(plan.values[id], graph.num_local, graph.num_nodes, nullptr);
+            worker.gradients[id] =
+                row_base(plan.gradients[id], graph.num_local, graph.num_nodes, nullptr);
+        }
+    }
+}
+
+template <typename T>
+std::size_t Executor<T>::bytes() const {
+    std::size_t total = local_.bytes() + total_.bytes() + edge_gradient_.capacity() * sizeof(T) +
+                        energies_.capacity() * sizeof(double);
+    for (const AlignedArray<T>& chunk : chunks_) total += chunk.size() * sizeof(T);
+    return total;
+}
+
+// -- stages --------------------------------------------------------------------------------------
+
+template <typename T>
+void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_gradient,
+                      double* descriptors, int threads) {
+    const BufferPlan& plan = with_gradient ? program_.gradient_plan : program_.energy_plan;
+    reserve(graph, plan, threads);
+    bind(graph, plan);
+    for (Worker<T>& worker : workers_) {
+        worker.with_gradient = with_gradient;
+        worker.communicator = communicator;
+        worker.edge_gradient = nullptr;
+    }
+    for (const auto& layer : program_.layers) layer->begin(graph);
+    for (const Stage& stage : program_.forward_stages)
+        run_stage(stage, false, graph, descriptors, threads);
+    if (with_gradient) {
+        edge_gradient_.resize(size(3 * graph.num_edges));
+        T* const gradient = edge_gradient_.data();
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (std::int64_t i = 0; i < 3 * graph.num_edges; ++i) gradient[i] = T(0);
+        for (Worker<T>& worker : workers_) worker.edge_gradient = gradient;
+        for (const Stage& stage : program_.backward_stages)
+            run_stage(stage, true, graph, nullptr, threads);
+    }
+    times_.assign(program_.layers.size(), {});
+    for (const std::vector<double>& seconds : seconds_)
+        for (std::size_t i = 0; i < times_.size(); ++i) {
+            times_[i].forward += 1e3 * seconds[2 * i] / threads;
+            times_[i].backward += 1e3 * seconds[2 * i + 1] / threads;
+        }
+}
+
+template <typename T>
+void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& graph,
+                            double* descriptors, int threads) {
+    if (stage.walk == Walk::all) {
+        run_chunk(stage, backward, {0, graph.num_local}, workers_[0], seconds_[0].data());
+        return;
+    }
+    const bool ghosts = stage.over_ghosts || stage.walk == Walk::sender_blocks;
+    const std::int64_t rows = ghosts ? graph.num_nodes : graph.num_local;
+    // rows of ghosts that only the walk over senders adds to
+    if (backward && stage.walk == Walk::sender_blocks && graph.num_nodes > graph.num_local)
+        for (const int i : stage.layers)
+            for (const Operand* input : program_.layers[size(i)]->inputs())
+                if (input->accumulate && plan_->gradients[size(input->id)].kind == Place::total) {
+                    T* rows_of = workers_[0].gradients[size(input->id)];
+                    std::fill(rows_of + graph.num_local * input->rows.width,
+                              rows_of + graph.num_nodes * input->rows.width, T(0));
+                }
+    const std::int64_t step = graph.nodes_per_block;
+    const std::int64_t chunks = (rows + step - 1) / step;
+    FirstError error;
+#pragma omp parallel num_threads(threads)
+    {
+        const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+        Worker<T>& worker = workers_[thread];
+#pragma omp for schedule(dynamic, 1)
+        for (std::int64_t c = 0; c < chunks; ++c) {
+            if (error.failed()) continue;
+            try {
+                const Range range{c * step, std::min(rows, (c + 1) * step)};
+                T* const chunk = chunks_[thread].data();
+                const auto place = [&](const std::vector<Place>& places, std::vector<T*>& rows_of) {
+                    for (std::size_t id = 0; id < places.size(); ++id)
+                        if (places[id].kind == Place::chunk)
+                            rows_of[id] = chunk + places[id].offset * step -
+                                          range.begin * program_.values[id].rows.width;
+                };
+                place(plan_->values, worker.values);
+                place(plan_->gradients, worker.gradients);
+                run_chunk(stage, backward, range, worker, seconds_[thread].data());
+                if (descriptors != nullptr)
+                    copy_descriptors(stage, range, worker, graph, descriptors);
+            } catch (...) {
+                error.keep();
+            }
+        }
+    }
+    error.rethrow();
+}
+
+template <typename T>
+void Executor<T>::run_chunk(const Stage& stage, bool backward, Range range, Worker<T>& worker,
+                            double* seconds) {
+    // node layers have nothing to do for ghosts
+    const Range local{range.begin, std::min(range.end, worker.graph->num_local)};
+    double before = now();
+    for (const int i : stage.layers) {
+        const Layer<T>& layer = *program_.layers[size(i)];
+        const Walk walk = backward ? layer.backward_walk() : layer.forward_walk();
+        const Range mine = walk == Walk::sender_blocks || stage.over_ghosts ? range : local;
+        // an exchange is collective: also where a rank has no nodes
+        if (mine.begin < mine.end || walk == Walk::all) {
+            if (backward)
+                layer.backward(worker, mine);
+            else
+                layer.forward(worker, mine);
+        }
+        const double after = now();
+        seconds[2 * i + (backward ? 1 : 0)] += after - before;
+        before = after;
+    }
+}
+
+template <typename T>
+void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker<T>& worker,
+                                   const Graph& graph, double* descriptors) const {
+    std::int64_t column = 0;
+    for (const int id : program_.descriptors) {
+        const auto& value = program_.values[size(id)];
+        if (std::find(stage.layers.begin(), stage.layers.end(), value.writer) != stage.layers.end())
+            for (std::int64_t n = range.begin; n < std::min(range.end, graph.num_local); ++n) {
+                double* out =
+                    descriptors + graph.node[size(n)] * program_.descriptor_width + column;
+                const T* row = worker.values[size(id)] + n * value.rows.width;
+                for (const Block& block : value.rows.blocks)
+                    for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]
+                        for (int m = 0; m < block.dim(); ++m)
+                            *out++ = static_cast<double>(row[block.offset + m * block.stride + u]);
+            }
+        column += value.rows.features;
+    }
+}
+
+// -- forces --------------------------------------------------------------------------------------
+
+// Every node sums its edges as a receiver, then those as a sender, in the order of the graph.
+template <typename T>
+void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, int threads) const {
+    const std::int64_t step = graph.nodes_per_block;
+#pragma omp parallel for schedule(dynamic, 4) num_threads(threads)
+    for (std::int64_t b = 0; b < graph.num_blocks(); ++b) {
+        const std::int64_t end = std::min(graph.num_nodes, (b + 1) * step);
+        const auto add = [&](std::int64_t e, std::int64_t n, double sign) {
+            const T* g = &edge_gradient_[size(3 * e)];
+            const std::int64_t to = graph.node[size(n)];
+            if (forces != nullptr)
+                for (int d = 0; d < 3; ++d) forces[3 * to + d] -= sign * static_cast<double>(g[d]);
+            if (virials == nullptr) return;
+            const double* v = &graph.vec[size(3 * e)];
+            // symmetric: what is not vanishes in the sum over all nodes
+            for (int c = 0; c < 3; ++c)
+                for (int d = 0; d < 3; ++d)
+                    virials[9 * to + 3 * c + d] -= 0.25 * (v[c] * static_cast<double>(g[d]) +
+                                                           v[d] * static_cast<double>(g[c]));
+        };
+        for (std::int64_t n = b * step; n < end; ++n) {
+            const std::int64_t to = graph.node[size(n)];
+            if (forces != nullptr) std::fill(forces + 3 * to, forces + 3 * to + 3, 0.0);
+            if (virials != nullptr) std::fill(virials + 9 * to, virials + 9 * to + 9, 0.0);
+            if (n >= graph.num_local) continue;
+            for (std::int64_t e = graph.row_ptr[size(n)]; e < graph.row_ptr[size(n) + 1]; ++e)
+                add(e, n, 1.0);
+        }
+        for (std::int64_t i = graph.block_ptr[size(b)]; i < graph.block_ptr[size(b) + 1]; ++i) {
+            const std::int64_t e = graph.block_edge[size(i)];
+            add(e, graph.sender[size(e)], -1.0);
+        }
+    }
+}
+
+template class Executor<float>;
+template class Executor<double>;
+
+}  // namespace mdcg

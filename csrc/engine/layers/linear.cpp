@@ -1,0 +1,223 @@
+// Every block of out is a sum of blocks of x times matrices, which may be of the node's type.
+#include <numeric>
+#include <utility>
+
+#include "engine/graph.hpp"
+#include "engine/layers/node_layer.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// Rows [first, last) of a list of nodes sorted by type.
+struct Group {
+    std::int32_t type;
+    std::int32_t first, last;
+};
+
+template <typename T>
+class Linear : public UnaryLayer<T> {
+public:
+    explicit Linear(const LayerSpec& spec)
+        : UnaryLayer<T>(spec), types_(spec.info.num_types()), seen_(size(types_), 0) {
+        for (const Fields& entry : spec.fields.objects("paths")) add_path(entry);
+        for (const Fields& entry : spec.fields.objects("bias")) add_bias(entry);
+        std::stable_sort(paths_.begin(), paths_.end(),
+                         [](const Path& a, const Path& b) { return a.out < b.out; });
+        order_.resize(paths_.size());
+        std::iota(order_.begin(), order_.end(), std::size_t(0));
+        std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+            return paths_[a].in < paths_[b].in;
+        });
+        no_in_.assign(x_.rows.blocks.size(), 1);
+        no_out_.assign(out_.rows.blocks.size(), 1);
+        for (Path& path : paths_) {
+            path.first_out = std::exchange(no_out_[path.out], char(0)) != 0;
+            typed_ = typed_ || path.typed;
+        }
+        for (const std::size_t p : order_)
+            paths_[p].first_in = std::exchange(no_in_[paths_[p].in], char(0)) != 0;
+    }
+
+    std::vector<int> kept() const override { return {}; }
+
+    // Models have many types and systems few: matrices are packed when they are needed first.
+    void begin(const Graph& graph) override {
+        if (!packed_) {
+            for (Path& path : paths_)
+                if (!path.typed) {
+                    pack(path, 0);
+                    path.weight = {};
+                }
+            packed_ = true;
+        }
+        if (!typed_) return;
+        for (const std::int32_t type : graph.types) {
+            if (seen_[size(type)]) continue;
+            seen_[size(type)] = 1;
+            for (Path& path : paths_)
+                if (path.typed) pack(path, size(type));
+        }
+    }
+
+    void forward(Worker<T>& worker, Range nodes) const override {
+        T* out = this->out(worker, nodes.begin);
+        run<false>(worker, nodes, this->x(worker, nodes.begin), out);
+        clear(nodes, out, out_.rows, no_out_);
+        for (const Bias& bias : biases_) {
+            const Block& block = out_.rows.blocks[bias.out];
+            for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
+                simd<T>().add_scaled(
+                    block.mul, T(1),
+                    bias.value.data() + (bias.typed ? worker.types[n] : 0) * block.stride,
+                    this->out(worker, n) + block.offset);
+        }
+    }
+
+    void backward(Worker<T>& worker, Range nodes) const override {
+        T* dx = worker.gradient(x_) + nodes.begin * x_.rows.width;
+        run<true>(worker, nodes, this->dout(worker, nodes.begin), dx);
+        if (!x_.accumulate) clear(nodes, dx, x_.rows, no_in_);
+    }
+
+private:
+    using UnaryLayer<T>::x_;
+    using UnaryLayer<T>::out_;
+
+    struct Path {
+        std::size_t in, out;
+        bool typed, first_in, first_out;
+        std::vector<T> weight;  // [mul_in, mul_out] or [T, mul_in, mul_out]
+        std::vector<PackedMatrix<T>> forward, transposed;  // by type, or one
+    };
+    struct Bias {
+        std::size_t out;
+        bool typed;
+        AlignedArray<T> value;  // [types or 1][stride]
+    };
+
+    template <typename N>
+    static std::size_t size(N n) {
+        return static_cast<std::size_t>(n);
+    }
+
+    void add_path(const Fields& entry) {
+        Path path{};
+        path.in = block_index(entry, "in", x_.rows);
+        path.out = block_index(entry, "out", out_.rows);
+        const Block &in = x_.rows.blocks[path.in], &out = out_.rows.blocks[path.out];
+        if (in.l != out.l)
+            entry.fail("goes from " + block_text(in) + " to " + block_text(out) +
+                       ", expected irreps of one degree");
+        path.typed = entry.tensor("weight").shape.size() == 3;
+        path.weight = path.typed ? entry.values<T>("weight", {types_, in.mul, out.mul})
+                                 : entry.values<T>("weight", {in.mul, out.mul});
+        path.forward.resize(path.typed ? size(types_) : 1);
+        path.transposed.resize(path.forward.size());
+        paths_.push_back(std::move(path));
+    }
+
+    void add_bias(const Fields& entry) {
+        Bias bias{};
+        bias.out = block_index(entry, "out", out_.rows);
+        const Block& block = out_.rows.blocks[bias.out];
+        if (block.l != 0)
+            entry.fail("adds to " + block_text(block) + ", expected a block of scalars");
+        bias.typed = entry.tensor("value").shape.size() == 2;
+        const std::vector<T> value = bias.typed ? entry.values<T>("value", {types_, block.mul})
+                                                : entry.values<T>("value", {block.mul});
+        const std::size_t rows = bias.typed ? size(types_) : 1;
+        bias.value.resize(rows * size(block.stride));
+        for (std::size_t t = 0; t < rows; ++t)
+            std::copy_n(value.data() + t * size(block.mul), block.mul,
+                        bias.value.data() + t * size(block.stride));
+        biases_.push_back(std::move(bias));
+    }
+
+    void pack(Path& path, std::size_t type) {
+        const int in = x_.rows.blocks[path.in].mul, out = out_.rows.blocks[path.out].mul;
+        const T* weight = path.weight.data() + type * size(in) * size(out);
+        path.forward[type] = PackedMatrix<T>(weight, in, out, out, 1);
+        if (x_.needs_gradient) path.transposed[type] = PackedMatrix<T>(weight, out, in, 1, out);
+    }
+
+    // c (+)= a @ weights, of all paths; `a` and `c` are the first rows of the range.
+    template <bool TRANSPOSED>
+    void run(Worker<T>& worker, Range nodes, const T* a, T* c) const {
+        const Rows &from = TRANSPOSED ? out_.rows : x_.rows, &to = TRANSPOSED ? x_.rows : out_.rows;
+        const std::int64_t count = nodes.end - nodes.begin;
+        std::int32_t* rows = nullptr;
+        Group* groups = nullptr;
+        std::int32_t num_groups = 0;
+        if (typed_) {
+            char* scratch = worker.scratch(size(count) * (sizeof(std::int32_t) + sizeof(Group)));
+            rows = reinterpret_cast<std::int32_t*>(scratch);
+            groups = reinterpret_cast<Group*>(rows + count);
+            num_groups = group(worker.types + nodes.begin, count, rows, groups);
+        }
+        for (std::size_t p = 0; p < paths_.size(); ++p) {
+            const Path& path = paths_[TRANSPOSED ? order_[p] : p];
+            const Block& in = from.blocks[TRANSPOSED ? path.out : path.in];
+            const Block& out = to.blocks[TRANSPOSED ? path.in : path.out];
+            const bool add = TRANSPOSED ? !path.first_in || x_.accumulate : !path.first_out;
+            const std::vector<PackedMatrix<T>>& weights =
+                TRANSPOSED ? path.transposed : path.forward;
+            for (int m = 0; m < in.dim(); ++m) {
+                const T* source = a + in.offset + static_cast<std::ptrdiff_t>(m) * in.stride;
+                T* target = c + out.offset + static_cast<std::ptrdiff_t>(m) * out.stride;
+                if (!path.typed) {
+                    simd<T>().gemm(count, source, from.width, weights[0], target, to.width, nullptr,
+                                   add);
+                    continue;
+                }
+                for (std::int32_t g = 0; g < num_groups; ++g)
+                    simd<T>().gemm(groups[g].last - groups[g].first, source, from.width,
+                                   weights[size(groups[g].type)], target, to.width,
+                                   rows + groups[g].first, add);
+            }
+        }
+    }
+
+    // Sorts the rows 0 .. count-1 by type; returns the number of groups.
+    static std::int32_t group(const std::int32_t* types, std::int64_t count, std::int32_t* rows,
+                              Group* groups) {
+        for (std::int32_t i = 0; i < count; ++i) {
+            std::int32_t j = i;
+            for (; j > 0 && types[rows[j - 1]] > types[i]; --j) rows[j] = rows[j - 1];
+            rows[j] = i;
+        }
+        std::int32_t found = 0;
+        for (std::int32_t i = 0; i < count; ++i) {
+            if (found == 0 || groups[found - 1].type != types[rows[i]])
+                groups[found++] = {types[rows[i]], i, i};
+            groups[found - 1].last = i + 1;
+        }
+        return found;
+    }
+
+    // Zeroes the blocks that no path writes.
+    static void clear(Range nodes, T* c, const Rows& rows, const std::vector<char>& blocks) {
+        for (std::size_t b = 0; b < blocks.size(); ++b)
+            if (blocks[b])
+                for (std::int64_t n = 0; n < nodes.end - nodes.begin; ++n)
+                    std::fill_n(c + n * rows.width + rows.blocks[b].offset,
+                                rows.blocks[b].dim() * rows.blocks[b].stride, T(0));
+    }
+
+    int types_;
+    std::vector<Path> paths_;                  // by out
+    std::vector<std::size_t> order_;           // numbers of paths, by in
+    std::vector<char> no_in_, no_out_, seen_;  // blocks without paths; types that are packed
+    std::vector<Bias> biases_;
+    bool typed_ = false, packed_ = false;
+};
+
+template <typename T>
+std::unique_ptr<Layer<T>> make(const LayerSpec& spec) {
+    return std::make_unique<Linear<T>>(spec);
+}
+const RegisterLayer registered{"linear", &make<float>, &make<double>};
+
+}  // namespace
+
+}  // namespace mdcg

@@ -1,0 +1,376 @@
+#include "engine/neighbors.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "engine/geometry_check.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// The list is made this much wider, so that its own rounding at the border cannot lose an edge.
+constexpr double BORDER = 1e-6;
+// Bins per reach: smaller ones fit the sphere better, larger ones cost less each.
+constexpr double BINS_PER_REACH = 2.0;
+constexpr std::int64_t BINS_PER_ATOM = 64;
+// Images along one direction are stored in 10 bits.
+constexpr std::int64_t MAX_IMAGES = 511;
+// Atoms that are worth a thread.
+constexpr std::int64_t ATOMS_PER_THREAD = 256;
+
+std::int32_t pack(std::int64_t x, std::int64_t y, std::int64_t z) {
+    return static_cast<std::int32_t>((x + 512) << 20 | (y + 512) << 10 | (z + 512));
+}
+
+std::array<std::int32_t, 3> unpack(std::int32_t image) {
+    return {(image >> 20) - 512, (image >> 10 & 1023) - 512, (image & 1023) - 512};
+}
+
+std::int64_t floor_div(std::int64_t a, std::int64_t b) {
+    return a >= 0 ? a / b : -((b - 1 - a) / b);
+}
+
+}  // namespace
+
+NeighborList::NeighborList(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
+    if (!(cutoff > 0) || !std::isfinite(cutoff) || !(skin >= 0) || !std::isfinite(skin))
+        throw std::invalid_argument("cutoff is " + std::to_string(cutoff) + " Å and skin " +
+                                    std::to_string(skin) +
+                                    " Å, expected finite lengths, above 0 and of 0 or more");
+}
+
+NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* positions,
+                                          const double* cell, const bool* periodic, int threads) {
+    if (num_atoms > std::numeric_limits<std::int32_t>::max())
+        throw GeometryError("the system has " + std::to_string(num_atoms) +
+                            " atoms, expected at most 2^31 - 1");
+    if (threads <= 0) threads = omp_get_max_threads();
+    threads = static_cast<int>(
+        std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1)));
+    ++num_updates_;
+    std::array<bool, 3> directions{};
+    for (std::size_t k = 0; k < 3; ++k) directions[k] = cell != nullptr && periodic[k];
+    check_positions(num_atoms, positions);
+    const Matrix3 full = complete_cell(cell, directions);
+    const Matrix3 inverse = invert(full);
+    check_distance(num_atoms, positions, inverse, directions);
+    const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
+    const bool same_cell = same && full == full_;
+    full_ = full;
+    inverse_ = inverse;
+    if (same && still_covers(positions, full)) {
+        if (same_cell) return Change::none;
+        fill_shifts(threads);
+        return Change::shifts;
+    }
+    valid_ = false;
+    num_atoms_ = num_atoms;
+    periodic_ = directions;
+    build(positions, threads);
+    valid_ = true;
+    return Change::edges;
+}
+
+// Pairs outside the list were further apart than cutoff + skin. With the cell they have come closer
+// by the smallest stretch at most, and by their own moves beside it.
+bool NeighborList::still_covers(const double* positions, const Matrix3& full) const {
+    if (skin_ == 0) {
+        return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);
+    }
+    Matrix3 stretch = {{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
+    double smallest = 1.0;
+    if (full != built_in_) {
+        stretch = multiply(invert(built_in_), full);
+        smallest = smallest_singular_value(stretch);
+    }
+    const double allowed = 0.5 * (smallest * (cutoff_ + skin_) - cutoff_);
+    if (!(allowed > 0)) return false;
+    double largest = 0;
+    for (std::int64_t i = 0; i < num_atoms_; ++i) {
+        const double* old = built_at_.data() + 3 * i;
+        const double* now = positions + 3 * i;
+        double square = 0;
+        for (std::size_t k = 0; k < 3; ++k) {
+            const double moved =
+                now[k] - (old[0] * stretch[0][k] + old[1] * stretch[1][k] + old[2] * stretch[2][k]);
+            square += moved * moved;
+        }
+        largest = std::max(largest, square);
+    }
+    return largest <= allowed * allowed;
+}
+
+void NeighborList::build(const double* positions, int threads) {
+    ++num_builds_;
+    built_at_.assign(positions, positions + 3 * num_atoms_);
+    built_in_ = full_;
+    for (std::size_t k = 0; k < 3; ++k) {
+        double square = 0;
+        for (std::size_t c = 0; c < 3; ++c) square += inverse_[c][k] * inverse_[c][k];
+        heights_[k] = 1.0 / std::sqrt(square);
+    }
+    const double reach = cutoff_ + skin_ + BORDER;
+    bin(positions, reach);
+    search(reach, threads);
+    transpose(threads);
+    fill_shifts(threads);
+}
+
+// Wraps atoms into the cell and sorts them by bin.
+void NeighborList::bin(const double* positions, double reach) {
+    const auto n = static_cast<std::size_t>(num_atoms_);
+    const double width = reach / BINS_PER_REACH;
+    wraps_.assign(3 * n, 0);
+    coordinates_.resize(3 * n);  // axis by axis: along open directions Å, else parts of the cell
+    Vector3 extent{};
+    for (std::size_t k = 0; k < 3; ++k) {
+        double* along = coordinates_.data() + k * n;
+        for (std::size_t i = 0; i < n; ++i) {
+            const double* p = positions + 3 * i;
+            along[i] = p[0] * inverse_[0][k] + p[1] * inverse_[1][k] + p[2] * inverse_[2][k];
+            if (!periodic_[k]) continue;
+            const double whole = std::floor(along[i]);
+            wraps_[3 * i + k] = static_cast<std::int32_t>(whole);
+            along[i] -= whole;
+        }
+        extent[k] = periodic_[k] ? heights_[k] : close_gaps(along, n, reach, width);
+        const double most = 1.0 + 2.0 * static_cast<double>(BINS_PER_ATOM) * static_cast<double>(n);
+        bins_[k] = static_cast<std::int64_t>(std::clamp(extent[k] / width, 1.0, most));
+    }
+    const double limit = static_cast<double>(BINS_PER_ATOM) * static_cast<double>(n) + 1000.0;
+    double product = 1;
+    for (const std::int64_t count : bins_) product *= static_cast<double>(count);
+    while (product > limit) {  // the longest first, so that thin systems keep their bins
+        const auto k =
+            static_cast<std::size_t>(std::max_element(bins_.begin(), bins_.end()) - bins_.begin());
+        const std::int64_t fewer = std::max<std::int64_t>(
+            1, std::max(static_cast<std::int64_t>(static_cast<double>(bins_[k]) *
+                                                  std::cbrt(limit / product)),
+                        bins_[k] * 3 / 4));
+        product *= static_cast<double>(fewer) / static_cast<double>(bins_[k]);
+        bins_[k] = fewer;
+    }
+    for (std::size_t k = 0; k < 3; ++k) {
+        const double size = extent[k] / static_cast<double>(bins_[k]);
+        const double steps = size > 0 ? std::ceil(reach / size) : 1.0;
+        const double images = periodic_[k] ? reach / heights_[k] : 0.0;
+        if (images > static_cast<double>(MAX_IMAGES - 1))
+            throw GeometryError("the planes of the cell are " + std::to_string(heights_[k]) +
+                                " Å apart, expected more than a " + std::to_string(MAX_IMAGES - 1) +
+                                "th of the cutoff: repeat the cell");
+        stencil_[k] = periodic_[k]
+                          ? static_cast<std::int64_t>(steps)
+                          : std::min(static_cast<std::int64_t>(std::min(steps, 1e9)), bins_[k] - 1);
+    }
+
+    scratch_.resize(n);
+    const auto total = static_cast<std::size_t>(bins_[0] * bins_[1] * bins_[2]);
+    bin_ptr_.assign(total + 1, 0);
+    for (std::size_t i = 0; i < n; ++i) {
+        std::int64_t where = 0;
+        for (std::size_t k = 3; k-- > 0;) {  // the first axis is the fastest
+            const double part = coordinates_[k * n + i] / (periodic_[k] ? 1.0 : extent[k]);
+            const auto at =
+                extent[k] > 0 ? static_cast<std::int64_t>(part * static_cast<double>(bins_[k])) : 0;
+            where = where * bins_[k] + std::clamp<std::int64_t>(at, 0, bins_[k] - 1);
+        }
+        scratch_[i] = where;
+        ++bin_ptr_[static_cast<std::size_t>(where) + 1];
+    }
+    occupied_.clear();
+    for (std::size_t b = 0; b < total; ++b) {
+        if (bin_ptr_[b + 1] > 0) occupied_.push_back(static_cast<std::int64_t>(b));
+        bin_ptr_[b + 1] += bin_ptr_[b];
+    }
+    atoms_.resize(n), x_.resize(n), y_.resize(n), z_.resize(n);
+    // bin_ptr_ serves as the place of the next atom, and is moved back by one bin afterwards
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto at = static_cast<std::size_t>(bin_ptr_[static_cast<std::size_t>(scratch_[i])]++);
+        const std::int32_t* w = wraps_.data() + 3 * i;
+        const double* p = positions + 3 * i;
+        Vector3 wrapped{};
+        for (std::size_t c = 0; c < 3; ++c)
+            wrapped[c] = p[c] - (w[0] * full_[0][c] + w[1] * full_[1][c] + w[2] * full_[2][c]);
+        atoms_[at] = static_cast<std::int32_t>(i);
+        x_[at] = wrapped[0], y_[at] = wrapped[1], z_[at] = wrapped[2];
+    }
+    for (std::size_t b = total; b > 0; --b) bin_ptr_[b] = bin_ptr_[b - 1];
+    bin_ptr_[0] = 0;
+}
+
+// Copies the atoms, and images of atoms, of the bins around one into `own`.
+void NeighborList::collect(std::int64_t bin, Thread& own) const {
+    const std::int64_t nx = bins_[0], ny = bins_[1], nz = bins_[2];
+    const std::int64_t bx = bin % nx, by = bin / nx % ny, bz = bin / nx / ny;
+    std::size_t at = 0;
+    for (std::int64_t z = bz - stencil_[2]; z <= bz + stencil_[2]; ++z) {
+        if (!periodic_[2] && (z < 0 || z >= nz)) continue;
+        const std::int64_t mz = floor_div(z, nz);
+        for (std::int64_t y = by - stencil_[1]; y <= by + stencil_[1]; ++y) {
+            if (!periodic_[1] && (y < 0 || y >= ny)) continue;
+            const std::int64_t my = floor_div(y, ny);
+            const std::int64_t row = ((z - mz * nz) * ny + (y - my * ny)) * nx;
+            std::int64_t first = bx - stencil_[0], last = bx + stencil_[0];
+            if (!periodic_[0])
+                first = std::max<std::int64_t>(first, 0), last = std::min(last, nx - 1);
+            while (first <= last) {  // one image of the row after the other
+                const std::int64_t mx = floor_div(first, nx);
+                const std::int64_t end = std::min(last, mx * nx + nx - 1);
+                const auto begin = bin_ptr_.begin() + row - mx * nx;
+                const auto from = static_cast<std::size_t>(begin[first]);
+                const auto to = static_cast<std::size_t>(begin[end + 1]);
+                if (z == bz && y == by && mx == 0)
+                    own.own = at + static_cast<std::size_t>(begin[bx]) - from;
+                first = end + 1;
+                if (at + to - from > own.x.size()) {
+                    const std::size_t size = 2 * (at + to - from);
+                    own.x.resize(size), own.y.resize(size), own.z.resize(size);
+                    own.squares.resize(size), own.candidates.resize(size);
+                }
+                Vector3 shift{};
+                for (std::size_t c = 0; c < 3; ++c)
+                    shift[c] = static_cast<double>(mx) * full_[0][c] +
+                               static_cast<double>(my) * full_[1][c] +
+                               static_cast<double>(mz) * full_[2][c];
+                const std::int32_t image = pack(mx, my, mz);
+                for (std::size_t i = from; i < to; ++i, ++at) {
+                    own.x[at] = x_[i] + shift[0];
+                    own.y[at] = y_[i] + shift[1];
+                    own.z[at] = z_[i] + shift[2];
+                    own.candidates[at] = {atoms_[i], image};
+                }
+            }
+        }
+    }
+    own.count = at;
+}
+
+// Finds what lies around each atom.
+void NeighborList::search(double reach, int threads) {
+    found_.resize(static_cast<std::size_t>(num_atoms_));
+    threads_.resize(static_cast<std::size_t>(threads));
+    for (Thread& each : threads_) each.used = 0;
+    const double square = reach * reach;
+    const auto bins = static_cast<std::int64_t>(occupied_.size());
+#pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
+    for (std::int64_t b = 0; b < bins; ++b) {
+        const int thread = omp_get_thread_num();
+        Thread& own = threads_[static_cast<std::size_t>(thread)];
+        const auto bin = static_cast<std::size_t>(occupied_[static_cast<std::size_t>(b)]);
+        collect(static_cast<std::int64_t>(bin), own);
+        const std::size_t count = own.count;
+        const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
+        const Hit* candidates = own.candidates.data();
+        double* squares = own.squares.data();
+        const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
+        const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
+        if (own.hits.size() < own.used + (last - first) * count)
+            own.hits.resize(2 * (own.used + (last - first) * count));
+        for (std::size_t i = first; i < last; ++i) {
+            const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
+#pragma omp simd
+            for (std::size_t j = 0; j < count; ++j) {
+                const double dx = x[j] - x0, dy = y[j] - y0, dz = z[j] - z0;
+                squares[j] = dx * dx + dy * dy + dz * dz;
+            }
+            squares[own.own + i - first] = square;  // itself
+            Hit* hits = own.hits.data() + own.used;
+            std::size_t taken = 0;
+            for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
+                hits[taken] = candidates[j];
+                taken += static_cast<std::size_t>(squares[j] < square);
+            }
+            found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
+                                                           own.used};
+            own.used += taken;
+        }
+    }
+}
+
+// Turns what each atom found (as sender, in the order of the bins) into rows of receivers. Senders
+// are walked in order, so that rows come out sorted, whatever the bins and the threads.
+void NeighborList::transpose(int threads) {
+    const auto n = static_cast<std::size_t>(num_atoms_);
+    bool repeated = false;  // can an edge's two atoms have several
+    for (std::size_t k = 0; k < 3; ++k) repeated |= periodic_[k] && 2 * stencil_[k] >= bins_[k] - 1;
+    row_ptr_.assign(n + 1, 0);
+    const auto first_of = [&](int thread) {
+        return static_cast<std::int32_t>(num_atoms_ * thread / threads);
+    };
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (int t = 0; t < threads; ++t) {
+        const std::int32_t low = first_of(t), high = first_of(t + 1);
+        for (const Thread& each : threads_)
+            for (std::size_t h = 0; h < each.used; ++h)
+                if (const std::int32_t atom = each.hits[h].atom; atom >= low && atom < high)
+                    ++row_ptr_[static_cast<std::size_t>(atom) + 1];
+    }
+    for (std::size_t i = 0; i < n; ++i) row_ptr_[i + 1] += row_ptr_[i];
+    const auto edges = static_cast<std::size_t>(row_ptr_[n]);
+    rows_.resize(edges), sender_.resize(edges), receiver_.resize(edges), image_.resize(edges);
+    scratch_.assign(row_ptr_.begin(), row_ptr_.end() - 1);
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (int t = 0; t < threads; ++t) {
+        const std::int32_t low = first_of(t), high = first_of(t + 1);
+        for (std::size_t s = 0; s < n; ++s) {
+            const Row& row = found_[s];
+            const Hit* hits =
+                threads_[static_cast<std::size_t>(row.thread)].hits.data() + row.begin;
+            for (std::int32_t h = 0; h < row.count; ++h) {
+                const auto atom = static_cast<std::size_t>(hits[h].atom);
+                if (hits[h].atom < low || hits[h].atom >= high) continue;
+                rows_[static_cast<std::size_t>(scratch_[atom]++)] = {static_cast<std::int32_t>(s),
+                                                                     hits[h].image};
+            }
+        }
+        for (std::int32_t i = low; i < high; ++i) {
+            const auto begin = static_cast<std::size_t>(row_ptr_[static_cast<std::size_t>(i)]);
+            const auto end = static_cast<std::size_t>(row_ptr_[static_cast<std::size_t>(i) + 1]);
+            if (repeated)  // nearly sorted: by sender already
+                std::sort(rows_.begin() + static_cast<std::ptrdiff_t>(begin),
+                          rows_.begin() + static_cast<std::ptrdiff_t>(end),
+                          [](const Hit& a, const Hit& b) {
+                              return a.atom != b.atom ? a.atom < b.atom : a.image < b.image;
+                          });
+            for (std::size_t e = begin; e < end; ++e) {
+                sender_[e] = rows_[e].atom;
+                image_[e] = rows_[e].image;
+                receiver_[e] = i;
+            }
+        }
+    }
+}
+
+std::vector<std::int32_t> NeighborList::cell_shifts() const {
+    std::vector<std::int32_t> out(3 * sender_.size());
+    for (std::size_t e = 0; e < sender_.size(); ++e) {
+        const auto m = unpack(image_[e]);
+        const std::int32_t* ws = wraps_.data() + 3 * static_cast<std::size_t>(sender_[e]);
+        const std::int32_t* wr = wraps_.data() + 3 * static_cast<std::size_t>(receiver_[e]);
+        for (std::size_t k = 0; k < 3; ++k) out[3 * e + k] = m[k] + ws[k] - wr[k];
+    }
+    return out;
+}
+
+void NeighborList::fill_shifts(int threads) {
+    shifts_.resize(3 * sender_.size());
+    const auto edges = static_cast<std::int64_t>(sender_.size());
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t edge = 0; edge < edges; ++edge) {
+        const auto e = static_cast<std::size_t>(edge);
+        const auto m = unpack(image_[e]);
+        const std::int32_t* ws = wraps_.data() + 3 * static_cast<std::size_t>(sender_[e]);
+        const std::int32_t* wr = wraps_.data() + 3 * static_cast<std::size_t>(receiver_[e]);
+        const double a = m[0] + ws[0] - wr[0], b = m[1] + ws[1] - wr[1], c = m[2] + ws[2] - wr[2];
+        // open directions: 0 times a finite vector
+        for (std::size_t k = 0; k < 3; ++k)
+            shifts_[3 * e + k] = a * full_[0][k] + b * full_[1][k] + c * full_[2][k];
+    }
+}
+
+}  // namespace mdcg

@@ -1,0 +1,8 @@
+"""Packages: models converted to one file that libmdcg evaluates without any framework."""
+
+from __future__ import annotations
+
+from .convert import ConversionOptions, convert_checkpoint, convert_model
+from .package import Package
+
+__all__ = ["ConversionOptions", "Package", "convert_checkpoint", "convert_model"]

@@ -1,0 +1,39 @@
+"""The scalar nonlinearities that a package may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ACTIVATIONS", "name_of"]
+
+Array = NDArray[np.float64]
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
+
+
+#: By name; "ssp" is the shifted softplus, log((1 + e^x) / 2).
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "abs": np.abs,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "ssp": lambda x: np.asarray(np.logaddexp(x, 0.0) - np.log(2.0)),
+}
+
+_POINTS = np.linspace(-4.0, 4.0, 33)
+
+
+def name_of(function: Callable[[Array], Array]) -> str | None:
+    """Return the name of a function that is one of them, by its values; None: of no other name."""
+    values = np.asarray(function(_POINTS))
+    for name, known in ACTIVATIONS.items():
+        if values.shape == _POINTS.shape and np.allclose(values, known(_POINTS), 1e-12, 1e-12):
+            return name
+    return None

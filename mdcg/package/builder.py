@@ -1,0 +1,415 @@
+"""Write the program of a package layer by layer, folding what depends on the type alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..problem import ConvProblem, SymmetricContractionProblem
+from ..problem.irreps import Irreps
+from .linear_map import LinearMap
+from .radial import Radial
+
+__all__ = ["Builder", "Features"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Node features: a value of the program, or known for each type.
+
+    Parameters
+    ----------
+    irreps : Irreps
+    name : str
+        Of the value; empty where they are known.
+    table : array, shape (n_types, irreps.dim), optional
+        The features of a node of each type, blocks as ``[2l+1][mul]``.
+    """
+
+    irreps: Irreps
+    name: str = ""
+    table: Array | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether they depend on the type of the node alone."""
+        return self.table is not None
+
+
+class Builder:
+    """Layers, values and tensors of a package, in the order of the calls.
+
+    Methods take and return :class:`Features`. Those known for each type stay numbers in float64
+    as long as they can, whatever is done to them; only what depends on positions becomes a layer.
+
+    Parameters
+    ----------
+    n_types : int
+    dtype : {"float32", "float64"}
+        Of weights and features.
+
+    Examples
+    --------
+    >>> builder = Builder(2, "float64")
+    >>> embedding = builder.table("3x0e", np.ones((2, 3)))
+    >>> builder.layers, embedding.known
+    ([], True)
+    """
+
+    def __init__(self, n_types: int, dtype: str) -> None:
+        self.n_types = n_types
+        self.dtype = dtype
+        self.values: dict[str, str] = {}
+        self.layers: list[dict[str, Any]] = []
+        self.tensors: dict[str, NDArray[Any]] = {}
+        self.descriptors: list[str] = []
+        self._exchanged: set[str] = set()
+        self._maps: dict[str, LinearMap] = {}  # of linear layers whose value nobody has used yet
+
+    # ---- features ----
+
+    def table(self, irreps: str | Irreps, rows: Array) -> Features:
+        """Return features that are known for each type, shape (n_types, dim)."""
+        irreps = Irreps.parse(irreps) if isinstance(irreps, str) else irreps
+        table = np.asarray(rows, dtype=np.float64)
+        if table.shape != (self.n_types, irreps.dim):
+            raise ValueError(
+                f"table has shape {table.shape}, expected {(self.n_types, irreps.dim)}"
+            )
+        return Features(irreps, table=table)
+
+    def stored(self, x: Features, name: str) -> Features:
+        """Return features as a value of the program, which tables become by their own layer."""
+        if x.table is None:
+            return x
+        table = self._weights(f"{name}.table", x.table)
+        return self._layer("type_rows", name, x.irreps, table=table)
+
+    def describe(self, x: Features, name: str) -> None:
+        """Count features among the descriptors of a node."""
+        self.descriptors.append(self._use(self.stored(x, name)))
+
+    # ---- layers on nodes ----
+
+    def linear(self, x: Features, linear: LinearMap, name: str) -> Features:
+        """Apply a linear map, of the node's own type where it has an axis of types."""
+        if linear.irreps_in != x.irreps:
+            linear = linear.from_blocks(x.irreps)
+        if x.table is not None:
+            return Features(linear.irreps_out, table=linear.apply(x.table))
+        out = self._layer("linear", name, linear.irreps_out, x=self._use(x))
+        self._maps[out.name] = linear
+        return out
+
+    def normalize(
+        self, x: Features, density: Features, alpha: float, beta: float, name: str
+    ) -> Features:
+        """Divide the rows of x by ``density * beta + alpha``."""
+        if x.table is not None and density.table is not None:
+            return replace(x, table=x.table / (density.table * beta + alpha))
+        x, density = self.stored(x, f"{name}_x"), self.stored(density, f"{name}_density")
+        numbers = {"alpha": float(alpha), "beta": float(beta)}
+        operands = {"x": self._use(x), "density": self._use(density)}
+        return self._layer("normalize", name, x.irreps, **operands, **numbers)
+
+    def scale(self, x: Features, factor: Array, name: str) -> Features:
+        """Multiply rows by a number for each type, shape (n_types,) or (1,)."""
+        if x.table is not None:
+            return replace(x, table=x.table * factor[:, None])
+        tensor = self._weights(f"{name}.factor", factor)
+        return self._layer("scale", name, x.irreps, x=self._use(x), factor=tensor)
+
+    def contraction(
+        self, x: Features, problem: SymmetricContractionProblem, coefficients: Array, name: str
+    ) -> Features:
+        """Evaluate symmetric polynomials of each channel.
+
+        Parameters
+        ----------
+        x : Features
+        problem : SymmetricContractionProblem
+        coefficients : array, shape (n_types or 1, problem.num_coefficients, problem.channels)
+        name : str
+        """
+        wanted = (problem.num_coefficients, problem.channels)
+        if coefficients.shape[1:] != wanted or len(coefficients) not in (1, self.n_types):
+            raise ValueError(
+                f"coefficients have shape {coefficients.shape}, expected (n, *{wanted})"
+            )
+        if str(x.irreps) != str(problem.irreps_in):
+            raise ValueError(f"features are {x.irreps}, expected {problem.irreps_in}")
+        return self._layer(
+            "contraction",
+            name,
+            problem.irreps_out,
+            x=self._use(self.stored(x, f"{name}_x")),
+            problem=problem.with_dtype(self.dtype).to_json(),
+            coefficients=self._weights(f"{name}.coefficients", coefficients),
+        )
+
+    def gate(
+        self,
+        x: Features,
+        irreps_out: Irreps,
+        scalars: Iterable[tuple[int, int, str, float]],
+        gated: Iterable[tuple[int, int, int, int, str, float]],
+        name: str,
+    ) -> Features:
+        """Apply activations to scalars, and multiply other blocks by activated scalars.
+
+        Parameters
+        ----------
+        x : Features
+        irreps_out : Irreps
+        scalars : iterable of (in, out, activation, factor)
+            Blocks of x and of the output.
+        gated : iterable of (gate, gate_offset, in, out, activation, factor)
+            Block of x with the gates, first channel of them, block that is multiplied, and output.
+        name : str
+        """
+        first = ("in", "out", "activation", "factor")
+        second = ("gate", "gate_offset", *first)
+        return self._layer(
+            "gate",
+            name,
+            irreps_out,
+            x=self._use(self.stored(x, f"{name}_x")),
+            scalars=[dict(zip(first, row, strict=True)) for row in scalars],
+            gated=[dict(zip(second, row, strict=True)) for row in gated],
+        )
+
+    def product(self, x: Features, y: Features, name: str) -> Features:
+        """Multiply two rows of equal irreps item by item."""
+        x, y = self.stored(x, f"{name}_x"), self.stored(y, f"{name}_y")
+        return self._layer("product", name, x.irreps, x=self._use(x), y=self._use(y))
+
+    def sum(self, terms: Sequence[Features], name: str) -> Features:
+        """Add features of equal irreps."""
+        irreps = terms[0].irreps
+        if any(term.irreps != irreps for term in terms):
+            raise ValueError(f"irreps of a sum differ: {[str(term.irreps) for term in terms]}")
+        constant = sum((t.table for t in terms if t.table is not None), np.zeros(()))
+        known = bool(np.any(constant))
+        others = [term for term in terms if term.table is None]
+        if not others:
+            return self.table(irreps, constant + np.zeros((self.n_types, irreps.dim)))
+        if known:
+            for number, term in enumerate(others):
+                if self._absorb(term, constant):
+                    known = False
+                    others[number] = term
+                    break
+        if known:
+            others.append(self.stored(self.table(irreps, constant), f"{name}_types"))
+        if len(others) == 1:
+            return others[0]
+        return self._layer("sum", name, irreps, x=[self._use(term) for term in others])
+
+    def _absorb(self, x: Features, constant: Array) -> bool:
+        """Add numbers of each type to the bias of the linear layer that makes x, if one does."""
+        linear = self._maps.get(x.name)
+        if linear is None:
+            return False
+        bias = dict(linear.bias)
+        for o, block in enumerate(x.irreps):
+            part = constant[:, block.offset : block.offset + block.dim]
+            if not part.any():
+                continue
+            if block.ir.l:
+                return False
+            bias[o] = bias[o] + part if o in bias else part
+        self._maps[x.name] = replace(linear, bias=bias)
+        return True
+
+    # ---- layers on edges ----
+
+    def conv(self, x: Features, problem: ConvProblem, radial: Radial, name: str) -> Features:
+        """Convolve node features with harmonics and radial weights, summed over the neighbours.
+
+        Parameters
+        ----------
+        x : Features
+        problem : ConvProblem
+            One weight per path and channel; path weights as they are to be applied.
+        radial : Radial
+        name : str
+        """
+        if radial.weight_numel != problem.weight_numel:
+            raise ValueError(
+                f"the radial network has {radial.weight_numel} outputs, expected "
+                f"{problem.weight_numel}"
+            )
+        problem = replace(problem, layout="ir_mul", dtype=self.dtype, _w3j={})
+        indices, values = _nonzeros(problem)
+        field: dict[str, Any] = {}
+        if x.table is not None:
+            field["x_table"] = self._weights(f"{name}.x_table", x.table)
+        else:
+            field["x"] = self._exchange(x)
+        field["radial"] = self._radial(radial, name)
+        field["problem"] = problem.to_json()
+        field["nonzeros"] = self._tensor(f"{name}.nonzeros", indices)
+        field["values"] = self._tensor(f"{name}.values", values)
+        return self._layer("conv", name, problem.irreps_out, **field)
+
+    def edge_sum(self, radial: Radial, activation: str, name: str) -> Features:
+        """Sum an activated radial function over the neighbours."""
+        fields = {"radial": self._radial(radial, name), "activation": activation}
+        irreps = Irreps.from_pairs([(radial.weight_numel, 0, 1)])
+        return self._layer("edge_sum", name, irreps, **fields)
+
+    # ---- energies ----
+
+    def energy(self, x: Features, scale: Array, shift: Array, name: str, channel: int = 0) -> None:
+        """Add ``scale * x[channel] + shift`` to the energy of each node.
+
+        Parameters
+        ----------
+        x : Features
+        scale, shift : array, shape (n_types,) or (1,)
+        name : str
+        channel : int
+            Scalar of x.
+        """
+        if x.table is not None:
+            shift = shift + scale * x.table[:, channel]
+            x = self.stored(self.table("1x0e", np.zeros((self.n_types, 1))), f"{name}_x")
+            scale, channel = np.zeros(1), 0
+        self._layer(
+            "energy",
+            name,
+            None,
+            x=self._use(x),
+            channel=channel,
+            scale=self._tensor(f"{name}.scale", np.atleast_1d(scale).astype(np.float64)),
+            shift=self._tensor(f"{name}.shift", np.atleast_1d(shift).astype(np.float64)),
+        )
+
+    def pair_energy(self, kind: str, fields: Mapping[str, Any], name: str) -> None:
+        """Add an energy of pairs; arrays among the fields become float64 tensors."""
+        self._layer("pair_energy", name, None, kind=kind, **self._exact(fields, name))
+
+    # ---- the whole ----
+
+    def finish(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the program's part of the manifest, and all tensors."""
+        for layer in self.layers:
+            if layer["type"] == "linear" and "paths" not in layer:
+                self._write_linear(layer)
+        program = {
+            "values": dict(self.values),
+            "layers": [dict(layer) for layer in self.layers],
+            "descriptors": list(self.descriptors),
+        }
+        return program, dict(self.tensors)
+
+    def _write_linear(self, layer: dict[str, Any]) -> None:
+        linear, name = self._maps.pop(layer["out"]), layer["name"]
+        layer["paths"] = [
+            {"in": i, "out": o, "weight": self._weights(f"{name}.weight_{i}_{o}", weight)}
+            for (i, o), weight in sorted(linear.weights.items())
+        ]
+        layer["bias"] = [
+            {"out": o, "value": self._weights(f"{name}.bias_{o}", value)}
+            for o, value in sorted(linear.bias.items())
+        ]
+
+    # ---- helpers ----
+
+    def _layer(self, type_: str, name: str, irreps: Irreps | None, **fields: Any) -> Features:
+        layer = {"type": type_, "name": name, **fields}
+        if any(other["name"] == name for other in self.layers) or "." in name:
+            raise ValueError(f"layer {name!r}: the name is taken or has a dot")
+        self.layers.append(layer)
+        if irreps is None:
+            return Features(Irreps(()))
+        layer["out"] = name
+        self.values[name] = str(irreps)
+        return Features(irreps, name)
+
+    def _use(self, x: Features) -> str:
+        for layer in self.layers:
+            if layer.get("out") == x.name and x.name in self._maps:
+                self._write_linear(layer)
+        return x.name
+
+    def _exchange(self, x: Features) -> str:
+        name = self._use(x)
+        if name not in self._exchanged:
+            self._exchanged.add(name)
+            self.layers.append({"type": "exchange", "name": f"{name}_exchange", "x": name})
+        return name
+
+    def _radial(self, radial: Radial, name: str) -> dict[str, Any]:
+        name = f"{name}.radial"
+        r_max = radial.r_max
+        found: dict[str, Any] = {
+            "r_max": float(r_max)
+            if np.ndim(r_max) == 0
+            else self._tensor(f"{name}.r_max", np.asarray(r_max)),
+            "transform": radial.transform and self._exact(radial.transform, f"{name}.transform"),
+            "basis": self._exact(radial.basis, f"{name}.basis"),
+            "cutoff": {"kind": "polynomial", "p": radial.p},
+            "cutoff_on": radial.cutoff_on,
+            "layers": [],
+            "table": None,
+        }
+        for number, layer in enumerate(radial.layers):
+            at = f"{name}.{number}"
+            entry: dict[str, Any] = {"weight": self._weights(f"{at}.weight", layer.weight)}
+            if layer.bias is not None:
+                entry["bias"] = self._weights(f"{at}.bias", layer.bias)
+            if layer.norm is not None:
+                weight, bias, epsilon = layer.norm
+                entry["layer_norm"] = {
+                    "weight": self._weights(f"{at}.norm_weight", weight),
+                    "bias": self._weights(f"{at}.norm_bias", bias),
+                    "epsilon": epsilon,
+                }
+            if layer.activation != "none":
+                entry |= {"activation": layer.activation, "factor": layer.factor}
+            found["layers"].append(entry)
+        for end in ("sender", "receiver"):
+            value = getattr(radial, end)
+            if isinstance(value, Features) and value.table is not None:
+                value = value.table
+            if isinstance(value, Features):
+                found[end] = self._exchange(value) if end == "sender" else self._use(value)
+            elif value is not None:
+                found[end] = self._weights(f"{name}.{end}", value)
+        return found
+
+    def _exact(self, fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+        return {
+            key: self._tensor(f"{name}.{key}", value.astype(np.float64))
+            if isinstance(value, np.ndarray)
+            else value
+            for key, value in fields.items()
+        }
+
+    def _weights(self, name: str, array: Array) -> str:
+        return self._tensor(name, np.asarray(array).astype(self.dtype))
+
+    def _tensor(self, name: str, array: NDArray[Any]) -> str:
+        if name in self.tensors:
+            raise ValueError(f"tensor {name!r} exists already")
+        self.tensors[name] = np.ascontiguousarray(array)
+        return name
+
+
+def _nonzeros(problem: ConvProblem) -> tuple[NDArray[np.int32], Array]:
+    """Return (path, a, b, c) and 3j symbol times path weight of every term."""
+    rows: list[tuple[int, int, int, int]] = []
+    values: list[float] = []
+    for number, path in enumerate(problem.paths):
+        symbol = problem.w3j(problem.degrees(path))
+        for a, b, c in np.argwhere(symbol):
+            rows.append((number, int(a), int(b), int(c)))
+            values.append(float(symbol[a, b, c]) * path.path_weight)
+    return np.asarray(rows, dtype=np.int32).reshape(-1, 4), np.asarray(values, dtype=np.float64)

@@ -1,0 +1,171 @@
+"""Convert a loaded model or a checkpoint to a package."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .._version import __version__
+from ..errors import UnsupportedProblemError
+from .builder import Builder
+from .package import Package
+
+__all__ = ["ConversionOptions", "convert_checkpoint", "convert_model"]
+
+_PATCHING = "patching it in place still serves it (name the output .model, or .nequip.zip)"
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """What a package is made of a checkpoint.
+
+    Parameters
+    ----------
+    types : tuple of str, optional
+        Elements to convert; default: all of the model.
+    head : str, optional
+        Needed where the model has several.
+    dtype : {"float32", "float64"}, optional
+        Default: that of the model.
+    graph_fields : tuple of (str, int)
+        Value of each categorical field of the structure, such as a charge, that a NequIP model
+        reads.
+    """
+
+    types: tuple[str, ...] | None = None
+    head: str | None = None
+    dtype: str | None = None
+    graph_fields: tuple[tuple[str, int], ...] = ()
+
+
+def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
+    """Convert a checkpoint of MACE or NequIP.
+
+    Parameters
+    ----------
+    path : path
+        Loading a pickle can run code: convert files you trust only.
+    options : ConversionOptions, optional
+
+    Returns
+    -------
+    Package
+
+    Raises
+    ------
+    CheckpointError
+        The file cannot be read.
+    UnsupportedProblemError
+        The model has something that packages have not.
+    ValueError
+        An element or a head that the model does not know.
+    """
+    from ..patch import load_model
+
+    path = Path(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return convert_model(load_model(path), options, source=(path.name, digest))
+
+
+def convert_model(
+    model: Any,
+    options: ConversionOptions | None = None,
+    *,
+    source: tuple[str, str] | None = None,
+) -> Package:
+    """Convert a loaded model, which stays as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    options : ConversionOptions, optional
+    source : tuple of str and str, optional
+        Name and SHA-256 of the file it came from.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        The model has something that packages have not.
+    ValueError
+        An element or a head that the model does not know.
+    """
+    from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
+
+    options = options or ConversionOptions()
+    if is_patched(model):
+        model = copy_model(model)
+        unpatch_model(model)
+    nequip = is_nequip(model)
+    if not nequip:
+        model = _merged(model)
+    info: Any = model_info(model)
+    dtype = options.dtype or str(info.dtype).removeprefix("torch.")
+    if dtype not in ("float32", "float64"):
+        raise UnsupportedProblemError(
+            f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
+        )
+    head = info.head_index(options.head)
+    columns = _columns(info.symbols, options.types)
+    builder = Builder(len(columns), dtype)
+    try:
+        if nequip:
+            from .nequip import build_nequip
+
+            build_nequip(model, builder, columns, dict(options.graph_fields))
+        else:
+            from .mace import build_mace
+
+            build_mace(model, builder, columns, head)
+    except UnsupportedProblemError as error:
+        raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
+    program, tensors = builder.finish()
+    manifest = {
+        "mdcg_version": __version__,
+        "architecture": "nequip" if nequip else "mace",
+        "model_class": info.model_class,
+        "type_names": [info.symbols[column] for column in columns],
+        "atomic_numbers": None if nequip else [info.atomic_numbers[c] for c in columns],
+        "r_max": info.r_max,
+        "dtype": dtype,
+        "energy_unit": "eV",
+        "length_unit": "angstrom",
+        "head": None if nequip else info.heads[head],
+        "edge_vector": "sender_minus_receiver" if nequip else "receiver_minus_sender",
+        "source": {"name": source[0], "sha256": source[1]} if source else None,
+        "verification": None,
+        "options": asdict(options),
+        "kernels": [],
+        **program,
+    }
+    package = Package(manifest, tensors)
+    package.check()
+    return package
+
+
+def _merged(model: Any) -> Any:
+    """Return the model with its low-rank adapters multiplied into the weights."""
+    if not any(type(module).__name__.startswith("LoRA") for module in model.modules()):
+        return model
+    from ..patch import copy_model
+    from ..patch._frameworks import import_mace
+
+    import_mace()
+    from mace.modules.lora import merge_lora_weights
+
+    return merge_lora_weights(copy_model(model))
+
+
+def _columns(symbols: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+    """Return the columns of the types asked for, in the order of the model."""
+    if wanted is None:
+        return list(range(len(symbols)))
+    missing = sorted(set(wanted) - set(symbols))
+    if missing or not wanted:
+        raise ValueError(
+            f"types {' '.join(missing) or '(none)'} are not in the model, expected any of: "
+            f"{' '.join(symbols)}"
+        )
+    return [column for column, symbol in enumerate(symbols) if symbol in set(wanted)]

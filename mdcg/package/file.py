@@ -1,0 +1,160 @@
+"""Files of packages: safetensors with the manifest in the metadata.
+
+Reading the manifest looks at the header only and needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PackageError
+
+__all__ = ["FORMAT", "encode", "read_header", "read_tensors", "write_file"]
+
+#: Version of the manifest that is written; newer ones are refused.
+FORMAT = 1
+
+KEY = "mdcg"
+#: What safetensors allows.
+MAX_HEADER = 100_000_000
+_BYTES = {"F64": 8, "F32": 4, "I32": 4, "U8": 1}
+_NAMES = {"float64": "F64", "float32": "F32", "int32": "I32", "uint8": "U8"}
+_COPY = "copy it again, or convert the checkpoint again"
+
+
+def encode(manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the bytes of a package; equal arguments give equal bytes.
+
+    Parameters
+    ----------
+    manifest : mapping
+        Plain JSON values.
+    tensors : mapping of str to array
+        float64, float32, int32 or uint8.
+    """
+    from safetensors.numpy import save
+
+    for name, tensor in tensors.items():
+        if tensor.dtype.name not in _NAMES:
+            raise TypeError(f"tensor {name!r} is {tensor.dtype}, expected one of {list(_NAMES)}")
+    text = json.dumps(
+        manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    ordered = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}
+    return save(ordered, metadata={KEY: text})
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]:
+    """Return manifest, and type and shape of every tensor, of a package.
+
+    Raises
+    ------
+    PackageError
+        The file is missing, damaged, of another kind or of a newer version.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(8)
+            length = int.from_bytes(start, "little")
+            if len(start) < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
+                raise PackageError(
+                    f"{path} is no .mdcg package, or it is truncated ({size} bytes): {_COPY}"
+                )
+            text = file.read(length)
+    except OSError as error:
+        raise PackageError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        header = json.loads(text.decode("utf-8"))
+        metadata = header.pop("__metadata__", None) or {}
+        tensors = _tensors(header, size - 8 - length)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise PackageError(f"{path} has a damaged header ({str(error)[:100]}): {_COPY}") from error
+    if not isinstance(metadata, dict) or KEY not in metadata:
+        raise PackageError(
+            f"{path} is a safetensors file without an mdcg manifest: give a package that "
+            "mdcg-patch has written"
+        )
+    return _manifest(path, metadata[KEY]), tensors
+
+
+def _tensors(header: Any, room: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    found = {}
+    spans = []
+    for name, entry in header.items():
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if dtype not in _BYTES:
+            raise ValueError(f"tensor {name!r} is of type {dtype}")
+        count = _BYTES[dtype]
+        for length in shape:
+            if type(length) is not int or not 0 <= length <= room:
+                raise ValueError(f"tensor {name!r} has shape {shape}")
+            count *= length
+        if type(begin) is not int or end - begin != count:
+            raise ValueError(f"tensor {name!r} has {end - begin} bytes, expected {count}")
+        spans.append((begin, end))
+        found[name] = (dtype, tuple(shape))
+    at = 0
+    for begin, end in sorted(spans):
+        if begin != at:
+            raise ValueError(f"tensors leave a gap or overlap at byte {at}")
+        at = end
+    if at != room:
+        raise ValueError(f"tensors take {at} bytes and the file has {room}: it is truncated")
+    return found
+
+
+def _manifest(path: Path, text: Any) -> dict[str, Any]:
+    try:
+        manifest = json.loads(text)
+        version = manifest["format"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise PackageError(f"{path} has a damaged manifest: {_COPY}") from error
+    if type(version) is not int or version < 1:
+        raise PackageError(f"{path} has format {version!r}, expected a number: {_COPY}")
+    if version > FORMAT:
+        raise PackageError(
+            f"{path} has format {version}, and this version of mdcg reads up to {FORMAT}: "
+            "update mdcg, or convert the checkpoint again"
+        )
+    return dict(manifest)
+
+
+def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Return all tensors of a package.
+
+    Raises
+    ------
+    PackageError
+        The file is damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise PackageError(f"{path} is damaged ({str(error)[:100]}): {_COPY}") from error

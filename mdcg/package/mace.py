@@ -1,0 +1,138 @@
+"""Convert MACE models: the whole network as a program of a package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedProblemError
+from .builder import Builder
+from .e3nn_modules import array, linear_map
+from .mace_blocks import add_interaction, add_product
+from .mace_radial import RadialEmbedding, pair_repulsion, radial_embedding
+from .mace_readouts import add_readout
+
+__all__ = ["MaceContext", "build_mace"]
+
+#: Classes whose forward is what is written here; others add or leave out terms.
+_MODELS = ("MACE", "ScaleShiftMACE")
+_REASONS = {
+    "MACELES": "it adds a long-range electrostatic energy",
+    "PolarMACE": "it solves for charges in a field",
+    "AtomicDipolesMACE": "it predicts dipoles, no energies",
+    "AtomicDielectricMACE": "it predicts dipoles and polarizabilities, no energies",
+    "EnergyDipolesMACE": "it predicts dipoles besides energies",
+}
+
+
+@dataclass(frozen=True)
+class MaceContext:
+    """What all parts of a model's conversion look at.
+
+    Parameters
+    ----------
+    model : mace.modules.MACE
+    builder : Builder
+    columns : list of int
+        Columns of the model's one-hot vectors that become the types, in their order.
+    head : int
+        The head that is converted.
+    n_heads : int
+    radial : RadialEmbedding
+    """
+
+    model: Any
+    builder: Builder
+    columns: list[int]
+    head: int
+    n_heads: int
+    radial: RadialEmbedding
+
+    @property
+    def one_hot(self) -> NDArray[np.float64]:
+        """The model's one-hot vector of each type, shape (n_types, number of elements)."""
+        return np.eye(len(self.model.atomic_numbers))[self.columns]
+
+
+def refusal(model: Any) -> str:
+    """Return why a MACE model as a whole cannot be converted, or an empty string."""
+    kind = type(model).__name__
+    if kind not in _MODELS:
+        reason = _REASONS.get(kind, f"only {' and '.join(_MODELS)} are known")
+        return f"the model is a {kind}: {reason}"
+    if hasattr(model, "joint_embedding"):
+        names = ", ".join(getattr(model, "embedding_specs", {}))
+        return f"the model wants further inputs ({names}), which a package has not"
+    return ""
+
+
+def build_mace(model: Any, builder: Builder, columns: list[int], head: int) -> None:
+    """Write the layers of a MACE model.
+
+    Parameters
+    ----------
+    model : mace.modules.MACE or ScaleShiftMACE
+        Of e3nn's own layers, LoRA merged.
+    builder : Builder
+    columns : list of int
+        Elements to convert: columns of the model's one-hot vectors.
+    head : int
+
+    Raises
+    ------
+    UnsupportedProblemError
+        Something of the model has no layer in a package; the message names it.
+    """
+    reason = refusal(model)
+    if reason:
+        raise UnsupportedProblemError(reason)
+    if len(model.readouts) not in (1, len(model.interactions)):
+        raise UnsupportedProblemError(
+            f"the model has {len(model.readouts)} readouts, expected 1 or "
+            f"{len(model.interactions)}, one for each interaction"
+        )
+    numbers = array(model.atomic_numbers)[columns].astype(int)
+    n_heads = len(getattr(model, "heads", None) or ["Default"])
+    embedding = radial_embedding(model.radial_embedding, numbers, float(model.r_max))
+    context = MaceContext(model, builder, columns, head, n_heads, embedding)
+
+    types = builder.table(f"{len(model.atomic_numbers)}x0e", context.one_hot)
+    feats = builder.linear(types, linear_map(model.node_embedding.linear, "node_embedding"), "")
+    scale, shift, energies = _energies(model, columns, head)
+    constant = shift + energies
+    layers = list(zip(model.interactions, model.products, strict=True))
+    for number, (block, product) in enumerate(layers):
+        message, skip = add_interaction(context, number, block, feats)
+        feats = add_product(context, number, product, message, skip)
+        builder.describe(feats, f"node_feats_{number}")
+        for at, readout in _readouts_of(model, number, len(layers)):
+            site = add_readout(context, at, readout, feats)
+            builder.energy(site, np.full(1, scale), constant, f"energy_{at}")
+            constant = np.zeros(1)
+    if hasattr(model, "pair_repulsion_fn"):
+        # ScaleShiftMACE scales it, MACE has a scale of 1
+        fields = pair_repulsion(model.pair_repulsion_fn, numbers, scale)
+        builder.pair_energy("zbl", fields, "pair_repulsion")
+
+
+def _readouts_of(model: Any, number: int, count: int) -> list[tuple[int, Any]]:
+    """Return (position, module) of the readouts that read the features of a layer."""
+    if len(model.readouts) == 1:  # it reads the last layer, whichever that is
+        return [(0, model.readouts[0])] if number == count - 1 else []
+    return [(number, model.readouts[number])] if number < len(model.readouts) else []
+
+
+def _energies(
+    model: Any, columns: list[int], head: int
+) -> tuple[float, float, NDArray[np.float64]]:
+    """Return scale and shift of the interaction energy, and the energies of isolated atoms."""
+    isolated = np.atleast_2d(array(model.atomic_energies_fn.atomic_energies))
+    energies = isolated[head if len(isolated) > 1 else 0, columns]
+    block = getattr(model, "scale_shift", None)
+    if block is None:
+        return 1.0, 0.0, energies
+    scale, shift = (np.atleast_1d(array(getattr(block, name))) for name in ("scale", "shift"))
+    return float(scale[head]), float(shift[head]), energies

@@ -1,0 +1,87 @@
+"""Readouts of MACE models: one energy per node, of the head that was chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnsupportedProblemError
+from .builder import Features
+from .e3nn_modules import activation, linear_map
+from .linear_map import LinearMap
+from .mace_gate import add_gate, gate_blocks
+
+if TYPE_CHECKING:
+    from .mace import MaceContext
+
+__all__ = ["add_readout"]
+
+
+def add_readout(context: MaceContext, number: int, readout: Any, feats: Features) -> Features:
+    """Write a readout; the energy of the chosen head is its only channel.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        The readout is of another class, or not of scalars.
+    """
+    kind, at = type(readout).__name__, f"readouts.{number}"
+    if kind == "LinearReadoutBlock":
+        last = linear_map(readout.linear, f"{at}.linear")
+        return context.builder.linear(feats, _head(context, last, at), f"readout_{number}")
+    if kind in ("NonLinearReadoutBlock", "NonLinearBiasReadoutBlock"):
+        return _nonlinear(context, number, readout, feats)
+    if kind == "GeneralNonLinearBiasReadoutBlock":
+        return _gated(context, number, readout, feats)
+    raise UnsupportedProblemError(
+        f"{at} is a {kind}, expected a readout of energies (LinearReadoutBlock, "
+        "NonLinearReadoutBlock, NonLinearBiasReadoutBlock)"
+    )
+
+
+def _head(context: MaceContext, last: LinearMap, at: str) -> LinearMap:
+    """Return the map to the chosen head only."""
+    if [(b.mul, b.ir.l, b.ir.p) for b in last.irreps_out] != [(context.n_heads, 0, 1)]:
+        raise UnsupportedProblemError(
+            f"{at} gives {last.irreps_out}, expected {context.n_heads}x0e, one energy per head"
+        )
+    return last.to_channels(slice(context.head, context.head + 1))
+
+
+def _nonlinear(context: MaceContext, number: int, readout: Any, feats: Features) -> Features:
+    builder, at = context.builder, f"readouts.{number}"
+    first = linear_map(readout.linear_1, f"{at}.linear_1")
+    last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
+    if len(first.irreps_out) != 1 or first.irreps_out[0].ir.l:
+        raise UnsupportedProblemError(
+            f"{at} has hidden features {first.irreps_out}, expected scalars of one kind"
+        )
+    middle = getattr(readout, "linear_mid", None)
+    (act,) = readout.non_linearity.acts
+    kind, factor = activation(act, f"{at}.non_linearity")
+    # hidden features of the other heads are masked; files from before heads have no such number
+    if getattr(readout, "num_heads", 1) > 1:
+        size = first.irreps_out[0].mul // context.n_heads
+        own = slice(context.head * size, (context.head + 1) * size)
+        first, last = first.to_channels(own), last.from_channels(own)
+    else:
+        own = slice(None)
+    maps = [first]
+    if middle is not None:
+        inner = linear_map(middle, f"{at}.linear_mid")
+        maps.append(inner.from_channels(own).to_channels(own))
+    for step, linear in enumerate(maps):
+        feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
+        rows = [(0, 0, kind, factor)]
+        feats = builder.gate(feats, feats.irreps, rows, [], f"activated_{number}_{step}")
+    return builder.linear(feats, last, f"readout_{number}")
+
+
+def _gated(context: MaceContext, number: int, readout: Any, feats: Features) -> Features:
+    builder, at = context.builder, f"readouts.{number}"
+    gate = gate_blocks(readout.equivariant_nonlin, f"{at}.equivariant_nonlin")
+    last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
+    for step, part in enumerate(("linear_1", "linear_mid")):
+        linear = linear_map(getattr(readout, part), f"{at}.{part}").to_blocks(gate.irreps_in)
+        feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
+        feats = add_gate(builder, feats, gate, f"activated_{number}_{step}")
+    return builder.linear(feats, last, f"readout_{number}")

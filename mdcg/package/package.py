@@ -1,0 +1,118 @@
+"""A package in memory: manifest and tensors of a model that runs without its framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PackageError
+from .check import check_manifest, check_tensors
+from .file import FORMAT, encode, read_header, read_tensors, write_file
+
+__all__ = ["Package"]
+
+
+class Package:
+    """A converted model.
+
+    Parameters
+    ----------
+    manifest : mapping
+        See ``mdcg/package/__init__.py`` for what is in it.
+    tensors : mapping of str to array
+
+    Examples
+    --------
+    >>> package = Package.open("water.mdcg")            # doctest: +SKIP
+    >>> package.type_names, package.r_max               # doctest: +SKIP
+    (['H', 'O'], 4.0)
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
+        self.manifest: dict[str, Any] = {"format": FORMAT, **manifest}
+        self.tensors: dict[str, NDArray[Any]] = dict(tensors)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Package:
+        """Read and check a file; nothing in it is executed.
+
+        Raises
+        ------
+        PackageError
+            It is missing, damaged or of a newer version; the message is one sentence.
+        """
+        path = Path(path)
+        manifest, declared = read_header(path)
+        package = cls(manifest, read_tensors(path))
+        try:
+            check_manifest(package.manifest, declared)
+            check_tensors(package.tensors)
+        except PackageError as error:
+            raise PackageError(f"{path}: {error}") from error
+        return package
+
+    def check(self) -> None:
+        """See that the program makes sense and that all tensors are there and finite.
+
+        Raises
+        ------
+        PackageError
+        """
+        short = {"float64": "F64", "float32": "F32", "int32": "I32", "uint8": "U8"}
+        declared = {
+            name: (short.get(tensor.dtype.name, "?"), tensor.shape)
+            for name, tensor in self.tensors.items()
+        }
+        check_manifest(self.manifest, declared)
+        check_tensors(self.tensors)
+
+    def to_bytes(self) -> bytes:
+        """Return the file's contents; equal packages give equal bytes."""
+        return encode(self.manifest, self.tensors)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file whole or not at all."""
+        write_file(Path(path), self.to_bytes())
+
+    @property
+    def type_names(self) -> list[str]:
+        """Chemical symbols, or names of types, in the order of their numbers."""
+        return list(self.manifest["type_names"])
+
+    @property
+    def atomic_numbers(self) -> list[int] | None:
+        """Atomic number of each type, None if types are no elements."""
+        numbers = self.manifest.get("atomic_numbers")
+        return None if numbers is None else list(numbers)
+
+    @property
+    def r_max(self) -> float:
+        """Cutoff in Å."""
+        return float(self.manifest["r_max"])
+
+    @property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``: type of weights and features."""
+        return str(self.manifest["dtype"])
+
+    @property
+    def head(self) -> str | None:
+        """The head that was converted."""
+        return self.manifest.get("head")
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """Layers in the order of evaluation."""
+        return list(self.manifest["layers"])
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        """Return a tensor by name."""
+        return self.tensors[name]
+
+    def text(self, name: str) -> str:
+        """Return a tensor of bytes as text, such as a kernel's source."""
+        return bytes(np.asarray(self.tensors[name], dtype=np.uint8)).decode()

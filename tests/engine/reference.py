@@ -1,0 +1,340 @@
+"""Evaluate packages with plain torch in float64: the oracle of converters and of the engine.
+
+Every layer is a few lines of einsum that say what it means; forces come from autograd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+
+from mdcg.package import Package
+from mdcg.problem import ConvProblem, SymmetricContractionProblem
+from mdcg.problem.irreps import Irreps
+
+Tensor = torch.Tensor
+Blocks = list[Tensor]  # one [n_nodes, 2l+1, mul] for each block
+
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "abs": torch.abs,
+    "relu": torch.relu,
+    "ssp": lambda x: torch.nn.functional.softplus(x) - float(np.log(2.0)),
+}
+
+
+@dataclass
+class Result:
+    """Energy of each node, and derivatives of their sum.
+
+    Virial: minus the derivative with respect to a symmetric strain; stress = -virial / volume.
+    """
+
+    energies: Tensor
+    forces: Tensor
+    virial: Tensor
+    values: dict[str, Tensor]
+
+    @property
+    def energy(self) -> float:
+        return float(self.energies.detach().sum())
+
+
+@dataclass
+class Edges:
+    vec: Tensor
+    length: Tensor
+    sender: Tensor
+    receiver: Tensor
+    types: Tensor
+    n_nodes: int
+
+    def pair(self, table: Tensor) -> Tensor:
+        """Return entries of a matrix by types of receiver and sender."""
+        return table[self.types[self.receiver], self.types[self.sender]]
+
+    def sum(self, rows: Tensor) -> Tensor:
+        zeros = rows.new_zeros(self.n_nodes, *rows.shape[1:])
+        return zeros.index_add(0, self.receiver, rows)
+
+
+def evaluate(
+    package: Package,
+    positions: Any,
+    types: Any,
+    sender: Any,
+    receiver: Any,
+    shifts: Any = None,
+) -> Result:
+    """Evaluate a package on a graph.
+
+    Parameters
+    ----------
+    package : Package
+    positions : array, shape (n_nodes, 3)
+    types : array of int, shape (n_nodes,)
+    sender, receiver : array of int, shape (n_edges,)
+    shifts : array, shape (n_edges, 3), optional
+        Added to ``positions[receiver] - positions[sender]``.
+    """
+    pos = torch.tensor(np.asarray(positions), dtype=torch.float64, requires_grad=True)
+    sender, receiver, types = (
+        torch.as_tensor(np.asarray(a)).long() for a in (sender, receiver, types)
+    )
+    vec = pos[receiver] - pos[sender]
+    if shifts is not None:
+        vec = vec + torch.as_tensor(np.asarray(shifts), dtype=torch.float64)
+    vec.retain_grad()
+    keep = vec.detach().norm(dim=1) < package.r_max
+    flip = -1.0 if package.manifest["edge_vector"] == "sender_minus_receiver" else 1.0
+    used = vec[keep]
+    edges = Edges(flip * used, used.norm(dim=1), sender[keep], receiver[keep], types, len(pos))
+    run = _Run(package, edges)
+    for layer in package.manifest["layers"]:
+        getattr(run, f"on_{layer['type']}")(layer)
+    energies = run.energies
+    if energies.requires_grad:
+        energies.sum().backward()
+    zero = torch.zeros_like(pos)
+    forces = zero if pos.grad is None else -pos.grad
+    gradient = torch.zeros_like(vec) if vec.grad is None else vec.grad
+    virial = -torch.einsum("ea,eb->ab", vec.detach(), gradient)
+    # 3j symbols rounded to float32 break invariance a little; a strain is symmetric
+    virial = 0.5 * (virial + virial.T)
+    flat = {
+        name: torch.cat([block.detach().transpose(1, 2).flatten(1) for block in blocks], dim=1)
+        for name, blocks in run.values.items()
+    }
+    return Result(energies, forces.detach(), virial, flat)
+
+
+class _Run:
+    def __init__(self, package: Package, edges: Edges) -> None:
+        self.package, self.edges = package, edges
+        self.values: dict[str, Blocks] = {}
+        self.energies = torch.zeros(edges.n_nodes, dtype=torch.float64)
+
+    # ---- access ----
+
+    def tensor(self, name: str) -> Tensor:
+        array = self.package.tensor(name)
+        return torch.from_numpy(
+            np.array(array, dtype=np.float64 if array.dtype.kind == "f" else np.int64)
+        )
+
+    def per_node(self, name: str) -> Tensor:
+        """Return a tensor by type, or of one row for all, as one row for each node."""
+        table = self.tensor(name)
+        return (
+            table[self.edges.types]
+            if len(table) > 1
+            else table.expand(self.edges.n_nodes, *table.shape[1:])
+        )
+
+    def irreps(self, name: str) -> Irreps:
+        return Irreps.parse(self.package.manifest["values"][name])
+
+    def cut(self, rows: Tensor, irreps: Irreps) -> Blocks:
+        return [
+            rows[:, b.offset : b.offset + b.dim].reshape(len(rows), b.ir.dim, b.mul) for b in irreps
+        ]
+
+    def store(self, layer: dict[str, Any], blocks: Blocks) -> None:
+        shapes = [(self.edges.n_nodes, b.ir.dim, b.mul) for b in self.irreps(layer["out"])]
+        assert [tuple(block.shape) for block in blocks] == shapes, layer
+        assert layer["out"] not in self.values
+        self.values[layer["out"]] = blocks
+
+    # ---- layers on nodes ----
+
+    def on_type_rows(self, layer: dict[str, Any]) -> None:
+        rows = self.tensor(layer["table"])[self.edges.types]
+        self.store(layer, self.cut(rows, self.irreps(layer["out"])))
+
+    def on_linear(self, layer: dict[str, Any]) -> None:
+        x, n = self.values[layer["x"]], self.edges.n_nodes
+        out = [
+            torch.zeros(n, b.ir.dim, b.mul, dtype=torch.float64) for b in self.irreps(layer["out"])
+        ]
+        for path in layer["paths"]:
+            weight = self.tensor(path["weight"])
+            if weight.dim() == 3:
+                weight = weight[self.edges.types]
+            out[path["out"]] = out[path["out"]] + x[path["in"]] @ weight
+        for bias in layer["bias"]:
+            value = self.tensor(bias["value"])
+            value = value[self.edges.types][:, None] if value.dim() == 2 else value
+            out[bias["out"]] = out[bias["out"]] + value
+        self.store(layer, out)
+
+    def on_normalize(self, layer: dict[str, Any]) -> None:
+        (density,) = self.values[layer["density"]]
+        by = density * layer["beta"] + layer["alpha"]
+        self.store(layer, [block / by for block in self.values[layer["x"]]])
+
+    def on_scale(self, layer: dict[str, Any]) -> None:
+        factor = self.per_node(layer["factor"])[:, None, None]
+        self.store(layer, [block * factor for block in self.values[layer["x"]]])
+
+    def on_product(self, layer: dict[str, Any]) -> None:
+        pairs = zip(self.values[layer["x"]], self.values[layer["y"]], strict=True)
+        self.store(layer, [x * y for x, y in pairs])
+
+    def on_sum(self, layer: dict[str, Any]) -> None:
+        terms = [self.values[name] for name in layer["x"]]
+        self.store(layer, [sum(blocks[1:], blocks[0]) for blocks in zip(*terms, strict=True)])
+
+    def on_exchange(self, layer: dict[str, Any]) -> None:
+        assert layer["x"] in self.values
+
+    def on_gate(self, layer: dict[str, Any]) -> None:
+        x = self.values[layer["x"]]
+        out: list[Any] = [None] * len(self.irreps(layer["out"]))
+        for e in layer["scalars"]:
+            out[e["out"]] = e["factor"] * ACTIVATIONS[e["activation"]](x[e["in"]])
+        for e in layer["gated"]:
+            block, first = x[e["in"]], e["gate_offset"]
+            gates = x[e["gate"]][:, :, first : first + block.shape[2]]
+            out[e["out"]] = block * e["factor"] * ACTIVATIONS[e["activation"]](gates)
+        self.store(layer, out)
+
+    def on_contraction(self, layer: dict[str, Any]) -> None:
+        problem = SymmetricContractionProblem.from_json(layer["problem"])
+        x = torch.cat(self.values[layer["x"]], dim=1)  # [n, components, channels]
+        coefficients = self.per_node(layer["coefficients"])
+        out = [
+            [torch.zeros_like(x[:, 0]) for _ in range(block.ir.dim)] for block in problem.irreps_out
+        ]
+        for number, polynomial in enumerate(problem.polynomials):
+            for m, terms in enumerate(polynomial.components):
+                value = torch.zeros_like(x[:, 0])
+                for factor, indices in terms:
+                    value = value + factor * x[:, list(indices)].prod(dim=1)
+                row = out[polynomial.i_out]
+                row[m] = row[m] + coefficients[:, number] * value
+        self.store(layer, [torch.stack(row, dim=1) for row in out])
+
+    # ---- layers on edges ----
+
+    def weights(self, radial: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return outputs of a radial network, and what they are still to be multiplied by."""
+        e = self.edges
+        r = e.length[:, None]
+        r_max = radial["r_max"]
+        r_max = e.pair(self.tensor(r_max))[:, None] if isinstance(r_max, str) else r_max
+        cutoff = polynomial_cutoff(r / r_max, radial["cutoff"]["p"])
+        normalized = radial["basis"].get("argument") == "normalized"
+        t = r / r_max if normalized else self.transformed(radial["transform"], r, r_max)
+        x = self.basis(radial["basis"], t)
+        if radial["cutoff_on"] == "basis":
+            x = x * cutoff
+        for number, layer in enumerate(radial["layers"]):
+            x = x @ self.tensor(layer["weight"])
+            if "bias" in layer:
+                x = x + self.tensor(layer["bias"])
+            if not number:
+                for end, nodes in (("sender", e.sender), ("receiver", e.receiver)):
+                    name = radial.get(end)
+                    if name in self.values:
+                        x = x + torch.cat([b.flatten(1) for b in self.values[name]], dim=1)[nodes]
+                    elif name is not None:
+                        x = x + self.tensor(name)[e.types[nodes]]
+            if "layer_norm" in layer:
+                norm = layer["layer_norm"]
+                weight, bias = self.tensor(norm["weight"]), self.tensor(norm["bias"])
+                x = torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias, norm["epsilon"])
+            if "activation" in layer:
+                x = layer["factor"] * ACTIVATIONS[layer["activation"]](x)
+        return x, cutoff if radial["cutoff_on"] == "weights" else torch.ones_like(cutoff)
+
+    def transformed(self, of: dict[str, Any] | None, r: Tensor, r_max: Any) -> Tensor:
+        if of is None:
+            return r
+        if of["kind"] == "relative":
+            return r / r_max
+        r_0 = self.edges.pair(self.tensor(of["r_0"]))[:, None]
+        if of["kind"] == "agnesi":
+            a, q, p = of["a"], of["q"], of["p"]
+            return 1.0 / (1.0 + a * (r / r_0) ** q / (1.0 + (r / r_0) ** (q - p)))
+        p_0, p_1 = 0.75 * r_0, 4.0 / 3.0 * r_0
+        step = 0.5 * (1.0 + torch.tanh(of["alpha"] / (p_1 - p_0) * (r - 0.5 * (p_0 + p_1))))
+        return p_0 + (r - p_0) * step
+
+    def basis(self, of: dict[str, Any], t: Tensor) -> Tensor:
+        if of["kind"] == "bessel":
+            return of["prefactor"] * torch.sin(self.tensor(of["weights"]) * t) / t
+        if of["kind"] == "gaussian":
+            return torch.exp(of["coefficient"] * (t - self.tensor(of["centers"])) ** 2)
+        found = [torch.ones_like(t), t]
+        while len(found) <= of["order"]:
+            found.append(2.0 * t * found[-1] - found[-2])
+        return torch.cat(found[1 : of["order"] + 1], dim=1)
+
+    def on_conv(self, layer: dict[str, Any]) -> None:
+        problem, e = ConvProblem.from_json(layer["problem"]), self.edges
+        if "x" in layer:
+            x = [block[e.sender] for block in self.values[layer["x"]]]
+        else:
+            rows = self.tensor(layer["x_table"])[e.types[e.sender]]
+            x = self.cut(rows, problem.irreps_in1)
+        harmonics = o3.spherical_harmonics(
+            list(range(len(problem.irreps_in2))), e.vec, True, "component"
+        )
+        y = [harmonics[:, b.offset : b.offset + b.dim] for b in problem.irreps_in2]
+        weights, factor = self.weights(layer["radial"])
+        weights = weights * factor
+        indices, values = self.tensor(layer["nonzeros"]), self.tensor(layer["values"])
+        out = [
+            torch.zeros(len(e.length), b.ir.dim, b.mul, dtype=torch.float64)
+            for b in problem.irreps_out
+        ]
+        for number, path in enumerate(problem.paths):
+            tensor = torch.zeros([2 * l + 1 for l in problem.degrees(path)], dtype=torch.float64)
+            own = indices[:, 0] == number
+            tensor[tuple(indices[own, 1:].T)] = values[own]
+            start = problem.weight_offsets[number]
+            w = weights[:, start : start + problem.irreps_in1[path.i_in1].mul]
+            message = torch.einsum("abc,eau,eb,eu->ecu", tensor, x[path.i_in1], y[path.i_in2], w)
+            out[path.i_out] = out[path.i_out] + message
+        self.store(layer, [e.sum(block) for block in out])
+
+    def on_edge_sum(self, layer: dict[str, Any]) -> None:
+        x, factor = self.weights(layer["radial"])
+        if layer["activation"] == "tanh_square":
+            x = torch.tanh(x**2)
+        self.store(layer, self.cut(self.edges.sum(x * factor), self.irreps(layer["out"])))
+
+    # ---- energies ----
+
+    def on_energy(self, layer: dict[str, Any]) -> None:
+        x = self.values[layer["x"]][0][:, 0, layer["channel"]]
+        scale, shift = self.per_node(layer["scale"]), self.per_node(layer["shift"])
+        self.energies = self.energies + scale * x + shift
+
+    def on_pair_energy(self, layer: dict[str, Any]) -> None:
+        assert layer["kind"] == "zbl"
+        e = self.edges
+        factor, a, r_max = (e.pair(self.tensor(layer[n])) for n in ("factor", "a", "r_max"))
+        phi = sum(
+            c * torch.exp(-d * e.length / a)
+            for c, d in zip(layer["coefficients"], layer["exponents"], strict=True)
+        )
+        v = factor / e.length * phi * polynomial_cutoff(e.length / r_max, layer["p"])
+        self.energies = self.energies + e.sum(v)
+
+
+def polynomial_cutoff(x: Tensor, p: float) -> Tensor:
+    value = (
+        1.0
+        - (p + 1.0) * (p + 2.0) / 2.0 * x**p
+        + p * (p + 2.0) * x ** (p + 1)
+        - p * (p + 1.0) / 2.0 * x ** (p + 2)
+    )
+    return torch.where(x < 1.0, value, torch.zeros_like(value))
