@@ -148,5 +148,6 @@ PYBIND11_MODULE(_core, m) {
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
+    register_engine(m);
     register_neighbors(m);
 }

@@ -1,0 +1,192 @@
+// Python binding of packages: open, describe, evaluate with numpy arrays.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "engine/evaluator.hpp"
+#include "register_engine.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+using Integers = py::array_t<std::int32_t, py::array::c_style | py::array::forcecast>;
+
+// EngineError(RuntimeError) with the attribute ``kind``, a number of mdcg_status.
+void register_error(py::module_& m) {
+    static PyObject* const type =
+        PyErr_NewException("mdcg._core.EngineError", PyExc_RuntimeError, nullptr);
+    m.attr("EngineError") = py::reinterpret_borrow<py::object>(type);
+    py::register_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (const mdcg::EngineError& error) {
+            // names in damaged files are any bytes
+            PyObject* text = PyUnicode_DecodeUTF8(
+                error.what(), static_cast<py::ssize_t>(std::string(error.what()).size()),
+                "replace");
+            const py::object value =
+                py::reinterpret_borrow<py::object>(type)(py::reinterpret_steal<py::object>(text));
+            value.attr("kind") = static_cast<int>(error.kind());
+            PyErr_SetObject(type, value.ptr());
+        }
+    });
+}
+
+[[noreturn]] void fail(const std::string& sentence) {
+    throw mdcg::EngineError(mdcg::ErrorKind::argument, sentence);
+}
+
+void check_shape(const py::array& array, const char* name, py::ssize_t rows, py::ssize_t columns) {
+    const bool fits = array.ndim() == (columns > 0 ? 2 : 1) && array.shape(0) == rows &&
+                      (columns == 0 || array.shape(1) == columns);
+    if (fits) return;
+    std::string got;
+    for (py::ssize_t d = 0; d < array.ndim(); ++d)
+        got += (d > 0 ? ", " : "") + std::to_string(array.shape(d));
+    fail(std::string(name) + " has shape (" + got + "), expected (" + std::to_string(rows) +
+         (columns > 0 ? ", " + std::to_string(columns) : ",") + ")");
+}
+
+// An evaluator that Python threads take in turns.
+class PyModel {
+public:
+    PyModel(const std::string& path, const std::string& device, const std::string& kernels,
+            int threads, double skin)
+        : evaluator_(path, {device, kernels, threads, skin}) {}
+
+    template <typename Function>
+    auto locked(const Function& function) {
+        py::gil_scoped_release release;
+        const std::lock_guard<std::mutex> guard(mutex_);
+        return function(evaluator_);
+    }
+    const mdcg::Evaluator& evaluator() const { return evaluator_; }
+
+    py::dict evaluate(const Doubles& positions, const Integers& types,
+                      const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
+                      const std::optional<std::array<py::array, 3>>& edges, bool same_edges,
+                      bool forces, bool virial, bool virials, bool descriptors) {
+        if (positions.ndim() != 2) check_shape(positions, "positions", types.size(), 3);
+        const py::ssize_t nodes = positions.shape(0);
+        check_shape(positions, "positions", nodes, 3);
+        check_shape(types, "types", nodes, 0);
+        if (cell) check_shape(*cell, "cell", 3, 3);
+        mdcg::System system;
+        Integers sender, receiver;
+        Doubles shifts;
+        if (edges) {
+            if (cell) fail("cell and edges are given, expected one of them");
+            sender = Integers::ensure((*edges)[0]);
+            receiver = Integers::ensure((*edges)[1]);
+            shifts = Doubles::ensure((*edges)[2]);
+            if (!sender || !receiver || !shifts) {
+                PyErr_Clear();
+                fail("edges are (sender, receiver, shifts), expected arrays of numbers");
+            }
+            check_shape(sender, "sender", sender.size(), 0);
+            check_shape(receiver, "receiver", sender.size(), 0);
+            check_shape(shifts, "shifts", sender.size(), 3);
+            system.num_local = system.num_nodes = nodes;
+            system.positions = positions.data();
+            system.types = types.data();
+            system.num_edges = sender.size();
+            system.sender = sender.data();
+            system.receiver = receiver.data();
+            system.shifts = shifts.data();
+            system.same_edges = same_edges;
+        }
+        const int width = evaluator_.model().descriptor_width();
+        double energy = 0;
+        mdcg::Results wanted;
+        py::dict out;
+        const auto array = [&](const char* name, std::vector<py::ssize_t> shape) {
+            py::array_t<double> values(std::move(shape));
+            out[name] = values;
+            return values.mutable_data();
+        };
+        wanted.energy = &energy;
+        wanted.energies = array("energies", {nodes});
+        if (forces) wanted.forces = array("forces", {nodes, 3});
+        if (virial) wanted.virial = array("virial", {3, 3});
+        if (virials) wanted.virials = array("virials", {nodes, 3, 3});
+        if (descriptors) wanted.descriptors = array("descriptors", {nodes, width});
+        const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
+        const std::int32_t* kinds = types.data();
+        locked([&](mdcg::Evaluator& evaluator) {
+            if (edges)
+                evaluator.evaluate(system, nullptr, wanted);
+            else
+                evaluator.evaluate(nodes, where, kinds, box, periodic.data(), wanted);
+        });
+        out["energy"] = energy;
+        return out;
+    }
+
+private:
+    mdcg::Evaluator evaluator_;
+    std::mutex mutex_;
+};
+
+}  // namespace
+
+void register_engine(py::module_& m) {
+    register_error(m);
+    py::class_<PyModel>(m, "Model")
+        .def(py::init<const std::string&, const std::string&, const std::string&, int, double>(),
+             py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
+             py::arg("threads") = 0, py::arg("skin") = 0.5,
+             py::call_guard<py::gil_scoped_release>())
+        .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
+             py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
+             py::arg("edges") = py::none(), py::arg("same_edges") = false, py::arg("forces") = true,
+             py::arg("virial") = false, py::arg("virials") = false, py::arg("descriptors") = false)
+        .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
+        .def(
+            "set_threads",
+            [](PyModel& self, int threads) {
+                self.locked([&](mdcg::Evaluator& e) { e.set_threads(threads); });
+            },
+            py::arg("threads"))
+        .def("report",
+             [](PyModel& self) {
+                 return self.locked([](mdcg::Evaluator& e) { return e.report(); });
+             })
+        .def("summary",
+             [](PyModel& self) {
+                 return self.locked([](mdcg::Evaluator& e) { return e.summary(); });
+             })
+        .def_property_readonly(
+            "manifest",
+            [](const PyModel& self) { return self.evaluator().package().manifest_text(); })
+        .def_property_readonly(
+            "type_names", [](const PyModel& self) { return self.evaluator().info().type_names; })
+        .def_property_readonly(
+            "atomic_numbers",
+            [](const PyModel& self) { return self.evaluator().info().atomic_numbers; })
+        .def_property_readonly("r_max",
+                               [](const PyModel& self) { return self.evaluator().info().r_max; })
+        .def_property_readonly(
+            "architecture",
+            [](const PyModel& self) { return self.evaluator().info().architecture; })
+        .def_property_readonly(
+            "model_class", [](const PyModel& self) { return self.evaluator().info().model_class; })
+        .def_property_readonly("dtype",
+                               [](const PyModel& self) {
+                                   return self.evaluator().info().double_precision ? "float64"
+                                                                                   : "float32";
+                               })
+        .def_property_readonly(
+            "num_exchanges",
+            [](const PyModel& self) { return self.evaluator().model().num_exchanges(); })
+        .def_property_readonly("descriptor_width", [](const PyModel& self) {
+            return self.evaluator().model().descriptor_width();
+        });
+}
