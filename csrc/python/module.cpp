@@ -14,6 +14,7 @@
 #include "core/launch.hpp"
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
+#include "register_edges.hpp"
 #include "register_engine.hpp"
 
 namespace py = pybind11;
@@ -148,6 +149,7 @@ PYBIND11_MODULE(_core, m) {
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
+    register_edges(m);
     register_engine(m);
     register_neighbors(m);
 }

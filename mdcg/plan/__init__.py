@@ -1,6 +1,7 @@
 """How a problem is computed: a description of the device and a printable, overridable plan."""
 
 from .device import CudaDevice, CudaPlan, CudaTile, CudaUvwTile, plan_cuda
+from .engine import EnginePlan
 from .host import LEVELS, HostDevice, HostPlan, plan_host
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "CudaPlan",
     "CudaTile",
     "CudaUvwTile",
+    "EnginePlan",
     "HostDevice",
     "HostPlan",
     "plan_cuda",

@@ -1,0 +1,40 @@
+#include "engine/edges/harmonics.hpp"
+
+#include <cmath>
+#include <stdexcept>
+
+namespace mdcg {
+
+template <typename T>
+std::vector<T> harmonic_factors(int l_max, const std::string& normalization) {
+    if (l_max < 0 || l_max > MAX_HARMONICS_L)
+        throw std::invalid_argument("l_max is " + std::to_string(l_max) + ", expected 0 .. " +
+                                    std::to_string(MAX_HARMONICS_L));
+    const double pi = 3.14159265358979323846;
+    std::vector<T> factors(static_cast<std::size_t>((l_max + 1) * (l_max + 1)));
+    for (int l = 0; l <= l_max; ++l) {
+        double whole;
+        if (normalization == "component")
+            whole = std::sqrt(2.0 * l + 1.0);
+        else if (normalization == "norm")
+            whole = 1.0;
+        else if (normalization == "integral")
+            whole = std::sqrt((2.0 * l + 1.0) / (4.0 * pi));
+        else
+            throw std::invalid_argument("normalization is '" + normalization +
+                                        "', expected component, norm or integral");
+        double ratio = 1.0;  // (l-m)! / (l+m)!
+        for (int m = 0; m <= l; ++m) {
+            if (m > 0) ratio /= static_cast<double>((l + m) * (l - m + 1));
+            const double factor = whole * std::sqrt(m > 0 ? 2.0 * ratio : ratio);
+            factors[static_cast<std::size_t>(l * l + l + m)] = static_cast<T>(factor);
+            factors[static_cast<std::size_t>(l * l + l - m)] = static_cast<T>(factor);
+        }
+    }
+    return factors;
+}
+
+template std::vector<float> harmonic_factors<float>(int, const std::string&);
+template std::vector<double> harmonic_factors<double>(int, const std::string&);
+
+}  // namespace mdcg

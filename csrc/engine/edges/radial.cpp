@@ -1,0 +1,371 @@
+#include "engine/edges/radial.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "engine/edges/arena.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr int MAX_WIDTH = 1 << 20;
+
+template <typename T>
+std::int64_t padded(std::int64_t items) {
+    const std::int64_t align = static_cast<std::int64_t>(64 / sizeof(T));
+    return (items + align - 1) / align * align;
+}
+
+void read_basis(const Fields& fields, RadialSpec& spec) {
+    BasisFunctions& f = spec.functions;
+    const std::string kind = fields.text("kind");
+    if (kind == "bessel") {
+        f.kind = BasisKind::bessel;
+        spec.basis_values = fields.values<double>("weights", {-1});
+        f.factor = fields.number("prefactor");
+    } else if (kind == "gaussian") {
+        f.kind = BasisKind::gaussian;
+        spec.basis_values = fields.values<double>("centers", {-1});
+        f.factor = fields.number("coefficient");
+    } else if (kind == "chebyshev") {
+        f.kind = BasisKind::chebyshev;
+        f.count = static_cast<int>(fields.integer("order", 1, 4096));
+    } else {
+        fields.fail("kind", "'" + kind + "'", "bessel, gaussian or chebyshev");
+    }
+    if (kind != "chebyshev") f.count = static_cast<int>(spec.basis_values.size());
+    if (f.count == 0) fields.fail("a radial basis of no functions");
+    const std::string argument = fields.text("argument", "length");
+    if (argument != "length" && argument != "normalized")
+        fields.fail("argument", "'" + argument + "'", "length or normalized");
+    f.normalized = argument == "normalized";
+}
+
+void read_transform(const Fields& fields, RadialSpec& spec) {
+    BasisFunctions& f = spec.functions;
+    const std::string kind = fields.text("kind");
+    if (kind == "agnesi") {
+        f.transform = TransformKind::agnesi;
+        f.a = fields.number("a");
+        f.q = fields.number("q");
+        f.p = fields.number("p");
+    } else if (kind == "soft") {
+        f.transform = TransformKind::soft;
+        f.a = fields.number("alpha");
+    } else {
+        fields.fail("kind", "'" + kind + "'", "agnesi or soft");
+    }
+    const std::int64_t n = spec.num_types;
+    spec.r_0 = fields.values<double>("r_0", {n, n});
+    for (const double r : spec.r_0)
+        if (!(r > 0)) fields.fail("r_0", std::to_string(r), "lengths over 0");
+}
+
+void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialSpec::Layer& layer) {
+    const Tensor& weight = fields.tensor("weight", {in, out});
+    layer.in = static_cast<int>(in);
+    layer.out = static_cast<int>(weight.shape[1]);
+    if (layer.out < 1 || layer.out > MAX_WIDTH)
+        fields.fail("weight", weight.shape_text(),
+                    "1 .. " + std::to_string(MAX_WIDTH) + " outputs");
+    layer.weight = weight.read<double>();
+    if (fields.has("bias")) layer.bias = fields.values<double>("bias", {layer.out});
+    if (fields.has("layer_norm")) {
+        const Fields norm = fields.object("layer_norm");
+        layer.norm_weight = norm.values<double>("weight", {layer.out});
+        layer.norm_bias = norm.values<double>("bias", {layer.out});
+        layer.epsilon = norm.number("epsilon");
+    }
+    const std::string name = fields.text("activation", "none");
+    try {
+        layer.activation = parse_activation(name);
+    } catch (const std::invalid_argument& error) {
+        fields.fail(error.what());
+    }
+    layer.factor = fields.number("factor", 1.0);
+}
+
+}  // namespace
+
+void polynomial_cutoff(double p, double x, double& value, double& slope) {
+    value = slope = 0;
+    if (!(x < 1)) return;
+    const double low = std::pow(x, p - 1);
+    value = 1.0 + low * x * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)));
+    slope = -p * (p + 1) * (p + 2) / 2 * low * (1 - x) * (1 - x);
+}
+
+RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
+    RadialSpec spec;
+    spec.num_types = num_types;
+    const std::int64_t n = num_types;
+    if (fields.is_text("r_max"))
+        spec.r_max = fields.values<double>("r_max", {n, n});
+    else
+        spec.r_max = {fields.number("r_max")};
+    for (const double r : spec.r_max)
+        if (!(r > 0)) fields.fail("r_max", std::to_string(r), "a length over 0");
+    read_basis(fields.object("basis"), spec);
+    if (fields.has("transform")) read_transform(fields.object("transform"), spec);
+    if (fields.has("cutoff")) {
+        const Fields cutoff = fields.object("cutoff");
+        if (cutoff.text("kind") != "polynomial")
+            cutoff.fail("kind", "'" + cutoff.text("kind") + "'", "polynomial");
+        spec.functions.cutoff_power = cutoff.number("p");
+        if (!(spec.functions.cutoff_power >= 2))
+            cutoff.fail("p", std::to_string(spec.functions.cutoff_power), "2 or more");
+    }
+    const std::string on = fields.text("cutoff_on", "basis");
+    if (on != "basis" && on != "weights")
+        fields.fail("cutoff_on", "'" + on + "'", "basis or weights");
+    spec.functions.cutoff_on_basis = on == "basis";
+
+    const std::vector<Fields> layers = fields.objects("layers");
+    if (layers.empty() || layers.size() > 16)
+        fields.fail("layers", std::to_string(layers.size()) + " layers", "1 .. 16");
+    std::int64_t in = spec.functions.count;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        const bool last = i + 1 == layers.size();
+        RadialSpec::Layer layer;
+        read_layer(layers[i], in, last ? outputs : -1, layer);
+        in = layer.out;
+        if (last && (layer.activation != Activation::none || !layer.norm_weight.empty()))
+            layers[i].fail("the last layer has an activation or a norm, expected neither");
+        if (last && layer.factor != 1.0)
+            for (std::vector<double>* numbers : {&layer.weight, &layer.bias})
+                for (double& x : *numbers) x *= layer.factor;
+        spec.layers.push_back(std::move(layer));
+    }
+    for (const bool sender : {true, false}) {
+        const char* key = sender ? "sender" : "receiver";
+        if (!fields.has(key)) continue;
+        if (spec.layers.size() < 2)
+            fields.fail(std::string("field `") + key +
+                        "` needs a hidden layer to be added to, and there is none");
+        const std::string name = fields.text(key);
+        if (fields.package().find(name) != nullptr)
+            (sender ? spec.sender_table : spec.receiver_table) =
+                fields.values<double>(key, {n, spec.layers[0].out});
+        else
+            (sender ? spec.sender_value : spec.receiver_value) = name;
+    }
+    if (fields.has("table")) {
+        const Fields table = fields.object("table");
+        spec.knots = static_cast<int>(table.integer("knots", 8, 1 << 16));
+        spec.table_error = table.number("error", 0.0);
+        if (!spec.sender_value.empty() || !spec.receiver_value.empty())
+            fields.fail(
+                "a table needs a network of length and types alone, this one sees features");
+    }
+    return spec;
+}
+
+std::vector<double> RadialSpec::last() const {
+    std::vector<double> matrix = layers.back().weight;
+    matrix.insert(matrix.end(), layers.back().bias.begin(), layers.back().bias.end());
+    return matrix;
+}
+
+template <typename T>
+Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
+    spec_.functions.values = spec_.basis_values.data();
+    basis_stride_ = padded<T>(spec_.functions.count);
+    widest_ = basis_stride_;
+    for (std::size_t i = 0; i + 1 < spec_.layers.size(); ++i) {
+        const RadialSpec::Layer& from = spec_.layers[i];
+        Layer layer;
+        layer.in = from.in;
+        layer.out = from.out;
+        layer.stride = padded<T>(from.out);
+        layer.weight = PackedMatrix<T>(from.weight.data(), from.in, from.out, from.out, 1);
+        layer.weight_t = PackedMatrix<T>(from.weight.data(), from.out, from.in, 1, from.out);
+        const auto copy = [&](const std::vector<double>& source, AlignedArray<T>& target) {
+            target.resize(static_cast<std::size_t>(layer.stride));
+            for (std::size_t k = 0; k < source.size(); ++k) target[k] = static_cast<T>(source[k]);
+        };
+        copy(from.bias, layer.bias);
+        layer.norm = !from.norm_weight.empty();
+        copy(from.norm_weight, layer.norm_weight);
+        copy(from.norm_bias, layer.norm_bias);
+        layer.epsilon = static_cast<T>(from.epsilon);
+        layer.activation = from.activation;
+        layer.factor = static_cast<T>(from.factor);
+        widest_ = std::max(widest_, layer.stride);
+        layers_.push_back(std::move(layer));
+    }
+    const auto table = [&](const std::vector<double>& source, AlignedArray<T>& target) {
+        if (source.empty()) return;
+        const auto stride = static_cast<std::size_t>(first_stride());
+        const auto width = static_cast<std::size_t>(layers_[0].out);
+        const auto rows = static_cast<std::size_t>(spec_.num_types);
+        target.resize(rows * stride);
+        for (std::size_t t = 0; t < rows; ++t)
+            for (std::size_t k = 0; k < width; ++k)
+                target[t * stride + k] = static_cast<T>(source[t * width + k]);
+    };
+    table(spec_.sender_table, sender_table_);
+    table(spec_.receiver_table, receiver_table_);
+    units_ = spec_.units();
+    last_in_ = spec_.layers.back().in;
+    constant_unit_ = units_ > last_in_;
+    hidden_stride_ = padded<T>(units_);
+    widest_ = std::max(widest_, hidden_stride_);
+}
+
+template <typename T>
+typename Radial<T>::Memory Radial<T>::lay_out(std::int64_t capacity, char* work) const {
+    Memory m;
+    Arena arena(work);
+    arena.take(m.r_max, capacity);
+    arena.take(m.r_0, capacity);
+    arena.take(m.cutoff, capacity);
+    arena.take(m.cutoff_slope, capacity);
+    arena.take(m.basis, capacity * basis_stride_);
+    arena.take(m.basis_slope, capacity * basis_stride_);
+    arena.take(m.first, capacity * widest_);
+    arena.take(m.second, capacity * widest_);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        arena.take(m.kept[i].value, capacity * layers_[i].stride);
+        arena.take(m.kept[i].slope, capacity * layers_[i].stride);
+        m.kept[i].normalised = m.kept[i].scale = nullptr;
+        if (layers_[i].norm) {
+            arena.take(m.kept[i].normalised, capacity * layers_[i].stride);
+            arena.take(m.kept[i].scale, capacity);
+        }
+    }
+    m.bytes = arena.bytes();
+    return m;
+}
+
+template <typename T>
+std::size_t Radial<T>::work_bytes(std::int64_t capacity) const {
+    return lay_out(capacity, nullptr).bytes;
+}
+
+template <typename T>
+void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
+                        const RadialRows<T>& receiver, char* work, T* hidden) const {
+    const SimdTable<T>& dense = simd<T>();
+    const EdgeKernels<T>& kernels = edge_kernels<T>();
+    const std::int64_t n = edges.capacity;
+    const Memory m = lay_out(n, work);
+    for (std::int64_t e = 0; e < n; ++e) {
+        // unused edges are longer than any cutoff
+        const bool used = e < edges.count;
+        m.r_max[e] =
+            used ? spec_.pair_r_max(edges.receiver_type[e], edges.sender_type[e]) : spec_.r_max[0];
+        if (!spec_.r_0.empty())
+            m.r_0[e] = used ? spec_.pair_r_0(edges.receiver_type[e], edges.sender_type[e]) : 1.0;
+    }
+    kernels.basis(spec_.functions, {n, edges.length, m.r_max, spec_.r_0.empty() ? nullptr : m.r_0},
+                  basis_stride_, m.basis, m.basis_slope, m.cutoff, m.cutoff_slope);
+
+    const T* input = m.basis;
+    std::int64_t input_stride = basis_stride_;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        const Layer& layer = layers_[i];
+        T* value = m.kept[i].value;
+        const std::int64_t stride = layer.stride;
+        for (std::int64_t e = 0; e < n; ++e)
+            std::copy_n(layer.bias.data(), stride, value + e * stride);
+        if (i == 0) {
+            for (std::int64_t e = 0; e < edges.count; ++e) {
+                T* row = value + e * stride;
+                if (sender_table_.size() != 0)
+                    dense.add_scaled(stride, T(1),
+                                     sender_table_.data() + edges.sender_type[e] * stride, row);
+                if (receiver_table_.size() != 0)
+                    dense.add_scaled(stride, T(1),
+                                     receiver_table_.data() + edges.receiver_type[e] * stride, row);
+                for (const RadialRows<T>* rows : {&sender, &receiver})
+                    if (rows->values != nullptr)
+                        dense.add_scaled(stride, T(1), rows->values + rows->node[e] * rows->width,
+                                         row);
+            }
+        }
+        dense.gemm(n, input, input_stride, layer.weight, value, stride, nullptr, true);
+        if (layer.norm)
+            kernels.layer_norm(n, layer.out, stride, layer.epsilon, layer.norm_weight.data(),
+                               layer.norm_bias.data(), value, m.kept[i].normalised,
+                               m.kept[i].scale);
+        dense.activate(layer.activation, n * stride, layer.factor, value, value, m.kept[i].slope);
+        input = value;
+        input_stride = stride;
+    }
+    for (std::int64_t e = 0; e < n; ++e) {
+        T* row = hidden + e * hidden_stride_;
+        if (!(edges.length[e] < m.r_max[e])) {
+            std::fill_n(row, hidden_stride_, T(0));
+            continue;
+        }
+        std::copy_n(input + e * input_stride, last_in_, row);
+        std::fill(row + last_in_, row + hidden_stride_, T(0));
+        if (constant_unit_) row[last_in_] = T(1);
+        if (!spec_.functions.cutoff_on_basis)
+            dense.scale(hidden_stride_, static_cast<T>(m.cutoff[e]), row, row);
+    }
+}
+
+template <typename T>
+void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
+                         const RadialRows<T>& receiver, char* work, T* d_hidden,
+                         double* d_length) const {
+    const SimdTable<T>& dense = simd<T>();
+    const EdgeKernels<T>& kernels = edge_kernels<T>();
+    const std::int64_t n = edges.capacity;
+    const Memory m = lay_out(n, work);
+    const std::size_t depth = layers_.size();
+    const T* last = depth == 0 ? m.basis : m.kept[depth - 1].value;
+    const std::int64_t last_stride = depth == 0 ? basis_stride_ : layers_.back().stride;
+
+    T* d = m.first;
+    T* other = m.second;
+    for (std::int64_t e = 0; e < n; ++e) {
+        T* from = d_hidden + e * hidden_stride_;
+        T* to = d + e * last_stride;
+        if (!(edges.length[e] < m.r_max[e])) {
+            std::fill_n(to, last_stride, T(0));
+            continue;
+        }
+        T factor = T(1);
+        if (!spec_.functions.cutoff_on_basis) {
+            T total = constant_unit_ ? from[last_in_] : T(0);
+            for (int k = 0; k < last_in_; ++k) total += from[k] * last[e * last_stride + k];
+            d_length[e] += static_cast<double>(total) * m.cutoff_slope[e];
+            factor = static_cast<T>(m.cutoff[e]);
+        }
+        for (int k = 0; k < last_in_; ++k) to[k] = from[k] * factor;
+        std::fill(to + last_in_, to + last_stride, T(0));
+    }
+    for (std::size_t i = depth; i-- > 0;) {
+        const Layer& layer = layers_[i];
+        dense.multiply(n * layer.stride, m.kept[i].slope, d);
+        if (layer.norm)
+            kernels.layer_norm_gradient(n, layer.out, layer.stride, layer.norm_weight.data(),
+                                        m.kept[i].normalised, m.kept[i].scale, d);
+        if (i == 0)
+            for (const RadialRows<T>* rows : {&sender, &receiver})
+                if (rows->gradient != nullptr)
+                    for (std::int64_t e = 0; e < edges.count; ++e)
+                        dense.add_scaled(layer.stride, T(1), d + e * layer.stride,
+                                         rows->gradient + rows->node[e] * rows->width);
+        const std::int64_t stride = i == 0 ? basis_stride_ : layers_[i - 1].stride;
+        dense.gemm(n, d, layer.stride, layer.weight_t, other, stride, nullptr, false);
+        std::swap(d, other);
+    }
+    const int count = spec_.functions.count;
+    for (std::int64_t e = 0; e < edges.count; ++e) {
+        const T* row = d + e * basis_stride_;
+        const T* slope = m.basis_slope + e * basis_stride_;
+        double total = 0;
+        for (int k = 0; k < count; ++k) total += static_cast<double>(row[k]) * slope[k];
+        d_length[e] += total;
+    }
+}
+
+template class Radial<float>;
+template class Radial<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,149 @@
+// The radial network: from the length of an edge to the hidden activations that the last linear
+// layer turns into weights.
+//
+// In the manifest:
+//   "r_max": number, or tensor [T, T] by type of receiver and sender, Å
+//   "transform": null, or {"kind": "agnesi", "a", "q", "p", "r_0": tensor [T, T]}
+//                      or {"kind": "soft", "alpha", "r_0": tensor [T, T]}
+//   "basis": {"kind": "bessel", "weights": tensor [n], "prefactor"}   prefactor sin(weight t) / t
+//            {"kind": "gaussian", "centers": tensor [n], "coefficient"}
+//                                                        exp(coefficient (t - center)^2)
+//            {"kind": "chebyshev", "order": n}           T_1(t) .. T_n(t)
+//            and "argument": "length" (t = r, or the transformed r) or "normalized" (t = r / r_max)
+//   "cutoff": null or {"kind": "polynomial", "p"};  "cutoff_on": "basis" | "weights"
+//   "layers": [{"weight": [in, out], "bias": [out], "layer_norm": {"weight", "bias", "epsilon"},
+//               "activation", "factor"}, ...]; the last one has neither norm nor activation
+//   "sender", "receiver": tensor [T, hidden] or value, added before the first norm and activation
+//   "table": null or {"knots": K, "error": bound}: see radial_table.hpp
+// An edge of length r_max or more gives zeros, whatever biases say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/edges/edge_kernels.hpp"
+#include "engine/fields.hpp"
+#include "engine/simd.hpp"
+
+namespace mdcg {
+
+// What the manifest says, in double.
+struct RadialSpec {
+    struct Layer {
+        int in = 0, out = 0;
+        std::vector<double> weight;  // [in][out]
+        std::vector<double> bias;    // [out] or empty
+        std::vector<double> norm_weight, norm_bias;
+        double epsilon = 0;
+        Activation activation = Activation::none;
+        double factor = 1;
+    };
+
+    int num_types = 0;
+    BasisFunctions functions;  // `values` is set where it is used
+    std::vector<double> basis_values;
+    std::vector<double> r_max;  // [1] or [T][T]
+    std::vector<double> r_0;    // [T][T] or empty
+    std::vector<Layer> layers;
+    std::vector<double> sender_table, receiver_table;  // [T][hidden] or empty
+    std::string sender_value, receiver_value;          // names, or empty
+    int knots = 0;                                     // 0: exact
+    double table_error = 0;
+
+    // `outputs`: columns of the last layer.
+    static RadialSpec read(const Fields& fields, int num_types, int outputs);
+
+    double pair_r_max(int receiver, int sender) const {
+        return r_max.size() == 1 ? r_max[0] : r_max[pair(receiver, sender)];
+    }
+    double pair_r_0(int receiver, int sender) const {
+        return r_0.empty() ? 0.0 : r_0[pair(receiver, sender)];
+    }
+    // Inputs of the last layer, and one of constant 1 where it has a bias.
+    int units() const { return layers.back().in + (layers.back().bias.empty() ? 0 : 1); }
+    // The last layer, [units()][outputs].
+    std::vector<double> last() const;
+
+private:
+    std::size_t pair(int receiver, int sender) const {
+        return static_cast<std::size_t>(receiver) * static_cast<std::size_t>(num_types) +
+               static_cast<std::size_t>(sender);
+    }
+};
+
+// 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) and its derivative; 0 from x = 1 on.
+void polynomial_cutoff(double p, double x, double& value, double& slope);
+
+// A block of edges.
+struct RadialEdges {
+    std::int64_t count;                 // used
+    std::int64_t capacity;              // a multiple of 16: size of the arrays
+    const double* length;               // [capacity], unused ones not smaller than r_max
+    const std::int32_t* sender_type;    // [count]
+    const std::int32_t* receiver_type;  // [count]
+};
+
+// Rows that are added to the first layer's preactivations: value rows of nodes.
+template <typename T>
+struct RadialRows {
+    const std::int32_t* node = nullptr;  // [count] of an edge
+    const T* values = nullptr;           // null: none
+    T* gradient = nullptr;               // added to; null: none
+    std::int64_t width = 0;
+};
+
+template <typename T>
+class Radial {
+public:
+    explicit Radial(const RadialSpec& spec);
+
+    int units() const { return units_; }
+    std::int64_t hidden_stride() const { return hidden_stride_; }
+    // Items of the first layer's preactivation, padded: width of rows added to it.
+    std::int64_t first_stride() const { return layers_.empty() ? 0 : layers_[0].stride; }
+
+    std::size_t work_bytes(std::int64_t capacity) const;
+
+    // hidden [capacity][hidden_stride], every item written. `work` is for the backward pass.
+    void forward(const RadialEdges& edges, const RadialRows<T>& sender,
+                 const RadialRows<T>& receiver, char* work, T* hidden) const;
+    // After forward with the same edges and work. d_hidden is overwritten; d_length [capacity] is
+    // added to.
+    void backward(const RadialEdges& edges, const RadialRows<T>& sender,
+                  const RadialRows<T>& receiver, char* work, T* d_hidden, double* d_length) const;
+
+private:
+    struct Layer {
+        int in, out;
+        std::int64_t stride;  // out, padded
+        PackedMatrix<T> weight, weight_t;
+        AlignedArray<T> bias;  // [stride], zeros where there is none
+        bool norm;
+        AlignedArray<T> norm_weight, norm_bias;
+        T epsilon;
+        Activation activation;
+        T factor;
+    };
+    struct Kept {
+        T *value, *slope, *normalised, *scale;
+    };
+    static constexpr int MAX_LAYERS = 16;
+    struct Memory {
+        double *r_max, *r_0, *cutoff, *cutoff_slope;
+        T *basis, *basis_slope, *first, *second;
+        Kept kept[MAX_LAYERS];
+        std::size_t bytes;
+    };
+    Memory lay_out(std::int64_t capacity, char* work) const;
+
+    RadialSpec spec_;
+    std::vector<Layer> layers_;                      // hidden ones
+    AlignedArray<T> sender_table_, receiver_table_;  // [T][first_stride]
+    int units_, last_in_;
+    bool constant_unit_;
+    std::int64_t basis_stride_, hidden_stride_, widest_;
+};
+
+}  // namespace mdcg

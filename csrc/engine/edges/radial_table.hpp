@@ -1,0 +1,97 @@
+// Tables of all weights of an edge as functions of its length, per pair of types: uniform cubic
+// B-splines through the exact network's values, with its derivative at both ends.
+//
+// Between the knots the spline is the energy: forces are its exact derivative. Edges shorter than
+// first() are not in the table; the exact network serves them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/edges/radial.hpp"
+#include "engine/rows.hpp"
+
+namespace mdcg {
+
+// Columns of weights: item k stands at padded column columns[k] of `width` (a multiple of 64
+// bytes).
+struct WeightColumns {
+    std::vector<std::int32_t> columns;
+    std::int64_t width = 0;
+};
+
+// Largest error of a table between its knots, relative to the largest weight and to the largest
+// derivative of a weight.
+struct TableError {
+    double value = 0, slope = 0;
+};
+
+// Spline through the exact network for one pair of types, in double.
+class RadialSpline {
+public:
+    RadialSpline(const RadialSpec& spec, int knots);
+
+    double first(int receiver, int sender) const;  // shortest length in the table
+    double step(int receiver, int sender) const;
+    int rows() const { return knots_ + 3; }
+
+    // Coefficients of the given columns of weights, [rows()][count].
+    void fit(int receiver, int sender, int column, int count, double* coefficients) const;
+    TableError error(int receiver, int sender) const;
+    // Exact weights at lengths, [count][outputs].
+    std::vector<double> exact(const std::vector<double>& lengths, int receiver, int sender) const;
+
+private:
+    // Hidden activations [count][hidden_stride] at lengths; their derivative at one length.
+    std::vector<double> hidden(const std::vector<double>& lengths, int receiver, int sender) const;
+    std::vector<double> hidden_slope(double length, int receiver, int sender) const;
+    void prepare(int receiver, int sender) const;
+
+    RadialSpec spec_;
+    Radial<double> network_;
+    std::vector<double> last_;  // [units][outputs]
+    int knots_, outputs_;
+    // of the pair that was asked for last
+    mutable std::pair<int, int> pair_{-1, -1};
+    mutable std::vector<double> hidden_, slope_first_, slope_last_;
+};
+
+template <typename T>
+class RadialTable {
+public:
+    RadialTable(const RadialSpec& spec, WeightColumns columns);
+
+    // Builds what the pairs of types (receiver, sender) of the edges need and is not there yet.
+    void require(const std::int32_t* types, const std::int32_t* receiver,
+                 const std::int32_t* sender, std::int64_t edges);
+
+    const T* data() const { return data_.data(); }  // [width / A][rows()][A]
+    std::int64_t rows() const { return rows_; }
+    std::size_t bytes() const { return data_.size() * sizeof(T); }
+    int tables() const { return static_cast<int>(built_.size()); }
+
+    // Rows and weights of the four coefficients of each edge, [capacity] and [4][capacity]; zeros
+    // from r_max on and for unused edges. False: an edge is too short for the table.
+    bool look_up(const RadialEdges& edges, std::int32_t* knot, T* basis, T* slope) const;
+
+private:
+    struct Pair {
+        std::int32_t group = 0;  // pairs of one group share a table
+        double r_max = 0, first = 0, inverse_step = 0;
+    };
+    void build(const std::vector<std::int32_t>& groups);
+
+    RadialSpline spline_;
+    WeightColumns columns_;
+    int num_types_;
+    std::vector<Pair> pairs_;                          // [T][T]
+    std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
+    std::vector<std::int32_t> first_row_;              // of a group; -1: not built
+    std::vector<std::int32_t> built_;
+    AlignedArray<T> data_;
+    std::int64_t rows_ = 0;
+};
+
+}  // namespace mdcg

@@ -1,0 +1,358 @@
+// The convolution: messages of neighbours, weighted by the radial network, summed on receivers.
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "core/shared_library.hpp"
+#include "engine/conv_kernel.hpp"
+#include "engine/edges/edge_block.hpp"
+#include "engine/edges/harmonics.hpp"
+#include "engine/edges/radial.hpp"
+#include "engine/edges/radial_table.hpp"
+#include "engine/error.hpp"
+#include "engine/kernels.hpp"
+#include "engine/layers/conv_generic.hpp"
+#include "engine/registry.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// A kernel of the package's; `info` null: none, the generic one runs.
+template <typename T>
+struct GeneratedConv {
+    const ConvInfo* info = nullptr;
+    ConvFunction<T> forward = nullptr, backward = nullptr;
+    ConvFunction<T> forward_table = nullptr, backward_table = nullptr;
+};
+
+template <typename T>
+class Conv : public Layer<T> {
+public:
+    explicit Conv(const LayerSpec& spec);
+
+    Walk forward_walk() const override { return Walk::receivers; }
+    Walk backward_walk() const override {
+        return x_.needs_gradient || sender_.needs_gradient ? Walk::sender_blocks : Walk::receivers;
+    }
+    std::vector<int> kept() const override {
+        std::vector<int> ids;
+        for (const Operand* operand : {&x_, &sender_, &receiver_})
+            if (operand->present()) ids.push_back(operand->id);
+        return ids;
+    }
+    std::vector<Operand*> inputs() override {
+        std::vector<Operand*> found;
+        for (Operand* operand : {&x_, &sender_, &receiver_})
+            if (operand->present()) found.push_back(operand);
+        return found;
+    }
+    std::vector<Operand*> outputs() override { return {&out_}; }
+
+    void prepare(KernelLoader& loader) override;
+    void begin(const Graph& graph) override {
+        if (table_)
+            table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
+                            graph.num_edges);
+    }
+    void forward(Worker<T>& worker, Range nodes) const override;
+    void backward(Worker<T>& worker, Range nodes) const override;
+
+private:
+    struct Scratch {
+        EdgeBlock<T> edges;
+        T *harmonics, *d_harmonics, *d_unit, *hidden, *d_hidden, *basis, *slope, *d_length;
+        std::int32_t* knot;
+        char *work, *kernel;
+        std::size_t bytes;
+    };
+    Scratch lay_out(char* start) const;
+    RadialRows<T> rows(const Worker<T>& worker, const Operand& operand, const std::int32_t* node,
+                       bool gradient) const;
+    // Everything of a block that forward and backward have in common; true: from the table.
+    bool fill(const Worker<T>& worker, Scratch& scratch, ConvBlock<T>& block) const;
+    void run(const ConvBlock<T>& block, bool table, bool backward) const;
+
+    Operand x_, sender_, receiver_, out_;
+    AlignedArray<T> x_table_;  // [T][x width]
+    bool flip_;
+    int l_max_;
+    std::vector<T> factors_;
+    Radial<T> radial_;
+    std::unique_ptr<RadialTable<T>> table_;
+    GenericConv<T> generic_;
+    GeneratedConv<T> generated_;
+    AlignedArray<T> w2_t_;  // [weight_width][hidden_stride]
+    std::int64_t capacity_, kernel_bytes_;
+    std::string kernel_;
+
+    struct Parts {
+        ConvDescription<T> description;
+        RadialSpec radial;
+        int units = 0;
+        std::int64_t hidden_stride = 0;
+    };
+    Conv(const LayerSpec& spec, const Parts& parts);
+    static Parts read(const LayerSpec& spec);
+};
+
+template <typename T>
+typename Conv<T>::Parts Conv<T>::read(const LayerSpec& spec) {
+    Parts parts;
+    parts.description = ConvDescription<T>::read(spec.fields);
+    parts.radial = RadialSpec::read(spec.fields.object("radial"), spec.info.num_types(),
+                                    static_cast<int>(parts.description.weights.columns.size()));
+    parts.units = parts.radial.units();
+    constexpr int align = row_align<T>();
+    parts.hidden_stride = (parts.units + align - 1) / align * align;
+    return parts;
+}
+
+template <typename T>
+Conv<T>::Conv(const LayerSpec& spec) : Conv(spec, read(spec)) {}
+
+template <typename T>
+Conv<T>::Conv(const LayerSpec& spec, const Parts& parts)
+    : flip_(spec.info.flip_edges),
+      l_max_(parts.description.l_max),
+      radial_(parts.radial),
+      generic_(parts.description, parts.radial.last(), parts.units, parts.hidden_stride) {
+    const Fields& fields = spec.fields;
+    const ConvDescription<T>& description = parts.description;
+    const auto same = [&](const Operand& operand, const Rows& rows, const char* key,
+                          const char* irreps) {
+        bool equal = operand.rows.blocks.size() == rows.blocks.size();
+        for (std::size_t i = 0; equal && i < rows.blocks.size(); ++i) {
+            const Block &a = operand.rows.blocks[i], &b = rows.blocks[i];
+            equal = a.mul == b.mul && a.l == b.l && a.parity == b.parity;
+        }
+        if (!equal)
+            fields.fail(key, "a value of other irreps", std::string("the problem's ") + irreps);
+    };
+    out_ = spec.operand("out");
+    same(out_, description.out, "out", "irreps_out");
+    if (fields.has("x")) {
+        x_ = spec.operand("x");
+        same(x_, description.x, "x", "irreps_in1");
+    } else {
+        const std::int64_t types = spec.info.num_types();
+        const Rows& rows = description.x;
+        const std::vector<T> table = fields.values<T>("x_table", {types, rows.features});
+        x_table_.resize(static_cast<std::size_t>(types * rows.width));
+        for (std::int64_t t = 0; t < types; ++t)
+            rows.pad(table.data() + t * rows.features, x_table_.data() + t * rows.width);
+    }
+    const Fields radial = fields.object("radial");
+    for (const bool sender : {true, false}) {
+        const char* key = sender ? "sender" : "receiver";
+        if ((sender ? parts.radial.sender_value : parts.radial.receiver_value).empty()) continue;
+        Operand& operand = sender ? sender_ : receiver_;
+        operand = spec.operand(radial, key);
+        if (operand.rows.blocks.size() != 1 || operand.rows.blocks[0].l != 0 ||
+            operand.rows.blocks[0].mul != parts.radial.layers[0].out)
+            radial.fail(key, "a value of other irreps",
+                        std::to_string(parts.radial.layers[0].out) +
+                            "x0e, as many as the first "
+                            "layer has outputs");
+    }
+    factors_ = harmonic_factors<T>(l_max_, fields.text("normalization", "component"));
+    if (parts.radial.knots > 0)
+        table_ = std::make_unique<RadialTable<T>>(parts.radial, description.weights);
+    kernel_ = fields.text("kernel", "");
+    capacity_ = generic_.info().edges;
+    kernel_bytes_ = generic_.info().scratch_bytes;
+    // the generic kernel has its own transpose
+    const std::vector<double> last = parts.radial.last();
+    const std::size_t outputs = description.weights.columns.size();
+    const auto stride = static_cast<std::size_t>(parts.hidden_stride);
+    w2_t_.resize(static_cast<std::size_t>(description.weights.width) * stride);
+    for (std::size_t k = 0; k < static_cast<std::size_t>(parts.units); ++k)
+        for (std::size_t o = 0; o < outputs; ++o)
+            w2_t_[static_cast<std::size_t>(description.weights.columns[o]) * stride + k] =
+                static_cast<T>(last[k * outputs + o]);
+}
+
+template <typename T>
+void Conv<T>::prepare(KernelLoader& loader) {
+    if (kernel_.empty()) return;
+    const SharedLibrary* library = loader.load(kernel_);
+    if (library == nullptr) return;
+    const auto* info = static_cast<const ConvInfo*>(library->symbol("mdcg_conv_info"));
+    const ConvInfo& own = generic_.info();
+    const bool exact = info->hidden_stride != 0;
+    if (info->abi != own.abi || info->item_bytes != own.item_bytes || info->edges < 16 ||
+        info->edges % 16 != 0 || info->edges > 4096 || info->scratch_bytes < 0 ||
+        info->scratch_bytes > (std::int64_t(1) << 30) || info->x_width != own.x_width ||
+        info->out_width != own.out_width || info->weight_width != own.weight_width ||
+        (exact && info->hidden_stride != own.hidden_stride) || (!exact && !table_))
+        throw EngineError(ErrorKind::compiler,
+                          this->name + ": kernel \"" + kernel_ +
+                              "\" was made for another layer or another version of mdcg: convert "
+                              "the model again");
+    const auto function = [&](const char* symbol) {
+        return reinterpret_cast<ConvFunction<T>>(library->symbol(symbol));
+    };
+    GeneratedConv<T> found;
+    found.info = info;
+    if (exact) {
+        found.forward = function("mdcg_conv_forward");
+        found.backward = function("mdcg_conv_backward");
+    }
+    if (table_) {
+        found.forward_table = function("mdcg_conv_forward_table");
+        found.backward_table = function("mdcg_conv_backward_table");
+    }
+    generated_ = found;
+    capacity_ = info->edges;
+    kernel_bytes_ = std::max(info->scratch_bytes, own.scratch_bytes);
+}
+
+template <typename T>
+typename Conv<T>::Scratch Conv<T>::lay_out(char* start) const {
+    Scratch s;
+    Arena arena(start);
+    const std::int64_t n = capacity_, harmonics = (l_max_ + 1) * (l_max_ + 1);
+    s.edges.take(arena, n);
+    arena.take(s.harmonics, harmonics * n);
+    arena.take(s.d_harmonics, harmonics * n);
+    arena.take(s.d_unit, 3 * n);
+    arena.take(s.hidden, n * radial_.hidden_stride());
+    arena.take(s.d_hidden, n * radial_.hidden_stride());
+    arena.take(s.basis, 4 * n);
+    arena.take(s.slope, 4 * n);
+    arena.take(s.d_length, n);
+    arena.take(s.knot, n);
+    arena.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(n)));
+    arena.take(s.kernel, kernel_bytes_);
+    s.bytes = arena.bytes();
+    return s;
+}
+
+template <typename T>
+RadialRows<T> Conv<T>::rows(const Worker<T>& worker, const Operand& operand,
+                            const std::int32_t* node, bool gradient) const {
+    if (!operand.present()) return {};
+    return {node, worker.value(operand),
+            gradient && operand.needs_gradient ? worker.gradient(operand) : nullptr,
+            operand.rows.width};
+}
+
+template <typename T>
+bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block) const {
+    const EdgeBlock<T>& edges = s.edges;
+    edge_kernels<T>().harmonics(l_max_, factors_.data(), capacity_, edges.unit, s.harmonics);
+    for (int row = 0; row < (l_max_ + 1) * (l_max_ + 1); ++row)
+        std::fill(s.harmonics + row * capacity_ + edges.count, s.harmonics + (row + 1) * capacity_,
+                  T(0));
+    const bool table = table_ && table_->look_up(edges.radial(), s.knot, s.basis, s.slope);
+    if (!table)
+        radial_.forward(edges.radial(), rows(worker, sender_, edges.sender, false),
+                        rows(worker, receiver_, edges.receiver, false), s.work, s.hidden);
+    block = {};
+    block.num_edges = edges.count;
+    block.sender = x_.present() ? edges.sender : edges.sender_type;
+    block.receiver = edges.receiver;
+    block.harmonics = s.harmonics;
+    block.x = x_.present() ? worker.value(x_) : x_table_.data();
+    if (table) {
+        block.table = table_->data();
+        block.table_rows = table_->rows();
+        block.knot = s.knot;
+        block.basis = s.basis;
+        block.slope = s.slope;
+    } else {
+        block.hidden = s.hidden;
+        block.w2 = generic_.w2();
+        block.w2_t = w2_t_.data();
+    }
+    block.scratch = s.kernel;
+    return table;
+}
+
+template <typename T>
+void Conv<T>::run(const ConvBlock<T>& block, bool table, bool backward) const {
+    const ConvFunction<T> function =
+        table ? (backward ? generated_.backward_table : generated_.forward_table)
+              : (backward ? generated_.backward : generated_.forward);
+    if (function != nullptr)
+        function(&block);
+    else if (backward)
+        generic_.backward(block, capacity_);
+    else
+        generic_.forward(block, capacity_);
+}
+
+template <typename T>
+void Conv<T>::forward(Worker<T>& worker, Range nodes) const {
+    const Graph& graph = *worker.graph;
+    T* out = worker.value(out_);
+    std::fill(out + nodes.begin * out_.rows.width, out + nodes.end * out_.rows.width, T(0));
+    Scratch s = lay_out(worker.scratch(lay_out(nullptr).bytes));
+    const std::int64_t end = graph.row_ptr[static_cast<std::size_t>(nodes.end)];
+    for (std::int64_t e = graph.row_ptr[static_cast<std::size_t>(nodes.begin)]; e < end;
+         e += capacity_) {
+        s.edges.gather(graph, worker.types, nullptr, e, std::min(capacity_, end - e), flip_);
+        ConvBlock<T> block;
+        const bool table = fill(worker, s, block);
+        block.out = out;
+        run(block, table, false);
+    }
+}
+
+template <typename T>
+void Conv<T>::backward(Worker<T>& worker, Range nodes) const {
+    const Graph& graph = *worker.graph;
+    const bool by_sender = backward_walk() == Walk::sender_blocks;
+    for (const Operand* operand : {&x_, &sender_})
+        if (operand->present() && operand->needs_gradient && !operand->accumulate) {
+            T* rows = worker.gradient(*operand);
+            const std::int64_t width = operand->rows.width;
+            std::fill(rows + nodes.begin * width, rows + nodes.end * width, T(0));
+        }
+    const std::int32_t* list = nullptr;
+    std::int64_t begin, end;
+    if (by_sender) {
+        const auto number = static_cast<std::size_t>(nodes.begin / graph.nodes_per_block);
+        list = graph.block_edge.data();
+        begin = graph.block_ptr[number];
+        end = graph.block_ptr[number + 1];
+    } else {
+        begin = graph.row_ptr[static_cast<std::size_t>(nodes.begin)];
+        end = graph.row_ptr[static_cast<std::size_t>(nodes.end)];
+    }
+    Scratch s = lay_out(worker.scratch(lay_out(nullptr).bytes));
+    const EdgeKernels<T>& kernels = edge_kernels<T>();
+    for (std::int64_t e = begin; e < end; e += capacity_) {
+        s.edges.gather(graph, worker.types, list == nullptr ? nullptr : list + e, e,
+                       std::min(capacity_, end - e), flip_);
+        ConvBlock<T> block;
+        const bool table = fill(worker, s, block);
+        block.g = worker.gradient(out_);
+        block.dx = x_.present() && x_.needs_gradient ? worker.gradient(x_) : nullptr;
+        block.d_harmonics = s.d_harmonics;
+        block.d_hidden = s.d_hidden;
+        block.d_length = s.d_length;
+        run(block, table, true);
+        if (table)
+            for (std::int64_t i = 0; i < s.edges.count; ++i)
+                s.edges.d_length[i] = static_cast<double>(s.d_length[i]);
+        else
+            radial_.backward(s.edges.radial(), rows(worker, sender_, s.edges.sender, true),
+                             rows(worker, receiver_, s.edges.receiver, false), s.work, s.d_hidden,
+                             s.edges.d_length);
+        kernels.harmonics_gradient(l_max_, factors_.data(), capacity_, s.edges.unit, s.d_harmonics,
+                                   s.d_unit);
+        s.edges.scatter(s.d_unit, flip_, worker.edge_gradient);
+    }
+}
+
+template <typename T>
+std::unique_ptr<Layer<T>> make_conv(const LayerSpec& spec) {
+    return std::make_unique<Conv<T>>(spec);
+}
+
+const RegisterLayer registered{"conv", &make_conv<float>, &make_conv<double>};
+
+}  // namespace
+
+}  // namespace mdcg

@@ -1,0 +1,118 @@
+#include "engine/layers/conv_problem.hpp"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+namespace mdcg {
+
+namespace {
+
+Rows parse(const Fields& fields, const char* key, int align) {
+    try {
+        return Rows::parse(fields.text(key), align);
+    } catch (const std::invalid_argument& error) {
+        fields.fail(key, error.what(), "irreps");
+    }
+}
+
+}  // namespace
+
+template <typename T>
+ConvDescription<T> ConvDescription<T>::read(const Fields& fields) {
+    const Fields problem = fields.object("problem");
+    constexpr int align = row_align<T>();
+    ConvDescription found;
+    found.x = parse(problem, "irreps_in1", align);
+    found.out = parse(problem, "irreps_out", align);
+    const Rows harmonics = parse(problem, "irreps_in2", 1);
+    for (const Block& block : harmonics.blocks) {
+        if (block.mul != 1) problem.fail("irreps_in2", problem.text("irreps_in2"), "one of each l");
+        found.l_max = std::max(found.l_max, block.l);
+    }
+
+    const nlohmann::json& paths = problem.json("paths");
+    if (!paths.is_array() || paths.empty() || paths.size() > 100000)
+        problem.fail("paths", paths.dump().substr(0, 40), "a list of paths");
+    std::int32_t offset = 0;
+    for (const nlohmann::json& path : paths) {
+        const auto index = [&](std::size_t at, const std::vector<Block>& blocks) -> const Block& {
+            if (!path.is_array() || path.size() < 5 || !path[at].is_number_integer() ||
+                path[at].get<std::int64_t>() < 0 ||
+                path[at].get<std::int64_t>() >= static_cast<std::int64_t>(blocks.size()))
+                problem.fail("paths", path.dump().substr(0, 60),
+                             "[block of x, of harmonics, of out, \"uvu\", 1, path weight]");
+            return blocks[path[at].get<std::size_t>()];
+        };
+        const Block& x = index(0, found.x.blocks);
+        const Block& y = index(1, harmonics.blocks);
+        const Block& out = index(2, found.out.blocks);
+        if (path[3] != "uvu" || path[4] != 1 || x.mul != out.mul)
+            problem.fail("paths", path.dump().substr(0, 60),
+                         "uvu with weights and equal multiplicities");
+        GenericPath p{};
+        p.x_offset = x.offset;
+        p.x_stride = x.stride;
+        p.x_dim = x.dim();
+        p.out_offset = out.offset;
+        p.out_stride = out.stride;
+        p.out_dim = out.dim();
+        p.harmonic = y.l * y.l;
+        p.harmonic_dim = y.dim();
+        p.mul = x.mul;
+        p.stride = x.stride;
+        for (std::int32_t u = 0; u < x.mul; ++u) found.weights.columns.push_back(offset + u);
+        offset += x.stride;
+        found.paths.push_back(p);
+    }
+    found.weights.width = offset;
+
+    const Tensor& indices = fields.tensor("nonzeros", {-1, 4});
+    if (indices.dtype != Dtype::i32) fields.fail("nonzeros", "another type", "int32");
+    const std::vector<double> values = fields.values<double>("values", {indices.shape[0]});
+    const auto* rows = static_cast<const std::int32_t*>(indices.data);
+    struct Entry {
+        std::int32_t path, a, c, b;
+        double value;
+    };
+    std::vector<Entry> entries;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::int32_t* r = rows + 4 * i;
+        bool fits = r[0] >= 0 && r[0] < static_cast<std::int32_t>(found.paths.size());
+        if (fits) {
+            const GenericPath& p = found.paths[static_cast<std::size_t>(r[0])];
+            fits = r[1] >= 0 && r[1] < p.x_dim && r[2] >= 0 && r[2] < p.harmonic_dim && r[3] >= 0 &&
+                   r[3] < p.out_dim;
+        }
+        if (!fits)
+            fields.fail("nonzeros", "an index out of range in row " + std::to_string(i),
+                        "path and components of the problem");
+        entries.push_back({r[0], r[1], r[3], r[2], values[i]});
+    }
+    std::stable_sort(entries.begin(), entries.end(), [](const Entry& i, const Entry& j) {
+        return std::array{i.path, i.a, i.c} < std::array{j.path, j.a, j.c};
+    });
+    std::size_t at = 0;
+    for (std::size_t p = 0; p < found.paths.size(); ++p) {
+        GenericPath& path = found.paths[p];
+        path.pair_begin = static_cast<std::int32_t>(found.pairs.size());
+        for (; at < entries.size() && entries[at].path == static_cast<std::int32_t>(p); ++at) {
+            const Entry& e = entries[at];
+            const auto end = static_cast<std::int32_t>(found.terms.size());
+            if (static_cast<std::int32_t>(found.pairs.size()) == path.pair_begin ||
+                found.pairs.back().a != e.a || found.pairs.back().c != e.c)
+                found.pairs.push_back({e.a, e.c, end, end});
+            found.terms.push_back({e.b, static_cast<T>(e.value)});
+            ++found.pairs.back().term_end;
+        }
+        path.pair_end = static_cast<std::int32_t>(found.pairs.size());
+    }
+    return found;
+}
+
+template struct ConvDescription<float>;
+template struct ConvDescription<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,53 @@
+"""Spherical harmonics of the engine against e3nn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mdcg import _core
+
+torch = pytest.importorskip("torch")
+with torch.serialization.safe_globals([slice]):  # e3nn 0.4.4 loads slices
+    o3 = pytest.importorskip("e3nn.o3")
+
+_ORDER = ["generic", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
+_BEST = _core.instruction_set_level()
+LEVELS = _ORDER[: _ORDER.index(_BEST) + 1] if _BEST in _ORDER else [_BEST]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("normalization", ["component", "norm", "integral"])
+@pytest.mark.parametrize("l_max", [0, 1, 3, 6, 11])
+def test_harmonics_and_gradient(level: str, double: bool, normalization: str, l_max: int) -> None:
+    rng = np.random.default_rng(l_max)
+    vectors = rng.normal(size=(37, 3))
+    vectors[0] = (0.0, 1.0, 0.0)
+    vectors[1] = (0.0, -1.0, 0.0)
+    vectors[2] = (1.0, 0.0, 0.0)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    d = rng.normal(size=(37, (l_max + 1) ** 2))
+    values, gradient = _core.edge_harmonics(l_max, normalization, unit, d, double, level)
+
+    x = torch.tensor(unit, dtype=torch.float64, requires_grad=True)
+    expected = o3.spherical_harmonics(list(range(l_max + 1)), x, True, normalization)
+    ((expected * torch.tensor(d)).sum() + 0.0 * x.sum()).backward()
+    tolerance = 2e-14 if double else 1e-5
+    scale = float(expected.detach().abs().max())
+    assert np.abs(values - expected.detach().numpy()).max() < tolerance * scale
+    # e3nn's gradient has no part along the vector; ours has one without meaning
+    tangent = gradient - (gradient * unit).sum(1, keepdims=True) * unit
+    found = x.grad.numpy()
+    bound = (5 if double else 1) * tolerance * max(1.0, np.abs(found).max())
+    assert np.abs(tangent - found).max() < bound
+
+
+@pytest.mark.parametrize(
+    ("l_max", "normalization", "message"),
+    [(13, "component", "l_max is 13"), (2, "unit", "expected component, norm or integral")],
+)
+def test_bad_arguments(l_max: int, normalization: str, message: str) -> None:
+    unit = np.array([[1.0, 0.0, 0.0]])
+    with pytest.raises(ValueError, match=message):
+        _core.edge_harmonics(l_max, normalization, unit, np.zeros((1, 196)), True, _BEST)
