@@ -1,6 +1,7 @@
 """Types of the compiled core (csrc/python)."""
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,110 @@ def launch_rounds(
     num_threads: int,
     scratch_bytes: int,
 ) -> None: ...
+
+class GeometryError(ValueError):
+    """Positions or a cell that no neighbour list can be made of."""
+
+class NeighborList:
+    """Directed edges up to cutoff + skin, sorted by receiver, sender, cell; arrays are copies."""
+
+    def __init__(self, cutoff: float, skin: float) -> None: ...
+    def update(
+        self,
+        positions: NDArray[np.float64],
+        cell: NDArray[np.float64] | None,
+        periodic: Sequence[bool] | NDArray[np.bool_],
+        threads: int = 0,
+    ) -> Literal["none", "shifts", "edges"]:
+        """Return what has changed: nothing, the shifts (with the cell), or the edges."""
+    def reset(self) -> None: ...
+    @property
+    def row_ptr(self) -> NDArray[np.int64]: ...
+    @property
+    def sender(self) -> NDArray[np.int32]: ...
+    @property
+    def receiver(self) -> NDArray[np.int32]: ...
+    @property
+    def shifts(self) -> NDArray[np.float64]: ...
+    def cell_shifts(self) -> NDArray[np.int32]: ...
+    @property
+    def num_edges(self) -> int: ...
+    @property
+    def cutoff(self) -> float: ...
+    @property
+    def skin(self) -> float: ...
+    @property
+    def num_builds(self) -> int: ...
+    @property
+    def num_updates(self) -> int: ...
+
+class EngineError(RuntimeError):
+    """What the engine refused; ``kind`` is a number of mdcg_status (csrc/include/mdcg.h)."""
+
+    kind: int
+
+class Model:
+    """A package, opened; threads take it in turns."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        device: str = "cpu",
+        kernels: str = "auto",
+        threads: int = 0,
+        skin: float = 0.5,
+    ) -> None: ...
+    def evaluate(
+        self,
+        positions: NDArray[np.float64],
+        types: NDArray[np.integer[Any]],
+        *,
+        cell: NDArray[np.float64] | None = None,
+        periodic: Sequence[bool] | NDArray[np.bool_] = (False, False, False),
+        edges: NeighborList
+        | tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]], NDArray[np.float64]]
+        | None = None,
+        same_edges: bool = False,
+        forces: bool = True,
+        virial: bool = False,
+        virials: bool = False,
+        descriptors: bool = False,
+    ) -> dict[str, Any]:
+        """Return energy (float), energies and what was asked for (arrays) by name."""
+    def prepare(self) -> None: ...
+    def set_threads(self, threads: int) -> None: ...
+    def report(self) -> str: ...
+    def summary(self) -> str: ...
+    @property
+    def manifest(self) -> str: ...
+    @property
+    def type_names(self) -> list[str]: ...
+    @property
+    def atomic_numbers(self) -> list[int]: ...
+    @property
+    def r_max(self) -> float: ...
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def model_class(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def num_exchanges(self) -> int: ...
+    @property
+    def descriptor_width(self) -> int: ...
+
+def build_kernels(
+    sources: Sequence[str], level: str = "native", processes: int = 0
+) -> list[tuple[str, str, bool, float]]:
+    """Return for each text: path of its library, or what is wrong; compiled now, and seconds."""
+
+def compile_kernel(source: str, level: str) -> bytes:
+    """Return the library of a text, without the cache."""
+
+def host_target(level: str) -> str: ...
+def kernel_cache_root() -> str: ...
 def instruction_set_level() -> str: ...
 def l2_cache_bytes() -> int: ...
 

@@ -72,8 +72,8 @@ public:
 
     py::dict evaluate(const Doubles& positions, const Integers& types,
                       const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
-                      const std::optional<std::array<py::array, 3>>& edges, bool same_edges,
-                      bool forces, bool virial, bool virials, bool descriptors) {
+                      const py::object& edges, bool same_edges, bool forces, bool virial,
+                      bool virials, bool descriptors) {
         if (positions.ndim() != 2) check_shape(positions, "positions", types.size(), 3);
         const py::ssize_t nodes = positions.shape(0);
         check_shape(positions, "positions", nodes, 3);
@@ -82,11 +82,30 @@ public:
         mdcg::System system;
         Integers sender, receiver;
         Doubles shifts;
-        if (edges) {
+        const bool given = !edges.is_none();
+        if (given) {
             if (cell) fail("cell and edges are given, expected one of them");
-            sender = Integers::ensure((*edges)[0]);
-            receiver = Integers::ensure((*edges)[1]);
-            shifts = Doubles::ensure((*edges)[2]);
+            system.num_local = system.num_nodes = nodes;
+            system.positions = positions.data();
+            system.types = types.data();
+            system.same_edges = same_edges;
+        }
+        if (py::isinstance<mdcg::NeighborList>(edges)) {
+            const auto& list = edges.cast<const mdcg::NeighborList&>();
+            if (list.num_atoms() != nodes)
+                fail("the neighbour list is of " + std::to_string(list.num_atoms()) +
+                     " atoms, expected " + std::to_string(nodes) + ": update it");
+            system.num_edges = list.num_edges();
+            system.sender = list.sender().data();
+            system.receiver = list.receiver().data();
+            system.shifts = list.shifts().data();
+        } else if (given) {
+            if (!py::isinstance<py::tuple>(edges) || py::len(edges) != 3)
+                fail("edges are neither a NeighborList nor (sender, receiver, shifts)");
+            const py::tuple three = edges;
+            sender = Integers::ensure(three[0]);
+            receiver = Integers::ensure(three[1]);
+            shifts = Doubles::ensure(three[2]);
             if (!sender || !receiver || !shifts) {
                 PyErr_Clear();
                 fail("edges are (sender, receiver, shifts), expected arrays of numbers");
@@ -94,14 +113,10 @@ public:
             check_shape(sender, "sender", sender.size(), 0);
             check_shape(receiver, "receiver", sender.size(), 0);
             check_shape(shifts, "shifts", sender.size(), 3);
-            system.num_local = system.num_nodes = nodes;
-            system.positions = positions.data();
-            system.types = types.data();
             system.num_edges = sender.size();
             system.sender = sender.data();
             system.receiver = receiver.data();
             system.shifts = shifts.data();
-            system.same_edges = same_edges;
         }
         const int width = evaluator_.model().descriptor_width();
         double energy = 0;
@@ -121,7 +136,7 @@ public:
         const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
         const std::int32_t* kinds = types.data();
         locked([&](mdcg::Evaluator& evaluator) {
-            if (edges)
+            if (given)
                 evaluator.evaluate(system, nullptr, wanted);
             else
                 evaluator.evaluate(nodes, where, kinds, box, periodic.data(), wanted);

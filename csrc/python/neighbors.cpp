@@ -20,12 +20,10 @@ namespace {
 
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
-// A view of a vector that lives as long as `owner`; read-only.
+// Copies: the list reuses its memory.
 template <typename T>
-py::array view(const std::vector<T>& values, std::vector<py::ssize_t> shape, py::handle owner) {
-    py::array out(py::dtype::of<T>(), std::move(shape), values.data(), owner);
-    py::detail::array_proxy(out.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
-    return out;
+py::array_t<T> copy(const std::vector<T>& values, std::vector<py::ssize_t> shape) {
+    return py::array_t<T>(std::move(shape), values.data());
 }
 
 std::string update(mdcg::NeighborList& self, const Doubles& positions,
@@ -59,30 +57,24 @@ void register_neighbors(py::module_& m) {
              py::arg("threads") = 0)
         .def("reset", &mdcg::NeighborList::reset)
         .def_property_readonly("row_ptr",
-                               [](py::object self) {
-                                   const auto& list = self.cast<const mdcg::NeighborList&>();
-                                   return view(list.row_ptr(), {list.num_atoms() + 1}, self);
+                               [](const mdcg::NeighborList& self) {
+                                   return copy(self.row_ptr(), {self.num_atoms() + 1});
                                })
-        .def_property_readonly("sender",
-                               [](py::object self) {
-                                   const auto& list = self.cast<const mdcg::NeighborList&>();
-                                   return view(list.sender(), {list.num_edges()}, self);
-                               })
+        .def_property_readonly(
+            "sender",
+            [](const mdcg::NeighborList& self) { return copy(self.sender(), {self.num_edges()}); })
         .def_property_readonly("receiver",
-                               [](py::object self) {
-                                   const auto& list = self.cast<const mdcg::NeighborList&>();
-                                   return view(list.receiver(), {list.num_edges()}, self);
+                               [](const mdcg::NeighborList& self) {
+                                   return copy(self.receiver(), {self.num_edges()});
                                })
         .def_property_readonly("shifts",
-                               [](py::object self) {
-                                   const auto& list = self.cast<const mdcg::NeighborList&>();
-                                   return view(list.shifts(), {list.num_edges(), 3}, self);
+                               [](const mdcg::NeighborList& self) {
+                                   return copy(self.shifts(), {self.num_edges(), 3});
                                })
+        .def_property_readonly("num_edges", &mdcg::NeighborList::num_edges)
         .def("cell_shifts",
              [](const mdcg::NeighborList& self) {
-                 const auto values = self.cell_shifts();
-                 return py::array_t<std::int32_t>({self.num_edges(), py::ssize_t{3}},
-                                                  values.data());
+                 return copy(self.cell_shifts(), {self.num_edges(), 3});
              })
         .def_property_readonly("cutoff", &mdcg::NeighborList::cutoff)
         .def_property_readonly("skin", &mdcg::NeighborList::skin)

@@ -1,8 +1,24 @@
-"""Calculators: patched models as ASE calculators."""
+"""Calculators: packages, and patched models, as ASE calculators.
+
+What needs torch is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from .ase_calculator import MDCGCalculator
-from .neighbors import Edges, SkinNeighborList
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Edges", "MDCGCalculator", "SkinNeighborList"]
+from .ase_calculator import MDCGCalculator
+from .report import EngineReport
+
+if TYPE_CHECKING:
+    from .neighbors import Edges, SkinNeighborList
+
+__all__ = ["Edges", "EngineReport", "MDCGCalculator", "SkinNeighborList"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Edges", "SkinNeighborList"):
+        from . import neighbors
+
+        return getattr(neighbors, name)
+    raise AttributeError(f"module 'mdcg.calculators' has no attribute {name!r}")

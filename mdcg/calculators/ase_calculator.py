@@ -1,16 +1,14 @@
-"""MDCGCalculator: a patched MACE or NequIP model as an ASE calculator."""
+"""MDCGCalculator: packages, and patched MACE or NequIP models, as an ASE calculator."""
 
 from __future__ import annotations
 
 import copy
-import logging
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from ase import Atoms
 from ase.calculators.calculator import (
     Calculator,
@@ -20,45 +18,40 @@ from ase.calculators.calculator import (
 )
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from ..errors import DeviceError
-from ..patch import (
-    PatchReport,
-    copy_model,
-    inspect_model,
-    is_nequip,
-    is_patched,
-    load_model,
-    model_info,
-    model_record,
-    patch_model,
-)
 from .evaluation import Evaluation
-from .mace_model import MaceModel
-from .neighbors import SkinNeighborList
-from .nequip_model import NequipModel
+from .package_backend import PackageBackend, is_package
+from .report import EngineReport
+
+if TYPE_CHECKING:
+    import torch
+
+    from .. import _core
+    from ..patch import PatchReport
+    from .neighbors import SkinNeighborList
+    from .torch_backend import TorchBackend
 
 __all__ = ["MDCGCalculator"]
 
-_LOG = logging.getLogger("mdcg")
+Path = str | os.PathLike[str]
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class MDCGCalculator(Calculator):
-    """ASE calculator for a MACE or NequIP model whose tensor products run on mdcg's kernels.
+    """ASE calculator for MACE and NequIP models that run on mdcg's kernels.
 
     Parameters
     ----------
-    model : str, path or torch.nn.Module
-        A checkpoint written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or
-        ``.nequip.zip``, which is patched after loading (logged at INFO, the file stays as it is);
-        or a loaded model, patched or not, which is used as it is given and never changed. See
-        `is_patched`.
+    model : str, path, sequence of paths, or torch.nn.Module
+        A package (``.mdcg``) written by ``mdcg-patch``, which runs in mdcg's engine, without torch;
+        several packages are a committee. Or a model that runs in its own framework: a checkpoint
+        written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or ``.nequip.zip``, which
+        is patched after loading (logged at INFO, the file stays as it is); or a loaded model,
+        patched or not, which is used as it is given and never changed. See `is_patched`.
     device : str or torch.device, optional
         ``"cpu"`` or ``"cuda"``. None is the device of a loaded model, and the CPU for a file.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model. That of
-        a NequIP model is fixed when it is built.
+        a package and of a NequIP model is fixed when it is made.
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
@@ -67,16 +60,28 @@ class MDCGCalculator(Calculator):
     species_types : mapping of str to str, optional
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.
+    kernels : str
+        For packages. ``"auto"``: compiled kernels from the package, from the cache, or compiled now
+        by the C++ compiler, and where that cannot be, generic ones, which are slower and give the
+        same numbers (logged as a warning); ``"generic"``: run no code of the package;
+        ``"generated"``: an error where generic kernels would run.
+    threads : int, optional
+        For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
+        Results do not depend on it.
 
     Attributes
     ----------
     implemented_properties : list of str
         ``energy``, ``free_energy`` (the same number), ``energies`` (per atom), in eV and with the
         energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, for
-        systems periodic along all three cell vectors.
+        systems periodic along all three cell vectors. A committee gives their means, and adds to
+        `results` for each of them ``..._std``, the standard deviation over the packages, and
+        ``..._committee``, the single values.
 
     Raises
     ------
+    PackageError
+        The package is missing, damaged or of a newer version.
     CheckpointError
         The file is no MACE checkpoint that can be loaded; the message says which file to give.
     UnsupportedProblemError
@@ -116,96 +121,182 @@ class MDCGCalculator(Calculator):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | torch.nn.Module,
+        model: Path | Sequence[Path] | torch.nn.Module,
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         head: str | None = None,
         skin: float = 0.5,
         species_types: Mapping[str, str] | None = None,
+        kernels: str = "auto",
+        threads: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
             raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
-        loaded, name = _prepare(model, _as_device(device), _as_dtype(dtype))
-        if head is None:
-            head = model_record(loaded).get("head")  # what mdcg-patch --head chose
-        self._evaluator: MaceModel | NequipModel
-        if is_nequip(loaded):
-            self._evaluator = NequipModel(loaded, head, species_types)
-        elif species_types is None:
-            self._evaluator = MaceModel(loaded, head)
-        else:
-            raise ValueError(
-                "species_types is for NequIP models; a MACE model has chemical elements"
+        paths = _packages(model)
+        self._backend: PackageBackend | TorchBackend
+        if paths is not None:
+            self._backend = PackageBackend(
+                paths,
+                device=device,
+                dtype=dtype,
+                head=head,
+                skin=float(skin),
+                species_types=species_types,
+                kernels=kernels,
+                threads=threads,
             )
-        info = self._evaluator.info
-        self._neighbors = SkinNeighborList(info.r_max, float(skin), info.device)
-        self._numbers: bytes | None = None
+        else:
+            if kernels != "auto" or threads is not None:
+                raise ValueError(
+                    "kernels and threads are for packages (.mdcg); torch runs other models, see "
+                    "torch.set_num_threads"
+                )
+            from .torch_backend import TorchBackend
+
+            self._backend = TorchBackend(
+                model,  # type: ignore[arg-type]
+                device=device,
+                dtype=dtype,
+                head=head,
+                skin=float(skin),
+                species_types=species_types,
+            )
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()
         self._inputs_seen: dict[str, Any] = {}
         self.parameters = {
-            "model": name,
-            "device": str(info.device),
-            "dtype": str(info.dtype).removeprefix("torch."),
-            "head": self._evaluator.head,
+            "model": self._backend.name,
+            "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "head": self._backend.head,
             "skin": float(skin),
         }
 
     @property
-    def model(self) -> torch.nn.Module:
-        """The torch model that is evaluated."""
-        return self._evaluator.model
+    def model(self) -> torch.nn.Module | None:
+        """The torch model that is evaluated; None for packages."""
+        return self._backend.model
 
     @property
     def is_patched(self) -> bool:
-        """Whether the model runs on mdcg's kernels; False for an unpatched live model."""
-        return is_patched(self.model)
+        """Whether a torch model runs on mdcg's kernels; False for unpatched ones and packages."""
+        return self._backend.is_patched
 
     @property
-    def patch_report(self) -> PatchReport:
-        """Every tensor product of the model: patched, or why not."""
-        return inspect_model(self.model)
+    def patch_report(self) -> PatchReport | None:
+        """Every tensor product of a torch model: patched, or why not; None for packages."""
+        return self._backend.patch_report
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device | str:
         """Where the model is."""
-        return self._evaluator.info.device
+        return self._backend.device
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype | str:
         """Precision of the model."""
-        return self._evaluator.info.dtype
+        return self._backend.dtype
 
     @property
     def r_max(self) -> float:
         """Cutoff of the model in Å."""
-        return self._evaluator.info.r_max
+        return self._backend.r_max
 
     @property
     def species(self) -> tuple[str, ...]:
         """Chemical symbols that the model knows."""
-        return tuple(self._evaluator.symbols)
+        return self._backend.species
 
     @property
     def heads(self) -> tuple[str, ...]:
         """Heads of the model."""
-        return self._evaluator.info.heads
+        return self._backend.heads
 
     @property
-    def neighbors(self) -> SkinNeighborList:
+    def neighbors(self) -> SkinNeighborList | _core.NeighborList:
         """The neighbour list; `num_builds` and `num_updates` tell how well the skin works."""
-        return self._neighbors
+        return self._backend.neighbors
+
+    def report(self) -> EngineReport:
+        """Return which kernels of a package ran, and milliseconds of each part; printable.
+
+        Raises
+        ------
+        TypeError
+            The calculator runs no package.
+        """
+        return self._package("report").report()
+
+    def get_descriptors(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
+        """Return the features of every atom that the model computes its energy from.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms, optional
+            None is the structure of the last call.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n_nodes, n_features)
+            The values that the package's manifest names as descriptors, one after the other, each
+            in the order of its irreps.
+
+        Raises
+        ------
+        TypeError
+            The calculator runs no package.
+        """
+        backend = self._package("get_descriptors")
+        atoms = self.atoms if atoms is None else atoms
+        if atoms is None:
+            raise ValueError("there are no atoms to describe: pass them")
+        return backend.descriptors(atoms)
+
+    def batch(
+        self, images: Sequence[Atoms], properties: Sequence[str] = ("energy", "forces")
+    ) -> list[dict[str, Any]]:
+        """Evaluate many structures at once, faster than one after the other where they are small.
+
+        Parameters
+        ----------
+        images : sequence of ase.Atoms
+            Structures; they may differ in everything.
+        properties : sequence of str
+            What is wanted, out of `implemented_properties`.
+
+        Returns
+        -------
+        list of dict
+            What `results` would be for each structure. `results` itself is not touched.
+
+        Raises
+        ------
+        ase.calculators.calculator.InputError, PropertyNotImplementedError
+            As `calculate`.
+        """
+        images = list(images)
+        self._check_properties(properties)
+        forces, stress = "forces" in properties, "stress" in properties
+        for atoms in images if stress else ():
+            _require_volume(atoms)
+        if isinstance(self._backend, PackageBackend):
+            found = self._backend.evaluate_batch(images, forces=forces, stress=stress)
+        else:
+            found = [self._backend.evaluate(a, forces=forces, stress=stress) for a in images]
+        results = [_as_results(each) for each in found]
+        for each in results:
+            self._require(each, properties)
+        return results
 
     def __repr__(self) -> str:
         known = " ".join(self.species)
         known = known if len(self.species) <= 8 else f"{len(self.species)} elements"
-        kind = "patched" if self.is_patched else "unpatched"
         return (
-            f"MDCGCalculator({self.parameters['model']!r}: {kind} "
-            f"{self._evaluator.info.model_class}, {known}, r_max {self.r_max:g} Å, "
-            f"{self.parameters['dtype']}, {self.device}, head {self._evaluator.head})"
+            f"MDCGCalculator({self.parameters['model']!r}: {self._backend.describe()}, {known}, "
+            f"r_max {self.r_max:g} Å, {self.parameters['dtype']}, {self.device}, "
+            f"head {self._backend.head})"
         )
 
     def set(self, **kwargs: Any) -> dict[str, Any]:
@@ -234,7 +325,7 @@ class MDCGCalculator(Calculator):
             Largest change that is none.
         """
         changes: list[str] = super().check_state(atoms, tol=tol)  # type: ignore[no-untyped-call]
-        if not changes and not equal(self._inputs_seen, self._evaluator.inputs_of(atoms)):
+        if not changes and not equal(self._inputs_seen, self._backend.inputs_of(atoms)):
             changes.append("info")
         return changes
 
@@ -285,165 +376,85 @@ class MDCGCalculator(Calculator):
         atoms = self.atoms if atoms is None else atoms
         if atoms is None:
             raise ValueError("there are no atoms to calculate: pass them, or set atoms.calc first")
-        unknown = sorted(set(properties) - set(self.implemented_properties))
-        if unknown:
-            raise PropertyNotImplementedError(
-                f"{', '.join(unknown)} not implemented; available: "
-                f"{', '.join(self.implemented_properties)}"
-            )
+        self._check_properties(properties)
         self.atoms = atoms.copy()
         if system_changes:
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
         periodic = _has_volume(atoms)
-        if "stress" in properties and not periodic:
-            raise PropertyNotImplementedError(
-                f"stress needs a cell that is periodic along three directions, got pbc "
-                f"{atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} Å^3"
-            )
+        if "stress" in properties:
+            _require_volume(atoms)
         forces = "forces" in properties
         beside = forces and {"forces", "stress"} <= self._asked_before  # constant-pressure run
         stress = "stress" in properties or (beside and periodic)
-        self._inputs_seen = copy.deepcopy(self._evaluator.inputs_of(atoms))
-        self._store(self._evaluate(atoms, forces, stress))
-        if "energies" in properties and "energies" not in self.results:
+        self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))
+        self.results.update(
+            _as_results(self._backend.evaluate(atoms, forces=forces, stress=stress))
+        )
+        self._require(self.results, properties)
+
+    def _check_properties(self, properties: Sequence[str]) -> None:
+        unknown = sorted(set(properties) - set(self.implemented_properties))
+        if unknown:
             raise PropertyNotImplementedError(
-                f"the energy of {self._evaluator.info.model_class} is no sum over atoms, so it has "
+                f"{', '.join(unknown)} not implemented; available: "
+                f"{', '.join(self.implemented_properties)}"
+            )
+
+    def _require(self, results: Mapping[str, Any], properties: Sequence[str]) -> None:
+        if "energies" in properties and "energies" not in results:
+            raise PropertyNotImplementedError(
+                f"the energy of {self._backend.model_class} is no sum over atoms, so it has "
                 "no energies"
             )
 
-    def _evaluate(self, atoms: Atoms, forces: bool, stress: bool) -> Evaluation:
-        numbers = np.asarray(atoms.numbers, dtype=np.int64)
-        self._evaluator.check_species(numbers)
-        if len(atoms) == 0:
-            nothing = np.zeros((0, 3))
-            return Evaluation(
-                energy=0.0,
-                energies=np.zeros(0),
-                forces=nothing if forces else None,
-                stress=np.zeros((3, 3)) if stress else None,
+    def _package(self, what: str) -> PackageBackend:
+        if not isinstance(self._backend, PackageBackend):
+            raise TypeError(
+                f"{what} is for packages: convert the checkpoint with 'mdcg-patch FILE -o "
+                "NAME.mdcg' and give that file"
             )
-        if self._numbers != numbers.tobytes():
-            self._neighbors.reset()
-            self._numbers = numbers.tobytes()
-        cell = np.asarray(atoms.cell.array, dtype=np.float64)
-        edges = self._neighbors.update(atoms.positions, cell, atoms.pbc)
-        return self._evaluator.evaluate(atoms, edges, forces=forces, stress=stress)
+        return self._backend
 
-    def _store(self, found: Evaluation) -> None:
-        self.results["energy"] = self.results["free_energy"] = found.energy
-        if found.energies is not None:
-            self.results["energies"] = found.energies
-        if found.forces is not None:
-            self.results["forces"] = found.forces
-        if found.stress is not None:
-            self.results["stress"] = full_3x3_to_voigt_6_stress(found.stress)
+
+def _packages(model: object) -> list[Path] | None:
+    """Return the packages that were given, or None if it is something for torch."""
+    if isinstance(model, (str, os.PathLike)):
+        return [model] if is_package(model) else None
+    if not isinstance(model, (list, tuple)):
+        return None
+    for path in model:
+        if not isinstance(path, (str, os.PathLike)) or not is_package(path):
+            raise ValueError(
+                f"a committee has the member {path!r}, expected paths of packages (.mdcg), as "
+                "mdcg-patch writes them"
+            )
+    return list(model)
+
+
+def _as_results(found: Evaluation) -> dict[str, Any]:
+    results: dict[str, Any] = {"energy": found.energy, "free_energy": found.energy}
+    if found.energies is not None:
+        results["energies"] = found.energies
+    if found.forces is not None:
+        results["forces"] = found.forces
+    if found.stress is not None:
+        results["stress"] = full_3x3_to_voigt_6_stress(found.stress)
+    for name, value in found.extra.items():
+        if name.startswith("stress"):
+            value = full_3x3_to_voigt_6_stress(value)
+        results[name] = value
+    return results
 
 
 def _has_volume(atoms: Atoms) -> bool:
     return bool(atoms.pbc.all()) and bool(np.linalg.matrix_rank(atoms.cell.array) == 3)
 
 
-def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    if dtype is None or dtype in _DTYPES.values():
-        return dtype  # type: ignore[return-value]
-    if isinstance(dtype, str) and dtype in _DTYPES:
-        return _DTYPES[dtype]
-    raise ValueError(f"dtype is {dtype!r}, expected 'float32', 'float64' or None")
-
-
-def _as_device(device: str | torch.device | None) -> torch.device | None:
-    if device is None:
-        return None
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device is {device!r}, expected 'cpu', 'cuda' or None") from error
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}, expected 'cpu', 'cuda' or None")
-    if found.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (found.index or 0) >= count:
-            why = (
-                f"this torch ({torch.__version__}) is built without CUDA"
-                if torch.version.cuda is None
-                else f"torch finds {count} CUDA devices"
-            )
-            raise DeviceError(
-                f"device {device!s} was requested, but {why}; use device='cpu' or install a torch "
-                "that can use the GPU"
-            )
-        found = torch.device("cuda", found.index or 0)
-    return found
-
-
-def _prepare(
-    model: str | os.PathLike[str] | torch.nn.Module,
-    device: torch.device | None,
-    dtype: torch.dtype | None,
-) -> tuple[torch.nn.Module, str]:
-    """Return the model to evaluate, on its device and in its dtype, and a name for it."""
-    if isinstance(model, torch.nn.Module):
-        loaded, name = _live(model, device, dtype), type(model).__name__
-    elif isinstance(model, (str, os.PathLike)):
-        loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
-    else:
-        raise TypeError(
-            f"model is a {type(model).__name__}, expected the path of a checkpoint or a loaded "
-            "torch model (of a MACECalculator: calc.models[0])"
+def _require_volume(atoms: Atoms) -> None:
+    if not _has_volume(atoms):
+        raise PropertyNotImplementedError(
+            f"stress needs a cell that is periodic along three directions, got pbc "
+            f"{atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} Å^3"
         )
-    return loaded, name
-
-
-def _from_file(
-    path: Path, device: torch.device | None, dtype: torch.dtype | None
-) -> torch.nn.Module:
-    loaded = load_model(path)
-    if _other_dtype(loaded, dtype):
-        loaded = loaded.to(dtype)
-    # on its device before it is patched: layers are checked where they will run
-    loaded = loaded.to(device or torch.device("cpu"))
-    if not is_patched(loaded):
-        report = patch_model(loaded)
-        _LOG.info("%s was not patched yet; patched it after loading:\n%s", path, report)
-    if device is None:
-        _LOG.info("%s runs on the CPU", path)
-    return loaded.requires_grad_(False)
-
-
-def _other_dtype(model: torch.nn.Module, dtype: torch.dtype | None) -> bool:
-    """Return whether a model has to be converted, or raise if it cannot be."""
-    if dtype is None:
-        return False
-    if is_nequip(model):
-        built = model_info(model).dtype
-        if built != dtype:
-            raise ValueError(
-                f"dtype is {dtype}, but the NequIP model was built in {built} (model_dtype of its "
-                "configuration), which is fixed: leave out dtype"
-            )
-        return False
-    weights = _weights(model)
-    return weights is not None and weights.dtype != dtype
-
-
-def _live(
-    model: torch.nn.Module, device: torch.device | None, dtype: torch.dtype | None
-) -> torch.nn.Module:
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            "model is a TorchScript module, whose layers are compiled in; expected the MACE or "
-            "NequIP model it was made from"
-        )
-    weights = _weights(model)
-    moved = device is not None and weights is not None and weights.device != device
-    converted = _other_dtype(model, dtype)
-    if not (moved or converted):
-        return model
-    # a copy, as the caller's model is not ours to change
-    return copy_model(model).to(device=device, dtype=dtype if converted else None)
-
-
-def _weights(model: torch.nn.Module) -> torch.nn.Parameter | None:
-    return next((p for p in model.parameters() if p.is_floating_point()), None)

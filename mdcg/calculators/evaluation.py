@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
 
-from .neighbors import FloatArray
+__all__ = ["Evaluation", "check_finite"]
 
-__all__ = ["Evaluation", "as_array", "check_finite", "frozen"]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,25 @@ class Evaluation:
         eV/Å.
     stress : numpy.ndarray or None, shape (3, 3)
         eV/Å^3, positive under tension.
+    extra : dict
+        Further results by name, such as those of a committee.
     """
 
     energy: float
     energies: FloatArray | None
     forces: FloatArray | None
     stress: FloatArray | None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_nothing(cls, *, forces: bool, stress: bool) -> Evaluation:
+        """Return the evaluation of a structure without atoms."""
+        return cls(
+            energy=0.0,
+            energies=np.zeros(0),
+            forces=np.zeros((0, 3)) if forces else None,
+            stress=np.zeros((3, 3)) if stress else None,
+        )
 
 
 def check_finite(result: Evaluation, atoms: Atoms) -> None:
@@ -48,21 +60,3 @@ def check_finite(result: Evaluation, atoms: Atoms) -> None:
                 f"{atoms.get_chemical_formula()}; check the structure for atoms that are much "
                 "too close"
             )
-
-
-def as_array(tensor: torch.Tensor) -> FloatArray:
-    """Return a tensor as a float64 array."""
-    return tensor.detach().to(device="cpu", dtype=torch.float64).numpy()
-
-
-@contextmanager
-def frozen(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
-    """Switch off gradients to parameters for a while, so that nothing is stored for them."""
-    live = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in live:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in live:
-            parameter.requires_grad_(True)

@@ -14,8 +14,9 @@ from ase.calculators.calculator import InputError
 from ase.data import chemical_symbols
 
 from ..patch.mace_inputs import mace_batch, mace_info
-from .evaluation import Evaluation, as_array, check_finite, frozen
+from .evaluation import Evaluation, check_finite
 from .neighbors import BoolArray, Edges, FloatArray, IntArray
+from .tensors import as_array, frozen
 
 __all__ = ["MaceModel"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms
-from ase.calculators.calculator import InputError
-from ase.data import atomic_numbers, chemical_symbols
 
 from ..patch.nequip_inputs import gives_forces, nequip_batch, nequip_info, without_derivatives
-from .evaluation import Evaluation, as_array, check_finite, frozen
+from .evaluation import Evaluation, check_finite
 from .neighbors import Edges, IntArray
+from .species import known_symbols, require_known, types_by_number
+from .tensors import as_array, frozen
 
 __all__ = ["NequipModel"]
 
@@ -45,7 +45,7 @@ class NequipModel:
                 "off); expected a model that does: build it with enable_ForceStressOutput"
             )
         self.head = self.info.heads[self.info.head_index(head)]
-        self._types = self._type_numbers(species_types)
+        self._types = types_by_number(self.info.type_names, species_types)
         self._cutoffs = (
             None
             if self.info.cutoffs is None
@@ -57,23 +57,11 @@ class NequipModel:
     @property
     def symbols(self) -> list[str]:
         """Chemical symbols that the model takes."""
-        return [chemical_symbols[z] for z in np.flatnonzero(self._types >= 0)]
+        return known_symbols(self._types)
 
     def check_species(self, numbers: IntArray) -> None:
         """Raise ``InputError`` if the model does not know one of the elements."""
-        inside = (numbers >= 0) & (numbers < len(self._types))
-        if inside.all() and (self._types[numbers] >= 0).all():
-            return
-        unknown = sorted(
-            {int(n) for n, ok in zip(numbers, inside, strict=True) if not ok or self._types[n] < 0}
-        )
-        names = [
-            chemical_symbols[n] if 0 <= n < len(chemical_symbols) else f"Z={n}" for n in unknown
-        ]
-        raise InputError(
-            f"the model does not know {', '.join(names)}; it was trained for "
-            f"{', '.join(self.symbols)}"
-        )
+        require_known(numbers, self._types)
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return nothing: the model reads the geometry only."""
@@ -122,30 +110,6 @@ class NequipModel:
         )
         check_finite(result, atoms)
         return result
-
-    def _type_numbers(self, species_types: Mapping[str, str] | None) -> IntArray:
-        """Return the type of every atomic number, -1 where there is none."""
-        names = self.info.type_names
-        if species_types is None:
-            strange = [name for name in names if name not in atomic_numbers]
-            if strange:
-                raise ValueError(
-                    f"the model's types are {', '.join(names)}, of which {', '.join(strange)} are "
-                    "no chemical symbols: pass species_types={'H': name, ...}, the type name of "
-                    "every chemical symbol"
-                )
-            species_types = {name: name for name in names}
-        found = np.full(len(chemical_symbols), -1, dtype=np.int64)
-        for symbol, name in species_types.items():
-            if symbol not in atomic_numbers:
-                raise ValueError(f"species_types has {symbol!r}, which is no chemical symbol")
-            if name not in names:
-                raise ValueError(
-                    f"species_types maps {symbol} to {name!r}, expected one of the model's types: "
-                    f"{', '.join(names)}"
-                )
-            found[atomic_numbers[symbol]] = names.index(name)
-        return found
 
     def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
         periodic = bool(np.any(atoms.pbc))

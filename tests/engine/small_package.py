@@ -43,6 +43,7 @@ class SmallPackage:
             "values": {},
             "layers": [],
             "kernels": [],
+            "descriptors": [],
         }
         self.tensors: dict[str, NDArray[Any]] = {}
 

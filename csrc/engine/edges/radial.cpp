@@ -153,7 +153,7 @@ RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
     }
     if (fields.has("table")) {
         const Fields table = fields.object("table");
-        spec.knots = static_cast<int>(table.integer("knots", 8, 1 << 16));
+        spec.knots = static_cast<int>(table.integer("knots", 4, 1 << 16));
         spec.table_error = table.number("error", 0.0);
         if (!spec.sender_value.empty() || !spec.receiver_value.empty())
             fields.fail(

@@ -1,0 +1,356 @@
+"""Packages as a back end of MDCGCalculator: the engine in C++, without torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from ase import Atoms
+from ase.calculators.calculator import CalculationFailed, InputError
+
+from .. import _core
+from ..errors import DeviceError, KernelCompileError, PackageError, UnsupportedProblemError
+from .evaluation import Evaluation
+from .report import EngineReport
+from .species import known_symbols, require_known, types_by_number
+
+__all__ = ["PackageBackend", "is_package"]
+
+_LOG = logging.getLogger("mdcg")
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Edges: TypeAlias = (
+    "_core.NeighborList | tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]"
+)
+
+#: Atoms that are evaluated at once in a batch: enough for all threads, few enough for the caches.
+BATCH_ATOMS = 2048
+
+_SUFFIX = ".mdcg"
+# What mdcg_status says, as exceptions.
+_ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
+_ERRORS: dict[int, type[Exception]] = {
+    _ARGUMENT: ValueError,
+    _FILE: PackageError,
+    _UNSUPPORTED: UnsupportedProblemError,
+    _COMPILER: KernelCompileError,
+    _MEMORY: MemoryError,
+    _NUMERIC: CalculationFailed,
+}
+
+
+def is_package(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a package, by its name or by how it begins."""
+    if os.fspath(path).endswith(_SUFFIX):
+        return True
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(9)
+    except OSError:
+        return False
+    # safetensors: length of the header, and a header that is JSON; checkpoints are zip or pickle
+    return len(start) == 9 and start[8:9] == b"{" and start[5:8] == b"\0\0\0"
+
+
+@contextmanager
+def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
+    """Turn what the engine raises into the exceptions of the package and of ASE."""
+    try:
+        yield
+    except _core.EngineError as error:
+        kind = argument if error.kind == _ARGUMENT else _ERRORS.get(error.kind, RuntimeError)
+        raise kind(str(error)) from None
+    except _core.GeometryError as error:
+        raise InputError(str(error)) from None
+
+
+class _Member:
+    """One package of a committee, which may have only one."""
+
+    def __init__(
+        self,
+        path: str,
+        kernels: str,
+        threads: int,
+        species_types: Mapping[str, str] | None,
+    ) -> None:
+        with engine_errors():
+            self.model = _core.Model(path, kernels=kernels, threads=threads)
+        self.path = path
+        self.manifest: dict[str, Any] = json.loads(self.model.manifest)
+        self.types = types_by_number(self.model.type_names, species_types)
+        self._version: int | None = None  # of the edges of the last evaluation
+
+    def evaluate(
+        self,
+        positions: FloatArray,
+        types: IntArray,
+        edges: Edges,
+        *,
+        version: int | None = None,
+        **wanted: Any,
+    ) -> dict[str, Any]:
+        """Evaluate; edges of the same version as last time are the same."""
+        same = version is not None and self._version == version
+        self._version = None
+        with engine_errors(InputError):
+            found = self.model.evaluate(positions, types, edges=edges, same_edges=same, **wanted)
+        self._version = version
+        return found
+
+
+class PackageBackend:
+    """One package, or a committee of several that share neighbours and edges.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Packages.
+    device, dtype, head
+        See :class:`~mdcg.calculators.MDCGCalculator`; they can only confirm what was converted.
+    skin : float
+    species_types : mapping of str to str or None
+    kernels : str
+    threads : int or None
+    """
+
+    model = None
+    is_patched = False
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        device: object,
+        dtype: object,
+        head: str | None,
+        skin: float,
+        species_types: Mapping[str, str] | None,
+        kernels: str,
+        threads: int | None,
+    ) -> None:
+        if not paths:
+            raise ValueError("the committee is empty, expected one package or more")
+        if device is not None and str(device) != "cpu":
+            raise DeviceError(
+                f"device is {str(device)!r}, and this version evaluates packages on the CPU alone: "
+                "leave out device, or patch the checkpoint in place (mdcg-patch -o FILE.model) and "
+                "give that file"
+            )
+        self._members = [
+            _Member(os.fspath(path), kernels, threads or 0, species_types) for path in paths
+        ]
+        first = self._members[0]
+        for member in self._members:
+            self._check(member, dtype, head)
+        self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
+        self.dtype = first.model.dtype
+        self.device = "cpu"
+        self.head = first.manifest.get("head") or "Default"
+        self.heads = (self.head,)
+        self.model_class = first.model.model_class
+        self.r_max = max(member.model.r_max for member in self._members)
+        self.neighbors = _core.NeighborList(self.r_max, skin)
+        self._threads = threads or 0
+        self._version = 0  # of the neighbour list
+        self._numbers: bytes | None = None
+        self._said = False
+
+    @property
+    def patch_report(self) -> None:
+        """Nothing: packages are not patched."""
+        return
+
+    @property
+    def species(self) -> tuple[str, ...]:
+        """Chemical symbols that every model knows."""
+        known = np.min([member.types for member in self._members], axis=0)
+        return tuple(known_symbols(known))
+
+    def describe(self) -> str:
+        """Return what the calculator's ``repr`` says of the model's kind."""
+        count = len(self._members)
+        return f"package of {self.model_class}" if count == 1 else f"committee of {count} packages"
+
+    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
+        """Return nothing: packages read the geometry only."""
+        return {}
+
+    def set_threads(self, threads: int) -> None:
+        """Let that many threads share the work."""
+        for member in self._members:
+            with engine_errors():
+                member.model.set_threads(threads)
+        self._threads = threads
+
+    def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
+        """Evaluate the models on one structure; of several: mean and deviation."""
+        self._check_species(atoms)
+        if len(atoms) == 0:
+            return Evaluation.of_nothing(forces=forces, stress=stress)
+        self._update(atoms)
+        found = [
+            _result(self._run(member, atoms, forces=forces, virial=stress), atoms)
+            for member in self._members
+        ]
+        self._say()
+        return found[0] if len(found) == 1 else _mean(found)
+
+    def evaluate_batch(
+        self, images: Sequence[Atoms], *, forces: bool, stress: bool
+    ) -> list[Evaluation]:
+        """Evaluate structures side by side, as parts of one graph."""
+        found: list[Evaluation] = []
+        group: list[Atoms] = []
+        for number, atoms in enumerate(images):
+            self._check_species(atoms)
+            group.append(atoms)
+            full = sum(map(len, group)) >= BATCH_ATOMS
+            if full or number + 1 == len(images):
+                found += self._evaluate_group(group, forces, stress)
+                group = []
+        self._say()
+        return found
+
+    def descriptors(self, atoms: Atoms) -> FloatArray:
+        """Return features of every atom; of a committee those of the first package."""
+        self._check_species(atoms)
+        first = self._members[0]
+        if len(atoms) == 0:
+            return np.zeros((0, first.model.descriptor_width))
+        self._update(atoms)
+        found = self._run(first, atoms, forces=False, descriptors=True)
+        self._say()
+        return np.asarray(found["descriptors"])
+
+    def report(self) -> EngineReport:
+        """Return kernels and times of the last evaluation."""
+        parts = []
+        for member in self._members:
+            with engine_errors():
+                parts.append({"package": member.path, **json.loads(member.model.report())})
+        return EngineReport(tuple(parts))
+
+    def _evaluate_group(self, group: list[Atoms], forces: bool, stress: bool) -> list[Evaluation]:
+        starts = np.cumsum([0, *(len(atoms) for atoms in group)])
+        parts: list[list[npt.NDArray[Any]]] = [[], [], []]
+        single = _core.NeighborList(self.r_max, 0.0)
+        for atoms, start in zip(group, starts[:-1], strict=True):
+            with engine_errors(InputError):
+                single.update(atoms.positions, atoms.cell.array, atoms.pbc, self._threads)
+            parts[0].append(single.sender + np.int32(start))
+            parts[1].append(single.receiver + np.int32(start))
+            parts[2].append(single.shifts)
+        sender, receiver, shifts = (np.concatenate(part) for part in parts)
+        numbers = np.concatenate([atoms.numbers for atoms in group])
+        positions = np.concatenate([atoms.positions for atoms in group])
+        edges = (sender, receiver, shifts)
+        found = [
+            member.evaluate(positions, member.types[numbers], edges, forces=forces, virials=stress)
+            for member in self._members
+        ]
+        parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * stress
+        results = []
+        for atoms, start, end in zip(group, starts[:-1], starts[1:], strict=True):
+            each = []
+            for whole_result in found:
+                part = {name: whole_result[name][start:end] for name in parts_of_atoms}
+                part["energy"] = part["energies"].sum()
+                if stress:
+                    part["virial"] = part.pop("virials").sum(axis=0)
+                each.append(_result(part, atoms))
+            results.append(each[0] if len(each) == 1 else _mean(each))
+        return results
+
+    def _run(self, member: _Member, atoms: Atoms, **wanted: bool) -> dict[str, Any]:
+        types = member.types[atoms.numbers]
+        return member.evaluate(
+            atoms.positions, types, self.neighbors, version=self._version, **wanted
+        )
+
+    def _update(self, atoms: Atoms) -> None:
+        """Bring the neighbour list up to date."""
+        numbers = atoms.numbers.tobytes()
+        if numbers != self._numbers:
+            self.neighbors.reset()
+            self._numbers = numbers
+        self._version += 1  # also where the update fails
+        with engine_errors(InputError):
+            change = self.neighbors.update(
+                atoms.positions, atoms.cell.array, atoms.pbc, self._threads
+            )
+        if change != "edges":
+            self._version -= 1
+
+    def _check(self, member: _Member, dtype: object, head: str | None) -> None:
+        model = member.model
+        wanted = None if dtype is None else str(dtype).removeprefix("torch.")
+        if wanted is not None and wanted not in ("float32", "float64"):
+            raise ValueError(f"dtype is {dtype!r}, expected 'float32', 'float64' or None")
+        if wanted is not None and wanted != model.dtype:
+            raise ValueError(
+                f"dtype is {wanted}, but {member.path} was converted to {model.dtype}, which is "
+                "fixed: leave out dtype, or convert the checkpoint again (mdcg-patch --dtype)"
+            )
+        own = member.manifest.get("head") or "Default"
+        if head is not None and head != own:
+            raise ValueError(
+                f"head is {head!r}, but {member.path} was converted with head {own!r}: leave out "
+                "head, or convert the checkpoint again (mdcg-patch --head)"
+            )
+
+    def _check_species(self, atoms: Atoms) -> None:
+        numbers = np.asarray(atoms.numbers, dtype=np.int64)
+        for member in self._members:
+            require_known(numbers, member.types)
+
+    def _say(self) -> None:
+        """Log once which kernels run."""
+        if self._said:
+            return
+        self._said = True
+        for part in self.report().packages:
+            _LOG.info("%s: %s", part["package"], part.get("kernel_summary"))
+            reasons = [k["why"] for k in part.get("kernels", []) if k["origin"] == "generic"]
+            if reasons and "asked for" not in reasons[0]:
+                _LOG.warning(
+                    "%s runs on generic kernels, which are slower: %s", part["package"], reasons[0]
+                )
+            if "cache" in part:
+                _LOG.warning("%s", part["cache"])
+
+
+def _result(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
+    virial = found.get("virial")
+    return Evaluation(
+        energy=float(found["energy"]),
+        energies=found["energies"],
+        forces=found.get("forces"),
+        stress=None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array)),
+    )
+
+
+def _mean(found: Sequence[Evaluation]) -> Evaluation:
+    """Return the mean, with the deviation (of the population) and the single results beside it."""
+    means: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name in ("energy", "energies", "forces", "stress"):
+        single = [getattr(each, name) for each in found]
+        if any(value is None for value in single):
+            means[name] = None
+            continue
+        values = np.stack(single)
+        means[name] = values.mean(axis=0)
+        extra[f"{name}_std"] = values.std(axis=0)
+        extra[f"{name}_committee"] = values
+    means["energy"] = float(means["energy"])
+    extra["energy_std"] = float(extra["energy_std"])
+    return Evaluation(**means, extra=extra)

@@ -1,0 +1,55 @@
+"""What ran in the last evaluation, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["EngineReport"]
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """Kernels and times of packages; printable.
+
+    Attributes
+    ----------
+    packages : tuple of dict
+        For each package of the calculator: ``kernels`` (name, ``origin``: bundled, cached,
+        compiled, generic or not loaded, and why), ``layers`` (milliseconds forward and backward in
+        the last evaluation), ``milliseconds`` of all, ``nodes``, ``edges``, ``bytes`` of buffers,
+        ``instruction_set``.
+    """
+
+    packages: tuple[Mapping[str, Any], ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(_text(part) for part in self.packages)
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    lines = [
+        f"{part.get('package', 'package')}: {part.get('dtype', '')}, "
+        f"{part.get('instruction_set', '')}, {part.get('kernel_summary', '')}"
+    ]
+    for kernel in part.get("kernels") or []:
+        target = f" ({kernel['target']})" if "target" in kernel else ""
+        seconds = f" in {kernel['compile_seconds']:.1f} s" if "compile_seconds" in kernel else ""
+        why = f": {kernel['why']}" if "why" in kernel else ""
+        lines.append(f"  kernel {kernel['name']}: {kernel['origin']}{target}{seconds}{why}")
+    if "milliseconds" in part:
+        lines.append(
+            f"  {part.get('nodes', 0)} nodes, {part.get('edges', 0)} edges, "
+            f"{part.get('bytes', 0) / 1e6:.1f} MB, {part['milliseconds']:.2f} ms:"
+        )
+    if "graph_ms" in part:
+        lines.append(f"  {'edges':<32} {part['graph_ms']:9.2f} ms")
+    for layer in part.get("layers") or []:
+        lines.append(
+            f"  {layer['name']:<32} {layer['forward_ms']:9.2f} ms forward "
+            f"{layer['backward_ms']:9.2f} ms backward"
+        )
+    if "forces_ms" in part:
+        lines.append(f"  {'energy, forces, virial':<32} {part['forces_ms']:9.2f} ms")
+    return "\n".join(lines)

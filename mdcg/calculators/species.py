@@ -1,0 +1,81 @@
+"""Chemical elements of a structure as types of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from ase.calculators.calculator import InputError
+from ase.data import atomic_numbers, chemical_symbols
+
+__all__ = ["known_symbols", "require_known", "types_by_number"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+def types_by_number(
+    names: Sequence[str], species_types: Mapping[str, str] | None = None
+) -> IntArray:
+    """Return the type of every atomic number, -1 where the model has none.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Type names of the model, in order.
+    species_types : mapping of str to str, optional
+        Type name for each chemical symbol; default: type names are chemical symbols.
+
+    Raises
+    ------
+    ValueError
+        Types that are no chemical symbols are not mapped, or the mapping names unknown ones.
+    """
+    if species_types is None:
+        strange = [name for name in names if name not in atomic_numbers]
+        if strange:
+            raise ValueError(
+                f"the model's types are {', '.join(names)}, of which {', '.join(strange)} are "
+                "no chemical symbols: pass species_types={'H': name, ...}, the type name of "
+                "every chemical symbol"
+            )
+        species_types = {name: name for name in names}
+    found = np.full(len(chemical_symbols), -1, dtype=np.int64)
+    for symbol, name in species_types.items():
+        if symbol not in atomic_numbers:
+            raise ValueError(f"species_types has {symbol!r}, which is no chemical symbol")
+        if name not in names:
+            raise ValueError(
+                f"species_types maps {symbol} to {name!r}, expected one of the model's types: "
+                f"{', '.join(names)}"
+            )
+        found[atomic_numbers[symbol]] = names.index(name)
+    return found
+
+
+def known_symbols(types: IntArray) -> list[str]:
+    """Return the chemical symbols that have a type."""
+    return [chemical_symbols[number] for number in np.flatnonzero(types >= 0)]
+
+
+def require_known(numbers: IntArray, types: IntArray) -> None:
+    """Raise ``InputError`` if one of the elements has no type.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray, shape (n_nodes,)
+        Atomic numbers of a structure.
+    types : numpy.ndarray
+        From :func:`types_by_number`.
+    """
+    inside = (numbers >= 0) & (numbers < len(types))
+    if inside.all() and (types[numbers] >= 0).all():
+        return
+    unknown = sorted(
+        {int(n) for n, ok in zip(numbers, inside, strict=True) if not ok or types[n] < 0}
+    )
+    names = [chemical_symbols[n] if 0 <= n < len(chemical_symbols) else f"Z={n}" for n in unknown]
+    raise InputError(
+        f"the model does not know {', '.join(names)}; it was trained for "
+        f"{', '.join(known_symbols(types))}"
+    )

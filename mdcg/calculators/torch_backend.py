@@ -1,0 +1,253 @@
+"""Loaded MACE and NequIP models as a back end of MDCGCalculator: needs torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+
+from ..errors import DeviceError
+from ..patch import (
+    PatchReport,
+    copy_model,
+    inspect_model,
+    is_nequip,
+    is_patched,
+    load_model,
+    model_info,
+    model_record,
+    patch_model,
+)
+from .evaluation import Evaluation
+from .mace_model import MaceModel
+from .neighbors import SkinNeighborList
+from .nequip_model import NequipModel
+
+__all__ = ["TorchBackend"]
+
+_LOG = logging.getLogger("mdcg")
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class TorchBackend:
+    """A loaded model with its neighbour list.
+
+    Parameters
+    ----------
+    model : str, path or torch.nn.Module
+        See :class:`~mdcg.calculators.MDCGCalculator`, as for the others.
+    device : str or torch.device or None
+    dtype : str or torch.dtype or None
+    head : str or None
+    skin : float
+    species_types : mapping of str to str or None
+    """
+
+    per_system_report = False
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | torch.nn.Module,
+        *,
+        device: str | torch.device | None,
+        dtype: str | torch.dtype | None,
+        head: str | None,
+        skin: float,
+        species_types: Mapping[str, str] | None,
+    ) -> None:
+        loaded, self.name = _prepare(model, _as_device(device), _as_dtype(dtype))
+        if head is None:
+            head = model_record(loaded).get("head")  # what mdcg-patch --head chose
+        self._evaluator: MaceModel | NequipModel
+        if is_nequip(loaded):
+            self._evaluator = NequipModel(loaded, head, species_types)
+        elif species_types is None:
+            self._evaluator = MaceModel(loaded, head)
+        else:
+            raise ValueError(
+                "species_types is for NequIP models; a MACE model has chemical elements"
+            )
+        info = self._evaluator.info
+        self.neighbors = SkinNeighborList(info.r_max, float(skin), info.device)
+        self._numbers: bytes | None = None
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The torch model that is evaluated."""
+        return self._evaluator.model
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether the model runs on mdcg's kernels."""
+        return is_patched(self.model)
+
+    @property
+    def patch_report(self) -> PatchReport:
+        """Every tensor product of the model: patched, or why not."""
+        return inspect_model(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self._evaluator.info.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the model."""
+        return self._evaluator.info.dtype
+
+    @property
+    def r_max(self) -> float:
+        """Cutoff of the model in Å."""
+        return self._evaluator.info.r_max
+
+    @property
+    def species(self) -> tuple[str, ...]:
+        """Chemical symbols that the model knows."""
+        return tuple(self._evaluator.symbols)
+
+    @property
+    def head(self) -> str:
+        """Head that is evaluated."""
+        return self._evaluator.head
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Heads of the model."""
+        return self._evaluator.info.heads
+
+    @property
+    def model_class(self) -> str:
+        """Class of the model."""
+        return self._evaluator.info.model_class
+
+    def describe(self) -> str:
+        """Return what the calculator's ``repr`` says of the model's kind."""
+        return f"{'patched' if self.is_patched else 'unpatched'} {self.model_class}"
+
+    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
+        """Return what the model reads besides the geometry."""
+        return self._evaluator.inputs_of(atoms)
+
+    def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
+        """Evaluate the model on one structure of one atom or more."""
+        numbers = np.asarray(atoms.numbers, dtype=np.int64)
+        self._evaluator.check_species(numbers)
+        if len(atoms) == 0:
+            return Evaluation.of_nothing(forces=forces, stress=stress)
+        if self._numbers != numbers.tobytes():
+            self.neighbors.reset()
+            self._numbers = numbers.tobytes()
+        cell = np.asarray(atoms.cell.array, dtype=np.float64)
+        edges = self.neighbors.update(atoms.positions, cell, atoms.pbc)
+        return self._evaluator.evaluate(atoms, edges, forces=forces, stress=stress)
+
+
+def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or dtype in _DTYPES.values():
+        return dtype  # type: ignore[return-value]
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return _DTYPES[dtype]
+    raise ValueError(f"dtype is {dtype!r}, expected 'float32', 'float64' or None")
+
+
+def _as_device(device: str | torch.device | None) -> torch.device | None:
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device is {device!r}, expected 'cpu', 'cuda' or None") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}, expected 'cpu', 'cuda' or None")
+    if found.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (found.index or 0) >= count:
+            why = (
+                f"this torch ({torch.__version__}) is built without CUDA"
+                if torch.version.cuda is None
+                else f"torch finds {count} CUDA devices"
+            )
+            raise DeviceError(
+                f"device {device!s} was requested, but {why}; use device='cpu' or install a torch "
+                "that can use the GPU"
+            )
+        found = torch.device("cuda", found.index or 0)
+    return found
+
+
+def _prepare(
+    model: str | os.PathLike[str] | torch.nn.Module,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+) -> tuple[torch.nn.Module, str]:
+    """Return the model to evaluate, on its device and in its dtype, and a name for it."""
+    if isinstance(model, torch.nn.Module):
+        loaded, name = _live(model, device, dtype), type(model).__name__
+    elif isinstance(model, (str, os.PathLike)):
+        loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
+    else:
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected the path of a checkpoint or a loaded "
+            "torch model (of a MACECalculator: calc.models[0])"
+        )
+    return loaded, name
+
+
+def _from_file(
+    path: Path, device: torch.device | None, dtype: torch.dtype | None
+) -> torch.nn.Module:
+    loaded = load_model(path)
+    if _other_dtype(loaded, dtype):
+        loaded = loaded.to(dtype)
+    # on its device before it is patched: layers are checked where they will run
+    loaded = loaded.to(device or torch.device("cpu"))
+    if not is_patched(loaded):
+        report = patch_model(loaded)
+        _LOG.info("%s was not patched yet; patched it after loading:\n%s", path, report)
+    if device is None:
+        _LOG.info("%s runs on the CPU", path)
+    return loaded.requires_grad_(False)
+
+
+def _other_dtype(model: torch.nn.Module, dtype: torch.dtype | None) -> bool:
+    """Return whether a model has to be converted, or raise if it cannot be."""
+    if dtype is None:
+        return False
+    if is_nequip(model):
+        built = model_info(model).dtype
+        if built != dtype:
+            raise ValueError(
+                f"dtype is {dtype}, but the NequIP model was built in {built} (model_dtype of its "
+                "configuration), which is fixed: leave out dtype"
+            )
+        return False
+    weights = _weights(model)
+    return weights is not None and weights.dtype != dtype
+
+
+def _live(
+    model: torch.nn.Module, device: torch.device | None, dtype: torch.dtype | None
+) -> torch.nn.Module:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            "model is a TorchScript module, whose layers are compiled in; expected the MACE or "
+            "NequIP model it was made from"
+        )
+    weights = _weights(model)
+    moved = device is not None and weights is not None and weights.device != device
+    converted = _other_dtype(model, dtype)
+    if not (moved or converted):
+        return model
+    # a copy, as the caller's model is not ours to change
+    return copy_model(model).to(device=device, dtype=dtype if converted else None)
+
+
+def _weights(model: torch.nn.Module) -> torch.nn.Parameter | None:
+    return next((p for p in model.parameters() if p.is_floating_point()), None)

@@ -1,0 +1,123 @@
+"""Layers on nodes against plain torch: values, gradients, padding, groups of types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdcg.package.linear_map import LinearMap
+from mdcg.problem import Irreps
+
+from ..core.contraction_helpers import random_contraction
+from .programs import Program, check, graph
+
+DTYPES = pytest.mark.parametrize("dtype", ["float64", "float32"])
+
+
+@DTYPES
+@pytest.mark.parametrize("channels", [1, 7, 16, 33, 128])
+@pytest.mark.parametrize("typed", [False, True])
+def test_linear(tmp_path: Path, dtype: str, channels: int, typed: bool) -> None:
+    p = Program(3, dtype)
+    x = p.features(channels)
+    irreps_out = Irreps.parse(f"5x1o+{channels}x0e+9x0e+3x2e")
+    lead = (3,) if typed else ()
+    pairs = [(1, 0), (0, 1), (0, 2)]  # block 2 of x feeds nothing, block 3 of out gets nothing
+    weights = {(i, o): p.random(*lead, channels, irreps_out[o].mul) / 2 for i, o in pairs}
+    bias = {1: p.random(channels), 2: p.random(3, 9)}
+    y = p.linear(x, LinearMap(x.irreps, irreps_out, weights, bias), "first")
+    # two paths meet in one block, and blocks come in another order
+    back = Irreps.parse(f"{channels}x0e+{channels}x1o+{channels}x2e")
+    weights = {(1, 0): p.random(channels, channels), (2, 0): p.random(9, channels)}
+    weights |= {(0, 1): p.random(5, channels), (3, 2): p.random(3, channels)}
+    z = p.linear(y, LinearMap(irreps_out, back, weights), "second")
+    # x is read twice: gradients add up
+    total = p.sum([x, z], "total")
+    contract(p, total)
+    check(p, tmp_path / "p.mdcg", graph())
+
+
+def contract(p: Program, x, name: str = "square", seed: int = 4) -> None:
+    """Read every component of x: through polynomials to scalars."""
+    channels = x.irreps[0].mul
+    problem = random_contraction(
+        str(x.irreps), f"{channels}x0e", 2, per_block=8, terms=8, seed=seed, dtype=p.dtype
+    )
+    coefficients = p.random(p.n_types, problem.num_coefficients, channels) / 4
+    p.readout(p.contraction(x, problem, coefficients, name), f"{name}_readout")
+
+
+@DTYPES
+@pytest.mark.parametrize("degree", [1, 2, 3, 4])
+@pytest.mark.parametrize("typed", [False, True])
+def test_contraction(tmp_path: Path, dtype: str, degree: int, typed: bool) -> None:
+    p = Program(3, dtype)
+    x = p.features(7, 3)
+    problem = random_contraction(str(x.irreps), "7x0e+7x1o", degree, dtype=dtype, per_block=6)
+    n = problem.num_coefficients
+    coefficients = p.random(3 if typed else 1, n, 7) / 4
+    y = p.contraction(x, problem, coefficients, "polynomials")
+    p.readout(y)
+    check(p, tmp_path / "p.mdcg", graph())
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", ["silu", "tanh", "sigmoid", "relu", "abs", "ssp", "none"])
+def test_gate(tmp_path: Path, dtype: str, activation: str) -> None:
+    p = Program(3, dtype)
+    x = p.features(5)
+    wide = Irreps.parse("19x0e+5x1o+4x2e+3x0e")
+    weights = {(0, 0): p.random(5, 19), (1, 1): p.random(5, 5), (2, 2): p.random(5, 4)}
+    weights[(0, 3)] = p.random(5, 3)
+    y = p.linear(x, LinearMap(x.irreps, wide, weights), "wide")
+    out = Irreps.parse("3x0e+5x1o+4x2e")
+    scalars = [(3, 0, activation, 1.3)]
+    gated = [(0, 10, 1, 1, activation, 0.7), (0, 2, 2, 2, "sigmoid", 1.9)]
+    z = p.gate(y, out, scalars, gated, "gate")
+    back = {(0, 0): p.random(3, 7), (1, 1): p.random(5, 7), (2, 2): p.random(4, 7)}
+    irreps = Irreps.parse("7x0e+7x1o+7x2e")
+    contract(p, p.linear(z, LinearMap(out, irreps, back), "back"))
+    check(p, tmp_path / "p.mdcg", graph())
+
+
+@DTYPES
+def test_pointwise(tmp_path: Path, dtype: str) -> None:
+    p = Program(3, dtype)
+    x = p.features(7)
+    density = p.edge_sum(p.radial(1), "tanh_square", "density")
+    y = p.normalize(x, density, 0.9, 0.4, "normalize")
+    y = p.scale(y, p.random(3), "by_type")
+    y = p.scale(y, np.array([1.7]), "by_one")
+    scalars = LinearMap(x.irreps, Irreps.parse("6x0e"), {(0, 0): p.random(7, 6)})
+    a, b = p.linear(y, scalars, "a"), p.linear(x, scalars, "b")
+    p.readout(p.product(a, b, "product"), "first")
+    p.readout(p.product(a, a, "squared"), "second")
+    p.readout(p.sum([a, b, a], "sum"), "third")
+    fixed = p.stored(p.table("6x0e", p.random(3, 6)), "fixed")
+    p.readout(p.product(a, fixed, "times_fixed"), "fourth")
+    contract(p, y)
+    check(p, tmp_path / "p.mdcg", graph())
+
+
+def test_energies_add_up_in_double(tmp_path: Path) -> None:
+    p = Program(2, "float32")
+    x = p.features(7)
+    p.readout(x)
+    y = p.linear(x, LinearMap(x.irreps, Irreps.parse("3x0e"), {(0, 0): p.random(7, 3)}), "y")
+    shift = np.array([-2043.93216841, 13.58713249])  # float32 has no room for these
+    p.energy(y, np.array([0.5]), shift, "e", channel=2)
+    check(p, tmp_path / "p.mdcg", graph(types=2))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "box"), [(0, 1.0), (1, 1.0), (2, 2.0), (2, 50.0), (16, 5.0), (17, 5.0), (33, 6.0)]
+)
+def test_sizes(tmp_path: Path, nodes: int, box: float) -> None:
+    """No node, isolated nodes, chunks that are full and chunks that are not."""
+    p = Program(3)
+    contract(p, p.features(7))
+    g = graph(nodes, box=box)
+    if nodes:
+        check(p, tmp_path / "p.mdcg", g)
