@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen import emit_engine_conv, emit_engine_contraction
+from ..codegen.engine_contraction import emit_engine_contraction
+from ..codegen.engine_conv import emit_engine_conv
 from ..problem import ConvProblem, SymmetricContractionProblem
 
 __all__ = ["add_kernels"]
