@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,5 +144,3 @@ def check(program: Program, path: Path, g: dict[str, Array], **manifest: Any) ->
     energy_only = run(model, g, forces=False)
     assert np.array_equal(energy_only["energies"], got["energies"])
     return got
-
-
