@@ -35,7 +35,7 @@ def two_layers(dtype: str = "float64", seed: int = 0, channels: int = 7) -> Prog
     conv = ConvProblem.build(
         str(y.irreps), "1x0e+1x1o", f"{channels}x0e+{channels}x0e+{channels}x1o", paths
     )
-    z = p.conv(up, conv, p.radial(conv.weight_numel), "second")
+    z = p.conv(up, conv, p.network(conv.weight_numel), "second")
     weights = {(0, 0): p.random(channels, channels), (1, 0): p.random(channels, channels)}
     weights[(2, 1)] = p.random(channels, channels)
     z = p.linear(z, LinearMap(z.irreps, y.irreps, weights), "message")
