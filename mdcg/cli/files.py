@@ -11,10 +11,28 @@ from pathlib import Path
 
 from ._common import UsageError
 
-__all__ = ["PACKAGE", "check_output", "check_package", "file_sha256", "report_path", "staged"]
+__all__ = [
+    "CONVERTED",
+    "PACKAGE",
+    "check_output",
+    "check_package",
+    "file_sha256",
+    "is_package",
+    "report_path",
+    "staged",
+]
 
 SUFFIXES = (".model", ".pt")
 PACKAGE = ".nequip.zip"
+CONVERTED = ".mdcg"
+
+
+def is_package(path: Path) -> bool:
+    """Whether a file begins as safetensors files do, which .mdcg packages are."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    # the length of a JSON text, and its first character
+    return (start[8:] == b"{" and not any(start[5:8])) or path.suffix == CONVERTED
 
 
 def report_path(output: Path) -> Path:
@@ -30,19 +48,14 @@ def check_output(source: Path, output: Path, *, force: bool) -> None:
     UsageError
         With one sentence that says what to do.
     """
-    if output.suffix == ".mdcg":
-        raise UsageError(
-            f"{output}: this version writes patched PyTorch models, in .model or .pt files only; "
-            "name the output that way"
-        )
     if output.suffix in (".ckpt", ".pth", ".pt2"):
         raise UsageError(
-            f"{output}: mdcg-patch writes .model or .pt files, and .nequip.zip from packages; "
-            "nequip-train and nequip-compile take the modifier enable_mdcg instead"
+            f"{output}: mdcg-patch writes .mdcg, .model or .pt files, and .nequip.zip from "
+            "packages; nequip-train and nequip-compile take the modifier enable_mdcg instead"
         )
-    if output.suffix not in SUFFIXES and not output.name.endswith(PACKAGE):
+    if output.suffix not in (*SUFFIXES, CONVERTED) and not output.name.endswith(PACKAGE):
         raise UsageError(
-            f"{output} has the suffix {output.suffix!r}, expected .model or .pt "
+            f"{output} has the suffix {output.suffix!r}, expected .mdcg, .model or .pt "
             "(.nequip.zip if the input is a NequIP package)"
         )
     if output.is_dir():

@@ -1,4 +1,4 @@
-"""``mdcg-patch``: put generated kernels into a checkpoint, check it, and save it."""
+"""``mdcg-patch``: convert a checkpoint or put generated kernels into it, check it, save it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from .._version import __version__
 from ._common import OK, UsageError, exit_code, heavy_work, sentence
-from .files import check_output
+from .files import CONVERTED, check_output, is_package
 
 __all__ = ["main"]
 
@@ -21,10 +21,18 @@ The input is a whole pickled MACE model, as mace_run_train writes it and as MACE
 are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading them can run code: patch
 files you trust only.
 
-The output is the same PyTorch model with its layers swapped. Where mdcg is installed it loads with
-torch.load(..., weights_only=False), in mdcg.MDCGCalculator and in everything that takes a MACE
-model. A package gives a package (OUT.nequip.zip), which NequIP's own tools load patched.
-OUT.report.json tells what was patched, how it was checked, and from which file.
+The suffix of the output decides what is written:
+  OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
+                  package the model was trained with: fastest; energies, forces and stress only.
+                  Weights and the text of kernels, no pickle; any tool that reads safetensors lists
+                  it. For mdcg.MDCGCalculator("OUT.mdcg"), C and LAMMPS.
+  OUT.model, .pt  the same PyTorch model with its layers swapped: everything that takes a MACE model
+                  goes on taking it. Where mdcg is installed it loads with torch.load(...,
+                  weights_only=False) and in mdcg.MDCGCalculator.
+  OUT.nequip.zip  the same of a NequIP package, which NequIP's own tools load patched.
+OUT.report.json tells what was done, how it was checked, and from which file.
+
+mdcg-patch FILE.mdcg --info tells what is in a package, without torch and without running any of it.
 
 exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),
             4 unsupported file, model or layer, 5 missing package, compiler or device
@@ -34,8 +42,8 @@ exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mdcg-patch",
-        description="Swap the tensor-product layers of a MACE or NequIP checkpoint for generated "
-        "kernels.",
+        description="Convert a MACE or NequIP checkpoint to an .mdcg package, or swap its "
+        "tensor-product layers for generated kernels.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,18 +52,19 @@ def _parser() -> argparse.ArgumentParser:
         "input",
         metavar="IN",
         type=Path,
-        help="checkpoint (.model, .pt, .ckpt, .nequip.zip); it is never changed",
+        help="checkpoint (.model, .pt, .ckpt, .nequip.zip), or package (.mdcg) for --info; it is "
+        "never changed",
     )
     add(
         "-o",
         "--output",
         metavar="OUT",
         type=Path,
-        help="where to write (.model or .pt, .nequip.zip)",
+        help="where to write (.mdcg; .model or .pt; .nequip.zip)",
     )
     add("--info", action="store_true", help="only tell what is in the file and what can be patched")
     add("--json", action="store_true", help="print one JSON object instead of text")
-    add("--head", metavar="NAME", help="head to check and to make the default of the output")
+    add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
     add("--dtype", choices=("float32", "float64"), help="convert the model (default: as it is)")
     add("--device", default="cpu", help="where to check it: cpu (default) or cuda")
     add(
@@ -72,6 +81,46 @@ def _parser() -> argparse.ArgumentParser:
         "twice the original's own rounding error)",
     )
     add("--force", action="store_true", help="overwrite OUT if it exists (never IN)")
+    package = parser.add_argument_group("options of .mdcg packages")
+    package.add_argument(
+        "--types",
+        metavar="T",
+        nargs="+",
+        help="elements or types to convert (default: all of the model)",
+    )
+    package.add_argument(
+        "--bundle",
+        metavar="LIST",
+        type=_targets,
+        default=(),
+        help="also store compiled kernels, for machines without a compiler: native, x86-64-v2, "
+        "x86-64-v3, x86-64-v4, separated by commas",
+    )
+    radial = package.add_mutually_exclusive_group()
+    radial.add_argument(
+        "--table",
+        dest="radial",
+        action="store_const",
+        const="table",
+        help="tabulate radial functions (cubic splines), whatever their error; it is printed",
+    )
+    radial.add_argument(
+        "--exact",
+        dest="radial",
+        action="store_const",
+        const="exact",
+        help="evaluate radial networks as they are (default: in float64; in float32 a table where "
+        "its error stays below rounding)",
+    )
+    package.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="value of an input that the model reads of each structure, such as total_charge=0: "
+        "the package is made for it",
+    )
     level = parser.add_mutually_exclusive_group()
     level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
     level.add_argument("-q", "--quiet", action="store_true", help="log errors only")
@@ -84,6 +133,23 @@ def _positive(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def _targets(text: str) -> tuple[str, ...]:
+    targets = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not targets:
+        raise argparse.ArgumentTypeError(f"{text!r} names no target, expected such as x86-64-v3")
+    return targets
+
+
+def _setting(text: str) -> tuple[str, int]:
+    name, equals, value = text.partition("=")
+    try:
+        return name.strip(), int(value) if equals else int("")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no setting, expected NAME=VALUE with a whole number"
+        ) from error
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -105,6 +171,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("name the output with -o OUT, or ask for --info")
     if options.info and options.output is not None:
         parser.error("--info writes nothing: leave out -o or --info")
+    _check_options(parser, options)
     level = logging.INFO
     if options.verbose or options.quiet:
         level = logging.DEBUG if options.verbose else logging.ERROR
@@ -131,6 +198,18 @@ def main(argv: list[str] | None = None) -> int:
     return OK
 
 
+def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    to_package = options.output is not None and options.output.suffix == CONVERTED
+    given = [name for name in ("types", "bundle", "radial", "set") if getattr(options, name)]
+    if given and not to_package:
+        name = "table or --exact" if given[0] == "radial" else given[0]
+        parser.error(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")
+    if to_package and options.allow_partial:
+        parser.error("--allow-partial is no option of .mdcg packages, which have every layer")
+    if to_package and options.device != "cpu":
+        parser.error("--device is no option of .mdcg packages, which are checked on the CPU")
+
+
 def _check_paths(options: argparse.Namespace) -> None:
     if not options.input.exists():
         raise UsageError(f"{options.input}: no such file")
@@ -143,7 +222,20 @@ def _check_paths(options: argparse.Namespace) -> None:
 
 
 def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]:
+    if is_package(options.input):
+        from .package_info import describe_package
+
+        if not options.info:
+            raise UsageError(
+                f"{options.input} is a package already: give the checkpoint it was made from, or "
+                "ask for --info"
+            )
+        return describe_package(options.input)
     with heavy_work(level):
+        if options.output is not None and options.output.suffix == CONVERTED:
+            from .convert_job import convert
+
+            return convert(options)
         from .patch_job import describe, run
 
         return describe(options) if options.info else run(options)

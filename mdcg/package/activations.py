@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACTIVATIONS", "name_of"]
+__all__ = ["ACTIVATIONS", "SLOPES", "name_of"]
 
 Array = NDArray[np.float64]
 
@@ -25,6 +25,17 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "abs": np.abs,
     "relu": lambda x: np.maximum(x, 0.0),
     "ssp": lambda x: np.asarray(np.logaddexp(x, 0.0) - np.log(2.0)),
+}
+
+#: Their derivatives.
+SLOPES: dict[str, Callable[[Array], Array]] = {
+    "none": np.ones_like,
+    "silu": lambda x: _sigmoid(x) * (1.0 + x * (1.0 - _sigmoid(x))),
+    "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
+    "sigmoid": lambda x: _sigmoid(x) * (1.0 - _sigmoid(x)),
+    "abs": np.sign,
+    "relu": lambda x: np.heaviside(x, 0.0).astype(x.dtype),
+    "ssp": _sigmoid,
 }
 
 _POINTS = np.linspace(-4.0, 4.0, 33)

@@ -13,6 +13,7 @@ from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
 from .linear_map import LinearMap
 from .radial import Radial
+from .tables import choose_table
 
 __all__ = ["Builder", "Features"]
 
@@ -53,6 +54,8 @@ class Builder:
     n_types : int
     dtype : {"float32", "float64"}
         Of weights and features.
+    radial : {"table", "exact"} or None
+        How convolutions evaluate radial networks; None: as measured, see :mod:`.tables`.
 
     Examples
     --------
@@ -62,9 +65,10 @@ class Builder:
     ([], True)
     """
 
-    def __init__(self, n_types: int, dtype: str) -> None:
+    def __init__(self, n_types: int, dtype: str, radial: str | None = None) -> None:
         self.n_types = n_types
         self.dtype = dtype
+        self.radial_form = radial
         self.values: dict[str, str] = {}
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
@@ -253,6 +257,7 @@ class Builder:
         else:
             field["x"] = self._exchange(x)
         field["radial"] = self._radial(radial, name)
+        field["radial"]["table"] = choose_table(radial, self.radial_form, self.dtype)
         field["problem"] = problem.to_json()
         field["nonzeros"] = self._tensor(f"{name}.nonzeros", indices)
         field["values"] = self._tensor(f"{name}.values", values)

@@ -26,7 +26,6 @@ _DTYPES = {"float32": "F32", "float64": "F64"}
 _TRANSFORMS: dict[str, tuple[str, ...]] = {
     "agnesi": ("a", "q", "p"),
     "soft": ("alpha",),
-    "relative": (),
 }
 
 
@@ -234,8 +233,7 @@ class _Checker:
             self.need(kind in _TRANSFORMS, f"transform {kind!r}")
             for name in _TRANSFORMS[kind]:
                 self.number(transform[name], name)
-            if kind != "relative":
-                self.tensor(transform["r_0"], (self.n_types, self.n_types), dtype="F64")
+            self.tensor(transform["r_0"], (self.n_types, self.n_types), dtype="F64")
         kind = basis["kind"]
         self.need(kind in ("bessel", "gaussian", "chebyshev"), f"basis {str(kind)[:40]!r}")
         if kind == "chebyshev":

@@ -11,6 +11,7 @@ from typing import Any
 from .._version import __version__
 from ..errors import UnsupportedProblemError
 from .builder import Builder
+from .kernels import add_kernels
 from .package import Package
 
 __all__ = ["ConversionOptions", "convert_checkpoint", "convert_model"]
@@ -33,12 +34,15 @@ class ConversionOptions:
     graph_fields : tuple of (str, int)
         Value of each categorical field of the structure, such as a charge, that a NequIP model
         reads.
+    radial : {"table", "exact"}, optional
+        Default: in float32 a table where its error stays below rounding, else exact.
     """
 
     types: tuple[str, ...] | None = None
     head: str | None = None
     dtype: str | None = None
     graph_fields: tuple[tuple[str, int], ...] = ()
+    radial: str | None = None
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
@@ -109,7 +113,7 @@ def convert_model(
         )
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
-    builder = Builder(len(columns), dtype)
+    builder = Builder(len(columns), dtype, options.radial)
     try:
         if nequip:
             from .nequip import build_nequip
@@ -122,6 +126,7 @@ def convert_model(
     except UnsupportedProblemError as error:
         raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
     program, tensors = builder.finish()
+    kernels = add_kernels(program["layers"], tensors)
     manifest = {
         "mdcg_version": __version__,
         "architecture": "nequip" if nequip else "mace",
@@ -137,7 +142,7 @@ def convert_model(
         "source": {"name": source[0], "sha256": source[1]} if source else None,
         "verification": None,
         "options": asdict(options),
-        "kernels": [],
+        "kernels": kernels,
         **program,
     }
     package = Package(manifest, tensors)

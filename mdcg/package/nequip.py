@@ -143,10 +143,14 @@ class _Converter:
             )
         return Radial(
             r_max=self.reach,
-            basis={"kind": "bessel", "weights": self.frequencies, "prefactor": prefactor},
+            basis={
+                "kind": "bessel",
+                "weights": self.frequencies,
+                "prefactor": prefactor,
+                "argument": "normalized",
+            },
             p=self.power,
             layers=_layers(module, name),
-            transform={"kind": "relative"},
         )
 
     # ---- convolutions ----

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .activations import ACTIVATIONS
+from .activations import ACTIVATIONS, SLOPES
 
 __all__ = ["Radial", "RadialLayer"]
 
@@ -54,7 +54,7 @@ class Radial:
         Exponent of the polynomial cutoff.
     layers : tuple of RadialLayer
     transform : mapping, optional
-        ``kind`` (agnesi, soft, or relative: the length over the cutoff of the pair) and its
+        ``kind`` (agnesi, soft) and its
         numbers and arrays.
     cutoff_on : {"basis", "weights"}
         What is multiplied by the cutoff.
@@ -83,67 +83,138 @@ class Radial:
         ends = (self.sender, self.receiver)
         return all(end is None or isinstance(end, np.ndarray) for end in ends)
 
-    def evaluate(self, r: Array, receiver: int, sender: int) -> Array:
-        """Return the outputs at lengths `r` for a pair of types, shape (len(r), weight_numel).
+    def evaluate(
+        self, r: Array, receiver: int, sender: int, *, dtype: str = "float64"
+    ) -> tuple[Array, Array]:
+        """Return the outputs at lengths `r` for a pair of types, and their derivatives.
 
         For networks that are functions of the length and the types alone.
+
+        Parameters
+        ----------
+        r : array, shape (n,)
+            Å.
+        receiver, sender : int
+            Types.
+        dtype : {"float32", "float64"}
+            Of the arithmetic, once the functions of the length are known.
+
+        Returns
+        -------
+        outputs, slopes : array, shape (n, weight_numel)
         """
-        r_max = float(self.r_max if np.ndim(self.r_max) == 0 else self.r_max[receiver, sender])  # type: ignore[index]
-        cutoff = _polynomial_cutoff(r / r_max, self.p)[:, None]
-        t = _transformed(self.transform, r, r_max, receiver, sender)
+        r_max = np.asarray(self.r_max)
+        reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
+        length = _Dual(r[:, None], np.ones_like(r[:, None]))
+        cutoff = _polynomial_cutoff(length / reach, self.p)
+        t = _transformed(self.transform, length, receiver, sender)
         if self.basis.get("argument") == "normalized":
-            t = r / r_max
-        x = _basis(self.basis, t[:, None])
+            t = length / reach
+        x = _basis(self.basis, t)
         if self.cutoff_on == "basis":
             x = x * cutoff
+        x, cutoff = x.cast(dtype), cutoff.cast(dtype)
         for number, layer in enumerate(self.layers):
-            x = x @ layer.weight
+            x = x @ layer.weight.astype(dtype)
             if layer.bias is not None:
-                x = x + layer.bias
+                x = x + layer.bias.astype(dtype)
             if not number:
                 for table, kind in ((self.sender, sender), (self.receiver, receiver)):
                     if table is not None:
-                        x = x + table[kind]
+                        x = x + table[kind].astype(dtype)
             if layer.norm is not None:
                 weight, bias, epsilon = layer.norm
-                x = x - x.mean(axis=1, keepdims=True)
-                x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + epsilon) * weight + bias
-            x = layer.factor * ACTIVATIONS[layer.activation](x)
-        return x * cutoff if self.cutoff_on == "weights" else x
+                x = x - x.mean()
+                x = x * ((x * x).mean() + np.asarray(epsilon, dtype)).power(-0.5)
+                x = x * weight.astype(dtype) + bias.astype(dtype)
+            function, slope = ACTIVATIONS[layer.activation], SLOPES[layer.activation]
+            factor = np.asarray(layer.factor, dtype)
+            x = _Dual(factor * function(x.value), factor * slope(x.value) * x.slope)
+        if self.cutoff_on == "weights":
+            x = x * cutoff
+        return x.value, x.slope
 
 
-def _polynomial_cutoff(x: Array, p: float) -> Array:
-    value = (
-        1.0
-        - (p + 1.0) * (p + 2.0) / 2.0 * x**p
-        + p * (p + 2.0) * x ** (p + 1)
-        - p * (p + 1.0) / 2.0 * x ** (p + 2)
-    )
-    return np.where(x < 1.0, value, 0.0)
+@dataclass(frozen=True)
+class _Dual:
+    """Numbers and their derivatives with respect to the length."""
+
+    value: Array
+    slope: Array
+
+    def cast(self, dtype: str) -> _Dual:
+        return _Dual(self.value.astype(dtype), self.slope.astype(dtype))
+
+    def __add__(self, other: _Dual | Array | float) -> _Dual:
+        if isinstance(other, _Dual):
+            return _Dual(self.value + other.value, self.slope + other.slope)
+        return _Dual(self.value + other, self.slope)
+
+    def __sub__(self, other: _Dual | Array | float) -> _Dual:
+        return self + (other * -1.0)
+
+    def __mul__(self, other: _Dual | Array | float) -> _Dual:
+        if isinstance(other, _Dual):
+            slope = self.value * other.slope + self.slope * other.value
+            return _Dual(self.value * other.value, slope)
+        return _Dual(self.value * other, self.slope * other)
+
+    def __truediv__(self, other: float) -> _Dual:
+        return self * (1.0 / other)
+
+    def __matmul__(self, matrix: Array) -> _Dual:
+        return _Dual(self.value @ matrix, self.slope @ matrix)
+
+    def mean(self) -> _Dual:
+        return _Dual(self.value.mean(1, keepdims=True), self.slope.mean(1, keepdims=True))
+
+    def power(self, exponent: float) -> _Dual:
+        lower = self.value ** (exponent - 1.0)
+        return _Dual(lower * self.value, exponent * lower * self.slope)
+
+    def through(self, value: Array, slope: Array) -> _Dual:
+        """Return a function of the numbers, of which value and derivative are given."""
+        return _Dual(value, slope * self.slope)
 
 
-def _transformed(
-    of: Mapping[str, Any] | None, r: Array, r_max: float, receiver: int, sender: int
-) -> Array:
+def _polynomial_cutoff(x: _Dual, p: float) -> _Dual:
+    one = _Dual(np.ones_like(x.value), np.zeros_like(x.value))
+    found = one - x.power(p) * ((p + 1.0) * (p + 2.0) / 2.0)
+    found = found + x.power(p + 1.0) * (p * (p + 2.0)) - x.power(p + 2.0) * (p * (p + 1.0) / 2.0)
+    inside = x.value < 1.0
+    return _Dual(np.where(inside, found.value, 0.0), np.where(inside, found.slope, 0.0))
+
+
+def _transformed(of: Mapping[str, Any] | None, r: _Dual, receiver: int, sender: int) -> _Dual:
     if of is None:
         return r
-    if of["kind"] == "relative":
-        return r / r_max
-    r_0 = of["r_0"][receiver, sender]
+    r_0 = float(of["r_0"][receiver, sender])
     if of["kind"] == "agnesi":
-        a, q, p = of["a"], of["q"], of["p"]
-        return np.asarray(1.0 / (1.0 + a * (r / r_0) ** q / (1.0 + (r / r_0) ** (q - p))))
+        a, q, p = (float(of[name]) for name in "aqp")
+        x = r / r_0
+        return (x.power(q) * a * (x.power(q - p) + 1.0).power(-1.0) + 1.0).power(-1.0)
     p_0, p_1 = 0.75 * r_0, 4.0 / 3.0 * r_0
-    steps = 0.5 * (1.0 + np.tanh(of["alpha"] / (p_1 - p_0) * (r - 0.5 * (p_0 + p_1))))
-    return np.asarray(p_0 + (r - p_0) * steps)
+    steep = of["alpha"] / (p_1 - p_0)
+    step = np.tanh(steep * (r.value - 0.5 * (p_0 + p_1)))
+    smooth: _Dual = r.through(0.5 * (1.0 + step), 0.5 * steep * (1.0 - step**2))
+    shifted: _Dual = r - p_0
+    return shifted * smooth + p_0
 
 
-def _basis(of: Mapping[str, Any], t: Array) -> Array:
+def _basis(of: Mapping[str, Any], t: _Dual) -> _Dual:
     if of["kind"] == "bessel":
-        return np.asarray(of["prefactor"] * np.sin(of["weights"] * t) / t)
+        phase = of["weights"] * t.value
+        waves: _Dual = t.through(np.sin(phase), of["weights"] * np.cos(phase))
+        return waves * t.power(-1.0) * float(of["prefactor"])
     if of["kind"] == "gaussian":
-        return np.asarray(np.exp(of["coefficient"] * (t - of["centers"]) ** 2))
-    found = [np.ones_like(t), t]
+        away = t.value - of["centers"]
+        value = np.exp(of["coefficient"] * away**2)
+        return t.through(value, 2.0 * of["coefficient"] * away * value)
+    found = [_Dual(np.ones_like(t.value), np.zeros_like(t.value)), t]
     while len(found) <= of["order"]:
-        found.append(2.0 * t * found[-1] - found[-2])
-    return np.concatenate(found[1 : of["order"] + 1], axis=1)
+        found.append(t * found[-1] * 2.0 - found[-2])
+    kept = found[1 : of["order"] + 1]
+    return _Dual(
+        np.concatenate([each.value for each in kept], axis=1),
+        np.concatenate([each.slope for each in kept], axis=1),
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,14 @@ from .hosts import Info, double_copy, evaluate_structure, model_info
 from .report import format_table
 from .systems import Structure, verification_systems
 
-__all__ = ["Deviation", "VerificationReport", "verify_patch"]
+__all__ = [
+    "Deviation",
+    "Result",
+    "VerificationReport",
+    "evaluate_outputs",
+    "verify_function",
+    "verify_patch",
+]
 
 
 @dataclass(frozen=True)
@@ -187,29 +194,84 @@ def verify_patch(
         raise ValueError(
             f"the patched model is {patched_info.dtype}, expected {info.dtype} as the original"
         )
+    return verify_function(
+        original,
+        lambda system: evaluate_outputs(patched, patched_info, system, head),
+        head=head,
+        systems=systems,
+        atol_forces=atol_forces,
+    )
+
+
+def verify_function(
+    original: torch.nn.Module,
+    evaluate: Callable[[Structure], Result],
+    *,
+    head: str | None = None,
+    systems: Sequence[Structure] | None = None,
+    atol_forces: float | None = None,
+    exact: torch.nn.Module | None = None,
+    quantities: Collection[str] = tuple(QUANTITIES),
+) -> VerificationReport:
+    """Compare a model with whatever evaluates structures; limits as in :func:`verify_patch`.
+
+    Parameters
+    ----------
+    original : torch.nn.Module
+        In the dtype whose limits hold.
+    evaluate : callable
+        From a structure to its result.
+    head, systems, atol_forces
+        As in :func:`verify_patch`.
+    exact : torch.nn.Module, optional
+        What a float32 model is compared with; default: its copy in float64.
+    quantities : collection of str
+        What is compared.
+    """
+    info = model_info(original)
     if systems is None:
         systems = verification_systems(info.kinds, info.r_max)
     single = info.dtype == torch.float32
-    exact = double_copy(original) if single else None
+    if single and exact is None:
+        exact = double_copy(original)
     runs = []
     for system in systems:
-        got = _evaluate(patched, patched_info, system, head)
-        want = _evaluate(original, info, system, head)
-        truth = want if exact is None else _evaluate(exact, model_info(exact), system, head)
+        got = evaluate(system)
+        want = evaluate_outputs(original, info, system, head)
+        truth = want
+        if single and exact is not None:
+            truth = evaluate_outputs(exact, model_info(exact), system, head)
+        truth = replace(truth, values={k: v for k, v in truth.values.items() if k in quantities})
         runs.append(_Run(system, got, want, truth))
     deviations = _compare(runs, single, atol_forces)
     return VerificationReport(str(info.dtype).removeprefix("torch."), str(info.device), deviations)
 
 
 @dataclass(frozen=True)
-class _Result:
+class Result:
+    """Outputs on one structure, by MACE's names, in float64."""
+
     n_edges: int
     values: dict[str, torch.Tensor]
 
 
-def _evaluate(model: torch.nn.Module, info: Info, system: Structure, head: str | None) -> _Result:
+def evaluate_outputs(
+    model: torch.nn.Module, info: Info, system: Structure, head: str | None = None
+) -> Result:
+    """Evaluate a model as it runs in dynamics, with frozen parameters.
+
+    Raises
+    ------
+    VerificationError
+        It does not run.
+    """
     try:
-        with _as_in_dynamics(model), torch.inference_mode(False), torch.enable_grad():
+        with (
+            _as_in_dynamics(model),
+            _default_dtype(info.dtype),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
             n_edges, output = evaluate_structure(model, info, system, head)
     except MdcgError:
         raise  # no compiler, for one
@@ -225,7 +287,18 @@ def _evaluate(model: torch.nn.Module, info: Info, system: Structure, head: str |
         for name, value in output.items()
         if name in QUANTITIES and isinstance(value, torch.Tensor)
     }
-    return _Result(n_edges, values)
+    return Result(n_edges, values)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default, which mace gives to products of numbers and integer tensors."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager
@@ -250,9 +323,9 @@ class _Run:
     """One structure through the patched model, the original, and the original in float64."""
 
     system: Structure
-    got: _Result
-    want: _Result
-    truth: _Result
+    got: Result
+    want: Result
+    truth: Result
 
     def size(self, name: str) -> float:
         """Return the magnitude of an output, at least `_SMALL`."""

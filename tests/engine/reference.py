@@ -231,7 +231,7 @@ class _Run:
         r_max = e.pair(self.tensor(r_max))[:, None] if isinstance(r_max, str) else r_max
         cutoff = polynomial_cutoff(r / r_max, radial["cutoff"]["p"])
         normalized = radial["basis"].get("argument") == "normalized"
-        t = r / r_max if normalized else self.transformed(radial["transform"], r, r_max)
+        t = r / r_max if normalized else self.transformed(radial["transform"], r)
         x = self.basis(radial["basis"], t)
         if radial["cutoff_on"] == "basis":
             x = x * cutoff
@@ -254,11 +254,9 @@ class _Run:
                 x = layer["factor"] * ACTIVATIONS[layer["activation"]](x)
         return x, cutoff if radial["cutoff_on"] == "weights" else torch.ones_like(cutoff)
 
-    def transformed(self, of: dict[str, Any] | None, r: Tensor, r_max: Any) -> Tensor:
+    def transformed(self, of: dict[str, Any] | None, r: Tensor) -> Tensor:
         if of is None:
             return r
-        if of["kind"] == "relative":
-            return r / r_max
         r_0 = self.edges.pair(self.tensor(of["r_0"]))[:, None]
         if of["kind"] == "agnesi":
             a, q, p = of["a"], of["q"], of["p"]

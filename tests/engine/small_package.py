@@ -58,7 +58,7 @@ class SmallPackage:
         self.manifest["values"][name] = irreps
         return name
 
-    def layer(self, kind: str, **fields: Any) -> int:
+    def layer(self, kind: str, /, **fields: Any) -> int:
         """Append a layer; return its number."""
         self.manifest["layers"].append({"type": kind, **fields})
         return len(self.manifest["layers"]) - 1

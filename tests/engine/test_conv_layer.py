@@ -223,3 +223,135 @@ def test_two_layers(dtype: str, flip: bool, by_pair: bool, tmp_path: Path) -> No
 def test_sizes(nodes: int, edges: int, tmp_path: Path) -> None:
     path = two_layers().write(tmp_path)
     compare(path, system(nodes, edges, seed=edges), 1e-13, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("cutoff_on", ["basis", "weights"])
+def test_radial_networks_of_types(dtype: str, cutoff_on: str, tmp_path: Path) -> None:
+    model = Model(dtype=dtype, by_pair=cutoff_on == "weights")
+    p, rng = model.package, model.rng
+    ends = [{k: p.tensor(rng.normal(size=(2, 20)), dtype) for k in ("sender", "receiver")}]
+    ends.append({"sender": ends[0]["receiver"]})
+    first = model.conv(None, "4x0e+2x1o", 2, "4x0e+2x0e+4x1o", cutoff_on=cutoff_on, **ends[0])
+    x = model.linear(first, "4x0e+3x1o")
+    second = model.conv(x, "4x0e+3x1o", 2, "4x0e+3x0e", cutoff_on=cutoff_on, **ends[1])
+    model.energy(second)
+    tolerance = (1e-13, 1e-12) if dtype == "float64" else (1e-5, 2e-5)
+    compare(model.write(tmp_path), system(20, 500), *tolerance)
+
+
+@pytest.mark.parametrize("ends", [("sender",), ("receiver",), ("sender", "receiver")])
+def test_radial_networks_of_features(ends: tuple[str, ...], tmp_path: Path) -> None:
+    model = Model()
+    first = model.conv(None, "4x0e", 2, "4x0e+4x1o")
+    x = model.linear(first, "4x0e+3x1o")
+    rows = {end: model.linear(first, "20x0e") for end in ends}
+    for end, name in rows.items():
+        if end == "sender":
+            model.package.layer("exchange", x=name)
+    second = model.conv(x, "4x0e+3x1o", 2, "4x0e+3x0e", **rows)
+    model.energy(second)
+    # the energy of what the convolution reads: its gradient is added to, not overwritten
+    model.energy(rows[ends[0]])
+    compare(model.write(tmp_path), system(40, 800), 1e-13, 1e-12)
+
+
+@pytest.mark.parametrize("cutoff_on", ["basis", "weights"])
+@pytest.mark.parametrize("activation", ["tanh_square", "none"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_density(dtype: str, activation: str, cutoff_on: str, tmp_path: Path) -> None:
+    model = Model(dtype=dtype, by_pair=True)
+    p = model.package
+    x = model.linear(model.conv(None, "4x0e", 2, "4x0e+4x1o"), "4x0e")
+    radial = model.radial(1, {}, cutoff_on=cutoff_on)
+    p.layer("edge_sum", out=p.value("density", "1x0e"), radial=radial, activation=activation)
+    p.layer("normalize", x=x, density="density", alpha=3.0, beta=0.3, out=p.value("y", "4x0e"))
+    model.energy("y")
+    tolerance = (1e-13, 1e-12) if dtype == "float64" else (1e-5, 2e-5)
+    compare(model.write(tmp_path), system(20, 300), *tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_pair_repulsion(dtype: str, tmp_path: Path) -> None:
+    model = Model(dtype=dtype)
+    p = model.package
+    p.layer(
+        "pair_energy",
+        kind="zbl",
+        factor=p.tensor([[7.2, 57.6], [57.6, 460.0]]),
+        a=p.tensor([[0.24, 0.14], [0.14, 0.11]]),
+        coefficients=[0.1818, 0.5099, 0.2802, 0.02817],
+        exponents=[3.2, 0.9423, 0.4028, 0.2016],
+        p=6,
+        r_max=p.tensor([[0.62, 1.9], [1.9, 2.64]]),
+    )
+    tolerance = (1e-14, 1e-13) if dtype == "float64" else (1e-14, 1e-6)
+    compare(model.write(tmp_path), system(20, 300), *tolerance)
+
+
+@pytest.mark.parametrize("by_pair", [False, True])
+def test_tables(by_pair: bool, tmp_path: Path) -> None:
+    """Tables of many knots give the exact network's numbers, of few knots consistent forces."""
+    s = system(30, 600)
+    exact = two_layers(by_pair=by_pair).write(tmp_path)
+    expected = _core.Model(exact, kernels="generic").evaluate(s.positions, s.types, edges=s.edges)
+    errors = []
+    for knots in (128, 512):
+        path = two_layers(by_pair=by_pair, knots=knots).write(tmp_path)
+        model = _core.Model(path, kernels="generic")
+        found = model.evaluate(s.positions, s.types, edges=s.edges)
+        scale = np.abs(expected["forces"]).max()
+        errors.append(np.abs(found["forces"] - expected["forces"]).max() / scale)
+    assert errors[1] < 1e-5
+    assert errors[1] < errors[0] / 20
+
+
+@pytest.mark.parametrize("knots", [0, 16])
+def test_finite_differences(knots: int, tmp_path: Path) -> None:
+    path = two_layers(knots=knots, by_pair=True).write(tmp_path)
+    model = _core.Model(path, kernels="generic")
+    s = system(12, 150, seed=3)
+    forces = model.evaluate(s.positions, s.types, edges=s.edges)["forces"]
+    step = 2e-4
+    for node, axis in ((0, 0), (3, 1), (9, 2), (11, 0)):
+        energies = []
+        for n in (-2, -1, 1, 2):
+            moved = s.positions.copy()
+            moved[node, axis] += n * step
+            found = model.evaluate(moved, s.types, edges=s.edges, forces=False)
+            energies.append(float(found["energy"]))
+        a, b, c, d = energies
+        slope = -(a - 8 * b + 8 * c - d) / (12 * step)
+        # a cubic spline's third derivative jumps at its knots
+        tolerance = 1e-8 if knots == 0 else 1e-5
+        assert abs(slope - forces[node, axis]) < tolerance * np.abs(forces).max()
+
+
+def test_short_edges_leave_the_table(tmp_path: Path) -> None:
+    """Below a sixteenth of the cutoff the exact network runs."""
+    s = system(6, 40, seed=5)
+    s.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
+    )
+    found = []
+    for knots in (0, 1024):
+        path = two_layers(knots=knots).write(tmp_path)
+        model = _core.Model(path, kernels="generic")
+        found.append(model.evaluate(s.positions, s.types, edges=s.edges)["forces"])
+    assert np.abs(found[0] - found[1]).max() < 1e-6 * np.abs(found[0]).max()
+
+
+@pytest.mark.parametrize("knots", [0, 64])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_threads_do_not_change_a_bit(dtype: str, knots: int, tmp_path: Path) -> None:
+    path = two_layers(dtype=dtype, knots=knots).write(tmp_path)
+    s = system(200, 4000)
+    results = [
+        _core.Model(path, kernels="generic", threads=n).evaluate(
+            s.positions, s.types, edges=s.edges
+        )
+        for n in (1, 2, 3)
+    ]
+    for other in results[1:]:
+        for key in ("energies", "forces"):
+            assert np.array_equal(results[0][key], other[key])

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/edges/arena.hpp"
+#include "engine/edges/layout.hpp"
 #include "engine/edges/radial.hpp"
 #include "engine/graph.hpp"
 
@@ -17,16 +17,16 @@ struct EdgeBlock {
     T* unit;           // [3][capacity] direction as harmonics see it; unused ones zero
     double* d_length;  // [capacity] gradient
 
-    void take(Arena& arena, std::int64_t size) {
+    void take(Layout& layout, std::int64_t size) {
         capacity = size;
-        arena.take(edge, size);
-        arena.take(sender, size);
-        arena.take(receiver, size);
-        arena.take(sender_type, size);
-        arena.take(receiver_type, size);
-        arena.take(length, size);
-        arena.take(unit, 3 * size);
-        arena.take(d_length, size);
+        layout.take(edge, size);
+        layout.take(sender, size);
+        layout.take(receiver, size);
+        layout.take(sender_type, size);
+        layout.take(receiver_type, size);
+        layout.take(length, size);
+        layout.take(unit, 3 * size);
+        layout.take(d_length, size);
     }
 
     // Edges numbered list[0 .. n), or first .. first + n where list is null. `flip`: the direction

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "engine/edges/arena.hpp"
+#include "engine/edges/layout.hpp"
 
 namespace mdcg {
 
@@ -217,25 +217,25 @@ Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
 template <typename T>
 typename Radial<T>::Memory Radial<T>::lay_out(std::int64_t capacity, char* work) const {
     Memory m;
-    Arena arena(work);
-    arena.take(m.r_max, capacity);
-    arena.take(m.r_0, capacity);
-    arena.take(m.cutoff, capacity);
-    arena.take(m.cutoff_slope, capacity);
-    arena.take(m.basis, capacity * basis_stride_);
-    arena.take(m.basis_slope, capacity * basis_stride_);
-    arena.take(m.first, capacity * widest_);
-    arena.take(m.second, capacity * widest_);
+    Layout layout(work);
+    layout.take(m.r_max, capacity);
+    layout.take(m.r_0, capacity);
+    layout.take(m.cutoff, capacity);
+    layout.take(m.cutoff_slope, capacity);
+    layout.take(m.basis, capacity * basis_stride_);
+    layout.take(m.basis_slope, capacity * basis_stride_);
+    layout.take(m.first, capacity * widest_);
+    layout.take(m.second, capacity * widest_);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-        arena.take(m.kept[i].value, capacity * layers_[i].stride);
-        arena.take(m.kept[i].slope, capacity * layers_[i].stride);
+        layout.take(m.kept[i].value, capacity * layers_[i].stride);
+        layout.take(m.kept[i].slope, capacity * layers_[i].stride);
         m.kept[i].normalised = m.kept[i].scale = nullptr;
         if (layers_[i].norm) {
-            arena.take(m.kept[i].normalised, capacity * layers_[i].stride);
-            arena.take(m.kept[i].scale, capacity);
+            layout.take(m.kept[i].normalised, capacity * layers_[i].stride);
+            layout.take(m.kept[i].scale, capacity);
         }
     }
-    m.bytes = arena.bytes();
+    m.bytes = layout.bytes();
     return m;
 }
 

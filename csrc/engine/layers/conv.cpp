@@ -33,6 +33,8 @@ public:
 
     Walk forward_walk() const override { return Walk::receivers; }
     Walk backward_walk() const override {
+        // both ends of an edge get gradients: one thread walks over all
+        if (receiver_.needs_gradient) return Walk::all;
         return x_.needs_gradient || sender_.needs_gradient ? Walk::sender_blocks : Walk::receivers;
     }
     std::vector<int> kept() const override {
@@ -48,6 +50,12 @@ public:
         return found;
     }
     std::vector<Operand*> outputs() override { return {&out_}; }
+    std::vector<int> gathered() override {
+        std::vector<int> ids;
+        for (const Operand* operand : {&x_, &sender_})
+            if (operand->present()) ids.push_back(operand->id);
+        return ids;
+    }
 
     void prepare(KernelLoader& loader) override;
     void begin(const Graph& graph) override {
@@ -210,21 +218,21 @@ void Conv<T>::prepare(KernelLoader& loader) {
 template <typename T>
 typename Conv<T>::Scratch Conv<T>::lay_out(char* start) const {
     Scratch s;
-    Arena arena(start);
+    Layout layout(start);
     const std::int64_t n = capacity_, harmonics = (l_max_ + 1) * (l_max_ + 1);
-    s.edges.take(arena, n);
-    arena.take(s.harmonics, harmonics * n);
-    arena.take(s.d_harmonics, harmonics * n);
-    arena.take(s.d_unit, 3 * n);
-    arena.take(s.hidden, n * radial_.hidden_stride());
-    arena.take(s.d_hidden, n * radial_.hidden_stride());
-    arena.take(s.basis, 4 * n);
-    arena.take(s.slope, 4 * n);
-    arena.take(s.d_length, n);
-    arena.take(s.knot, n);
-    arena.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(n)));
-    arena.take(s.kernel, kernel_bytes_);
-    s.bytes = arena.bytes();
+    s.edges.take(layout, n);
+    layout.take(s.harmonics, harmonics * n);
+    layout.take(s.d_harmonics, harmonics * n);
+    layout.take(s.d_unit, 3 * n);
+    layout.take(s.hidden, n * radial_.hidden_stride());
+    layout.take(s.d_hidden, n * radial_.hidden_stride());
+    layout.take(s.basis, 4 * n);
+    layout.take(s.slope, 4 * n);
+    layout.take(s.d_length, n);
+    layout.take(s.knot, n);
+    layout.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(n)));
+    layout.take(s.kernel, kernel_bytes_);
+    s.bytes = layout.bytes();
     return s;
 }
 
@@ -302,16 +310,23 @@ void Conv<T>::forward(Worker<T>& worker, Range nodes) const {
 template <typename T>
 void Conv<T>::backward(Worker<T>& worker, Range nodes) const {
     const Graph& graph = *worker.graph;
-    const bool by_sender = backward_walk() == Walk::sender_blocks;
-    for (const Operand* operand : {&x_, &sender_})
-        if (operand->present() && operand->needs_gradient && !operand->accumulate) {
-            T* rows = worker.gradient(*operand);
-            const std::int64_t width = operand->rows.width;
-            std::fill(rows + nodes.begin * width, rows + nodes.end * width, T(0));
-        }
+    const Walk walk = backward_walk();
+    // rows [begin, end) of this call's own are cleared, unless a layer before has written them
+    const auto clear = [&](const Operand& operand, std::int64_t begin, std::int64_t end) {
+        if (!operand.present() || !operand.needs_gradient) return;
+        T* rows = worker.gradient(operand);
+        const std::int64_t width = operand.rows.width;
+        if (operand.accumulate && walk == Walk::all) begin = graph.num_local;
+        if (!operand.accumulate || walk == Walk::all)
+            std::fill(rows + begin * width, rows + std::max(begin, end) * width, T(0));
+    };
+    const std::int64_t senders = walk == Walk::all ? graph.num_nodes : nodes.end;
+    clear(x_, nodes.begin, senders);
+    clear(sender_, nodes.begin, senders);
+    if (walk == Walk::all) clear(receiver_, nodes.begin, nodes.end);
     const std::int32_t* list = nullptr;
     std::int64_t begin, end;
-    if (by_sender) {
+    if (walk == Walk::sender_blocks) {
         const auto number = static_cast<std::size_t>(nodes.begin / graph.nodes_per_block);
         list = graph.block_edge.data();
         begin = graph.block_ptr[number];
@@ -338,7 +353,7 @@ void Conv<T>::backward(Worker<T>& worker, Range nodes) const {
                 s.edges.d_length[i] = static_cast<double>(s.d_length[i]);
         else
             radial_.backward(s.edges.radial(), rows(worker, sender_, s.edges.sender, true),
-                             rows(worker, receiver_, s.edges.receiver, false), s.work, s.d_hidden,
+                             rows(worker, receiver_, s.edges.receiver, true), s.work, s.d_hidden,
                              s.edges.d_length);
         kernels.harmonics_gradient(l_max_, factors_.data(), capacity_, s.edges.unit, s.d_harmonics,
                                    s.d_unit);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/edges/arena.hpp"
+#include "engine/edges/layout.hpp"
 
 namespace mdcg {
 
@@ -34,13 +34,13 @@ GenericConv<T>::GenericConv(const ConvDescription<T>& description, const std::ve
 template <typename T>
 typename GenericConv<T>::Scratch GenericConv<T>::lay_out(char* start) const {
     Scratch scratch;
-    Arena arena(start);
+    Layout layout(start);
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
-    arena.take(scratch.weights, TILE * description_.weights.width);
-    arena.take(scratch.d_weights, TILE * description_.weights.width);
-    arena.take(scratch.coefficients, TILE * pairs);
-    arena.take(scratch.d_coefficients, pairs);
-    scratch.bytes = arena.bytes();
+    layout.take(scratch.weights, TILE * description_.weights.width);
+    layout.take(scratch.d_weights, TILE * description_.weights.width);
+    layout.take(scratch.coefficients, TILE * pairs);
+    layout.take(scratch.d_coefficients, pairs);
+    scratch.bytes = layout.bytes();
     return scratch;
 }
 

@@ -73,14 +73,14 @@ void EdgeSum<T>::walk(Worker<T>& worker, Range nodes, bool backward) const {
     double *cutoff, *cutoff_slope;
     char* work;
     const auto lay_out = [&](char* start) {
-        Arena arena(start);
-        edges.take(arena, CAPACITY);
-        arena.take(hidden, CAPACITY * stride);
-        arena.take(d_hidden, CAPACITY * stride);
-        arena.take(cutoff, CAPACITY);
-        arena.take(cutoff_slope, CAPACITY);
-        arena.take(work, static_cast<std::int64_t>(radial_.work_bytes(CAPACITY)));
-        return arena.bytes();
+        Layout layout(start);
+        edges.take(layout, CAPACITY);
+        layout.take(hidden, CAPACITY * stride);
+        layout.take(d_hidden, CAPACITY * stride);
+        layout.take(cutoff, CAPACITY);
+        layout.take(cutoff_slope, CAPACITY);
+        layout.take(work, static_cast<std::int64_t>(radial_.work_bytes(CAPACITY)));
+        return layout.bytes();
     };
     lay_out(worker.scratch(lay_out(nullptr)));
     const RadialSpec& spec = read_.spec;

@@ -6,9 +6,9 @@
 
 namespace mdcg {
 
-class Arena {
+class Layout {
 public:
-    explicit Arena(char* start) : start_(start) {}
+    explicit Layout(char* start) : start_(start) {}
 
     // Sets `pointer` to `items` items, aligned to 64 bytes.
     template <typename T>
