@@ -22,7 +22,7 @@ CASES = {
     "cut short": ("pair_style mdcg\npair_coeff * * short.mdcg H O", "short.mdcg"),
     "few names": (f"pair_style mdcg\npair_coeff * * {MODEL} H", "got 1 type names"),
     "many names": (f"pair_style mdcg\npair_coeff * * {MODEL} H O O", "got 3 type names"),
-    "pair": (f"pair_style mdcg\npair_coeff 1 2 {MODEL} H O", "expected pair_coeff * *"),
+    "pair": (f"pair_style mdcg\npair_coeff 1 2 {MODEL} H O", "pair_coeff"),
     "unknown type": (
         f"pair_style mdcg\npair_coeff * * {MODEL} H Cu",
         "atom type 2 is Cu, which",

@@ -136,7 +136,7 @@ def test_clear_and_other_packages(tmp_path: Path) -> None:
     for run, model in zip(output.runs, [*models, models[0]], strict=True):
         alone = single_point(tmp_path, atoms, model)
         assert run["PotEng"][-1] == alone.last["PotEng"]
-    assert output.text.count("pair_style mdcg: ") == 4
+    assert output.text.count("pair_style mdcg: /") == 4
 
 
 def test_said_once(tmp_path: Path) -> None:

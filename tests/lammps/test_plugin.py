@@ -112,7 +112,7 @@ def test_cmake(tmp_path: Path) -> None:
     assert failed.returncode != 0
     assert "has no pair.h" in failed.stderr
     configure += [f"-DLAMMPS_SOURCE_DIR={found.headers}", f"-DMDCG_LAMMPS_VERSION={found.version}"]
-    configure += [f"-DMPI_CXX_INCLUDE_DIRS={found.mpi}", f"-DMDCG_LIBRARY={library}"]
+    configure += [f"-DMDCG_MPI_INCLUDE_DIR={found.mpi}", f"-DMDCG_LIBRARY={library}"]
     for command in (configure, [cmake, "--build", str(tmp_path / "build")]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
