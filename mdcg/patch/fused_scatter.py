@@ -5,15 +5,13 @@ Pickles of patched models name this class, so neither the module nor the class m
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from ..errors import MdcgError, UnsupportedProblemError
 from ..ops import conv
-from ..ops.cuda import start_conv
-from ..problem import ConvProblem
+from .fused_state import FusedConvState
 from .layer import parsed_problem
 
 __all__ = ["STOCK", "FusedTensorProductScatter"]
@@ -22,7 +20,7 @@ __all__ = ["STOCK", "FusedTensorProductScatter"]
 STOCK = "_mdcg_stock"
 
 
-class FusedTensorProductScatter(torch.nn.Module):
+class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
     """A ``TensorProductScatter`` that gathers, multiplies and sums in one.
 
     Objects are never constructed: patching changes the class of an existing layer in place. The
@@ -30,7 +28,7 @@ class FusedTensorProductScatter(torch.nn.Module):
     they were. It is no subclass of NequIP's own, because packages bring copies of that.
     """
 
-    _mdcg_problem = ""
+    _mdcg_advice = "or compile with --mode aotinductor"
     # what must be imported before a model compiled by nequip-compile can be loaded
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("mdcg.ops",)
 
@@ -58,7 +56,7 @@ class FusedTensorProductScatter(torch.nn.Module):
         -------
         torch.Tensor, shape (n_nodes, irreps_mid.dim)
         """
-        text = self._mdcg_problem or self._read_problem()
+        text = self._current(self._mdcg_problem)
         # autocast may have made the weights bfloat16
         dtype = self.tp.output_mask.dtype
         problem = parsed_problem(text, str(dtype).removeprefix("torch."))
@@ -71,45 +69,8 @@ class FusedTensorProductScatter(torch.nn.Module):
             edge_dst,
         )
 
-    def _read_problem(self) -> str:
-        self._mdcg_problem = ConvProblem.from_e3nn(self.tp).to_json()
-        self._remember()
-        return self._mdcg_problem
+    def _product(self) -> Any:
+        return self.tp
 
-    def _remember(self) -> None:
-        """Parse the problem now, so that the first call may be one that torch.compile traces.
-
-        Kernels for a CUDA device begin to compile, those of all layers side by side.
-        """
-        mask = self.tp.output_mask
-        if self._mdcg_problem and mask.dtype in (torch.float32, torch.float64):
-            dtype = str(mask.dtype).removeprefix("torch.")
-            start_conv(parsed_problem(self._mdcg_problem, dtype), mask.device)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._remember()
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        before, device = self.tp.output_mask.dtype, self.tp.output_mask.device
-        result = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-        after = self.tp.output_mask.dtype
-        if after != before:
-            self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
-            if after in (torch.float32, torch.float64):
-                # a call says what is wrong; .to() must not stop with half of a model converted
-                with suppress(UnsupportedProblemError):
-                    self._read_problem()
-        elif self.tp.output_mask.device != device:
-            self._remember()
-        return result
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._mdcg_problem = ""  # files of another e3nn bring 3j symbols of another sign
-
-    def __prepare_scriptable__(self) -> Any:
-        raise MdcgError(
-            "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
-            "or compile with --mode aotinductor"
-        )
+    def _parts(self) -> Sequence[torch.nn.Module]:
+        return (self.tp,)

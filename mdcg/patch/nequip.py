@@ -83,16 +83,21 @@ class NequipConvolution(Layer):
     def patch(self, problem: ConvProblem) -> None:
         """Change the class of the layer."""
         from .fused_scatter import STOCK, FusedTensorProductScatter
+        from .fused_state import watch_loads
 
         setattr(self.module, PROBLEM, problem.to_json())
         self.module.__dict__[STOCK] = type(self.module)
         self.module.__class__ = FusedTensorProductScatter
+        watch_loads(self.module)
         self.module._remember()
 
     def restore(self) -> None:
         """Give the layer its class back."""
         from .fused_scatter import STOCK
+        from .fused_state import forget_loads
 
+        if self.is_patched:
+            forget_loads(self.module)
         stock = self.module.__dict__.pop(STOCK, None)
         if stock is not None:
             self.module.__class__ = stock

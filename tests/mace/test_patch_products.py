@@ -181,6 +181,27 @@ def test_coupling_tensors_of_another_file() -> None:
     assert_same(all_derivatives(fused), all_derivatives(layer), 1e-12)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_coupling_tensors_loaded_into_one_part(part: int) -> None:
+    """The layer above is not asked when a state is loaded into a part of it alone."""
+    layer = build_layer(*KINDS["correlation 2"])
+    fused = fuse(layer)
+    x, y = operands(layer)
+    before = fused(x, y)
+    for kind in (layer, fused):
+        below = kind.contractions[part]
+        state = {n: -v if n.startswith("U_") else v for n, v in below.state_dict().items()}
+        below.load_state_dict(state)
+    assert_same([fused(x, y)], [layer(x, y)], 1e-12)
+    assert not torch.allclose(fused(x, y), before)
+    text = fused._mdcg_fold
+    fused(x, y)
+    assert fused._mdcg_fold is text  # read once
+    MaceContraction("layer", fused).restore()
+    assert not any(p._load_state_dict_post_hooks for p in fused.contractions)
+    assert "_mdcg_loaded" not in fused.contractions[part].__dict__
+
+
 @pytest.mark.parametrize("first", [torch.float32, torch.float64])
 def test_dtype_may_change(first: torch.dtype) -> None:
     """Buffers rounded to float32 and taken to float64 are what counts, to the last digit."""
