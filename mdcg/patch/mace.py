@@ -68,7 +68,7 @@ class MaceConvolution(Layer):
         if not _has_hook(block):
             return (
                 f"{type(block).__name__}.forward does not look at conv_fusion, so it cannot hand "
-                "over the edge index: install mace-torch 0.3.16 or newer"
+                "over the edge index: install mace-torch 0.3.15 or newer"
             )
         return ""
 

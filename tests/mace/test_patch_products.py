@@ -412,3 +412,25 @@ def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
     x, y = operands(layer)
     for other in (copy.deepcopy(fused), fused):
         torch.testing.assert_close(other(x, y), layer(x, y), rtol=1e-12, atol=1e-12)
+
+
+def test_skip_connection_with_gradients_in_the_attributes(build: Any) -> None:
+    """Attributes that need gradients are not grouped: e3nn's own computation, twice differentiable."""
+    model = build()
+    stock = copy.deepcopy(model.interactions[1].skip_tp)
+    patch_model(model)
+    layer = model.interactions[1].skip_tp
+    assert type(layer).__name__ == "FusedFullyConnectedTensorProduct"
+    generator = torch.Generator().manual_seed(9)
+    x0 = torch.randn(12, layer.irreps_in1.dim, generator=generator, dtype=torch.float64)
+    y0 = torch.eye(2, dtype=torch.float64)[torch.arange(12) % 2]
+    for grouped in (True, False):
+        found = []
+        for module in (layer, stock):
+            x, y = x0.clone().requires_grad_(), y0.clone().requires_grad_(not grouped)
+            leaves = [x, module.weight, *([] if grouped else [y])]
+            value = module(x, y)
+            first = torch.autograd.grad(value.pow(3).sum(), leaves, create_graph=True)
+            second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves)
+            found.append([value, *first, *second])
+        assert_same(*found, 1e-12)
