@@ -415,7 +415,7 @@ def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
 
 
 def test_skip_connection_with_gradients_in_the_attributes(build: Any) -> None:
-    """Attributes that need gradients are not grouped: e3nn's own computation, twice differentiable."""
+    """Attributes that need gradients are not grouped: that path is e3nn's own computation."""
     model = build()
     stock = copy.deepcopy(model.interactions[1].skip_tp)
     patch_model(model)
