@@ -16,6 +16,7 @@ from ..ops.cuda import start_conv
 from ..problem import ConvProblem
 from ._frameworks import import_e3nn_o3
 from .layer import parsed_problem
+from .paired_weights import PendingWeights, conv_of_pending
 
 __all__ = ["HOOK", "HOOK_VALUE", "FusedConvTensorProduct"]
 
@@ -41,7 +42,7 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
         self,
         x: torch.Tensor,
         y: torch.Tensor,
-        weight: torch.Tensor | None = None,
+        weight: torch.Tensor | PendingWeights | None = None,
         edge_index: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Evaluate the product on rows, or the convolution if `edge_index` is given.
@@ -51,7 +52,7 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
         x : torch.Tensor, shape (n_nodes, irreps_in1.dim)
             Node features; without `edge_index` one row per row of `y`.
         y : torch.Tensor, shape (n_edges, irreps_in2.dim)
-        weight : torch.Tensor, shape (n_edges, weight_numel)
+        weight : torch.Tensor, shape (n_edges, weight_numel), or PendingWeights
         edge_index : torch.Tensor of int, shape (2, n_edges), optional
             Row 0 sender, row 1 receiver.
 
@@ -61,10 +62,14 @@ class FusedConvTensorProduct(o3.TensorProduct):  # type: ignore[misc, name-defin
             Without `edge_index`, what e3nn returns: shape (n_edges, irreps_out.dim).
         """
         if edge_index is None:
+            if isinstance(weight, PendingWeights):
+                weight = weight.compute()
             rows: torch.Tensor = super().forward(x, y, weight)
             return rows
         text: str = self._mdcg_problem or self._read_problem()
         problem = parsed_problem(text, str(x.dtype).removeprefix("torch."))
+        if isinstance(weight, PendingWeights):
+            return conv_of_pending(problem, x, y, weight, edge_index[0], edge_index[1])
         return conv(problem, x, y, self._get_weights(weight), edge_index[0], edge_index[1])
 
     def _read_problem(self) -> str:

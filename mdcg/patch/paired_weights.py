@@ -5,7 +5,7 @@ Pickles of patched models name the class below, so neither the module nor the cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -87,6 +87,10 @@ class DeferredRadialNetwork(torch.nn.Module):
         if hooks or not isinstance(features, torch.Tensor) or not can_pair(features):
             return network(features)
         return PendingWeights(network, features)
+
+    def __iter__(self) -> Iterator[torch.nn.Module]:
+        """Return the layers of e3nn's networks, which are ``torch.nn.Sequential``."""
+        return iter(self.children())
 
 
 def defer(network: Any) -> None:
