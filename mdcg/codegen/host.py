@@ -159,7 +159,11 @@ def _edge_functions(
         seen.add(path.first_slot)
     texts = [
         "\n".join(
-            [f"MDCG_INLINE void edge{i}({edge_parameters(spec)}) {{", *(f"    {c}" for c in calls), "}"]
+            [
+                f"MDCG_INLINE void edge{i}({edge_parameters(spec)}) {{",
+                *(f"    {c}" for c in calls),
+                "}",
+            ]
         )
         for i, calls in enumerate(groups)
     ]

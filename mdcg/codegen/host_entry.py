@@ -252,7 +252,10 @@ class EntryWriter:
             ]
         if self.spec.paired and "w" in wants:
             items = self.problem.weight_numel
-            head = [f"for (int i = 0; i < {items}; ++i) zeros[i] = 0;", f"const int64_t first = {first};"]
+            head = [
+                f"for (int i = 0; i < {items}; ++i) zeros[i] = 0;",
+                f"const int64_t first = {first};",
+            ]
             first = "first"
         return [*head, *slot, *self._edges(first, stop), *tail, *self._finish()]
 

@@ -153,6 +153,8 @@ class Pairs:
         Row of every edge.
     first, second : torch.Tensor of int64, shape (n_rows,)
         The edges of every row, the same twice if there is one.
+    single : torch.Tensor of bool, shape (n_rows, 1), or None
+        Rows of one edge, if there are such.
     """
 
     def __init__(self, edges: _core.Edges, pairing: _core.Pairing) -> None:
@@ -161,6 +163,8 @@ class Pairs:
         # ordinary tensors, whatever mode the first caller is in
         with torch.inference_mode(False):
             self.row, self.first, self.second = (torch.from_numpy(a) for a in pairing.rows())
+            alone = self.first == self.second
+            self.single = alone.unsqueeze(1) if bool(alone.any()) else None
         self._tiles: dict[int, PairTiles] = {}
 
     def __len__(self) -> int:

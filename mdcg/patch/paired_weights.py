@@ -42,7 +42,8 @@ class PendingWeights:
 
     def compute(self) -> torch.Tensor:
         """Return one row of weights per edge."""
-        return self.network(self.features)
+        weights: torch.Tensor = self.network(self.features)
+        return weights
 
     @classmethod
     def __torch_function__(
@@ -57,7 +58,8 @@ class PendingWeights:
         return function(*ready, **named)
 
     def __mul__(self, other: Any) -> torch.Tensor:
-        return self.compute() * other
+        product: torch.Tensor = self.compute() * other
+        return product
 
     __rmul__ = __mul__
 
