@@ -22,6 +22,9 @@ MIN_BLOCKS = 16
 # Shared weights: gradients are summed per block first, so there must not be many.
 MAX_SHARED_BLOCKS = 64
 
+# Pairs pay if there are fewer rows than this part of the edges.
+_PAYS = 0.75
+
 # Graphs remembered: at most so many, and beyond the newest at most so many edges in all
 # (36 bytes each), because molecular dynamics brings a new list every few steps.
 _REMEMBERED = 8
@@ -125,7 +128,8 @@ class Graph:
             features.element_size(),
         )
         found = self._pairs
-        if found is None or not found.pairing.holds(*values):
+        # of few pairs one would never learn that other values have more
+        if found is None or not found.pay or not found.pairing.holds(*values):
             found = self._pairs = Pairs(self._edges, self._edges.pairs(*values))
         return found
 
@@ -169,6 +173,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return int(self.first.shape[0])
+
+    @property
+    def pay(self) -> bool:
+        """Whether there are enough pairs to gain from."""
+        return len(self) < _PAYS * len(self.row)
 
     def tiles(self, size: int) -> PairTiles:
         """Return the order for the backward pass; `size` nodes make a block."""

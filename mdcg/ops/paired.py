@@ -15,13 +15,11 @@ from ..codegen.spec import DERIVATIVES
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
 from .autograd import conv_backward, only
+from .functional import check_rows
 from .graph import Pairs, graph_of
 from .host import host_kernels
 
 __all__ = ["can_pair", "conv_of_pairs", "find_pairs", "mean_of_pairs"]
-
-#: Pairs pay if there are fewer rows than this part of the edges.
-_WORTH = 0.75
 
 
 def can_pair(*tensors: torch.Tensor) -> bool:
@@ -32,6 +30,8 @@ def can_pair(*tensors: torch.Tensor) -> bool:
     """
     if any(t.device.type != "cpu" or type(t) is not torch.Tensor for t in tensors):
         return False
+    if any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors):
+        return False  # many gradients at once
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -79,7 +79,7 @@ def find_pairs(
     graph = graph_of(sender.contiguous(), receiver.contiguous(), num_nodes, num_nodes)
     directions = edge_attrs.detach().contiguous()[:, vector.offset : vector.offset + 3]
     pairs = graph.pairs(directions, features.detach().contiguous())
-    return pairs if len(pairs) < _WORTH * rows[0] else None
+    return pairs if pairs.pay else None
 
 
 class _Spread(torch.autograd.Function):
@@ -237,11 +237,20 @@ def conv_of_pairs(
     -------
     torch.Tensor, shape (n_nodes, problem.irreps_out.dim)
         Differentiable any number of times.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An operand does not fit the problem or the pairs.
     """
-    if weights.shape != (len(pairs), problem.weight_numel):
+    edges = len(pairs.row)
+    check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
+    check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
+    check_rows("weights of pairs", weights, problem.weight_numel, len(pairs), problem)
+    if sender.shape != (edges,) or receiver.shape != (edges,):
         raise ValueError(
-            f"weights has shape {tuple(weights.shape)}, expected "
-            f"({len(pairs)}, {problem.weight_numel}): one row per pair of edges"
+            f"sender is {tuple(sender.shape)}, receiver {tuple(receiver.shape)}, but pairs were "
+            f"found among {edges} edges: find them in this graph"
         )
     text = problem.to_json()
     out: torch.Tensor
