@@ -13,6 +13,7 @@ from ..ops import conv
 from ._frameworks import import_e3nn_o3
 from .fused_state import FusedConvState
 from .layer import parsed_problem
+from .paired_weights import PendingWeights, conv_of_pending
 
 __all__ = ["HOOK", "HOOK_VALUE", "FusedConvTensorProduct"]
 
@@ -36,7 +37,7 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
         self,
         x: torch.Tensor,
         y: torch.Tensor,
-        weight: torch.Tensor | None = None,
+        weight: torch.Tensor | PendingWeights | None = None,
         edge_index: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Evaluate the product on rows, or the convolution if `edge_index` is given.
@@ -46,7 +47,7 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
         x : torch.Tensor, shape (n_nodes, irreps_in1.dim)
             Node features; without `edge_index` one row per row of `y`.
         y : torch.Tensor, shape (n_edges, irreps_in2.dim)
-        weight : torch.Tensor, shape (n_edges, weight_numel)
+        weight : torch.Tensor, shape (n_edges, weight_numel), or PendingWeights
         edge_index : torch.Tensor of int, shape (2, n_edges), optional
             Row 0 sender, row 1 receiver.
 
@@ -56,10 +57,14 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
             Without `edge_index`, what e3nn returns: shape (n_edges, irreps_out.dim).
         """
         if edge_index is None:
+            if isinstance(weight, PendingWeights):
+                weight = weight.compute()
             rows: torch.Tensor = super().forward(x, y, weight)
             return rows
         text = self._current(self._mdcg_problem)
         problem = parsed_problem(text, str(x.dtype).removeprefix("torch."))
+        if isinstance(weight, PendingWeights):
+            return conv_of_pending(problem, x, y, weight, edge_index[0], edge_index[1])
         return conv(problem, x, y, self._get_weights(weight), edge_index[0], edge_index[1])
 
     def _product(self) -> Any:

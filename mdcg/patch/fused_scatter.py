@@ -13,6 +13,7 @@ import torch
 from ..ops import conv
 from .fused_state import FusedConvState
 from .layer import parsed_problem
+from .paired_weights import PendingWeights, conv_of_pending
 
 __all__ = ["STOCK", "FusedTensorProductScatter"]
 
@@ -38,7 +39,7 @@ class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
         self,
         x: torch.Tensor,
         edge_attr: torch.Tensor,
-        edge_weight: torch.Tensor,
+        edge_weight: torch.Tensor | PendingWeights,
         edge_dst: torch.Tensor,
         edge_src: torch.Tensor,
     ) -> torch.Tensor:
@@ -48,7 +49,7 @@ class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
         ----------
         x : torch.Tensor, shape (n_nodes, feature_irreps_in.dim)
         edge_attr : torch.Tensor, shape (n_edges, irreps_edge_attr.dim)
-        edge_weight : torch.Tensor, shape (n_edges, tp.weight_numel)
+        edge_weight : torch.Tensor, shape (n_edges, tp.weight_numel), or PendingWeights
         edge_dst, edge_src : torch.Tensor of int, shape (n_edges,)
             Receiver and sender.
 
@@ -60,6 +61,9 @@ class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
         # autocast may have made the weights bfloat16
         dtype = self.tp.output_mask.dtype
         problem = parsed_problem(text, str(dtype).removeprefix("torch."))
+        if isinstance(edge_weight, PendingWeights):
+            operands = (x.to(dtype), edge_attr.to(dtype), edge_weight)
+            return conv_of_pending(problem, *operands, edge_src, edge_dst)
         return conv(
             problem,
             x.to(dtype),
