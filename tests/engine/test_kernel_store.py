@@ -29,15 +29,21 @@ def with_kernels(dtype: str = "float64") -> Package:
     return package
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty cache, and whatever compiler there is."""
-    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
+def compiler(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
+    """Whatever compiler there is, and what these tests have compiled before."""
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(shared_cache))
     monkeypatch.delenv("MDCG_DISABLE_JIT", raising=False)
 
 
 @pytest.fixture
 def no_compiler(compiler: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "empty"))
     for name in ("MDCG_CXX", "CXX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -48,7 +54,7 @@ def evaluate(package: Package, path: Path, kernels: str = "auto") -> tuple[dict[
     package.save(path)
     model = _core.Model(str(path), kernels=kernels)
     before = json.loads(model.report())["kernels"]
-    assert {kernel["origin"] for kernel in before} == {"not loaded"}, "opening must load nothing"
+    assert origins(before) <= {"not loaded"}, "opening must load nothing"
     found = run(model, graph(), virial=True)
     return found, json.loads(model.report())["kernels"]
 
@@ -65,8 +71,9 @@ def compare(got: dict[str, Any], want: dict[str, Any], limit: float) -> None:
 
 @pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-13), ("float32", 5e-6)])
 def test_compiled_then_cached_and_equal_to_generic(
-    compiler: None, tmp_path: Path, dtype: str, limit: float
+    compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, limit: float
 ) -> None:
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "new"))
     package = with_kernels(dtype)
     generic, kernels = evaluate(package, tmp_path / "p.mdcg", "generic")
     assert origins(kernels) == {"generic"}
