@@ -54,8 +54,8 @@ Time energy and forces of a model, as it is and after mdcg.patch_model, in turns
 process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
 weights, 89 elements, the shapes of MACE-MP-0), nequip-s, -m, -l or -xl (random weights, 87
 elements, the shapes of NequIP's foundation models, stress included) or a checkpoint file. On a GPU
-(--device cuda) a MACE model also runs as mace converts it to cuEquivariance and OpenEquivariance,
-where installed."""
+(--device cuda) a model also runs as mace or NequIP converts it to cuEquivariance and
+OpenEquivariance, where installed."""
 
 
 def _list(text: str) -> tuple[str, ...]:

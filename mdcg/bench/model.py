@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from ase.data import chemical_symbols
 
-from ..errors import DeviceError, MdcgError, UnsupportedProblemError
+from ..errors import DeviceError, MdcgError
 from ..patch import (
     NequipInfo,
     load_model,
@@ -34,6 +34,8 @@ __all__ = ["build_mace", "converted", "measure_memory", "measure_timing"]
 
 # Kernels listed per row; the rest is in their sum.
 _LISTED_KERNELS = 16
+# NequIP's own names of its accelerations.
+_NEQUIP_MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
 
 Results = Mapping[str, torch.Tensor]
 
@@ -124,7 +126,7 @@ def _variant(impl: str, model: torch.nn.Module, device: str) -> tuple[torch.nn.M
 
 
 def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:
-    """Convert a model to another package's layers, with mace's own converter.
+    """Convert a model to another package's layers, with mace's converter or NequIP's modifier.
 
     Parameters
     ----------
@@ -133,22 +135,28 @@ def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module
         It is not changed.
     device : str
         Convolutions are fused on ``"cuda"`` only.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        It is no MACE model.
     """
     if isinstance(model_info(model), NequipInfo):
-        raise UnsupportedProblemError("it is compared on MACE models only")
-    dtype = next(model.parameters()).dtype
-    converter = import_module(f"mace.cli.convert_e3nn_{impl}")
-    with default_dtype(dtype):  # the converter sets it
-        result: torch.nn.Module = converter.run(copy.deepcopy(model), device=device)
-    result = result.to(device=device, dtype=dtype).eval()
+        result = _modified(_NEQUIP_MODIFIERS[impl], copy.deepcopy(model)).to(device)
+    else:
+        dtype = next(model.parameters()).dtype
+        converter = import_module(f"mace.cli.convert_e3nn_{impl}")
+        with default_dtype(dtype):  # the converter sets it
+            result = converter.run(copy.deepcopy(model), device=device)
+        result = result.to(device=device, dtype=dtype)
+    result = result.eval()
     for parameter in result.parameters():
         parameter.requires_grad_(False)
     return result
+
+
+def _modified(modifier: str, model: torch.nn.Module) -> torch.nn.Module:
+    from ..patch.nequip_files import nequip_state
+
+    with nequip_state():
+        modify = import_module("nequip.model.modify_utils").modify
+        result: torch.nn.Module = modify(model, [{"modifier": modifier}])
+        return result
 
 
 def _step(
