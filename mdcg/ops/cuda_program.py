@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, cast
+
+import torch
 
 from .. import _core, env
 from ..errors import DeviceError
 from ..plan import CudaDevice
 from ..runtime import discard_cuda_kernel, load_cuda_kernels
 
-__all__ = ["CudaProgram", "cuda_device"]
+__all__ = ["CudaProgram", "cuda_device", "current_stream"]
 
 # CUresult
 _INVALID_VALUE = 1
@@ -50,6 +53,12 @@ def cuda_device(index: int) -> CudaDevice:
             f"CUDA device {index} cannot be used ({error}): {action}, or move the tensors to the "
             "CPU"
         ) from error
+
+
+def current_stream(index: int) -> int:
+    """Return the address of torch's current stream on a device, without an object around it."""
+    address: int = cast(Any, torch)._C._cuda_getCurrentRawStream(index)
+    return address
 
 
 def _load_error(error: RuntimeError, index: int, target: str) -> DeviceError:

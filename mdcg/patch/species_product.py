@@ -37,7 +37,7 @@ class _Path:
     y_offset: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Groups:
     """Rows of y that are equal."""
 
@@ -46,6 +46,8 @@ class _Groups:
     order: torch.Tensor | None  # brings equal rows together; None if they are
     back: torch.Tensor | None
     sizes: tuple[int, ...]
+    # identity of the last tensor with these values, and the tensor, so that its memory stays its
+    seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
 
 class SpeciesProduct:
@@ -153,19 +155,39 @@ _lock = threading.Lock()
 
 
 def _groups_of(y: torch.Tensor) -> _Groups:
+    """Return the groups of y, remembered by its values.
+
+    Looking at values makes the host wait for a CUDA device. There a tensor is also known by its
+    memory and by torch's count of changes to it, so that of all layers of a model that see one y,
+    the first alone waits.
+    """
     stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else 0
     with _lock:
         known = [groups for made_on, groups in _recent if made_on == stream]
+    identity = _identity(y)
+    for found in known:
+        if identity is not None and found.seen is not None and found.seen[0] == identity:
+            return found
     for found in known:
         same = found.y.shape == y.shape and found.y.dtype == y.dtype and found.y.device == y.device
         if same and torch.equal(found.y, y):
+            found.seen = None if identity is None else (identity, y)
             return found
     # ordinary tensors, whatever mode the first caller is in: others save them for backward
     with torch.inference_mode(False), torch.no_grad():
         groups = _make_groups(torch.empty_like(y).copy_(y))
+    groups.seen = None if identity is None else (identity, y)
     with _lock:
         _recent[:] = [(stream, groups), *_recent[:3]]
     return groups
+
+
+def _identity(y: torch.Tensor) -> tuple[object, ...] | None:
+    """Return what tells a CUDA tensor from others while it is held; None: its values do."""
+    if not y.is_cuda or y.is_inference():  # inference tensors do not count changes
+        return None
+    storage = y.untyped_storage()._cdata
+    return storage, y.data_ptr(), y._version, y.shape, y.stride(), y.dtype
 
 
 def _make_groups(y: torch.Tensor) -> _Groups:

@@ -66,3 +66,31 @@ def test_what_needs_more_than_values_is_left_alone() -> None:
     found = []
     torch.jit.trace(lambda t: found.append(can_group(t, y)) or t, (x,), check_trace=False)
     assert found == [False]
+
+
+def test_a_tensor_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CUDA device: by memory and count of changes, as looking makes the host wait."""
+    looked = []
+    equal = torch.equal
+    monkeypatch.setattr(torch, "equal", lambda a, b: looked.append(1) or equal(a, b))
+    monkeypatch.setattr(
+        species_product, "_identity", lambda t: (t.untyped_storage()._cdata, t._version)
+    )
+    x, y, w = operands()
+    product = SpeciesProduct(PROBLEM)
+
+    def value() -> torch.Tensor:
+        assert can_group(x, y)
+        return product.grouped(x, y, w)
+
+    first = value()
+    looked.clear()
+    assert equal(value(), first)
+    assert not looked
+    y.copy_(y.flip(0))  # other values in the same memory
+    torch.testing.assert_close(value(), tensor_product_reference(PROBLEM, x, y, w))
+    y.copy_(y.flip(0))  # values of before, which are remembered
+    assert equal(value(), first)
+    looked.clear()
+    assert equal(product.grouped(x, y.clone(), w), first)  # the same values elsewhere
+    assert looked
