@@ -292,6 +292,8 @@ def _unwatched(args: tuple[Any, ...]) -> bool:
     internal = cast(Any, torch)._C
     if internal._len_torch_dispatch_stack() or internal._get_tracing_state() is not None:
         return False
+    if internal._len_torch_function_stack():  # such as a default device, which factories would obey
+        return False
     if internal._functorch.peek_interpreter_stack() is not None:
         return False
     if args[0].device.type not in FUNCTIONS:

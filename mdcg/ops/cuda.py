@@ -187,10 +187,18 @@ class CudaKernels:
         arguments = [
             n_rows if name == "n_rows" else tensors[name].data_ptr() for name in kernel.arguments
         ]
+        # a captured graph keeps plain order, which every driver can replay
+        overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
         for entry, function in zip(kernel.entries, loaded.functions, strict=True):
             blocks = -(-runs // entry.rows)
             loaded.module.launch(
-                function, blocks, entry.threads, entry.shared_bytes, stream, arguments
+                function,
+                blocks,
+                entry.threads,
+                entry.shared_bytes,
+                stream,
+                arguments,
+                early=entry.early and overlap,
             )
         found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
         if "x" in found and graph is not None:

@@ -153,8 +153,15 @@ class CudaProgram:
         shared_bytes: int,
         stream: int,
         arguments: Sequence[int],
+        *,
+        early: bool = False,
     ) -> None:
         """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
+
+        Parameters
+        ----------
+        early : bool
+            It may start before the kernel enqueued before it has ended, and must wait for that.
 
         Raises
         ------
@@ -162,6 +169,8 @@ class CudaProgram:
             The driver does not start it.
         """
         try:
-            self._modules[0].launch(function, blocks, threads, shared_bytes, stream, arguments)
+            self._modules[0].launch(
+                function, blocks, threads, shared_bytes, stream, arguments, early
+            )
         except RuntimeError as error:
             raise _launch_error(error, self.index) from error

@@ -176,6 +176,14 @@ class CudaPlan:
         """Whether the device adds float vectors to memory in one instruction."""
         return self.capability >= 90
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a kernel of a pass starts while the last blocks of the one before it run.
+
+        Not where the kernels' order is that of sums.
+        """
+        return self.capability >= 90 and not self.deterministic
+
     def padded(self, mul: int) -> int:
         """Return a multiplicity rounded up to whole vectors."""
         return -(-mul // 4) * 4
