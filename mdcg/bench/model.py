@@ -23,7 +23,7 @@ from ..patch import (
 )
 from ..patch.hosts import double_copy
 from .conv import refusal
-from .gpu import kernel_times, release_memory
+from .gpu import device_times, release_memory
 from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, ModelJob
 from .layer import default_dtype
 from .nequip_models import build_nequip
@@ -32,8 +32,6 @@ from .timing import clock_for, interleave, peak_memory, stopwatch
 
 __all__ = ["build_mace", "converted", "measure_memory", "measure_timing"]
 
-# Kernels listed per row; the rest is in their sum.
-_LISTED_KERNELS = 16
 # NequIP's own names of its accelerations.
 _NEQUIP_MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
 
@@ -256,14 +254,14 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
                 raise
             refused.append(refusal(impl, error))
         release_memory()
-    more = {}
-    for impl, step in steps.items() if job.device == "cuda" else ():
-        with stopwatch(spent, f"kernels {impl}"):
-            more[impl] = _on_device(step, nbytes[impl])
     options = {} if job.device == "cpu" else {"sample_seconds": 0.0}
     base = results.get("e3nn")
     with stopwatch(spent, "timing"):
         timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup, **options)
+    more = {}
+    for impl, step in steps.items() if job.device == "cuda" else ():
+        with stopwatch(spent, f"kernels {impl}"):
+            more[impl] = _on_device(step, nbytes[impl])
     rows = []
     for impl, timing in timings.items():
         energy, forces = results[impl]
@@ -295,11 +293,8 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
 
 
 def _on_device(step: Callable[[], object], nbytes: int) -> dict[str, Any]:
-    """Return memory and kernel times of an evaluation on a CUDA device."""
-    for _ in range(2):  # TorchScript specialises in its first calls
-        step()
+    """Return memory and kernel times of an evaluation on a CUDA device that has run before."""
     peak = peak_memory(step, device="cuda")
-    kernels = kernel_times(step)
     return {
         "memory": {
             "operand_bytes": nbytes,
@@ -307,9 +302,7 @@ def _on_device(step: Callable[[], object], nbytes: int) -> dict[str, Any]:
             "peak_bytes": nbytes + peak.extra_bytes,
             "method": peak.method,
         },
-        "kernel_seconds": sum(kernel.seconds for kernel in kernels),
-        "launches": sum(kernel.launches for kernel in kernels),
-        "kernels": [kernel.as_dict() for kernel in kernels[:_LISTED_KERNELS]],
+        **device_times(step).as_dict(),
     }
 
 
