@@ -402,6 +402,15 @@ def test_gpu_model_table() -> None:
     assert lines[4] == "  e3nn: out of memory"
 
 
+def test_time_that_a_device_is_busy() -> None:
+    """Kernels overlap where one starts in the last blocks of another."""
+    assert gpu.covered([]) == 0.0
+    assert gpu.covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
+    kernels = tuple(gpu.KernelTime(str(n), 2.0, 1e-3) for n in range(20))
+    row = gpu.DeviceTimes(15e-3, kernels).as_dict()
+    assert (row["kernel_seconds"], row["launches"], len(row["kernels"])) == (15e-3, 40.0, 16)
+
+
 def test_kernel_times_travel_as_json() -> None:
     kernel = gpu.KernelTime("mdcg_run_0", 2.0, 1e-3)
     assert json.loads(json.dumps(kernel.as_dict())) == {
