@@ -182,3 +182,13 @@ def test_pending_weights_are_computed_when_used(
     else:
         assert torch.equal(pending.sum(0), want.sum(0))
         assert pending.shape == want.shape
+
+
+def test_compiled_networks_are_whole(build: Any) -> None:
+    """A compiler finds tensors and operators, not promises."""
+    model = build("one layer")
+    patch_model(model)
+    network: Any = networks(model)[0]
+    features = torch.rand(5, 8).double()
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(features), network(features).compute())
