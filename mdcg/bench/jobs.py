@@ -23,6 +23,8 @@ MODEL_IMPLS = {
     "cueq": "the model as mace or NequIP converts it to cuEquivariance",
     "oeq": "the model as mace or NequIP converts it to OpenEquivariance",
     "mdcg": "the same model after mdcg.patch_model",
+    "engine": "the same model as a package, evaluated by the engine without torch",
+    "engine-exact": "the same, its radial networks not tabulated",
 }
 
 

@@ -23,6 +23,7 @@ from ..patch import (
 )
 from ..patch.hosts import double_copy
 from .conv import refusal
+from .engine_models import EngineModel, engine_model, engine_step
 from .gpu import device_times, release_memory
 from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, ModelJob
 from .layer import default_dtype
@@ -109,8 +110,8 @@ def _load(job: ModelJob) -> torch.nn.Module:
     return model
 
 
-def _variant(impl: str, model: torch.nn.Module, device: str) -> tuple[torch.nn.Module, str]:
-    """Return a copy of the model for an implementation, and what patching said."""
+def _variant(impl: str, model: torch.nn.Module, job: ModelJob) -> tuple[Any, str]:
+    """Return the model as an implementation has it, and what patching or opening it said."""
     if impl not in MODEL_IMPLS:
         raise ValueError(
             f"implementation {impl!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
@@ -120,7 +121,10 @@ def _variant(impl: str, model: torch.nn.Module, device: str) -> tuple[torch.nn.M
     if impl == "mdcg":
         patched = copy.deepcopy(model)
         return patched, str(patch_model(patched))
-    return converted(impl, model, device), ""
+    if impl.startswith("engine"):
+        engine = engine_model(impl, model, job.head)
+        return engine, engine.report
+    return converted(impl, model, job.device), ""
 
 
 def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:
@@ -158,9 +162,11 @@ def _modified(modifier: str, model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _step(
-    model: torch.nn.Module, system: System, head: str | None, r_max: float
+    model: Any, system: System, head: str | None, r_max: float
 ) -> tuple[Callable[[], Results], int, int]:
     """Return a function for one evaluation, the number of edges, and the bytes of its inputs."""
+    if isinstance(model, EngineModel):
+        return engine_step(model, system)
     info = model_info(model)
     # MACE's own lists are sorted by sender, NequIP's by receiver
     order = "receiver" if isinstance(info, NequipInfo) else "sender"
@@ -244,13 +250,13 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
     for impl in job.impls:
         try:
             with stopwatch(spent, f"convert {impl}"):
-                variant, reports[impl] = _variant(impl, model, job.device)
+                variant, reports[impl] = _variant(impl, model, job)
                 step, n_edges, nbytes[impl] = _step(variant, system, job.head, info.r_max)
             with stopwatch(spent, f"first {impl}"):
                 results[impl] = _energy_forces(step())
             steps[impl] = step
         except Exception as error:
-            if job.device == "cpu" and impl in ("e3nn", "mdcg"):
+            if job.device == "cpu" and impl in ("e3nn", "mdcg", "engine"):
                 raise
             refused.append(refusal(impl, error))
         release_memory()
@@ -341,8 +347,10 @@ def measure_memory(job: ModelJob, impl: str) -> dict[str, Any]:
     if job.device != "cpu":
         raise DeviceError(f"device is {job.device!r}, but memory is measured on the CPU only")
     system = make_system(job.system, job.atoms)
-    variant, _ = _variant(impl, _load(job), job.device)
-    r_max = model_info(variant).r_max
+    model = _load(job)
+    r_max = model_info(model).r_max
+    variant, _ = _variant(impl, model, job)
+    del model
     # same code paths on a few atoms, next to no memory
     warm, _, _ = _step(variant, fragment(system), job.head, r_max)
     for _ in range(job.warmup):

@@ -47,16 +47,21 @@ def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         peers.choose_peers(["e3nn", "oeq"], "cuda")
     assert report.reasons_line(peers.skipped_model_impls("cuda")) == (
         "cueq: cuequivariance_torch, cuequivariance_ops_torch is not installed; "
-        "oeq: openequivariance is not installed"
+        "oeq: openequivariance is not installed; "
+        "engine: packages run on CPUs in this version; "
+        "engine-exact: packages run on CPUs in this version"
     )
 
 
 def test_gpu_packages_are_not_compared_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_cuda, "find_spec", lambda name: object())
     assert set(peers.skipped_peers("cuda")) == set()
-    assert peers.choose_model_impls(None, "cuda") == tuple(MODEL_IMPLS)
+    on_gpus = tuple(name for name in MODEL_IMPLS if not name.startswith("engine"))
+    assert peers.choose_model_impls(None, "cuda") == on_gpus
     assert [peer.name for peer in peers.choose_peers(None, "cpu")] == ["e3nn", "mdcg"]
-    assert peers.choose_model_impls(None, "cpu") == ("e3nn", "mdcg")
+    assert peers.choose_model_impls(None, "cpu") == ("e3nn", "mdcg", "engine", "engine-exact")
+    with pytest.raises(DeviceError, match="engine cannot run: packages run on CPUs"):
+        peers.choose_model_impls(["engine"], "cuda")
     with pytest.raises(DeviceError, match="cueq cannot run: it has kernels for CUDA devices only"):
         peers.choose_model_impls(["cueq"], "cpu")
 
