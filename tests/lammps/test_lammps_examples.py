@@ -28,8 +28,8 @@ def test_in_water(ranks: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     hot, free = thermo_tables(done.stdout)
     assert hot["Temp"].min() > 100
-    assert abs(free["TotEng"] - free["TotEng"][0]).max() < 0.01
-    assert abs(free["PotEng"] - free["PotEng"][0]).max() > 0.01
+    assert abs(free["TotEng"] - free["TotEng"][0]).max() < 0.03
+    assert abs(free["PotEng"] - free["PotEng"][0]).max() > 0.1
 
 
 @pytest.mark.timeout(300)
