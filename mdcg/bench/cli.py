@@ -1,4 +1,4 @@
-"""The command ``python -m mdcg bench conv|model|lammps``; the only place of this room that prints."""
+"""The command ``python -m mdcg bench conv|model|lammps``; alone in this room it prints."""
 
 from __future__ import annotations
 

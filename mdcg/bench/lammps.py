@@ -1,4 +1,4 @@
-"""``python -m mdcg bench lammps``: what LAMMPS adds to the engine's own time, and how ranks scale."""
+"""``python -m mdcg bench lammps``: LAMMPS against the engine alone, and how ranks scale."""
 
 from __future__ import annotations
 
@@ -106,7 +106,16 @@ def measure(package: Path, atoms: int, ranks: Sequence[int], steps: int) -> list
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as text, with what follows from them."""
-    columns = ("atoms", "ranks", "ms/step", "pair", "engine alone", "pair/engine", "exchange", "comm")
+    columns = (
+        "atoms",
+        "ranks",
+        "ms/step",
+        "pair",
+        "engine alone",
+        "pair/engine",
+        "exchange",
+        "comm",
+    )
     columns += ("list", "first step with it", "speedup")
     lines = []
     first = {row["atoms"]: row for row in reversed(rows)}
@@ -116,10 +125,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         times = [f"{row[name]:.2f}" for name in ("loop", "pair")]
         rest = [f"{row[name]:.2f}" for name in ("exchange", "comm", "neighbor", "rebuild")]
         speedup = f"{one['loop'] / row['loop']:.2f}x" if one["ranks"] == 1 else "-"
-        lines.append(
-            [str(row["atoms"]), str(row["ranks"]), *times, f"{row['engine']:.2f}", ratio]
-            + [*rest, speedup]
-        )
+        start = [str(row["atoms"]), str(row["ranks"])]
+        lines.append([*start, *times, f"{row['engine']:.2f}", ratio, *rest, speedup])
     return format_table(columns, lines)
 
 
@@ -148,9 +155,7 @@ def _run(lmp: Path, plugin: Path, folder: Path, ranks: int) -> str:
     with contextlib.suppress(KeyError):
         env["LD_LIBRARY_PATH"] = f"{sys.prefix}/lib:{os.environ['LD_LIBRARY_PATH']}"
     env.setdefault("LD_LIBRARY_PATH", f"{sys.prefix}/lib")
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "")
         raise MdcgError(f"LAMMPS failed on {ranks} ranks: {reason or done.stderr.strip()[-300:]}")

@@ -197,7 +197,9 @@ neighbor 1.0 bin
 """
 
 
-def single_point(folder: Path, atoms: Atoms, model: Path, *, ranks: int = 1, **given: str) -> Output:
+def single_point(
+    folder: Path, atoms: Atoms, model: Path, *, ranks: int = 1, **given: str
+) -> Output:
     """Evaluate once: global and per-atom energy and virial, forces."""
     write_data(folder / "test.data", atoms)
     return run_input(folder, head(model, **given) + THERMO + DUMP + "run 0\n", ranks=ranks)
@@ -230,8 +232,6 @@ def compare(output: Output, want: dict[str, Any], tolerance: float) -> None:
     virial = np.array([last[f"c_p[{k}]"] for k in range(1, 7)]) * last["Volume"] / BAR
     spread = max(1.0, np.abs(atoms[:, 5:]).sum() / BAR)
     np.testing.assert_allclose(last["c_esum"], last["PotEng"], rtol=0, atol=1e-11 * scale)
-    np.testing.assert_allclose(
-        -atoms[:, 5:].sum(axis=0) / BAR, virial, rtol=0, atol=1e-11 * spread
-    )
+    np.testing.assert_allclose(-atoms[:, 5:].sum(axis=0) / BAR, virial, rtol=0, atol=1e-11 * spread)
     if "virial" in want:
         np.testing.assert_allclose(virial, want["virial"], rtol=0, atol=tolerance * spread)

@@ -25,7 +25,6 @@ from .lmp import (
 )
 
 
-
 def forces_of(folder: Path, text: str, ranks: int = 1) -> tuple[float, np.ndarray]:
     output = run_input(folder, text + THERMO + DUMP + "run 0\n", ranks=ranks)
     return output.last["PotEng"], output.dump()[-1][:, 1:4]
@@ -83,7 +82,9 @@ def test_null_types(tmp_path: Path, ranks: int) -> None:
     mixed.set_cell(atoms.cell)
     write_data(tmp_path / "test.data", mixed, ("H", "Ar", "O"))
     start = head(model).split("pair_style")[0] + "neighbor 1.0 bin\n"
-    text = start + f"pair_style hybrid/overlay mdcg lj/cut 4.0\npair_coeff * * mdcg {model} H NULL O\n"
+    text = (
+        start + f"pair_style hybrid/overlay mdcg lj/cut 4.0\npair_coeff * * mdcg {model} H NULL O\n"
+    )
     text += "pair_coeff 1*2 2*3 lj/cut 0.0 3.0\n" + THERMO + DUMP + "run 0\n"
     output = run_input(tmp_path, text, ranks=ranks)
     want, chosen = reference(waters, model), mixed.numbers != 18
@@ -118,7 +119,9 @@ def write_molecules(path: Path, atoms: Atoms) -> None:
     for k in range(len(atoms)):
         number, rest = lines[start + k].split(maxsplit=1)
         lines[start + k] = f"{number} {k // 3 + 1} {rest}"
-    lines[2] += f"\n{2 * count} bonds\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
+    lines[2] += (
+        f"\n{2 * count} bonds\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
+    )
     lines += ["", "Bonds", ""]
     for m in range(count):
         lines += [f"{2 * m + h} 1 {3 * m + 1} {3 * m + 1 + h}" for h in (1, 2)]
@@ -166,7 +169,9 @@ def test_energy_is_conserved(tmp_path: Path) -> None:
     write_data(tmp_path / "test.data", atoms)
     spread = {}
     for step, count in ((0.0005, 120), (0.00025, 240)):
-        text = head(EXAMPLES / "data" / "water.mdcg") + f"""
+        text = (
+            head(EXAMPLES / "data" / "water.mdcg")
+            + f"""
 thermo_style custom step etotal pe
 thermo_modify format float %.17g
 thermo 1
@@ -175,6 +180,7 @@ velocity all create 300 4711 loop geom
 fix nve all nve
 run {count}
 """
+        )
         energy = run_input(tmp_path, text).runs[0]["TotEng"]
         drift = np.polyfit(np.arange(len(energy)) * step, energy, 1)[0]
         assert abs(drift) / len(atoms) < 1e-3  # eV/atom/ps, over 0.06 ps
@@ -223,5 +229,3 @@ print(f"{found[0]:.17g}")
     assert done.returncode == 0, done.stderr[-3000:]
     want = reference(water(2, seed=17), package("mace", "float64"))["energy"]
     np.testing.assert_allclose(float(done.stdout.split()[-1]), want, rtol=1e-10)
-
-

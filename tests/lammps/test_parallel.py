@@ -124,7 +124,9 @@ def test_constant_pressure_triclinic(tmp_path: Path) -> None:
 def test_restart_on_other_ranks(tmp_path: Path) -> None:
     write_data(tmp_path / "test.data", water(3, seed=11))
     model = package("mace", "float64")
-    whole = run_input(tmp_path, head(model) + NVE + "run 10\nwrite_restart middle\nrun 10\n", ranks=2)
+    whole = run_input(
+        tmp_path, head(model) + NVE + "run 10\nwrite_restart middle\nrun 10\n", ranks=2
+    )
     again = head(model).replace("read_data test.data", "read_restart middle")
     settings = NVE.replace("velocity all create 300 4711 loop geom\n", "")
     part = run_input(tmp_path, again + settings + "run 10\n", ranks=3)
@@ -143,7 +145,10 @@ def test_rerun_and_minimize(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             found.runs[0]["PotEng"], first.runs[0]["PotEng"], rtol=0, atol=1e-9
         )
-    text = head(model) + "thermo_modify format float %.17g\nminimize 0 1e-3 15 60\n"
+    text = (
+        head(model)
+        + "thermo_style custom step pe\nthermo_modify format float %.17g\nminimize 0 1e-3 15 60\n"
+    )
     energies = [run_input(tmp_path, text, ranks=ranks).runs[0]["PotEng"] for ranks in (1, 2)]
     assert energies[0][-1] < energies[0][0] - 0.1
     np.testing.assert_allclose(energies[1][-1], energies[0][-1], rtol=0, atol=1e-6)

@@ -11,8 +11,8 @@ from ase import Atoms
 
 from .lmp import (
     BAR,
-    TOLERANCE,
     THERMO,
+    TOLERANCE,
     compare,
     head,
     package,
@@ -150,7 +150,8 @@ def test_virial_is_a_slope(tmp_path: Path, name: str, ranks: int) -> None:
     atoms = triclinic()
     write_data(tmp_path / "test.data", atoms)
     step, cell = 1e-5, atoms.cell.array
-    box = "change_box all x final 0 {} y final 0 {} z final 0 {} xy final {} xz final {} yz final {} remap units box"
+    box = "change_box all x final 0 {} y final 0 {} z final 0 {} "
+    box += "xy final {} xz final {} yz final {} remap units box"
     lines, voigt = ["run 0"], ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
     for i, j in voigt:
         for by in (step, -step):
