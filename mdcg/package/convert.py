@@ -32,8 +32,7 @@ class ConversionOptions:
     dtype : {"float32", "float64"}, optional
         Default: that of the model.
     graph_fields : tuple of (str, int)
-        Value of each categorical field of the structure, such as a charge, that a NequIP model
-        reads.
+        Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
         Default: in float32 a table where its error stays below rounding, else exact.
     """
@@ -122,7 +121,7 @@ def convert_model(
         else:
             from .mace import build_mace
 
-            build_mace(model, builder, columns, head)
+            build_mace(model, builder, columns, head, dict(options.graph_fields))
     except UnsupportedProblemError as error:
         raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
     program, tensors = builder.finish()
