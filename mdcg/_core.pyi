@@ -160,9 +160,6 @@ def build_kernels(
 ) -> list[tuple[str, str, bool, float]]:
     """Return for each text: path of its library, or what is wrong; compiled now, and seconds."""
 
-def compile_kernel(source: str, level: str) -> bytes:
-    """Return the library of a text, without the cache."""
-
 def host_target(level: str) -> str: ...
 def kernel_cache_root() -> str: ...
 def instruction_set_level() -> str: ...

@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "bench": {"ops", "calculators", "problem", "plan", "codegen", "runtime", "patch", "env"},
     "cli": {
         *("problem", "plan", "codegen", "runtime", "ops", "patch", "package", "calculators"),
-        *("bench", "_core", "env"),
+        *("bench", "_core", "env", "lammps_plugin"),
     },
     # Single modules follow the same rule.
     "__init__": {"problem", "ops", "patch", "package", "calculators"},
@@ -41,6 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "_version": set(),
     "env": set(),
     "nequip_extension": {"patch"},
+    "lammps_plugin": {"runtime", "env"},
     "errors": set(),
 }
 

@@ -309,21 +309,4 @@ std::vector<BuiltKernel> build_kernels(const std::vector<std::string>& sources,
     return out;
 }
 
-std::string compile_kernel(const std::string& source, const HostTarget& target) {
-    const char* named = std::getenv("TMPDIR");
-    std::string folder =
-        std::string(named != nullptr && *named != 0 ? named : "/tmp") + "/mdcg-XXXXXX";
-    if (mkdtemp(folder.data()) == nullptr)
-        throw KernelError("cannot make " + folder + ": " + std::strerror(errno));
-    struct Remover {
-        const std::string& path;
-        ~Remover() {
-            std::error_code ignored;
-            fs::remove_all(path, ignored);
-        }
-    } remover{folder};
-    compile(source, target, folder);
-    return read_file(folder + "/kernel.so");
-}
-
 }  // namespace mdcg

@@ -33,7 +33,4 @@ struct BuiltKernel {
 std::vector<BuiltKernel> build_kernels(const std::vector<std::string>& sources,
                                        const HostTarget& target, int processes = 0);
 
-// The same without the cache: the library's bytes, for a package that carries them.
-std::string compile_kernel(const std::string& source, const HostTarget& target);
-
 }  // namespace mdcg

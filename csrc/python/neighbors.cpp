@@ -95,17 +95,6 @@ void register_neighbors(py::module_& m) {
             return out;
         },
         py::arg("sources"), py::arg("level") = "native", py::arg("processes") = 0);
-    m.def(
-        "compile_kernel",
-        [](const std::string& source, const std::string& level) {
-            std::string binary;
-            {
-                py::gil_scoped_release release;
-                binary = mdcg::compile_kernel(source, mdcg::HostTarget::of(level));
-            }
-            return py::bytes(binary);
-        },
-        py::arg("source"), py::arg("level"));
     m.def("host_target", [](const std::string& level) { return mdcg::HostTarget::of(level).name; });
     m.def("kernel_cache_root", &mdcg::kernel_cache_root);
 }

@@ -1,4 +1,4 @@
-"""``python -m mdcg env | cache | selftest | bench | patch``."""
+"""``python -m mdcg env | cache | selftest | bench | patch | lammps``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ Tools of mdcg.
   selftest  compare the generated kernels with a plain computation
   bench     time the kernels and whole models
   patch     the same as the command mdcg-patch
+  lammps    compile the plugin with pair_style mdcg for a LAMMPS of your own
 """
 
 
@@ -123,10 +124,17 @@ def _patch(argv: list[str]) -> int:
     return patch(argv)
 
 
+def _lammps(argv: list[str]) -> int:
+    from .lammps import main as lammps
+
+    return lammps(argv)
+
+
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "env": _env,
     "cache": _cache,
     "selftest": _selftest,
     "bench": _bench,
     "patch": _patch,
+    "lammps": _lammps,
 }

@@ -68,7 +68,7 @@ class Builder:
     def __init__(self, n_types: int, dtype: str, radial: str | None = None) -> None:
         self.n_types = n_types
         self.dtype = dtype
-        self.radial = radial
+        self.radial_form = radial
         self.values: dict[str, str] = {}
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
@@ -257,7 +257,7 @@ class Builder:
         else:
             field["x"] = self._exchange(x)
         field["radial"] = self._radial(radial, name)
-        field["radial"]["table"] = choose_table(radial, self.radial, self.dtype)
+        field["radial"]["table"] = choose_table(radial, self.radial_form, self.dtype)
         field["problem"] = problem.to_json()
         field["nonzeros"] = self._tensor(f"{name}.nonzeros", indices)
         field["values"] = self._tensor(f"{name}.values", values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
@@ -55,17 +55,19 @@ def add_binaries(package: Package, targets: Sequence[str]) -> None:
     from .. import _core
 
     check_targets(targets)
-    for kernel in package.manifest["kernels"]:
-        source = package.text(kernel["source"])
-        found: list[dict[str, Any]] = []
-        for target in targets:
-            try:
-                binary = _core.compile_kernel(source, target)
-            except RuntimeError as error:
-                name = kernel["name"]
-                raise KernelCompileError(f"kernel {name} for {target}: {error}") from error
-            tensor = f"kernels.{kernel['name']}.{target}"
+    kernels = package.manifest["kernels"]
+    sources = [package.text(kernel["source"]) for kernel in kernels]
+    for kernel in kernels:
+        kernel["binaries"] = []
+    for target in targets:
+        # of "native" the processor is part of the name: others pass over it
+        label = _core.host_target(target)
+        built = _core.build_kernels(sources, target)  # several compilers at a time
+        for kernel, (path, error, _, _) in zip(kernels, built, strict=True):
+            if error:
+                raise KernelCompileError(f"kernel {kernel['name']} for {target}: {error}")
+            binary = Path(path).read_bytes()
+            tensor = f"kernels.{kernel['name']}.{label}"
             package.tensors[tensor] = np.frombuffer(binary, dtype=np.uint8)
             digest = hashlib.sha256(binary).hexdigest()
-            found.append({"target": target, "tensor": tensor, "sha256": digest})
-        kernel["binaries"] = found
+            kernel["binaries"].append({"target": label, "tensor": tensor, "sha256": digest})

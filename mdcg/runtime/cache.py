@@ -27,7 +27,7 @@ from .._version import __version__
 __all__ = ["KernelCache", "cache_dir", "cache_size", "clear_cache"]
 
 # What a folder of the cache holds one of.
-BINARIES = ("kernel.so", "kernel.cubin")
+BINARIES = ("kernel.so", "kernel.cubin", "mdcgplugin.so")
 
 _log = logging.getLogger("mdcg")
 _private: Path | None = None

@@ -35,7 +35,7 @@ class Program(Builder):
     def random(self, *shape: int) -> Array:
         return self.rng.normal(size=shape)
 
-    def radial(self, outputs: int) -> Radial:
+    def network(self, outputs: int) -> Radial:
         layers = (
             RadialLayer(self.random(4, 8), activation="silu", factor=1.5),
             RadialLayer(self.random(8, outputs) / 3.0),
@@ -50,7 +50,7 @@ class Program(Builder):
         paths = [(0, l, l, "uvu", True) for l in range(l_max + 1)]
         problem = ConvProblem.build(f"{channels}x0e", sh, out, paths)
         x = self.table(f"{channels}x0e", self.random(self.n_types, channels))
-        return self.conv(x, problem, self.radial(problem.weight_numel), name)
+        return self.conv(x, problem, self.network(problem.weight_numel), name)
 
     def readout(self, x: Features, name: str = "readout") -> None:
         """Add an energy that sees every block of x, scalars linearly and norms of the others."""

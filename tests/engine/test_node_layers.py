@@ -86,7 +86,7 @@ def test_gate(tmp_path: Path, dtype: str, activation: str) -> None:
 def test_pointwise(tmp_path: Path, dtype: str) -> None:
     p = Program(3, dtype)
     x = p.features(7)
-    density = p.edge_sum(p.radial(1), "tanh_square", "density")
+    density = p.edge_sum(p.network(1), "tanh_square", "density")
     y = p.normalize(x, density, 0.9, 0.4, "normalize")
     y = p.scale(y, p.random(3), "by_type")
     y = p.scale(y, np.array([1.7]), "by_one")

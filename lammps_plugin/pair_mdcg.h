@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// pair_style mdcg: machine-learned potentials from .mdcg packages, evaluated by libmdcg.so.
+#ifndef LMP_PAIR_MDCG_H
+#define LMP_PAIR_MDCG_H
+
+#include <memory>
+
+#include "pair.h"
+
+namespace LAMMPS_NS {
+
+class PairMDCG : public Pair {
+ public:
+  explicit PairMDCG(class LAMMPS *);
+  ~PairMDCG() override;
+
+  void compute(int, int) override;
+  void settings(int, char **) override;
+  void coeff(int, char **) override;
+  void init_style() override;
+  double init_one(int, int) override;
+  double memory_usage() override;
+  void *extract(const char *, int &) override;
+
+  int pack_forward_comm(int, int *, double *, int, int *) override;
+  void unpack_forward_comm(int, int, double *) override;
+  int pack_reverse_comm(int, int, double *) override;
+  void unpack_reverse_comm(int, int *, double *) override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl;
+
+  void allocate();
+  void take_neighbors();
+  void take_positions();
+  void announce();
+};
+
+}    // namespace LAMMPS_NS
+
+#endif

