@@ -95,6 +95,8 @@ def convert_model(
     ValueError
         An element or a head that the model does not know.
     """
+    import torch
+
     from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
 
     options = options or ConversionOptions()
@@ -110,6 +112,8 @@ def convert_model(
         raise UnsupportedProblemError(
             f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
         )
+    if dtype == "float64" and info.dtype != torch.float64 and not nequip:
+        model = copy_model(model).double()  # every digit of its constants counts then
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
     builder = Builder(len(columns), dtype, options.radial)

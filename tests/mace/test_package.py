@@ -55,7 +55,8 @@ def compare(
     for system in verification_systems(package.atomic_numbers, package.r_max, seed=5):
         found = evaluate_package(package, system)
         with float_type(torch.float64):  # mace multiplies integer tensors by numbers
-            want = evaluate_model(model, system, head=head)
+            outputs = evaluate_model(model, system, head=head)
+        want = {name: value.detach() for name, value in outputs.items()}
         energy = float(want["energy"])
         assert abs(found.energy - energy) <= 1e-12 * max(1.0, abs(energy)), system.name
         size = max(1.0, float(want["node_energy"].abs().max()))
