@@ -4,6 +4,7 @@
 #define LMP_PAIR_MDCG_H
 
 #include <memory>
+#include <string>
 
 #include "pair.h"
 
@@ -32,9 +33,13 @@ class PairMDCG : public Pair {
   std::unique_ptr<Impl> impl;
 
   void allocate();
+  void all_or_none(const std::string &reason);
+  void announce();
+  void check_bonds();
+  void take_nodes();
   void take_neighbors();
   void take_positions();
-  void announce();
+  void add_results(double energy, const double *sum);
 };
 
 }    // namespace LAMMPS_NS

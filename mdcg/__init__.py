@@ -22,9 +22,15 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .calculators import MDCGCalculator
-    from .ops import ConvTensorProduct, TensorProduct, conv, tensor_product
+    from .ops import (
+        ConvTensorProduct,
+        TensorProduct,
+        conv,
+        symmetric_contraction,
+        tensor_product,
+    )
     from .patch import PatchReport, patch_model, unpatch_model
-    from .problem import ConvProblem
+    from .problem import ConvProblem, SymmetricContractionProblem
 
 __all__ = [
     "CheckpointError",
@@ -36,21 +42,25 @@ __all__ = [
     "MdcgError",
     "MissingDependencyError",
     "PatchReport",
+    "SymmetricContractionProblem",
     "TensorProduct",
     "UnsupportedProblemError",
     "VerificationError",
     "__version__",
     "conv",
     "patch_model",
+    "symmetric_contraction",
     "tensor_product",
     "unpatch_model",
 ]
 
 _ROOM_OF = {
     "ConvProblem": "problem",
+    "SymmetricContractionProblem": "problem",
     "ConvTensorProduct": "ops",
     "TensorProduct": "ops",
     "conv": "ops",
+    "symmetric_contraction": "ops",
     "tensor_product": "ops",
     "PatchReport": "patch",
     "patch_model": "patch",

@@ -14,6 +14,20 @@ class SharedLibrary:
     def __init__(self, path: str) -> None: ...
     def symbol(self, name: str) -> int: ...
 
+class Pairing:
+    """Rows of one or two edges: those that are the two directions of one."""
+
+    def rows(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row of every edge, and the first and the second edge of every row."""
+    def holds(
+        self,
+        directions: int,
+        direction_stride: int,
+        features: int,
+        num_features: int,
+        itemsize: int,
+    ) -> bool: ...
+
 class Edges:
     """A graph's edges in the orders kernels walk; addresses are of int32 or int64 arrays."""
 
@@ -46,6 +60,23 @@ class Edges:
         NDArray[np.int32],
         NDArray[np.int32],
         NDArray[np.int64],
+        NDArray[np.int64],
+        NDArray[np.int64],
+    ]: ...
+    def pairs(
+        self,
+        directions: int,
+        direction_stride: int,
+        features: int,
+        num_features: int,
+        itemsize: int,
+    ) -> Pairing: ...
+    def by_pair(
+        self, pairing: Pairing, block_size: int
+    ) -> tuple[
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.int32],
         NDArray[np.int64],
         NDArray[np.int64],
     ]: ...

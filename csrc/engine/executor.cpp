@@ -156,7 +156,8 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
     for (const Stage& stage : program_.forward_stages)
         run_stage(stage, false, graph, descriptors, threads);
     if (with_gradient) {
-        edge_gradient_.resize(size(3 * graph.num_edges));
+        // never null in a backward pass, also where no atom has a neighbour
+        edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (std::int64_t i = 0; i < 3 * graph.num_edges; ++i) gradient[i] = T(0);

@@ -12,6 +12,7 @@
 #include "core/cpu.hpp"
 #include "core/edges.hpp"
 #include "core/launch.hpp"
+#include "core/pairs.hpp"
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
 #include "register_edges.hpp"
@@ -70,6 +71,17 @@ public:
                    : mdcg::order_by_block(list<std::int64_t>(), by_receiver_, block_size);
     }
 
+    template <typename T>
+    mdcg::Pairing pairs(const mdcg::EdgeValues<T>& values) const {
+        return itemsize_ == 4 ? mdcg::match_pairs(list<std::int32_t>(), values)
+                              : mdcg::match_pairs(list<std::int64_t>(), values);
+    }
+
+    mdcg::PairOrder by_pair(const mdcg::Pairing& pairing, std::int64_t block_size) const {
+        return itemsize_ == 4 ? mdcg::order_by_pair(list<std::int32_t>(), pairing, block_size)
+                              : mdcg::order_by_pair(list<std::int64_t>(), pairing, block_size);
+    }
+
 private:
     template <typename Index>
     mdcg::EdgeList<Index> list() const {
@@ -83,6 +95,39 @@ private:
     std::vector<char> sender_, receiver_;
     mdcg::ReceiverOrder by_receiver_;
 };
+
+// Calls a function with edge values of the type of that size.
+template <typename Function>
+auto with_values(std::uintptr_t directions, std::int64_t direction_stride, std::uintptr_t features,
+                 std::int64_t num_features, int itemsize, const Function& function) {
+    py::gil_scoped_release release;
+    if (itemsize == 4)
+        return function(mdcg::EdgeValues<float>{address<float>(directions), direction_stride,
+                                                address<float>(features), num_features});
+    return function(mdcg::EdgeValues<double>{address<double>(directions), direction_stride,
+                                             address<double>(features), num_features});
+}
+
+void register_pairs(py::module_& m) {
+    py::class_<mdcg::Pairing, std::shared_ptr<mdcg::Pairing>>(m, "Pairing")
+        .def("rows",
+             [](const mdcg::Pairing& self) {
+                 mdcg::Pairing copy = self;
+                 return py::make_tuple(to_array(std::move(copy.row)),
+                                       to_array(std::move(copy.first)),
+                                       to_array(std::move(copy.second)));
+             })
+        .def(
+            "holds",
+            [](const mdcg::Pairing& self, std::uintptr_t directions, std::int64_t stride,
+               std::uintptr_t features, std::int64_t num_features, int itemsize) {
+                return with_values(
+                    directions, stride, features, num_features, itemsize,
+                    [&](const auto& values) { return mdcg::still_pairs(self, values); });
+            },
+            py::arg("directions"), py::arg("direction_stride"), py::arg("features"),
+            py::arg("num_features"), py::arg("itemsize"));
+}
 
 mdcg::HostKernel kernel(std::uintptr_t value) { return reinterpret_cast<mdcg::HostKernel>(value); }
 
@@ -98,6 +143,7 @@ PYBIND11_MODULE(_core, m) {
             return reinterpret_cast<std::uintptr_t>(self.symbol(name));
         });
 
+    register_pairs(m);
     py::class_<Edges, std::shared_ptr<Edges>>(m, "Edges")
         .def(py::init<std::uintptr_t, std::uintptr_t, std::int64_t, int, std::int64_t, std::int64_t,
                       std::int64_t>(),
@@ -125,7 +171,30 @@ PYBIND11_MODULE(_core, m) {
                     to_array(std::move(o.receiver)), to_array(std::move(o.block_ptr)),
                     to_array(std::move(o.tiles)), to_array(std::move(o.round_ptr)));
             },
-            py::arg("block_size"));
+            py::arg("block_size"))
+        .def(
+            "pairs",
+            [](const Edges& self, std::uintptr_t directions, std::int64_t stride,
+               std::uintptr_t features, std::int64_t num_features, int itemsize) {
+                return std::make_shared<mdcg::Pairing>(
+                    with_values(directions, stride, features, num_features, itemsize,
+                                [&](const auto& values) { return self.pairs(values); }));
+            },
+            py::arg("directions"), py::arg("direction_stride"), py::arg("features"),
+            py::arg("num_features"), py::arg("itemsize"))
+        .def(
+            "by_pair",
+            [](const Edges& self, const mdcg::Pairing& pairing, std::int64_t block_size) {
+                mdcg::PairOrder o;
+                {
+                    py::gil_scoped_release release;
+                    o = self.by_pair(pairing, block_size);
+                }
+                return py::make_tuple(to_array(std::move(o.order)), to_array(std::move(o.sender)),
+                                      to_array(std::move(o.receiver)), to_array(std::move(o.tiles)),
+                                      to_array(std::move(o.round_ptr)));
+            },
+            py::arg("pairing"), py::arg("block_size"));
 
     m.def(
         "launch",

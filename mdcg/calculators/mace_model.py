@@ -16,7 +16,7 @@ from ase.data import chemical_symbols
 from ..patch.mace_inputs import mace_batch, mace_info
 from .evaluation import Evaluation, check_finite
 from .neighbors import BoolArray, Edges, FloatArray, IntArray
-from .tensors import as_array, frozen
+from .tensors import as_array, frozen, one_at_a_time
 
 __all__ = ["MaceModel"]
 
@@ -125,10 +125,11 @@ class MaceModel:
         ase.calculators.calculator.CalculationFailed
             The model returned a number that is not finite.
         """
-        data = self._batch(atoms, edges)
         gradients = forces or stress
         # an energy alone needs no graph for a backward pass
-        with frozen(self._parameters), nullcontext() if gradients else torch.no_grad():
+        mode = nullcontext() if gradients else torch.no_grad()
+        with one_at_a_time(self.model), frozen(self._parameters), mode:
+            data = self._batch(atoms, edges)
             out = self.model(data, training=False, compute_force=gradients, compute_stress=stress)
         result = self._read(out, forces, stress)
         check_finite(result, atoms)

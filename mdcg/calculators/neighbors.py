@@ -43,6 +43,17 @@ class Edges:
     unit_shifts: torch.Tensor
     shifts: torch.Tensor
 
+    def equals(self, other: Edges) -> bool:
+        """Whether the other edges are the same, in the same order."""
+        return all(
+            torch.equal(mine, theirs)
+            for mine, theirs in (
+                (self.edge_index, other.edge_index),
+                (self.unit_shifts, other.unit_shifts),
+                (self.shifts, other.shifts),
+            )
+        )
+
 
 def check_geometry(positions: FloatArray, cell: FloatArray, pbc: BoolArray) -> None:
     """Raise ``InputError`` for positions or a cell that no neighbour list can be made of.

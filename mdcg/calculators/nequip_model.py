@@ -13,7 +13,7 @@ from ..patch.nequip_inputs import gives_forces, nequip_batch, nequip_info, witho
 from .evaluation import Evaluation, check_finite
 from .neighbors import Edges, IntArray
 from .species import known_symbols, require_known, types_by_number
-from .tensors import as_array, frozen
+from .tensors import as_array, frozen, one_at_a_time
 
 __all__ = ["NequipModel"]
 
@@ -51,6 +51,7 @@ class NequipModel:
             if self.info.cutoffs is None
             else torch.from_numpy(self.info.cutoffs**2).to(self.info.device)
         )
+        self._within: Edges | None = None
         self._reversed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
 
@@ -92,13 +93,13 @@ class NequipModel:
             The model returned a number that is not finite.
         """
         gradients = forces or stress
-        data = self._batch(atoms, edges)
         with (
+            one_at_a_time(self.model),
             frozen(self._parameters),
             without_derivatives(self.model, not gradients),
             torch.enable_grad() if gradients else torch.no_grad(),
         ):
-            out = self.model(data)
+            out = self.model(self._batch(atoms, edges))
         energies = as_array(out["atomic_energy"]).reshape(-1)
         total = float(out["total_energy"].detach().double().sum())
         limit = 1e-10 * (1.0 + float(np.abs(energies).sum()))
@@ -130,15 +131,21 @@ class NequipModel:
         return data
 
     def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:
-        """Leave out edges beyond the cutoff of their two types, as NequIP does."""
+        """Leave out edges beyond the cutoff of their two types, as NequIP does.
+
+        The same tensors as last time if no edge came or went.
+        """
         assert self._cutoffs is not None
         sender, receiver = edges.edge_index
         vectors = data["pos"][receiver] - data["pos"][sender] + edges.shifts
         kinds = data["atom_types"]
         reach = self._cutoffs[kinds[receiver], kinds[sender]]
         kept = torch.nonzero((vectors * vectors).sum(dim=1) <= reach).flatten()
-        return Edges(
+        picked = Edges(
             edges.edge_index.index_select(1, kept),
             edges.unit_shifts.index_select(0, kept),
             edges.shifts.index_select(0, kept),
         )
+        if self._within is None or not self._within.equals(picked):
+            self._within = picked
+        return self._within

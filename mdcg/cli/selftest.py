@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import UnsupportedProblemError
 
 if TYPE_CHECKING:
     import torch
 
-    from ..problem import ConvProblem
+    from ..problem import ConvProblem, SymmetricContractionProblem
+
+    Problem: TypeAlias = ConvProblem | SymmetricContractionProblem
 
 __all__ = ["run", "show"]
 
 _LIMITS = {"float64": 1e-12, "float32": 2e-5}
-_NODES, _EDGES = 12, 60
+_NODES, _EDGES, _SPECIES = 12, 60, 3
 _SEED = 7
 
 
@@ -49,6 +54,29 @@ def _problems() -> dict[str, ConvProblem]:
     }
 
 
+def _contractions() -> dict[str, SymmetricContractionProblem]:
+    from ..problem import Polynomial, SymmetricContractionProblem
+
+    # of (s, vx, vy, vz): s^2 + v.v, s, s v, (v.v) v and s^2 v
+    scalars = [(1.0, (0, 0)), *((0.5, (i, i)) for i in (1, 2, 3))]
+    cubic = [tuple((0.3, tuple(sorted((i, k, k)))) for k in (1, 2, 3)) for i in (1, 2, 3)]
+    polynomials = [
+        Polynomial(0, (tuple(scalars),)),
+        Polynomial(0, (((1.0, (0,)),),)),
+        Polynomial(1, tuple(((1.5, (0, i)),) for i in (1, 2, 3))),
+        Polynomial(1, tuple(cubic)),
+        Polynomial(1, tuple(((-0.7, (0, 0, i)),) for i in (1, 2, 3))),
+    ]
+    return {
+        "symmetric contraction": SymmetricContractionProblem.build(
+            "16x0e+16x1o", "16x0e+16x1o", polynomials
+        ),
+        "contraction, few channels": SymmetricContractionProblem.build(
+            "5x0e+5x1o", "5x0e+5x1o", polynomials
+        ),
+    }
+
+
 def run() -> dict[str, Any]:
     """Compare value, gradients and gradients of gradients with the einsum reference.
 
@@ -64,7 +92,7 @@ def run() -> dict[str, Any]:
 
     cases = []
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        for name, problem in _problems().items():
+        for name, problem in (_problems() | _contractions()).items():
             for dtype, limit in _LIMITS.items():
                 started = time.perf_counter()
                 result = _outcome(problem.with_dtype(dtype), device, limit)
@@ -74,11 +102,15 @@ def run() -> dict[str, Any]:
     return {"passed": all(case["passed"] for case in cases), "cases": cases}
 
 
-def _outcome(problem: ConvProblem, device: str, limit: float) -> dict[str, Any]:
+def _outcome(problem: Problem, device: str, limit: float) -> dict[str, Any]:
     import torch
 
+    from ..problem import ConvProblem
+
+    make = _conv_case if isinstance(problem, ConvProblem) else _contraction_case
+    generator = torch.Generator("cpu").manual_seed(_SEED)
     try:
-        errors = _errors(problem, torch, device)
+        errors = _errors(make(problem, generator), generator, problem.dtype, device)
     except UnsupportedProblemError as error:
         if device == "cpu":  # where every problem has kernels
             raise
@@ -86,39 +118,86 @@ def _outcome(problem: ConvProblem, device: str, limit: float) -> dict[str, Any]:
     return {**errors, "passed": all(error <= limit for error in errors.values())}
 
 
-def _errors(problem: ConvProblem, torch: Any, device: str) -> dict[str, float]:
-    from ..ops import conv
+@dataclass
+class _Case:
+    """Two functions of the same operands, the second by definition, and what else they take."""
+
+    function: Callable[..., torch.Tensor]
+    reference: Callable[..., torch.Tensor]
+    inputs: list[torch.Tensor]
+    others: list[torch.Tensor]
+    out: tuple[int, int]
+
+
+def _draw(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    import torch
+
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+
+def _conv_case(problem: Any, generator: torch.Generator) -> _Case:
+    import torch
+
+    from .. import ops
     from ..ops.reference import conv_reference
 
-    generator = torch.Generator("cpu").manual_seed(_SEED)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-
-    dtype = getattr(torch, problem.dtype)
     weights = (problem.weight_numel,) if problem.shared_weights else (_EDGES, problem.weight_numel)
-    inputs = [
-        draw(_NODES, problem.irreps_in1.dim),
-        draw(_EDGES, problem.irreps_in2.dim),
-        draw(*weights),
-    ]
-    directions = [draw(*value.shape) for value in inputs]
-    cotangent = draw(_NODES, problem.irreps_out.dim)
-    sender, receiver = torch.randint(0, _NODES - 1, (2, _EDGES), generator=generator, device="cpu")
+    shapes = ((_NODES, problem.irreps_in1.dim), (_EDGES, problem.irreps_in2.dim), weights)
+    edges = torch.randint(0, _NODES - 1, (2, _EDGES), generator=generator, device="cpu")
+    return _Case(
+        partial(ops.conv, problem),
+        partial(conv_reference, problem.with_dtype("float64")),
+        [_draw(generator, *shape) for shape in shapes],
+        list(edges),
+        (_NODES, problem.irreps_out.dim),
+    )
 
-    def derivatives(function: Any, dtype: Any, exact: Any, where: str) -> tuple[Any, Any, Any]:
-        leaves = [v.to(dtype).to(where, exact).requires_grad_() for v in inputs]
-        seed = cotangent.to(dtype).to(where, exact).requires_grad_()
-        along = [v.to(dtype).to(where, exact) for v in directions]
-        edges = sender.to(where), receiver.to(where)
-        name = str(exact).removeprefix("torch.")
-        out = function(problem.with_dtype(name), *leaves, *edges)
+
+def _contraction_case(problem: Any, generator: torch.Generator) -> _Case:
+    import torch
+
+    from .. import ops
+    from ..ops.contraction import symmetric_contraction_reference
+
+    attributes = torch.eye(_SPECIES, dtype=torch.float64)[torch.arange(_NODES) % _SPECIES]
+    attributes[1] = _draw(generator, _SPECIES)  # a node of all species, and one of none
+    attributes[2] = 0
+    return _Case(
+        partial(ops.symmetric_contraction, problem),
+        partial(symmetric_contraction_reference, problem.with_dtype("float64")),
+        [
+            _draw(generator, _NODES, problem.channels, problem.dim_in),
+            _draw(generator, _SPECIES, problem.num_coefficients, problem.channels),
+        ],
+        [attributes],
+        (_NODES, problem.channels * problem.dim_out),
+    )
+
+
+def _errors(case: _Case, generator: torch.Generator, name: str, device: str) -> dict[str, float]:
+    import torch
+
+    dtype = getattr(torch, name)
+    directions = [_draw(generator, *value.shape) for value in case.inputs]
+    cotangent = _draw(generator, *case.out)
+
+    def derivatives(function: Any, exact: Any, where: str) -> tuple[Any, Any, Any]:
+        def put(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_floating_point():
+                return value.to(where)
+            return value.to(dtype).to(where, exact)
+
+        leaves = [put(v).requires_grad_() for v in case.inputs]
+        seed = put(cotangent).requires_grad_()
+        out = function(*leaves, *map(put, case.others))
         first = torch.autograd.grad(out, leaves, seed, create_graph=True)
-        inner = sum((g * d).sum() for g, d in zip(first, along, strict=True))
+        inner = torch.stack(
+            [(g * put(d)).sum() for g, d in zip(first, directions, strict=True)]
+        ).sum()
         return (out,), first, torch.autograd.grad(inner, [*leaves, seed])
 
-    ours = derivatives(conv, dtype, dtype, device)
-    exact = derivatives(conv_reference, dtype, torch.float64, "cpu")
+    ours = derivatives(case.function, dtype, device)
+    exact = derivatives(case.reference, torch.float64, "cpu")
     return {
         label: max(_relative(a, b) for a, b in zip(got, want, strict=True))
         for label, got, want in zip(

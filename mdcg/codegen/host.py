@@ -16,7 +16,7 @@ from ..plan import HostPlan
 from ..plan.host import ITEMSIZE
 from ..problem import ConvProblem, Irreps
 from .expression import Statement, Sum, print_statements
-from .host_entry import EDGE_PARAMETERS, EntryWriter
+from .host_entry import EntryWriter, edge_parameters
 from .host_paths import PathFunctions, literal
 from .lowering import LoweredProblem, lower
 from .packing import packed_row
@@ -123,7 +123,9 @@ def _arguments(spec: KernelSpec) -> tuple[str, ...]:
             names += ["order", "sender", "row_ptr", "task_ptr"]
         else:
             names += ["order", "sender", "receiver", "task_ptr", "n_block"]
-            names += ["dx_rows"] if spec.kind == "backward" and "x" in spec.wants else []
+            own_rows = spec.kind == "backward" and not spec.paired
+            names += ["dx_rows"] if own_rows and "x" in spec.wants else []
+        names += ["weight_row"] if spec.paired else []
     else:
         names.append("n_task_rows")
     return tuple(names)
@@ -157,7 +159,11 @@ def _edge_functions(
         seen.add(path.first_slot)
     texts = [
         "\n".join(
-            [f"MDCG_INLINE void edge{i}({EDGE_PARAMETERS}) {{", *(f"    {c}" for c in calls), "}"]
+            [
+                f"MDCG_INLINE void edge{i}({edge_parameters(spec)}) {{",
+                *(f"    {c}" for c in calls),
+                "}",
+            ]
         )
         for i, calls in enumerate(groups)
     ]

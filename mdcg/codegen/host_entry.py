@@ -11,22 +11,28 @@ from .lowering import lower
 from .packing import packed_row
 from .spec import KernelSpec
 
-__all__ = ["EDGE_PARAMETERS", "ENTRY", "EntryWriter"]
+__all__ = ["ENTRY", "EntryWriter", "edge_parameters"]
 
 ENTRY = "mdcg_run"
 
 _READ = ("x", "xa", "w", "ahead", "wc", "g", "m", "mb")
 _WRITTEN = ("o", "dx", "dw", "p", "z")
 
-# What every edge function takes; those a kernel has no use for are null.
-EDGE_PARAMETERS = ", ".join(
-    [f"const T* {name}" for name in _READ]
-    + [f"{'V' if name == 'p' else 'T'}* {name}" for name in _WRITTEN]
-)
+
+def _read(spec: KernelSpec) -> tuple[str, ...]:
+    return (*_READ, "old") if spec.paired and spec.wanted("w") else _READ
+
+
+def edge_parameters(spec: KernelSpec) -> str:
+    """Return what every edge function takes; those a kernel has no use for are null."""
+    return ", ".join(
+        [f"const T* {name}" for name in _read(spec)]
+        + [f"{'V' if name == 'p' else 'T'}* {name}" for name in _WRITTEN]
+    )
 
 
 def _declarations(arguments: Iterable[str]) -> list[str]:
-    integers = {"order": "int32_t", "sender": "int32_t", "receiver": "int32_t"}
+    integers = dict.fromkeys(("order", "sender", "receiver", "weight_row"), "int32_t")
     lines = []
     for i, name in enumerate(arguments):
         if name.startswith("n_"):
@@ -83,10 +89,10 @@ class EntryWriter:
         self.num_groups = num_groups
         self.in_items, _ = packed_row(problem.irreps_in1, plan)
         self.out_items, _ = packed_row(problem.irreps_out, plan)
-        self.double = spec.kind == "double_backward"
+        self.tiled = spec.kind == "double_backward" or spec.paired
         self.weight_stride = 0 if problem.shared_weights else problem.weight_numel
         self.scratch = _Scratch(ITEMSIZE[problem.dtype])
-        self.edge = dict.fromkeys((*_READ, *_WRITTEN), "nullptr")
+        self.edge = dict.fromkeys((*_read(spec), *_WRITTEN), "nullptr")
         self.before: list[str] = []  # for each edge
         self.after: list[str] = []
         self.loads: list[str] = []  # for each batch of L edges
@@ -118,7 +124,8 @@ class EntryWriter:
         take("yt", max(1, self.problem.irreps_in2.dim) * plan.lanes)
         take("m", slots)
         take("z", max(1, uvw_items))
-        edge |= {"m": "m + k", "z": "z", "w": f"w_base + id[k] * {self.weight_stride}"}
+        weight_row = "(int64_t)weight_row[id[k]]" if spec.paired else "id[k]"
+        edge |= {"m": "m + k", "z": "z", "w": f"w_base + {weight_row} * {self.weight_stride}"}
         self.loads += ["load_attributes(y_base, id, n, yt);", "slots(yt, m);"]
         if "y" in spec.given:
             take("mb", slots)
@@ -133,15 +140,28 @@ class EntryWriter:
             self.after.append(f"attribute_gradient(p, {target});")
         if "w" in spec.wants:
             # shared weights: one row per task, summed by the caller in task order
-            row = "slot" if self.problem.shared_weights else "id[k]"
+            row = "slot" if self.problem.shared_weights else weight_row
             edge["dw"] = f"dw_base + {row} * {self.problem.weight_numel}"
+            if spec.paired:
+                self._sum_pairs()
         if self.weight_stride and plan.prefetch_edges:
             later = f"e + k + {plan.prefetch_edges}"
             row = f"(int64_t)order[{later}]" if spec.conv else f"({later})"
+            row = f"(int64_t)weight_row[order[{later}]]" if spec.paired else row
             self.before.append(
                 f"const T* ahead = w_base + ({later} < stop ? {row} : 0) * {self.weight_stride};"
             )
             edge["ahead"] = "ahead"
+
+    def _sum_pairs(self) -> None:
+        """Let the second edge of a row add to what the first, just before it, has written."""
+        self.scratch.take("zeros", self.problem.weight_numel)
+        self.edge["old"] = "old"
+        self.before += [
+            "const bool again = e + k > first && weight_row[order[e + k - 1]] == "
+            "weight_row[id[k]];",
+            f"const T* old = again ? {self.edge['dw']} : zeros;",
+        ]
 
     def _gathered(self, name: str, index: str, items: int) -> str:
         return f"{name}_base + (int64_t){index}[e + k] * {items}"
@@ -151,7 +171,7 @@ class EntryWriter:
     def _batch(self, end: str) -> list[str]:
         """Lines that take edges ``e`` to ``end``, at most L."""
         source = "order[e + k]" if self.spec.conv else "e + k"
-        arguments = ", ".join(self.edge[name] for name in (*_READ, *_WRITTEN))
+        arguments = ", ".join(self.edge[name] for name in (*_read(self.spec), *_WRITTEN))
         lines = [
             f"const int n = {end} - e < L ? (int)({end} - e) : L;",
             "int64_t id[L];",
@@ -168,6 +188,7 @@ class EntryWriter:
 
     def _finish(self) -> list[str]:
         streams = "w" in self.spec.wants and not self.problem.shared_weights
+        streams = streams and not self.spec.paired
         return ["stream_fence();"] if streams and self.plan.streaming_stores else []
 
     def _slot(self, expression: str) -> list[str]:
@@ -192,7 +213,7 @@ class EntryWriter:
         ]
 
     def _blocks(self) -> list[str]:
-        """Backward: a block of senders. Double backward: a tile, alone in its round on its rows."""
+        """Backward: a block of senders. Others: a tile, alone in its round on its rows."""
         wants, edge = self.spec.wants, self.edge
         edge["x"] = self._gathered("x", "sender", self.in_items)
         edge["g"] = self._gathered("g", "receiver", self.out_items)
@@ -209,14 +230,14 @@ class EntryWriter:
             edge["o"] = self._gathered("dg", "receiver", self.out_items)
         head: list[str] = []
         tail: list[str] = []
-        if self.double:
+        if self.tiled:
             first, stop = "task_ptr[2 * task]", "task_ptr[2 * task + 1]"
             # tiles of one round have different blocks of senders
             slot = self._slot("sender[task_ptr[2 * task]] / n_block")
         else:
             first, stop = "task_ptr[task]", "task_ptr[task + 1]"
             slot = self._slot("task")
-        if "x" in wants and not self.double:
+        if "x" in wants and not self.tiled:
             head = [
                 "const int64_t first_row = task * n_block;",
                 "const int64_t after = first_row + n_block;",
@@ -229,6 +250,13 @@ class EntryWriter:
                 f"unpack_in1(dx_base + r * {self.in_items}, "
                 f"dx_rows_base + r * {self.problem.irreps_in1.dim});"
             ]
+        if self.spec.paired and "w" in wants:
+            items = self.problem.weight_numel
+            head = [
+                f"for (int i = 0; i < {items}; ++i) zeros[i] = 0;",
+                f"const int64_t first = {first};",
+            ]
+            first = "first"
         return [*head, *slot, *self._edges(first, stop), *tail, *self._finish()]
 
     def _edges(self, first: str, stop: str) -> list[str]:

@@ -75,7 +75,7 @@ class PathFunctions:
             mul_in=path.in1.mul,
             mul_out=path.out.mul,
             mul2=path.mul2,
-            streaming=aligned and self.plan.streaming_stores,
+            streaming=aligned and self.plan.streaming_stores and not self.spec.paired,
         )
         if shape not in self._names:
             self._names[shape] = f"path{len(self._names)}"
@@ -91,6 +91,7 @@ class PathFunctions:
             "w": f"w + {weight}",
             "wc": f"wc + {weight}",
             "dw": f"dw + {weight}",
+            "old": f"old + {weight}",
             "ahead": f"ahead + {weight}",
             "m": f"m + {path.first_slot} * L",
             "mb": f"mb + {path.first_slot} * L",
@@ -118,7 +119,8 @@ class PathFunctions:
             names += ["g"]
             names += ["dx"] if self._wants("x") else []
             names += ["p"] if self._wants("y") else []
-            names += ["dw"] if self._wants("w") and weighted else []
+            if self._wants("w") and weighted:
+                names += ["dw", "old"] if self.spec.paired else ["dw"]
         if self.spec.kind == "double_backward":
             names += ["o"] if self._wants("g") else []
             names += ["xa"] if self._has("x") else []
@@ -142,7 +144,9 @@ class PathFunctions:
                 parameters.append("V* __restrict p")
             else:
                 const = "" if parameter in mutable else "const "
-                parameters.append(f"{const}T* __restrict {parameter}")
+                # a row of gradients may be read and written
+                alone = "" if self.spec.paired and parameter in ("dw", "old") else "__restrict "
+                parameters.append(f"{const}T* {alone}{parameter}")
         template = "template <bool FIRST>\n" if self._wants("y") else ""
         return f"{template}static void {name}({', '.join(parameters)}) {{"
 
@@ -208,8 +212,9 @@ class PathFunctions:
                 lines.append(f"store<L>(dx + {a} * MP + u, load<L>(dx + {a} * MP + u) + d{a});")
         if self._wants("w") and shape.has_weight:
             target = f"dw + u * {stride}"
-            if self.shared_weights:
-                old = f"load_strided<N, {stride}>({target})"
+            if self.shared_weights or self.spec.paired:
+                before = f"old + u * {stride}" if self.spec.paired else target
+                old = f"load_strided<N, {stride}>({before})"
                 lines.append(f"store_strided<N, {stride}>({target}, {old} + dwv);")
             elif shape.streaming:
                 lines.append(f"stream({target}, dwv);")
@@ -326,7 +331,9 @@ class PathFunctions:
                 if not double or need_zt
                 else "V{}"
             )
-            old = f"load<N>(dw + u * {row} + o_) + " if self.shared_weights else ""
+            before = "old" if self.spec.paired else "dw"
+            sums = self.shared_weights or self.spec.paired
+            old = f"load<N>({before} + u * {row} + o_) + " if sums else ""
             inner.append(f"store<N>(dw + u * {row} + o_, {old}{terms});")
         lines += [f"    {line}" for line in inner]
         lines.append("}")

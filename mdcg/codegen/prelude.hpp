@@ -129,7 +129,8 @@ MDCG_INLINE T lane_sum(V v) {
     return fold<L>(lanes);
 }
 
-MDCG_INLINE V splat(T s) { return V{} + s; }
+// Compilers know s - 0 to be s; 0 + s they compute, as it is not s if s is -0.
+MDCG_INLINE V splat(T s) { return s - V{}; }
 
 template <int N>
 MDCG_INLINE void zero(T* p) {

@@ -28,16 +28,22 @@ class KernelSpec:
         Gradients to compute, of ``DERIVATIVES``; empty for forward.
     given : tuple of str
         Cotangents present in a double backward: "x" for a, "y" for b, "w" for c.
+    paired : bool
+        Edges read their weights from a row that the two directions of one edge share, and sum
+        their gradients in it; forward and backward convolutions only.
     """
 
     kind: str
     conv: bool
     wants: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    paired: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kernel kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
+        if self.paired and (self.kind == "double_backward" or not self.conv):
+            raise ValueError("only forward and backward convolutions take weights of pairs")
         for names in (self.wants, self.given):
             if tuple(sorted(set(names), key=DERIVATIVES.index)) != names:
                 raise ValueError(f"{names} must be distinct, in the order {', '.join(DERIVATIVES)}")
@@ -57,4 +63,6 @@ class KernelSpec:
             parts.append("given_" + "".join(self.given))
         if self.wants:
             parts.append("wants_" + "".join(self.wants))
+        if self.paired:
+            parts.append("paired")
         return "_".join(parts)

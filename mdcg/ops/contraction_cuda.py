@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,12 +13,11 @@ from ..codegen.contraction_cuda import emit_contraction_cuda
 from ..errors import UnsupportedProblemError
 from ..plan.contraction import CudaContractionPlan, plan_contraction_cuda
 from ..problem import SymmetricContractionProblem
+from .contraction_kernels import ContractionKernels
 from .cuda import aligned
 from .cuda_program import CudaProgram, cuda_device
 
 __all__ = ["CudaContraction", "cuda_contraction"]
-
-Tensors = dict[str, torch.Tensor]
 
 _MAX_BLOCKS = 2**31 - 1
 
@@ -33,7 +31,7 @@ class _Loaded:
     function: int
 
 
-class CudaContraction:
+class CudaContraction(ContractionKernels[_Loaded]):
     """All kernels of one problem on one device, loaded when first used.
 
     Parameters
@@ -51,60 +49,23 @@ class CudaContraction:
         index: int,
         plan: CudaContractionPlan | None = None,
     ) -> None:
-        self.problem = problem
+        super().__init__(problem)
         self.index = index
         self.plan = plan if plan is not None else plan_contraction_cuda(problem, cuda_device(index))
-        self._loaded: dict[ContractionSpec, _Loaded] = {}
-        self._lock = threading.Lock()
 
-    def load(self, spec: ContractionSpec) -> _Loaded:
-        """Return a kernel, compiling it if no cache holds it."""
-        found = self._loaded.get(spec)
-        if found is not None:
-            return found
+    def _make(self, spec: ContractionSpec) -> _Loaded:
         kernel = emit_contraction_cuda(self.problem, self.plan, spec)
         program = CudaProgram(self.index, self.plan.target, [kernel.source])
-        loaded = _Loaded(kernel, program, program.function(0, kernel.entries[0].name, 0))
-        with self._lock:
-            return self._loaded.setdefault(spec, loaded)
+        return _Loaded(kernel, program, program.function(0, kernel.entries[0].name, 0))
 
-    def run(
-        self,
-        kind: str,
-        operands: Tensors,
-        attributes: torch.Tensor | None,
-        cotangents: Tensors,
-        wants: tuple[str, ...],
-    ) -> Tensors:
-        """Return the results of one pass; parameters as for the CPU, nothing waits for the host.
+    def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
+        return aligned(tensor)
 
-        Gradients of coefficients are made per node and summed by a matrix product with the
-        attributes.
-        """
-        given = tuple(name for name in ("x", "w") if name in cotangents)
-        spec = ContractionSpec(kind, attributes is not None, wants, given)
-        loaded = self.load(spec)
-        tensors = {name: aligned(tensor) for name, tensor in operands.items()}
-        letters = {"x": "a", "w": "b"}
-        tensors |= {letters[name]: aligned(tensor) for name, tensor in cotangents.items()}
-        x = tensors["x"]
-        nodes = x.shape[0]
-        width = self.problem.num_coefficients, self.problem.channels
-        results: Tensors = {}
-        if kind == "forward":
-            results["out"] = x.new_empty(nodes, self.problem.channels * self.problem.dim_out)
-        for name in wants:
-            like = (nodes, *width) if name == "w" else tensors[name].shape
-            results[f"d{name}"] = x.new_empty(like)
-        values = {name: tensor.data_ptr() for name, tensor in (tensors | results).items()}
-        values["n_rows"] = nodes
-        if attributes is not None:
-            values |= {"y": attributes.data_ptr(), "n_species": attributes.shape[1]}
-        self._launch(loaded, values, nodes)
-        if "dw" in results and attributes is not None:
-            rows = results["dw"].reshape(nodes, -1)
-            results["dw"] = (attributes.t() @ rows).reshape(operands["w"].shape)
-        return {name.removeprefix("d"): tensor for name, tensor in results.items()}
+    def _sum(
+        self, loaded: _Loaded, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        # nothing here waits for the host
+        return (attributes.t() @ rows.reshape(len(rows), -1)).reshape(shape)
 
     def _launch(self, loaded: _Loaded, values: dict[str, int], nodes: int) -> None:
         kernel = loaded.kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,11 +15,10 @@ from ..plan import LEVELS
 from ..plan.contraction import HostContractionPlan, plan_contraction_host
 from ..problem import SymmetricContractionProblem
 from ..runtime import load_host_kernel
+from .contraction_kernels import ContractionKernels
 from .host import host_device
 
 __all__ = ["HostContraction", "host_contraction"]
-
-Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class _Loaded:
     sum: int
 
 
-class HostContraction:
+class HostContraction(ContractionKernels[_Loaded]):
     """All kernels of one problem under one plan, loaded when first used.
 
     Parameters
@@ -46,77 +44,25 @@ class HostContraction:
     def __init__(
         self, problem: SymmetricContractionProblem, plan: HostContractionPlan | None = None
     ) -> None:
-        self.problem = problem
+        super().__init__(problem)
         self.plan = plan if plan is not None else plan_contraction_host(problem, host_device())
-        self._loaded: dict[ContractionSpec, _Loaded] = {}
-        self._lock = threading.Lock()
 
-    def load(self, spec: ContractionSpec) -> _Loaded:
-        """Return a kernel, compiling it if no cache holds it."""
-        found = self._loaded.get(spec)
-        if found is not None:
-            return found
+    def _make(self, spec: ContractionSpec) -> _Loaded:
         kernel = emit_contraction_host(self.problem, self.plan, spec)
         march = LEVELS[self.plan.level][0]
         library = load_host_kernel(
             kernel.source, target=self.plan.level, flags=(march,) if march else ()
         )
         sums = spec.mixed and "w" in spec.wants
-        loaded = _Loaded(
+        return _Loaded(
             kernel, library, library.symbol("mdcg_run"), library.symbol("mdcg_sum") if sums else 0
         )
-        with self._lock:
-            return self._loaded.setdefault(spec, loaded)
 
-    def run(
-        self,
-        kind: str,
-        operands: Tensors,
-        attributes: torch.Tensor | None,
-        cotangents: Tensors,
-        wants: tuple[str, ...],
-    ) -> Tensors:
-        """Return the results of one pass: "out", or the gradients named in `wants`.
-
-        Parameters
-        ----------
-        kind : str
-            Of :class:`~mdcg.codegen.contraction.ContractionSpec`.
-        operands : dict
-            "x", "w", and "g" except for the value; contiguous.
-        attributes : torch.Tensor or None
-            Shape (n_nodes, n_species), contiguous.
-        cotangents : dict
-            Those present of "x" and "w", for a double backward.
-        wants : tuple of str
-        """
-        given = tuple(name for name in ("x", "w") if name in cotangents)
-        spec = ContractionSpec(kind, attributes is not None, wants, given)
-        loaded = self.load(spec)
-        x, w = operands["x"], operands["w"]
-        nodes = x.shape[0]
-        width = self.problem.num_coefficients, self.problem.channels
-        results: Tensors = {}
-        if kind == "forward":
-            results["out"] = x.new_empty(nodes, self.problem.channels * self.problem.dim_out)
-        for name in wants:
-            like = (nodes, *width) if name == "w" else operands[name].shape
-            results[f"d{name}"] = x.new_empty(like)
-        values = {name: t.data_ptr() for name, t in (operands | results).items()}
-        values |= {{"x": "a", "w": "b"}[name]: t.data_ptr() for name, t in cotangents.items()}
-        values["n_rows"] = nodes
-        if attributes is not None:
-            values |= {"y": attributes.data_ptr(), "n_species": attributes.shape[1]}
-        self._launch(loaded, values, -(-nodes // self.plan.nodes_per_task))
-        if "dw" in results and attributes is not None:
-            results["dw"] = self._sum(loaded, attributes, results["dw"], w.shape)
-        return {name.removeprefix("d"): tensor for name, tensor in results.items()}
-
-    def _launch(self, loaded: _Loaded, values: dict[str, int], tasks: int) -> None:
+    def _launch(self, loaded: _Loaded, values: dict[str, int], nodes: int) -> None:
         _core.launch(
             loaded.run,
             [values[name] for name in loaded.kernel.arguments],
-            tasks,
+            -(-nodes // self.plan.nodes_per_task),
             torch.get_num_threads(),
             loaded.kernel.scratch_bytes,
         )

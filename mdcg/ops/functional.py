@@ -9,12 +9,13 @@ from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
 
-__all__ = ["check_device", "conv", "tensor_product"]
+__all__ = ["check_device", "check_rows", "conv", "tensor_product"]
 
 
-def _check_rows(
+def check_rows(
     name: str, tensor: torch.Tensor, columns: int, rows: int | None, problem: ConvProblem
 ) -> None:
+    """Raise unless an operand has that shape (any number of rows: None) and the problem's type."""
     if (
         tensor.dim() != 2
         or tensor.shape[1] != columns
@@ -63,7 +64,7 @@ def _check_weights(
             )
         _check_type("weights", weights, problem)
         return weights.reshape(-1)
-    _check_rows("weights", weights, problem.weight_numel, rows, problem)
+    check_rows("weights", weights, problem.weight_numel, rows, problem)
     return weights
 
 
@@ -174,8 +175,8 @@ def conv(
             f"{receiver.dtype}: expected equal shapes and types"
         )
     edges = sender.shape[0]
-    _check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
-    _check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
+    check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
+    check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
     w = _check_weights(weights, node_feats, edges, problem)
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
     if rows < 0:
@@ -237,8 +238,8 @@ def tensor_product(
         return tensor.expand(*batch, tensor.shape[-1]).reshape(-1, tensor.shape[-1])
 
     x, y = rows_of(x1), rows_of(x2)
-    _check_rows("x1", x, problem.irreps_in1.dim, None, problem)
-    _check_rows("x2", y, problem.irreps_in2.dim, x.shape[0], problem)
+    check_rows("x1", x, problem.irreps_in1.dim, None, problem)
+    check_rows("x2", y, problem.irreps_in2.dim, x.shape[0], problem)
     w = rows_of(weights) if per_row and weights is not None else weights
     w = _check_weights(w, x, x.shape[0], problem)
     plan_json = plan.to_json() if plan is not None else ""

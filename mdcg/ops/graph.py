@@ -11,7 +11,7 @@ import torch
 
 from .. import _core
 
-__all__ = ["Graph", "graph_of"]
+__all__ = ["Graph", "Pairs", "graph_of"]
 
 # Edges a forward task takes at least, whole receivers at a time.
 EDGES_PER_TASK = 256
@@ -21,6 +21,9 @@ MIN_BLOCKS = 16
 
 # Shared weights: gradients are summed per block first, so there must not be many.
 MAX_SHARED_BLOCKS = 64
+
+# Pairs pay if there are fewer rows than this part of the edges.
+_PAYS = 0.75
 
 # Graphs remembered: at most so many, and beyond the newest at most so many edges in all
 # (36 bytes each), because molecular dynamics brings a new list every few steps.
@@ -67,6 +70,7 @@ class Graph:
         self.order, self.sender, self.row_ptr, self.task_ptr = (_address(a) for a in arrays)
         self.num_tasks = len(arrays[3]) - 1
         self._blocks: dict[int, Blocks] = {}
+        self._pairs: Pairs | None = None
 
     def same(
         self,
@@ -85,18 +89,49 @@ class Graph:
             num_receivers,
         )
 
+    def block_size(self, senders_per_block: int) -> int:
+        """Return how many nodes make a block."""
+        return max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
+
     def blocks(self, senders_per_block: int, shared_weights: bool) -> Blocks:
         """Return the block order for the backward passes.
 
         Its block size depends on the graph and the plan alone, so results do not depend on the
         threads.
         """
-        size = max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
+        size = self.block_size(senders_per_block)
         if shared_weights:
             size = max(size, -(-self.num_senders // MAX_SHARED_BLOCKS))
         if size not in self._blocks:
             self._blocks[size] = Blocks(self._edges, size)
         return self._blocks[size]
+
+    def pairs(self, directions: torch.Tensor, features: torch.Tensor) -> Pairs:
+        """Return which edges are the two directions of one, by the values they have.
+
+        The last answer is checked against the values first, and holds in most steps of a dynamics.
+
+        Parameters
+        ----------
+        directions : torch.Tensor, shape (n_edges, 3)
+            Of opposite sign for the two; columns of a larger matrix will do.
+        features : torch.Tensor, shape (n_edges, n_features), contiguous
+            Equal for the two, of the same type.
+        """
+        if directions.stride(1) != 1 or not features.is_contiguous():
+            raise ValueError("directions and features must have contiguous rows")
+        values = (
+            directions.data_ptr(),
+            directions.stride(0),
+            features.data_ptr(),
+            features.shape[1],
+            features.element_size(),
+        )
+        found = self._pairs
+        # of few pairs one would never learn that other values have more
+        if found is None or not found.pay or not found.pairing.holds(*values):
+            found = self._pairs = Pairs(self._edges, self._edges.pairs(*values))
+        return found
 
 
 class Blocks:
@@ -111,6 +146,56 @@ class Blocks:
         )
         self.num_blocks = len(arrays[3]) - 1
         self.num_rounds = len(arrays[5]) - 1
+
+
+class Pairs:
+    """Edges that share a row of weights, as they are the two directions of one.
+
+    Attributes
+    ----------
+    row : torch.Tensor of int32, shape (n_edges,)
+        Row of every edge.
+    first, second : torch.Tensor of int64, shape (n_rows,)
+        The edges of every row, the same twice if there is one.
+    single : torch.Tensor of bool, shape (n_rows, 1), or None
+        Rows of one edge, if there are such.
+    """
+
+    def __init__(self, edges: _core.Edges, pairing: _core.Pairing) -> None:
+        self.pairing = pairing
+        self._edges = edges
+        # ordinary tensors, whatever mode the first caller is in
+        with torch.inference_mode(False):
+            self.row, self.first, self.second = (torch.from_numpy(a) for a in pairing.rows())
+            alone = self.first == self.second
+            self.single = alone.unsqueeze(1) if bool(alone.any()) else None
+        self._tiles: dict[int, PairTiles] = {}
+
+    def __len__(self) -> int:
+        return int(self.first.shape[0])
+
+    @property
+    def pay(self) -> bool:
+        """Whether there are enough pairs to gain from."""
+        return len(self) < _PAYS * len(self.row)
+
+    def tiles(self, size: int) -> PairTiles:
+        """Return the order for the backward pass; `size` nodes make a block."""
+        if size not in self._tiles:
+            self._tiles[size] = PairTiles(self._edges, self.pairing, size)
+        return self._tiles[size]
+
+
+class PairTiles:
+    """Addresses of ``PairOrder``'s arrays (csrc/core/pairs.hpp)."""
+
+    def __init__(self, edges: _core.Edges, pairing: _core.Pairing, size: int) -> None:
+        arrays = edges.by_pair(pairing, size)
+        self._arrays = arrays
+        self.order, self.sender, self.receiver, self.tiles, self.round_ptr = (
+            _address(a) for a in arrays
+        )
+        self.num_rounds = len(arrays[4]) - 1
 
 
 _graphs: OrderedDict[int, Graph] = OrderedDict()

@@ -16,7 +16,7 @@ from ..codegen.spec import DERIVATIVES
 from ..plan import LEVELS, HostDevice, HostPlan, plan_host
 from ..problem import ConvProblem
 from ..runtime import load_host_kernel
-from .graph import MAX_SHARED_BLOCKS, Graph
+from .graph import MAX_SHARED_BLOCKS, Graph, Pairs
 
 __all__ = ["HostKernels", "host_device", "host_kernels"]
 
@@ -88,10 +88,18 @@ class HostKernels:
     # -- the three passes -----------------------------------------------------------------------
 
     def forward(
-        self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, graph: Graph | None
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        w: torch.Tensor,
+        graph: Graph | None,
+        pairs: Pairs | None = None,
     ) -> torch.Tensor:
-        """Return the output, shape (n_receivers or n_rows, irreps_out.dim)."""
-        loaded = self.load(KernelSpec("forward", graph is not None))
+        """Return the output, shape (n_receivers or n_rows, irreps_out.dim).
+
+        With `pairs`, `w` has a row per pair.
+        """
+        loaded = self.load(KernelSpec("forward", graph is not None, paired=pairs is not None))
         rows = graph.num_receivers if graph is not None else x.shape[0]
         out = torch.empty(rows, self.problem.irreps_out.dim, dtype=self.dtype)
         values = {"n_rows": rows, "y": y.data_ptr(), "w": w.data_ptr(), "out": out.data_ptr()}
@@ -100,6 +108,8 @@ class HostKernels:
             self._run_rows(loaded, values, rows, None)
             return out
         packed = self._pack(loaded, x, "in1")
+        if pairs is not None:
+            values["weight_row"] = pairs.row.data_ptr()
         values |= {
             "x": packed.data_ptr(),
             "order": graph.order,
@@ -144,6 +154,39 @@ class HostKernels:
         self._launch(loaded, values, blocks.num_blocks)
         if partial is not None:
             result["w"] = partial.sum(0).reshape(w.shape)
+        return result
+
+    def paired_backward(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        w: torch.Tensor,
+        g: torch.Tensor,
+        graph: Graph,
+        pairs: Pairs,
+        wants: tuple[str, ...],
+    ) -> dict[str, torch.Tensor]:
+        """Return the gradients of :meth:`backward` where `w` has a row per pair of edges."""
+        loaded = self.load(KernelSpec("backward", True, wants, paired=True))
+        result = self._results(wants, x, y, w, g)
+        packed = {"x": self._pack(loaded, x, "in1"), "g": self._pack(loaded, g, "out")}
+        if "x" in wants:  # sums over tiles
+            packed["dx"] = torch.zeros_like(packed["x"])
+        tiles = pairs.tiles(graph.block_size(self.plan.senders_per_block))
+        values = self._addresses({"y": y, "w": w}, result)
+        values |= {name: tensor.data_ptr() for name, tensor in packed.items()}
+        values |= {
+            "n_rows": x.shape[0],
+            "order": tiles.order,
+            "sender": tiles.sender,
+            "receiver": tiles.receiver,
+            "task_ptr": tiles.tiles,
+            "n_block": 0,
+            "weight_row": pairs.row.data_ptr(),
+        }
+        self._launch_rounds(loaded, values, tiles.round_ptr, tiles.num_rounds)
+        if "x" in wants:
+            self._unpack(loaded, packed["dx"], result["x"], "in1")
         return result
 
     def double_backward(
@@ -193,14 +236,7 @@ class HostKernels:
             "n_block": blocks.size,
         }
         partial = self._partial_weights(wants, blocks.num_blocks, values)
-        _core.launch_rounds(
-            loaded.run,
-            [values[name] for name in loaded.kernel.arguments],
-            blocks.round_ptr,
-            blocks.num_rounds,
-            torch.get_num_threads(),
-            loaded.kernel.scratch_bytes,
-        )
+        self._launch_rounds(loaded, values, blocks.round_ptr, blocks.num_rounds)
         for name, side in (("x", "in1"), ("g", "out")):
             if name in wants:
                 self._unpack(loaded, packed[f"d{name}"], result[name], side)
@@ -242,6 +278,18 @@ class HostKernels:
             loaded.run,
             [values[name] for name in loaded.kernel.arguments],
             tasks,
+            torch.get_num_threads(),
+            loaded.kernel.scratch_bytes,
+        )
+
+    def _launch_rounds(
+        self, loaded: _Loaded, values: dict[str, int], round_ptr: int, num_rounds: int
+    ) -> None:
+        _core.launch_rounds(
+            loaded.run,
+            [values[name] for name in loaded.kernel.arguments],
+            round_ptr,
+            num_rounds,
             torch.get_num_threads(),
             loaded.kernel.scratch_bytes,
         )

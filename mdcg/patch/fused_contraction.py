@@ -5,16 +5,17 @@ Pickles of patched models name this class, so neither the module nor the class m
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import MdcgError, UnsupportedProblemError
+from ..errors import UnsupportedProblemError
 from ..ops.contraction import symmetric_contraction
 from ..problem import FoldedTensors, SymmetricContractionProblem
 from ._frameworks import import_mace
+from .fused_state import FusedState
 
 __all__ = ["FOLD", "MAP", "FusedSymmetricContraction", "fold_contraction", "stacked_weights"]
 
@@ -100,7 +101,7 @@ def fold_contraction(layer: Any) -> FoldedTensors:
     return FoldedTensors.fold(into, out, tensors, dtype=str(dtype).removeprefix("torch."))
 
 
-class FusedSymmetricContraction(_stock.SymmetricContraction):  # type: ignore[misc, name-defined]
+class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # type: ignore[misc, name-defined]
     """A ``mace.modules.SymmetricContraction`` that evaluates independent polynomials in one kernel.
 
     Objects are never constructed: patching changes the class of an existing layer in place, so that
@@ -124,9 +125,7 @@ class FusedSymmetricContraction(_stock.SymmetricContraction):  # type: ignore[mi
         -------
         torch.Tensor, shape (n_nodes, irreps_out.dim)
         """
-        text: str = self._mdcg_fold
-        if not text:
-            text = self._mdcg_fold = fold_contraction(self).to_json()
+        text = self._current(self._mdcg_fold)
         made: tuple[str, torch.Tensor] | None = self.__dict__.get(MAP)
         if made is None or made[0] != text:
             made = self._remember()
@@ -159,29 +158,17 @@ class FusedSymmetricContraction(_stock.SymmetricContraction):  # type: ignore[mi
         state.pop(MAP, None)
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._remember()
+    def _constants(self) -> torch.Tensor:
+        like: torch.Tensor = self.contractions[0].weights_max
+        return like
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        before = self.contractions[0].weights_max.dtype
-        result = super()._apply(*args, **kwargs)
-        dtype = self.contractions[0].weights_max.dtype
-        if dtype != before:
-            # float32 buffers have rounded the tensors, and float64 tells their paths apart
-            self._mdcg_fold = ""
-            # a call says what is wrong; .to() must not stop with half of a model converted
-            with suppress(UnsupportedProblemError):
-                self._mdcg_fold = fold_contraction(self).to_json()
-        self._remember()
-        return result
+    def _parts(self) -> Sequence[torch.nn.Module]:
+        return tuple(self.contractions)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._mdcg_fold = ""  # files of another e3nn bring tensors of another sign
+    def _forget(self) -> None:
+        # float64 also tells apart paths that are one in float32
+        self._mdcg_fold = ""
 
-    def __prepare_scriptable__(self) -> Any:
-        raise MdcgError(
-            "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
-            "or give the file from before mdcg-patch to the tool that makes TorchScript"
-        )
+    def _read(self) -> str:
+        self._mdcg_fold = fold_contraction(self).to_json()
+        return self._mdcg_fold

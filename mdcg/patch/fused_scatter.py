@@ -5,16 +5,15 @@ Pickles of patched models name this class, so neither the module nor the class m
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from ..errors import MdcgError, UnsupportedProblemError
 from ..ops import conv
-from ..ops.cuda import start_conv
-from ..problem import ConvProblem
+from .fused_state import FusedConvState
 from .layer import parsed_problem
+from .paired_weights import PendingWeights, conv_of_pending
 
 __all__ = ["STOCK", "FusedTensorProductScatter"]
 
@@ -22,7 +21,7 @@ __all__ = ["STOCK", "FusedTensorProductScatter"]
 STOCK = "_mdcg_stock"
 
 
-class FusedTensorProductScatter(torch.nn.Module):
+class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
     """A ``TensorProductScatter`` that gathers, multiplies and sums in one.
 
     Objects are never constructed: patching changes the class of an existing layer in place. The
@@ -30,7 +29,7 @@ class FusedTensorProductScatter(torch.nn.Module):
     they were. It is no subclass of NequIP's own, because packages bring copies of that.
     """
 
-    _mdcg_problem = ""
+    _mdcg_advice = "or compile with --mode aotinductor"
     # what must be imported before a model compiled by nequip-compile can be loaded
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("mdcg.ops",)
 
@@ -40,7 +39,7 @@ class FusedTensorProductScatter(torch.nn.Module):
         self,
         x: torch.Tensor,
         edge_attr: torch.Tensor,
-        edge_weight: torch.Tensor,
+        edge_weight: torch.Tensor | PendingWeights,
         edge_dst: torch.Tensor,
         edge_src: torch.Tensor,
     ) -> torch.Tensor:
@@ -50,7 +49,7 @@ class FusedTensorProductScatter(torch.nn.Module):
         ----------
         x : torch.Tensor, shape (n_nodes, feature_irreps_in.dim)
         edge_attr : torch.Tensor, shape (n_edges, irreps_edge_attr.dim)
-        edge_weight : torch.Tensor, shape (n_edges, tp.weight_numel)
+        edge_weight : torch.Tensor, shape (n_edges, tp.weight_numel), or PendingWeights
         edge_dst, edge_src : torch.Tensor of int, shape (n_edges,)
             Receiver and sender.
 
@@ -58,10 +57,13 @@ class FusedTensorProductScatter(torch.nn.Module):
         -------
         torch.Tensor, shape (n_nodes, irreps_mid.dim)
         """
-        text = self._mdcg_problem or self._read_problem()
+        text = self._current(self._mdcg_problem)
         # autocast may have made the weights bfloat16
         dtype = self.tp.output_mask.dtype
         problem = parsed_problem(text, str(dtype).removeprefix("torch."))
+        if isinstance(edge_weight, PendingWeights):
+            operands = (x.to(dtype), edge_attr.to(dtype), edge_weight)
+            return conv_of_pending(problem, *operands, edge_src, edge_dst)
         return conv(
             problem,
             x.to(dtype),
@@ -71,45 +73,8 @@ class FusedTensorProductScatter(torch.nn.Module):
             edge_dst,
         )
 
-    def _read_problem(self) -> str:
-        self._mdcg_problem = ConvProblem.from_e3nn(self.tp).to_json()
-        self._remember()
-        return self._mdcg_problem
+    def _product(self) -> Any:
+        return self.tp
 
-    def _remember(self) -> None:
-        """Parse the problem now, so that the first call may be one that torch.compile traces.
-
-        Kernels for a CUDA device begin to compile, those of all layers side by side.
-        """
-        mask = self.tp.output_mask
-        if self._mdcg_problem and mask.dtype in (torch.float32, torch.float64):
-            dtype = str(mask.dtype).removeprefix("torch.")
-            start_conv(parsed_problem(self._mdcg_problem, dtype), mask.device)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._remember()
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        before, device = self.tp.output_mask.dtype, self.tp.output_mask.device
-        result = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-        after = self.tp.output_mask.dtype
-        if after != before:
-            self._mdcg_problem = ""  # float32 buffers have rounded the 3j symbols
-            if after in (torch.float32, torch.float64):
-                # a call says what is wrong; .to() must not stop with half of a model converted
-                with suppress(UnsupportedProblemError):
-                    self._read_problem()
-        elif self.tp.output_mask.device != device:
-            self._remember()
-        return result
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._mdcg_problem = ""  # files of another e3nn bring 3j symbols of another sign
-
-    def __prepare_scriptable__(self) -> Any:
-        raise MdcgError(
-            "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
-            "or compile with --mode aotinductor"
-        )
+    def _parts(self) -> Sequence[torch.nn.Module]:
+        return (self.tp,)

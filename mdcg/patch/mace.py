@@ -10,11 +10,19 @@ import torch
 
 from ..problem import ConvProblem
 from .connections import Connection
-from .layer import ACCELERATED, PROBLEM, Layer, stock_e3nn
+from .layer import ACCELERATED, PROBLEM, Layer, is_stock, stock_e3nn
 from .mace_products import find_contractions
 from .probe import LIMITS, probe_conv
 
 __all__ = ["MaceConvolution", "find_layers"]
+
+#: Blocks that make weights from edges alone, and hand them to ``conv_tp`` and nothing else.
+_RADIAL = (
+    "RealAgnosticInteractionBlock",
+    "RealAgnosticResidualInteractionBlock",
+    "RealAgnosticDensityInteractionBlock",
+    "RealAgnosticDensityResidualInteractionBlock",
+)
 
 
 def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
@@ -68,7 +76,7 @@ class MaceConvolution(Layer):
         if not _has_hook(block):
             return (
                 f"{type(block).__name__}.forward does not look at conv_fusion, so it cannot hand "
-                "over the edge index: install mace-torch 0.3.16 or newer"
+                "over the edge index: install mace-torch 0.3.15 or newer"
             )
         return ""
 
@@ -93,16 +101,21 @@ class MaceConvolution(Layer):
     def patch(self, problem: ConvProblem) -> None:
         """Change the class of ``conv_tp`` and set the hook of its block."""
         from .fused_conv import HOOK, HOOK_VALUE, FusedConvTensorProduct
+        from .paired_weights import defer
 
         setattr(self.module, PROBLEM, problem.to_json())
         self.module.__class__ = FusedConvTensorProduct
         self.module._remember()
         setattr(self.block, HOOK, HOOK_VALUE)
+        if any(is_stock(self.block, name, "mace.modules.") for name in _RADIAL):
+            defer(self.block.conv_tp_weights)
 
     def restore(self) -> None:
         """Give ``conv_tp`` its class back and remove the hook."""
         from .fused_conv import HOOK, o3
+        from .paired_weights import undo_deferral
 
+        undo_deferral(getattr(self.block, "conv_tp_weights", None))
         self.module.__class__ = o3.TensorProduct
         self.module.__dict__.pop(PROBLEM, None)
         self.block.__dict__.pop(HOOK, None)

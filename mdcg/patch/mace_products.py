@@ -99,15 +99,20 @@ class MaceContraction(Layer):
     def patch(self, problem: FoldedTensors) -> None:
         """Change the class of the layer."""
         from .fused_contraction import FOLD, FusedSymmetricContraction
+        from .fused_state import watch_loads
 
         self.module.__dict__[FOLD] = problem.to_json()
         self.module.__class__ = FusedSymmetricContraction
+        watch_loads(self.module)
         self.module._remember()
 
     def restore(self) -> None:
         """Give the layer its class back."""
         from .fused_contraction import FOLD, MAP
+        from .fused_state import forget_loads
 
+        if self.is_patched:
+            forget_loads(self.module)
         self.module.__class__ = _stock_class()
         for name in (FOLD, MAP):
             self.module.__dict__.pop(name, None)

@@ -32,7 +32,7 @@ def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
         if not (isinstance(scatter, torch.nn.Module) and _is_scatter(scatter)):
             continue
         prefix = f"{name}." if name else ""
-        yield NequipConvolution(f"{prefix}tp_scatter", scatter)
+        yield NequipConvolution(f"{prefix}tp_scatter", scatter, block)
         connection = getattr(block, "sc", None)
         if isinstance(connection, torch.nn.Module):
             yield Connection(f"{prefix}sc", connection)
@@ -45,7 +45,19 @@ def _is_scatter(module: Any) -> bool:
 
 
 class NequipConvolution(Layer):
-    """A ``TensorProductScatter``: gather, tensor product and sum over neighbours."""
+    """A ``TensorProductScatter``: gather, tensor product and sum over neighbours.
+
+    Parameters
+    ----------
+    name : str
+    module : torch.nn.Module
+    block : torch.nn.Module
+        The interaction block, whose radial network is to run once for both directions of an edge.
+    """
+
+    def __init__(self, name: str, module: Any, block: torch.nn.Module) -> None:
+        super().__init__(name, module)
+        self.block = block
 
     @property
     def tensor_product(self) -> Any:
@@ -83,20 +95,35 @@ class NequipConvolution(Layer):
     def patch(self, problem: ConvProblem) -> None:
         """Change the class of the layer."""
         from .fused_scatter import STOCK, FusedTensorProductScatter
+        from .fused_state import watch_loads
+        from .paired_weights import defer
 
         setattr(self.module, PROBLEM, problem.to_json())
         self.module.__dict__[STOCK] = type(self.module)
         self.module.__class__ = FusedTensorProductScatter
+        watch_loads(self.module)
         self.module._remember()
+        if _calls_network_for_scatter(self.block):
+            defer(self.block.edge_mlp)
 
     def restore(self) -> None:
         """Give the layer its class back."""
         from .fused_scatter import STOCK
+        from .fused_state import forget_loads
+        from .paired_weights import undo_deferral
 
+        if self.is_patched:
+            forget_loads(self.module)
+        undo_deferral(getattr(self.block, "edge_mlp", None))
         stock = self.module.__dict__.pop(STOCK, None)
         if stock is not None:
             self.module.__class__ = stock
         self.module.__dict__.pop(PROBLEM, None)
+
+
+def _calls_network_for_scatter(block: Any) -> bool:
+    """Whether the block hands what ``edge_mlp`` returns to ``tp_scatter`` and to nothing else."""
+    return is_stock(block, "InteractionBlock", "nequip.nn.") and hasattr(block, "edge_mlp")
 
 
 def _product_refusal(name: str, product: Any) -> str:

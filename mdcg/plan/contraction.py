@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ..problem import SymmetricContractionProblem
 from .device import WARP, CudaDevice
-from .host import ITEMSIZE, LEVELS, HostDevice, plan_fields
+from .host import ITEMSIZE, LEVELS, HostDevice
+from .text import Plan
 
 __all__ = [
     "CudaContractionPlan",
@@ -18,7 +18,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class HostContractionPlan:
+class HostContractionPlan(Plan):
     """Choices of the C++ emitter; printable, and can be given by hand.
 
     Parameters
@@ -43,21 +43,6 @@ class HostContractionPlan:
         if self.nodes_per_task < 1:
             raise ValueError(f"plan has {self.nodes_per_task} nodes per task, expected 1 or more")
 
-    def to_json(self) -> str:
-        """Return canonical JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> HostContractionPlan:
-        """Rebuild from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is a plan of another kind, such as one for another device.
-        """
-        return cls(**plan_fields(text, cls))
-
     def __str__(self) -> str:
         return (
             f"HostContractionPlan {self.level}: {self.lanes} lanes, "
@@ -76,7 +61,7 @@ def plan_contraction_host(
 
 
 @dataclass(frozen=True)
-class CudaContractionPlan:
+class CudaContractionPlan(Plan):
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
     Parameters
@@ -104,21 +89,6 @@ class CudaContractionPlan:
     def target(self) -> str:
         """Name of the architecture, such as ``"sm_90"``."""
         return f"sm_{self.capability}"
-
-    def to_json(self) -> str:
-        """Return canonical JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> CudaContractionPlan:
-        """Rebuild from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is a plan of another kind, such as one for another device.
-        """
-        return cls(**plan_fields(text, cls))
 
     def __str__(self) -> str:
         return (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..problem import ConvProblem
-from .host import ITEMSIZE, plan_fields
+from .host import ITEMSIZE
+from .text import Plan
 
 __all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
 
@@ -143,7 +144,7 @@ class CudaUvwTile:
 
 
 @dataclass(frozen=True)
-class CudaPlan:
+class CudaPlan(Plan):
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
     Parameters
@@ -180,26 +181,10 @@ class CudaPlan:
         """Return a multiplicity rounded up to whole vectors."""
         return -(-mul // 4) * 4
 
-    def with_changes(self, **changes: object) -> CudaPlan:
-        """Return a copy with some fields replaced."""
-        return replace(self, **changes)  # type: ignore[arg-type]
-
-    def to_json(self) -> str:
-        """Return canonical JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
-
     @classmethod
-    def from_json(cls, text: str) -> CudaPlan:
-        """Rebuild from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is a plan of another kind, such as one for another device.
-        """
-        fields = plan_fields(text, cls)
-        tiles = {name: CudaTile(**fields[name]) for name in _TILES}
-        return cls(**fields | tiles | {"uvw": CudaUvwTile(**fields["uvw"])})
+    def _parsed(cls, found: dict[str, Any]) -> dict[str, Any]:
+        tiles: dict[str, Any] = {name: CudaTile(**found[name]) for name in _TILES}
+        return {**found, **tiles, "uvw": CudaUvwTile(**found["uvw"])}
 
     def __str__(self) -> str:
         tiles = ", ".join(f"{name} {getattr(self, name)}" for name in (*_TILES, "uvw"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 from ..problem import ConvProblem
+from .text import Plan
 
-__all__ = ["HostDevice", "HostPlan", "plan_fields", "plan_host"]
+__all__ = ["HostDevice", "HostPlan", "plan_host"]
 
 ITEMSIZE = {"float32": 4, "float64": 8}
 
@@ -53,7 +52,7 @@ class HostDevice:
 
 
 @dataclass(frozen=True)
-class HostPlan:
+class HostPlan(Plan):
     """Choices of the C++ emitter; printable, and can be given by hand.
 
     Parameters
@@ -93,25 +92,6 @@ class HostPlan:
         """Return a multiplicity rounded up to whole vectors."""
         return -(-mul // self.lanes) * self.lanes
 
-    def with_changes(self, **changes: object) -> HostPlan:
-        """Return a copy with some fields replaced."""
-        return replace(self, **changes)  # type: ignore[arg-type]
-
-    def to_json(self) -> str:
-        """Return canonical JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> HostPlan:
-        """Rebuild from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is a plan of another kind, such as one for another device.
-        """
-        return cls(**plan_fields(text, cls))
-
     def __str__(self) -> str:
         return (
             f"HostPlan {self.level}: {self.lanes} lanes, "
@@ -119,23 +99,6 @@ class HostPlan:
             f"sums of {self.accumulator_bytes} bytes, prefetch {self.prefetch_edges} edges ahead, "
             f"streaming stores {self.streaming_stores}"
         )
-
-
-def plan_fields(text: str, plan: type[Any]) -> dict[str, Any]:
-    """Return the fields of a plan's JSON text.
-
-    Raises
-    ------
-    ValueError
-        The text is a plan of another kind than `plan`.
-    """
-    found: dict[str, Any] = json.loads(text)
-    if found.keys() != {field.name for field in fields(plan)}:
-        raise ValueError(
-            f"the plan is no {plan.__name__}, which this operation takes on the device of its "
-            "tensors: give one, or none"
-        )
-    return found
 
 
 def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:

@@ -32,6 +32,7 @@ CASES = {
     "uvu_forward": (UVU, KernelSpec("forward", True)),
     "uvu_backward": (UVU, KernelSpec("backward", True, ("x", "y", "w"))),
     "uvu_double_backward": (UVU, KernelSpec("double_backward", True, ALL, ("x", "y", "w"))),
+    "uvu_backward_paired": (UVU, KernelSpec("backward", True, ("x", "y", "w"), paired=True)),
     "uvw_forward": (UVW, KernelSpec("forward", True)),
     "uvw_backward_rows": (UVW, KernelSpec("backward", False, ("x", "w"))),
 }

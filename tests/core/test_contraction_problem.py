@@ -175,3 +175,19 @@ def test_counts() -> None:
     assert (problem.channels, problem.dim_in, problem.dim_out) == (3, 2, 1)
     assert (problem.degree, problem.nnz, problem.num_coefficients) == (2, 3, 1)
     assert "degree 2, 1 polynomials, 3 monomials" in str(problem)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_reduction_that_loses_something_is_refused(
+    dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = [(0, rng.normal(size=(1, 4, 4, 3)))]
+    assert FoldedTensors.fold("2x0e+2x1o", "2x0e", tensors, dtype=dtype).error < 1e-12
+
+    def lossy(rows: Array, tolerance: float) -> tuple[Array, Array]:
+        basis, combination = reduce_rows(rows, tolerance)
+        return basis, combination * (1 + 100 * tolerance)
+
+    monkeypatch.setattr("mdcg.problem.contraction_problem.reduce_rows", lossy)
+    with pytest.raises(UnsupportedProblemError, match=f"was reduced with an error of .* {dtype}"):
+        FoldedTensors.fold("2x0e+2x1o", "2x0e", tensors, dtype=dtype)

@@ -86,11 +86,12 @@ def test_selftest(capsys: Any) -> None:
     assert selftest.show(results).endswith("selftest: PASS")
 
 
-def test_selftest_notices(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["conv", "symmetric_contraction"])
+def test_selftest_notices(name: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mdcg import ops
 
-    right = ops.conv
-    monkeypatch.setattr(ops, "conv", lambda *args: right(*args) * 1.001)
+    right = getattr(ops, name)
+    monkeypatch.setattr(ops, name, lambda *args: right(*args) * 1.001)
     assert main(["selftest"]) == 3
     assert capsys.readouterr().out.endswith("selftest: FAIL\n")
 

@@ -181,6 +181,27 @@ def test_coupling_tensors_of_another_file() -> None:
     assert_same(all_derivatives(fused), all_derivatives(layer), 1e-12)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_coupling_tensors_loaded_into_one_part(part: int) -> None:
+    """The layer above is not asked when a state is loaded into a part of it alone."""
+    layer = build_layer(*KINDS["correlation 2"])
+    fused = fuse(layer)
+    x, y = operands(layer)
+    before = fused(x, y)
+    for kind in (layer, fused):
+        below = kind.contractions[part]
+        state = {n: -v if n.startswith("U_") else v for n, v in below.state_dict().items()}
+        below.load_state_dict(state)
+    assert_same([fused(x, y)], [layer(x, y)], 1e-12)
+    assert not torch.allclose(fused(x, y), before)
+    text = fused._mdcg_fold
+    fused(x, y)
+    assert fused._mdcg_fold is text  # read once
+    MaceContraction("layer", fused).restore()
+    assert not any(p._load_state_dict_post_hooks for p in fused.contractions)
+    assert "_mdcg_loaded" not in fused.contractions[part].__dict__
+
+
 @pytest.mark.parametrize("first", [torch.float32, torch.float64])
 def test_dtype_may_change(first: torch.dtype) -> None:
     """Buffers rounded to float32 and taken to float64 are what counts, to the last digit."""
@@ -391,3 +412,25 @@ def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
     x, y = operands(layer)
     for other in (copy.deepcopy(fused), fused):
         torch.testing.assert_close(other(x, y), layer(x, y), rtol=1e-12, atol=1e-12)
+
+
+def test_skip_connection_with_gradients_in_the_attributes(build: Any) -> None:
+    """Attributes that need gradients are not grouped: that path is e3nn's own computation."""
+    model = build()
+    stock = copy.deepcopy(model.interactions[1].skip_tp)
+    patch_model(model)
+    layer = model.interactions[1].skip_tp
+    assert type(layer).__name__ == "FusedFullyConnectedTensorProduct"
+    generator = torch.Generator().manual_seed(9)
+    x0 = torch.randn(12, layer.irreps_in1.dim, generator=generator, dtype=torch.float64)
+    y0 = torch.eye(2, dtype=torch.float64)[torch.arange(12) % 2]
+    for grouped in (True, False):
+        found = []
+        for module in (layer, stock):
+            x, y = x0.clone().requires_grad_(), y0.clone().requires_grad_(not grouped)
+            leaves = [x, module.weight, *([] if grouped else [y])]
+            value = module(x, y)
+            first = torch.autograd.grad(value.pow(3).sum(), leaves, create_graph=True)
+            second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves)
+            found.append([value, *first, *second])
+        assert_same(*found, 1e-12)

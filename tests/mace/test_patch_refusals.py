@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,7 +86,7 @@ def spoil(model: torch.nn.Module, how: str) -> None:
 
 
 REFUSALS = {
-    "old block": "install mace-torch 0.3.16",
+    "old block": "install mace-torch 0.3.15",
     "forward replaced": "forward replaced",
     "conv_fusion of another": "'atomic'",
     "cuequivariance": "already accelerated by cuEquivariance",
@@ -92,6 +94,13 @@ REFUSALS = {
     "half precision": "bfloat16",
     "mode": "uuu",
 }
+
+
+def test_the_version_named_is_the_one_that_is_installed_with_mdcg() -> None:
+    root = Path(__file__).resolve().parents[2]
+    bound = re.search(r'"mace-torch>=([\d.]+)"', (root / "pyproject.toml").read_text())
+    assert bound is not None
+    assert REFUSALS["old block"].endswith(bound[1])
 
 
 @pytest.mark.parametrize("how", REFUSALS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,3 +166,57 @@ def test_wrong_arguments(build: Callable[..., torch.nn.Module], data_dir: Path) 
     atoms.calc = MDCGCalculator(model)
     with pytest.raises(InputError, match="does not know Xe; it was trained for H, C, O"):
         atoms.get_potential_energy()
+
+
+def test_edges_within_cutoffs_per_type_stay_the_same_tensors(
+    build: Callable[..., torch.nn.Module],
+) -> None:
+    """What is remembered of an edge list by its tensors serves the next step."""
+    atoms = Atoms("HOC", positions=[[0, 0, 0], [0, 0, 2.0], [0, 1.9, 0]])
+    calculator = MDCGCalculator(build("per type"), skin=0.5)
+    atoms.calc = calculator
+    found = []
+    # the carbon atom leaves the cutoff of its type to oxygen (2.5 Å), but not r_max
+    for step, height in enumerate((0.0, 0.01, 0.02, 1.0, 1.01)):
+        atoms.positions[2, 1] = 1.2 + height
+        atoms.positions[0, 0] = 0.01 * step
+        forces = atoms.get_forces()
+        found.append(calculator._evaluator._reversed[1])
+        fresh = atoms.copy()
+        fresh.calc = MDCGCalculator(build("per type"))
+        assert forces == pytest.approx(fresh.get_forces(), abs=1e-12)
+    assert found[0] is found[1] is found[2]
+    assert found[3] is not found[2]
+    assert found[3].shape != found[2].shape
+    assert found[4] is found[3]
+
+
+def test_threads_share_a_model(build: Callable[..., torch.nn.Module]) -> None:
+    """Forces asked for while another thread evaluates an energy alone, which computes none."""
+    model = build("parity")
+    atoms = structures()["triclinic"]
+    atoms.calc = MDCGCalculator(model)
+    want = atoms.get_forces()
+    calculators = [MDCGCalculator(model), MDCGCalculator(model)]
+    found: list[Any] = []
+
+    def forces() -> None:
+        second = atoms.copy()
+        second.calc = calculators[1]
+        found.append(second.get_forces())
+
+    other = threading.Thread(target=forces)
+
+    def start(*_: Any) -> None:
+        handle.remove()
+        other.start()
+        other.join(0.5)  # it waits for this evaluation
+
+    handle = model.register_forward_pre_hook(start)
+    first = atoms.copy()
+    first.calc = calculators[0]
+    first.get_potential_energy()
+    other.join(60)
+    assert found[0] == pytest.approx(want, abs=1e-12)
+    assert all(p.requires_grad for p in model.parameters())
+    assert all(m.do_derivatives for m in model.modules() if hasattr(m, "do_derivatives"))

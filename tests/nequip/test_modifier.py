@@ -173,3 +173,54 @@ print("error", np.abs(found[0] - found[1]).max() / np.abs(found[1]).max())
     error = re.search(r"error (\S+)", ran.stdout)
     assert error is not None, ran.stderr[-3000:]
     assert float(error[1]) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_training_in_compiled_mode(build: Any) -> None:
+    """``compile_mode: compile`` of a model in training, with ``enable_mdcg``.
+
+    Outputs, gradients of a loss of energies and forces, and both again after a step.
+    """
+    changes = {"num_layers": 2, "l_max": 1, "parity": False, "num_features": [3, 2]}
+    plain = build("one layer", **changes).train()
+    model = build("one layer", compile_mode="compile", **changes).train()
+    assert type(model).__name__ == "CompileGraphModel"
+    assert is_patched(modify(model))
+    generator = torch.Generator().manual_seed(6)
+    frames = []
+    with nequip_state():
+        from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
+
+        for atoms in (7, 9):
+            frame = {
+                "pos": 5.0 * torch.rand(atoms, 3, generator=generator, dtype=torch.float64),
+                "cell": 5.0 * torch.eye(3, dtype=torch.float64),
+                "pbc": torch.ones(3, dtype=torch.bool),
+                "atom_types": torch.arange(atoms) % 3,
+            }
+            frames.append(compute_neighborlist_(from_dict(frame), r_max=4.0))
+    batch = AtomicDataDict.batched_from_list(frames)
+    for _ in range(2):
+        found = []
+        for kind in (plain, model):
+            out = kind(dict(batch))
+            loss = out["total_energy"].square().mean() + (out["forces"] - 0.1).square().mean()
+            named = [(n, p) for n, p in kind.named_parameters() if p.requires_grad]
+            gradients = torch.autograd.grad(loss, [p for _, p in named])
+            found.append(
+                {"energy": out["total_energy"], "forces": out["forces"]}
+                | {name: g for (name, _), g in zip(named, gradients, strict=True)}
+            )
+            with torch.no_grad():
+                for (_, parameter), gradient in zip(named, gradients, strict=True):
+                    parameter -= 1e-3 * gradient
+        want, got = found
+        assert list(got) == list(want)
+        for name, value in want.items():
+            error = (got[name] - value).detach().abs().max() / value.detach().abs().max()
+            assert float(error) < 1e-9, name
+    ((compiled, _),) = model._compiled_cache[0].values()
+    targets = {str(node.target) for node in compiled._orig_mod.graph.nodes}
+    assert any(target.startswith("mdcg.conv") for target in targets)

@@ -134,6 +134,29 @@ def test_layer_follows_dtype_and_state(build: Callable[..., torch.nn.Module]) ->
     assert float((stock(x, y, w, dst, src) - flipped).abs().max() / want.abs().max()) < 1e-12
 
 
+def test_state_loaded_into_the_tensor_product_alone(
+    build: Callable[..., torch.nn.Module],
+) -> None:
+    """3j symbols of another sign, as files of another e3nn have them."""
+    model = build("preset-like")
+    stock = copy.deepcopy(layers(model, "tp_scatter")[1])
+    patch_model(model)
+    layer = layers(model, "tp_scatter")[1]
+    x, y, w = (
+        torch.randn(3, n, dtype=torch.float64)
+        for n in (layer.tp.irreps_in1.dim, layer.tp.irreps_in2.dim, layer.tp.weight_numel)
+    )
+    edges = torch.tensor([0, 1, 1])
+    before = layer(x, y, w, edges, edges.flip(0))
+    for kind in (layer, stock):
+        state = kind.tp.state_dict()
+        signed = {n: -v if "_w3j_1_1_2" in n else v for n, v in state.items()}
+        kind.tp.load_state_dict(signed)
+    after = layer(x, y, w, edges, edges.flip(0))
+    torch.testing.assert_close(after, stock(x, y, w, edges, edges.flip(0)), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(after, before)
+
+
 def test_layer_without_edges_and_under_autocast(build: Callable[..., torch.nn.Module]) -> None:
     model = build("preset-like", torch.float32)
     patch_model(model)

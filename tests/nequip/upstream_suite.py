@@ -1,7 +1,8 @@
 """NequIP's own tests of energy models, run on models that are patched.
 
 They come with nequip. They want its global state in the process, so test_upstream.py runs this file
-in one of its own.
+in one of its own. The models are those of its ``tests/unit/model/test_nequip_model.py``, and one
+with the shapes of the presets.
 """
 
 from __future__ import annotations
@@ -15,23 +16,38 @@ from nequip.utils.unittests.model_tests_basic import EnergyModelTestsMixin
 
 from mdcg.patch import patch_model
 
+TYPES = ["H", "C", "O"]
 COMMON = {
     "_target_": "nequip.model.NequIPGNNModel",
     "seed": 123,
-    "type_names": ["H", "C", "O", "Cu"],
+    "type_names": TYPES,
     "r_max": 4.0,
     "avg_num_neighbors": 20.0,
-    "radial_mlp_width": 16,
+    "l_max": 2,
+    "parity": True,
+    "num_layers": 2,
+    "num_features": 8,
+    "radial_mlp_depth": 1,
+    "radial_mlp_width": 8,
+    "per_type_energy_shifts": {"H": 3.45, "C": 5.67, "O": 7.89},
 }
-CONFIGS = {
-    "parity": {"num_layers": 2, "l_max": 2, "parity": True, "num_features": 4},
+ZBL = {
+    "_target_": "nequip.nn.pair_potential.ZBL",
+    "chemical_species": TYPES,
+    "units": "metal",
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "pair-potential": {"pair_potential": ZBL},
+    "three-layers": {"num_layers": 3},
+    "cutoffs": {"per_edge_type_cutoff": {"H": 2.0, "C": {"H": 4.0, "C": 3.5, "O": 3.7}, "O": 3.9}},
+    "unequal": {"num_features": [7, 13, 5], "pair_potential": ZBL},
     "preset-like": {
         "num_layers": 3,
         "l_max": 3,
         "parity": False,
         "num_features": [8, 4, 2, 3],
         "type_embed_num_features": 5,
-        "per_type_energy_scales": {"H": 0.5, "C": 1.5, "O": 2.5, "Cu": 3.5},
+        "per_type_energy_scales": {"H": 0.5, "C": 1.5, "O": 2.5},
     },
 }
 

@@ -1,0 +1,170 @@
+#include "core/pairs.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace mdcg {
+
+namespace {
+
+// Both are equal up to the last digits, which differ where vector code has a scalar remainder.
+constexpr int DIRECTION_ULPS = 16;
+constexpr int FEATURE_ULPS = 64;
+
+template <typename T>
+bool opposite(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
+    const T* x = values.directions + a * values.direction_stride;
+    const T* y = values.directions + b * values.direction_stride;
+    constexpr T eps = std::numeric_limits<T>::epsilon();
+    T size = 0, error = 0;
+    for (int c = 0; c < 3; ++c) {
+        size = std::max(size, std::abs(x[c]));
+        error = std::max(error, std::abs(x[c] + y[c]));
+    }
+    // without a direction nothing tells images apart; not a number compares as false
+    return size > 0 && error <= DIRECTION_ULPS * eps * size;
+}
+
+template <typename T>
+bool equal_features(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
+    const T* x = values.features + a * values.num_features;
+    const T* y = values.features + b * values.num_features;
+    constexpr T eps = std::numeric_limits<T>::epsilon();
+    T size = 0, error = 0;
+    bool numbers = true;
+    for (std::int64_t c = 0; c < values.num_features; ++c) {
+        size = std::max(size, std::abs(x[c]));
+        error = std::max(error, std::abs(x[c] - y[c]));
+        numbers = numbers && x[c] == x[c] && y[c] == y[c];
+    }
+    return numbers && error <= FEATURE_ULPS * eps * size;
+}
+
+template <typename T>
+bool matches(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
+    return opposite(values, a, b) && equal_features(values, a, b);
+}
+
+// Edges sorted by receiver, then by sender, given order kept otherwise: where each receiver begins.
+template <typename Index>
+std::vector<std::int64_t> sort_edges(const EdgeList<Index>& edges,
+                                     std::vector<std::int32_t>& sorted) {
+    const auto n = static_cast<std::size_t>(edges.num_edges);
+    const auto nodes = static_cast<std::size_t>(edges.num_receivers);
+    std::vector<std::int32_t> by_sender(n);
+    sorted.resize(n);
+    std::vector<std::int64_t> ptr(nodes + 1);
+    const auto fill = [&](const Index* key, const std::int32_t* from, std::int32_t* to) {
+        std::fill(ptr.begin(), ptr.end(), 0);
+        for (std::size_t e = 0; e < n; ++e) ++ptr[static_cast<std::size_t>(key[e]) + 1];
+        for (std::size_t i = 1; i <= nodes; ++i) ptr[i] += ptr[i - 1];
+        std::vector<std::int64_t> next(ptr.begin(), ptr.end() - 1);
+        for (std::size_t i = 0; i < n; ++i) {
+            const std::int32_t e = from ? from[i] : static_cast<std::int32_t>(i);
+            to[next[static_cast<std::size_t>(key[e])]++] = e;
+        }
+    };
+    fill(edges.sender, nullptr, by_sender.data());
+    fill(edges.receiver, by_sender.data(), sorted.data());
+    return ptr;
+}
+
+}  // namespace
+
+template <typename Index, typename T>
+Pairing match_pairs(const EdgeList<Index>& edges, const EdgeValues<T>& values) {
+    std::vector<std::int32_t> sorted;
+    const std::vector<std::int64_t> ptr = sort_edges(edges, sorted);
+    Pairing out;
+    out.row.assign(static_cast<std::size_t>(edges.num_edges), -1);
+    for (const std::int32_t e : sorted) {
+        auto& row = out.row[static_cast<std::size_t>(e)];
+        if (row >= 0) continue;
+        row = static_cast<std::int32_t>(out.first.size());
+        out.first.push_back(e);
+        const auto back = static_cast<std::size_t>(edges.sender[e]);
+        const auto begin = sorted.begin() + ptr[back], end = sorted.begin() + ptr[back + 1];
+        auto at = std::lower_bound(
+            begin, end, edges.receiver[e],
+            [&](std::int32_t other, Index sender) { return edges.sender[other] < sender; });
+        std::int64_t partner = e;
+        for (; at != end && edges.sender[*at] == edges.receiver[e]; ++at) {
+            auto& other = out.row[static_cast<std::size_t>(*at)];
+            if (other < 0 && matches(values, e, *at)) {
+                other = row;
+                partner = *at;
+                break;
+            }
+        }
+        out.second.push_back(partner);
+    }
+    return out;
+}
+
+template <typename T>
+bool still_pairs(const Pairing& pairing, const EdgeValues<T>& values) {
+    for (std::size_t r = 0; r < pairing.first.size(); ++r)
+        if (pairing.first[r] != pairing.second[r] &&
+            !matches(values, pairing.first[r], pairing.second[r]))
+            return false;
+    return true;
+}
+
+template <typename Index>
+PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
+                        std::int64_t block_size) {
+    const std::int64_t num_blocks =
+        std::max<std::int64_t>(1, (edges.num_receivers + block_size - 1) / block_size);
+    // (round and tile, row): blocks a and b meet in round (a + b) mod num_blocks, where each block
+    // meets one other
+    std::vector<std::pair<std::int64_t, std::int32_t>> keys(pairing.first.size());
+    for (std::size_t r = 0; r < keys.size(); ++r) {
+        const std::int64_t e = pairing.first[r];
+        const std::int64_t a = edges.sender[e] / block_size, b = edges.receiver[e] / block_size;
+        keys[r] = {(a + b) % num_blocks * num_blocks + std::min(a, b),
+                   static_cast<std::int32_t>(r)};
+    }
+    std::sort(keys.begin(), keys.end());
+    PairOrder out;
+    const auto n = static_cast<std::size_t>(edges.num_edges);
+    for (auto* values : {&out.order, &out.sender, &out.receiver}) values->reserve(n);
+    const auto append = [&](std::int64_t e) {
+        out.order.push_back(static_cast<std::int32_t>(e));
+        out.sender.push_back(static_cast<std::int32_t>(edges.sender[e]));
+        out.receiver.push_back(static_cast<std::int32_t>(edges.receiver[e]));
+    };
+    out.round_ptr.push_back(0);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+        const auto [key, row] = keys[i];
+        if (i == 0 || key != keys[i - 1].first) {
+            const auto here = static_cast<std::int64_t>(out.order.size());
+            if (i > 0) {
+                out.tiles.push_back(here);
+                if (key / num_blocks != keys[i - 1].first / num_blocks)
+                    out.round_ptr.push_back(static_cast<std::int64_t>(out.tiles.size()) / 2);
+            }
+            out.tiles.push_back(here);
+        }
+        const auto r = static_cast<std::size_t>(row);
+        append(pairing.first[r]);
+        if (pairing.second[r] != pairing.first[r]) append(pairing.second[r]);
+    }
+    if (!keys.empty()) {
+        out.tiles.push_back(static_cast<std::int64_t>(out.order.size()));
+        out.round_ptr.push_back(static_cast<std::int64_t>(out.tiles.size()) / 2);
+    }
+    return out;
+}
+
+template bool still_pairs(const Pairing&, const EdgeValues<float>&);
+template bool still_pairs(const Pairing&, const EdgeValues<double>&);
+template Pairing match_pairs(const EdgeList<std::int32_t>&, const EdgeValues<float>&);
+template Pairing match_pairs(const EdgeList<std::int32_t>&, const EdgeValues<double>&);
+template Pairing match_pairs(const EdgeList<std::int64_t>&, const EdgeValues<float>&);
+template Pairing match_pairs(const EdgeList<std::int64_t>&, const EdgeValues<double>&);
+template PairOrder order_by_pair(const EdgeList<std::int32_t>&, const Pairing&, std::int64_t);
+template PairOrder order_by_pair(const EdgeList<std::int64_t>&, const Pairing&, std::int64_t);
+
+}  // namespace mdcg

@@ -1,0 +1,50 @@
+// Pairs of edges i -> j and j -> i along one vector, which share everything that depends on its
+// length alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/edges.hpp"
+
+namespace mdcg {
+
+// What tells whether two edges are the two directions of one; T is float or double.
+template <typename T>
+struct EdgeValues {
+    const T* directions;  // [num_edges][direction_stride], the first three of a row are used
+    std::int64_t direction_stride;
+    const T* features;  // [num_edges][num_features], equal for both directions
+    std::int64_t num_features;
+};
+
+// Rows of one or two edges.
+struct Pairing {
+    std::vector<std::int32_t> row;     // [num_edges]
+    std::vector<std::int64_t> first;   // [num_rows], an edge of the row
+    std::vector<std::int64_t> second;  // [num_rows], its other edge; the same if there is none
+};
+
+// Edges grouped by tiles: rows that join a node of one block with a node of another one, or of the
+// same. Edges of one row follow each other; tiles of one round share no block.
+struct PairOrder {
+    std::vector<std::int32_t> order;      // [num_edges], position in the given list
+    std::vector<std::int32_t> sender;     // [num_edges]
+    std::vector<std::int32_t> receiver;   // [num_edges]
+    std::vector<std::int64_t> tiles;      // [num_tiles][2], first and last + 1 edge
+    std::vector<std::int64_t> round_ptr;  // [num_rounds + 1], in tiles
+};
+
+// Senders and receivers must count the same nodes.
+template <typename Index, typename T>
+Pairing match_pairs(const EdgeList<Index>& edges, const EdgeValues<T>& values);
+
+// Whether the edges of every row are still two directions of one.
+template <typename T>
+bool still_pairs(const Pairing& pairing, const EdgeValues<T>& values);
+
+template <typename Index>
+PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
+                        std::int64_t block_size);
+
+}  // namespace mdcg

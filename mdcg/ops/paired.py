@@ -1,0 +1,264 @@
+"""Convolutions whose edges i -> j and j -> i share one row of weights.
+
+Weights that depend on the length of an edge alone are the same for both of its directions, so that
+the radial network is evaluated once for both, and back through it goes the sum of their gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch.autograd import forward_ad
+
+from ..codegen.spec import DERIVATIVES
+from ..problem import ConvProblem
+from .autograd import conv as conv_operator
+from .autograd import conv_backward, only
+from .functional import check_rows
+from .graph import Pairs, graph_of
+from .host import host_kernels
+
+__all__ = ["can_pair", "conv_of_pairs", "find_pairs", "mean_of_pairs"]
+
+
+def can_pair(*tensors: torch.Tensor) -> bool:
+    """Whether the values of tensors may and can be looked at, to find pairs of edges.
+
+    Not on another device than a CPU, nor where values are not there to look at: under
+    torch.compile, export, forward-mode differentiation and ``torch.func`` transforms.
+    """
+    if any(t.device.type != "cpu" or type(t) is not torch.Tensor for t in tensors):
+        return False
+    if any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors):
+        return False  # many gradients at once
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cpu"):
+        return False
+    level: int = cast(Any, forward_ad)._current_level
+    return level < 0
+
+
+def find_pairs(
+    problem: ConvProblem,
+    edge_attrs: torch.Tensor,
+    features: torch.Tensor,
+    sender: torch.Tensor,
+    receiver: torch.Tensor,
+    num_nodes: int,
+) -> Pairs | None:
+    """Return which edges are the two directions of one, or None if few are or nothing tells.
+
+    They join the same two nodes, have opposite vectors and equal features, all but rounding: two
+    images of an edge in a small cell are told apart by their vectors.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        With one weight row per edge.
+    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
+        Spherical harmonics; those of degree 1 tell directions.
+    features : torch.Tensor, shape (n_edges, n_features)
+        What the weights are made from.
+    sender, receiver : torch.Tensor, shape (n_edges,)
+    num_nodes : int
+    """
+    vector = next((b for b in problem.irreps_in2 if b.ir.l == 1 and b.mul), None)
+    rows = (len(edge_attrs), len(features), len(sender), len(receiver))
+    fits = edge_attrs.dim() == features.dim() == 2 and len(set(rows)) == 1 and rows[0] > 0
+    types = edge_attrs.dtype == features.dtype == getattr(torch, problem.dtype)
+    if vector is None or problem.shared_weights or not problem.weight_numel:
+        return None
+    if not (fits and types and edge_attrs.shape[1] == problem.irreps_in2.dim):
+        return None
+    if vector.mul != 1:
+        return None
+    graph = graph_of(sender.contiguous(), receiver.contiguous(), num_nodes, num_nodes)
+    directions = edge_attrs.detach().contiguous()[:, vector.offset : vector.offset + 3]
+    pairs = graph.pairs(directions, features.detach().contiguous())
+    return pairs if pairs.pay else None
+
+
+class _Spread(torch.autograd.Function):
+    """Rows of pairs to rows of edges."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        ctx.pairs = pairs
+        return rows.index_select(0, pairs.row)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _sum(gradient, ctx.pairs), None
+
+
+class _Sum(torch.autograd.Function):
+    """Rows of edges, summed over each pair. ``index_add`` does the same in many times the time."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        ctx.pairs = pairs
+        total = rows.index_select(0, pairs.first)
+        other = rows.index_select(0, pairs.second)
+        if pairs.single is not None:
+            other.masked_fill_(pairs.single, 0)
+        return total.add_(other)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _spread(gradient, ctx.pairs), None
+
+
+def _spread(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    if not can_pair(rows):
+        return rows.index_select(0, pairs.row)
+    return cast(torch.Tensor, cast(Any, _Spread).apply(rows, pairs))
+
+
+def _sum(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    if not can_pair(rows):
+        return rows.new_zeros(len(pairs), rows.shape[1]).index_add(0, pairs.row, rows)
+    return cast(torch.Tensor, cast(Any, _Sum).apply(rows, pairs))
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        ctx.pairs = pairs
+        return _part(_sum(rows, pairs), pairs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _spread(_part(gradient, ctx.pairs), ctx.pairs), None
+
+
+def _part(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    """Divide rows by the number of their edges."""
+    half = rows * 0.5
+    return half if pairs.single is None else torch.where(pairs.single, rows, half)
+
+
+def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    """Return one row per pair: the mean of both edges, which differ by rounding.
+
+    Parameters
+    ----------
+    features : torch.Tensor, shape (n_edges, n_features)
+    pairs : Pairs
+
+    Returns
+    -------
+    torch.Tensor, shape (n_pairs, n_features)
+        Each edge of a pair gets half of the gradient: derivatives with respect to positions and
+        cells are those of one row per edge, as both edges have one length.
+    """
+    mean: torch.Tensor = cast(Any, _Mean).apply(features, pairs)
+    return mean
+
+
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        w: torch.Tensor,
+        sender: torch.Tensor,
+        receiver: torch.Tensor,
+        pairs: Pairs,
+        problem: str,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, y, w, sender, receiver)
+        ctx.pairs, ctx.problem = pairs, problem
+        graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
+        return host_kernels(problem, "").forward(
+            x.contiguous(), y.contiguous(), w.contiguous(), graph, pairs
+        )
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        x, y, w, sender, receiver = ctx.saved_tensors
+        wants = list(ctx.needs_input_grad[:3])
+        names = tuple(n for n, want in zip(DERIVATIVES, wants, strict=False) if want)
+        if not names:
+            return (None,) * 7
+        if torch.is_grad_enabled() or not can_pair(g):
+            # gradients that are differentiated themselves, or many at once
+            found = _backward_by_edges(x, y, w, g, sender, receiver, ctx.pairs, ctx.problem, wants)
+            return (*found, *(None,) * 4)
+        graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
+        operands = (x.contiguous(), y.contiguous(), w.contiguous(), g.contiguous())
+        results = host_kernels(ctx.problem, "").paired_backward(*operands, graph, ctx.pairs, names)
+        return (*(results.get(n) for n in DERIVATIVES[:3]), *(None,) * 4)
+
+
+def _backward_by_edges(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    w: torch.Tensor,
+    g: torch.Tensor,
+    sender: torch.Tensor,
+    receiver: torch.Tensor,
+    pairs: Pairs,
+    problem: str,
+    wants: list[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients by operations that can be differentiated and vectorised again."""
+    where = (sender, receiver, len(x), problem, "")
+    dx, dy, dw = only(conv_backward(x, y, _spread(w, pairs), g, *where, wants), wants)
+    return dx, dy, dw if dw is None else _sum(dw, pairs)
+
+
+def conv_of_pairs(
+    problem: ConvProblem,
+    node_feats: torch.Tensor,
+    edge_attrs: torch.Tensor,
+    weights: torch.Tensor,
+    sender: torch.Tensor,
+    receiver: torch.Tensor,
+    pairs: Pairs,
+) -> torch.Tensor:
+    """Evaluate :func:`mdcg.ops.conv` with ``weights[pairs.row]``, which are never formed.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    node_feats : torch.Tensor, shape (n_nodes, problem.irreps_in1.dim)
+    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
+    weights : torch.Tensor, shape (n_pairs, problem.weight_numel)
+    sender, receiver : torch.Tensor, shape (n_edges,)
+    pairs : Pairs
+        Of this graph.
+
+    Returns
+    -------
+    torch.Tensor, shape (n_nodes, problem.irreps_out.dim)
+        Differentiable any number of times.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An operand does not fit the problem or the pairs.
+    """
+    edges = len(pairs.row)
+    check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
+    check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
+    check_rows("weights of pairs", weights, problem.weight_numel, len(pairs), problem)
+    if sender.shape != (edges,) or receiver.shape != (edges,):
+        raise ValueError(
+            f"sender is {tuple(sender.shape)}, receiver {tuple(receiver.shape)}, but pairs were "
+            f"found among {edges} edges: find them in this graph"
+        )
+    text = problem.to_json()
+    out: torch.Tensor
+    if can_pair(node_feats, edge_attrs, weights):
+        out = cast(Any, _Conv).apply(node_feats, edge_attrs, weights, sender, receiver, pairs, text)
+    else:
+        each = _spread(weights, pairs)
+        out = conv_operator(
+            node_feats, edge_attrs, each, sender, receiver, len(node_feats), text, ""
+        )
+    return out

@@ -1,0 +1,47 @@
+"""Plans as text: what they have in common, whatever they are for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Plan"]
+
+
+class Plan:
+    """Base of the frozen dataclasses of choices; printable, and can be given by hand."""
+
+    def with_changes(self, **changes: object) -> Self:
+        """Return a copy with some fields replaced."""
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def to_json(self) -> str:
+        """Return canonical JSON."""
+        data = asdict(self)  # type: ignore[call-overload]
+        return json.dumps(data, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Rebuild from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is a plan of another kind, such as one for another device.
+        """
+        found: dict[str, Any] = json.loads(text)
+        if found.keys() != {field.name for field in fields(cls)}:  # type: ignore[arg-type]
+            raise ValueError(
+                f"the plan is no {cls.__name__}, which this operation takes on the device of its "
+                "tensors: give one, or none"
+            )
+        return cls(**cls._parsed(found))
+
+    @classmethod
+    def _parsed(cls, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields; for those that are objects themselves."""
+        return found
