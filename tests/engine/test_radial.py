@@ -257,7 +257,8 @@ def test_table(basis: str, transform: str, net: str, cutoff_on: str, tmp_path: P
     case = _Case(basis, transform, net, cutoff_on)
     path = _write(case, tmp_path)
     rng = np.random.default_rng(2)
-    r = np.sort(rng.uniform(0.4, 5.0, size=256))
+    r = np.sort(rng.uniform(R_MAX / 16, R_MAX, size=256))
+    r[0] = R_MAX / 16 + 1e-9  # the largest weights stand there
     d = rng.normal(size=(len(r), 20))
     exact, exact_slope = _core.radial_weights(path, 0, r, 1, 2, d, True)
     errors = []
@@ -279,10 +280,11 @@ def test_table_derivative_is_exact(tmp_path: Path) -> None:
     path = _write(_Case(*CASES[3]), tmp_path)
     one = np.zeros((4, 20))
     one[:, 7] = 1.0
-    step = 1e-4  # inside one interval of 64 a cubic: the difference of four values is exact
-    h = (R_MAX - R_MAX / 16) / 64
+    step = 1e-4  # inside one interval of 64 smooth: the difference of four values is nearly exact
+    first = math.sqrt(R_MAX / 16)
+    h = (math.sqrt(R_MAX) - first) / 64
     for interval in (0, 1, 31, 62, 63):
-        middle = R_MAX / 16 + h * (interval + 0.4)
+        middle = (first + h * (interval + 0.4)) ** 2
         r = middle + step * np.array([-2.0, -1.0, 1.0, 2.0])
         w, _ = _core.radial_weights(path, 0, r, 0, 1, one, True, 64)
         _, slope = _core.radial_weights(path, 0, np.array([middle] * 4), 0, 1, one, True, 64)

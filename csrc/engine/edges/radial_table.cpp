@@ -72,7 +72,8 @@ double RadialSpline::first(int receiver, int sender) const {
 }
 
 double RadialSpline::step(int receiver, int sender) const {
-    return (spec_.pair_r_max(receiver, sender) - first(receiver, sender)) / knots_;
+    return (std::sqrt(spec_.pair_r_max(receiver, sender)) - std::sqrt(first(receiver, sender))) /
+           knots_;
 }
 
 std::vector<double> RadialSpline::hidden(const std::vector<double>& lengths, int receiver,
@@ -116,14 +117,18 @@ std::vector<double> RadialSpline::hidden_slope(double length, int receiver, int 
 
 void RadialSpline::prepare(int receiver, int sender) const {
     if (pair_ == std::make_pair(receiver, sender)) return;
-    const double from = first(receiver, sender), h = step(receiver, sender);
+    const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
     std::vector<double> lengths(static_cast<std::size_t>(knots_) + 1);
-    for (std::size_t i = 0; i < lengths.size(); ++i)
-        lengths[i] = std::min(from + h * static_cast<double>(i), end);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        const double root = from + h * static_cast<double>(i);
+        lengths[i] = std::min(root * root, end);
+    }
     hidden_ = hidden(lengths, receiver, sender);
-    slope_first_ = hidden_slope(from, receiver, sender);
+    slope_first_ = hidden_slope(lengths.front(), receiver, sender);
     slope_last_ = hidden_slope(end, receiver, sender);
+    for (double& slope : slope_first_) slope *= 2 * from;
+    for (double& slope : slope_last_) slope *= 2 * std::sqrt(end);
     pair_ = {receiver, sender};
 }
 
@@ -167,9 +172,10 @@ TableError RadialSpline::error(int receiver, int sender) const {
     std::vector<double> coefficients(static_cast<std::size_t>(rows()) *
                                      static_cast<std::size_t>(outputs_));
     fit(receiver, sender, 0, outputs_, coefficients.data());
-    const double from = first(receiver, sender), h = step(receiver, sender);
+    const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     // a cubic spline's error is largest in the middle, its derivative's at 0.21 and 0.79
     const double places[3] = {0.5, 0.2113248654, 0.7886751346};
+    // of the fourth-order difference that stands for the exact derivative
     const double delta = 1e-3 * std::min(1.0, 8 * h);
     double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
     for (int start = 0; start < knots_; start += 64) {
@@ -177,8 +183,10 @@ TableError RadialSpline::error(int receiver, int sender) const {
         const int end = std::min(knots_, start + 64);
         for (int i = start; i < end; ++i)
             for (const double place : places)
-                for (const double offset : {0.0, -2.0, -1.0, 1.0, 2.0})
-                    lengths.push_back(from + h * (i + place) + offset * delta);
+                for (const double offset : {0.0, -2.0, -1.0, 1.0, 2.0}) {
+                    const double root = from + h * (i + place);
+                    lengths.push_back(root * root + offset * delta);
+                }
         const std::vector<double> w = exact(lengths, receiver, sender);
         const auto n = static_cast<std::size_t>(outputs_);
         for (int i = start; i < end; ++i)
@@ -192,7 +200,7 @@ TableError RadialSpline::error(int receiver, int sender) const {
                         b[0] * c[o] + b[1] * c[n + o] + b[2] * c[2 * n + o] + b[3] * c[3 * n + o];
                     const double slope = (s[0] * c[o] + s[1] * c[n + o] + s[2] * c[2 * n + o] +
                                           s[3] * c[3 * n + o]) /
-                                         h;
+                                         (2 * h * (from + h * (i + places[p])));
                     const double exact_slope =
                         (at[n + o] - 8 * at[2 * n + o] + 8 * at[3 * n + o] - at[4 * n + o]) /
                         (12 * delta);
@@ -221,8 +229,8 @@ RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
             const auto found =
                 groups.emplace(key, static_cast<std::int32_t>(representative_.size()));
             if (found.second) representative_.emplace_back(i, j);
-            pairs_.push_back({found.first->second, spec.pair_r_max(i, j), spline_.first(i, j),
-                              1.0 / spline_.step(i, j)});
+            pairs_.push_back({found.first->second, spec.pair_r_max(i, j),
+                              std::sqrt(spline_.first(i, j)), 1.0 / spline_.step(i, j)});
         }
     first_row_.assign(representative_.size(), -1);
 }
@@ -286,17 +294,18 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
     for (std::int64_t e = 0; e < edges.count; ++e) {
         const Pair& pair = pairs_[static_cast<std::size_t>(edges.receiver_type[e] * num_types_ +
                                                            edges.sender_type[e])];
-        const double r = edges.length[e];
-        const bool inside = r < pair.r_max;
-        const double place = (r - pair.first) * pair.inverse_step;
+        const double root = std::sqrt(edges.length[e]);
+        const bool inside = edges.length[e] < pair.r_max;
+        const double place = (root - pair.first) * pair.inverse_step;
         all = all && place >= 0;
         const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
         knot[e] = first_row_[static_cast<std::size_t>(pair.group)] + i;
         double b[4], s[4];
         spline_basis(place - i, b, s);
+        const double by_length = pair.inverse_step / (2 * root);
         for (int j = 0; j < 4; ++j) {
             basis[j * n + e] = inside ? static_cast<T>(b[j]) : T(0);
-            slope[j * n + e] = inside ? static_cast<T>(s[j] * pair.inverse_step) : T(0);
+            slope[j * n + e] = inside ? static_cast<T>(s[j] * by_length) : T(0);
         }
     }
     for (std::int64_t e = edges.count; e < n; ++e) {

@@ -1,5 +1,8 @@
-// Tables of all weights of an edge as functions of its length, per pair of types: uniform cubic
-// B-splines through the exact network's values, with its derivative at both ends.
+// Tables of all weights of an edge as functions of its length, per pair of types: cubic B-splines
+// through the exact network's values, with its derivative at both ends.
+//
+// Knots are uniform in the square root of the length: weights bend most where edges are short, and
+// more knots than needed would cost accuracy, as a derivative's rounding error grows with them.
 //
 // Between the knots the spline is the energy: forces are its exact derivative. Edges shorter than
 // first() are not in the table; the exact network serves them.
@@ -34,7 +37,7 @@ public:
     RadialSpline(const RadialSpec& spec, int knots);
 
     double first(int receiver, int sender) const;  // shortest length in the table
-    double step(int receiver, int sender) const;
+    double step(int receiver, int sender) const;   // between knots, in square roots of lengths
     int rows() const { return knots_ + 3; }
 
     // Coefficients of the given columns of weights, [rows()][count].
@@ -78,8 +81,8 @@ public:
 
 private:
     struct Pair {
-        std::int32_t group = 0;  // pairs of one group share a table
-        double r_max = 0, first = 0, inverse_step = 0;
+        std::int32_t group = 0;                         // pairs of one group share a table
+        double r_max = 0, first = 0, inverse_step = 0;  // the latter two of square roots
     };
     void build(const std::vector<std::int32_t>& groups);
 
