@@ -227,6 +227,7 @@ class CudaModule:
         shared_bytes: int,
         stream: int,
         arguments: Sequence[int],
+        early: bool = False,
     ) -> None: ...
 
 def cuda_compute_capability(device: int) -> int: ...

@@ -20,6 +20,36 @@ int device_handle(const CudaDriver& driver, int device) {
 }
 
 // Primary contexts stay retained for the life of the process, as torch keeps them too.
+// CUlaunchAttribute: programmatic stream serialization, allowed.
+struct alignas(8) LaunchAttribute {
+    int id = 6;
+    char padding[4] = {};
+    int allowed = 1;
+    char rest[60] = {};
+};
+static_assert(sizeof(LaunchAttribute) == 72, "as in cuda.h");
+
+// CUlaunchConfig
+struct LaunchConfig {
+    unsigned blocks = 1, blocks_y = 1, blocks_z = 1;
+    unsigned threads = 1, threads_y = 1, threads_z = 1;
+    unsigned shared_bytes = 0;
+    void* stream = nullptr;
+    LaunchAttribute* attributes = nullptr;
+    unsigned num_attributes = 1;
+};
+
+using ExtendedLaunch = int (*)(const LaunchConfig*, void*, void**, void**);
+
+// The launch that takes attributes; null in drivers before CUDA 11.8.
+ExtendedLaunch extended_launch(const CudaDriver& driver) {
+    try {
+        return driver.symbol<ExtendedLaunch>("cuLaunchKernelEx");
+    } catch (const std::runtime_error&) {
+        return nullptr;
+    }
+}
+
 Context primary_context(int device) {
     static std::mutex mutex;
     static std::unordered_map<int, Context> contexts;
@@ -128,10 +158,25 @@ std::array<int, 3> CudaModule::resources(std::uintptr_t function) const {
 }
 
 void CudaModule::launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
-                        std::uintptr_t stream, const std::vector<std::int64_t>& arguments) const {
+                        std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
+                        bool early) const {
     if (blocks <= 0) return;
     const CudaScope scope(device_);
     const CudaDriver& driver = CudaDriver::get();
+    static const auto run_early = extended_launch(driver);
+    if (early && run_early != nullptr) {
+        LaunchAttribute attribute;
+        LaunchConfig config;
+        config.blocks = static_cast<unsigned>(blocks);
+        config.threads = static_cast<unsigned>(threads);
+        config.shared_bytes = static_cast<unsigned>(shared_bytes);
+        config.stream = reinterpret_cast<void*>(stream);
+        config.attributes = &attribute;
+        void* parameters[1] = {const_cast<std::int64_t*>(arguments.data())};
+        driver.check(run_early(&config, reinterpret_cast<void*>(function), parameters, nullptr),
+                     "cuLaunchKernelEx");
+        return;
+    }
     static const auto run =
         driver.symbol<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                               unsigned, void*, void**, void**)>("cuLaunchKernel");

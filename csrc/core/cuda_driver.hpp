@@ -69,9 +69,11 @@ public:
     // Registers per thread, bytes of local memory per thread, bytes of static shared memory.
     std::array<int, 3> resources(std::uintptr_t function) const;
 
-    // Enqueues a kernel whose only parameter is a struct of 64-bit values.
+    // Enqueues a kernel whose only parameter is a struct of 64-bit values. With ``early`` it may
+    // start once all blocks of the kernel before it have let it, where the driver can do that.
     void launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
-                std::uintptr_t stream, const std::vector<std::int64_t>& arguments) const;
+                std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
+                bool early) const;
 
 private:
     int device_;

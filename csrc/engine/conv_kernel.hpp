@@ -32,7 +32,8 @@ struct ConvBlock {
     std::int64_t table_rows;
     const std::int32_t* knot;  // [num_edges] first of four rows
     const T* basis;            // [4][edges]
-    const T* slope;            // [4][edges] derivatives of basis with respect to the length
+    const T* slope;            // [4][edges] derivatives of basis with respect to the length; they
+                               // sum to zero, so kernels take differences of rows
 
     const T* x;  // rows of node features (or of the type table)
     T* out;      // forward: rows that the messages are added to

@@ -182,15 +182,13 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
     }
     const bool ghosts = stage.over_ghosts || stage.walk == Walk::sender_blocks;
     const std::int64_t rows = ghosts ? graph.num_nodes : graph.num_local;
-    // rows of ghosts that only the walk over senders adds to
-    if (backward && stage.walk == Walk::sender_blocks && graph.num_nodes > graph.num_local)
-        for (const int i : stage.layers)
-            for (const Operand* input : program_.layers[size(i)]->inputs())
-                if (input->accumulate && plan_->gradients[size(input->id)].kind == Place::total) {
-                    T* rows_of = workers_[0].gradients[size(input->id)];
-                    std::fill(rows_of + graph.num_local * input->rows.width,
-                              rows_of + graph.num_nodes * input->rows.width, T(0));
-                }
+    // rows of ghosts, which no layer has written yet
+    for (const int id : stage.added) {
+        if (plan_->gradients[size(id)].kind != Place::total) continue;
+        const std::int64_t width = program_.values[size(id)].rows.width;
+        T* const first = workers_[0].gradients[size(id)];
+        std::fill(first + graph.num_local * width, first + graph.num_nodes * width, T(0));
+    }
     const std::int64_t step = graph.nodes_per_block;
     const std::int64_t chunks = (rows + step - 1) / step;
     FirstError error;

@@ -272,8 +272,11 @@ void Program<T>::group_backward() {
         Stage& stage = backward_stages.back();
         stage.layers.push_back(i);
         if (walk != Walk::nodes) stage.walk = walk;
-        for (const Operand* input : layer.inputs())
-            if (input->needs_gradient) written.insert(input->id);
+        for (const Operand* input : layer.inputs()) {
+            if (!input->needs_gradient) continue;
+            written.insert(input->id);
+            if (walk == Walk::sender_blocks && input->accumulate) stage.added.push_back(input->id);
+        }
     }
 }
 

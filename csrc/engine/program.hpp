@@ -16,6 +16,7 @@ struct Stage {
     Walk walk = Walk::nodes;   // what the chunks are of: sender_blocks has ghosts too
     bool over_ghosts = false;  // forward: chunks of all nodes (values that types alone decide)
     std::vector<int> layers;   // in order of execution
+    std::vector<int> added;    // backward: values whose gradients a walk over senders adds to
 };
 
 // Where the rows of a value or of a gradient stand.

@@ -300,8 +300,7 @@ void contract(const Monomials<T>& m, const T* x, const T* coefficients, T* out) 
             for (int i = 0; i < N; ++i)
                 product[i] = load(x + m.factor[m.factor_ptr[q]] + u + i * LANES<T>);
             for (std::int32_t f = m.factor_ptr[q] + 1; f < m.factor_ptr[q + 1]; ++f)
-                for (int i = 0; i < N; ++i)
-                    product[i] *= load(x + m.factor[f] + u + i * LANES<T>);
+                for (int i = 0; i < N; ++i) product[i] *= load(x + m.factor[f] + u + i * LANES<T>);
             for (std::int32_t e = m.entry_ptr[q]; e < m.entry_ptr[q + 1]; ++e)
                 for (int i = 0; i < N; ++i) {
                     T* to = out + m.out[e] + u + i * LANES<T>;

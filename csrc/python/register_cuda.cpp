@@ -65,7 +65,7 @@ void register_cuda(py::module_& m) {
         .def("resources", &mdcg::CudaModule::resources, py::arg("function"))
         .def("launch", &mdcg::CudaModule::launch, py::arg("function"), py::arg("blocks"),
              py::arg("threads"), py::arg("shared_bytes"), py::arg("stream"), py::arg("arguments"),
-             py::call_guard<py::gil_scoped_release>());
+             py::arg("early") = false, py::call_guard<py::gil_scoped_release>());
 
     m.def(
         "cuda_compute_capability",

@@ -46,16 +46,17 @@ measured in one process per implementation. Passes: fwd (value), fwd+bwd (gradie
 inputs), fwd+bwd+dbl (gradients of the squared norm of the first two gradients).
 
 On a GPU (--device cuda) cuEquivariance and OpenEquivariance run too where they are installed; times
-are those between two CUDA events, one call each, from an idle device; "GPU ms" is what its kernels
-take, without launch overhead; memory is what torch allocates during a call, inputs added."""
+are those between two CUDA events, one call each, from an idle device; "GPU ms" is while its kernels
+run, without what they wait for the host, from a profiler that runs after all timing; memory is what
+torch allocates during a call, inputs added."""
 
 _MODEL_HELP = """\
 Time energy and forces of a model, as it is and after mdcg.patch_model, in turns in one
 process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
 weights, 89 elements, the shapes of MACE-MP-0), nequip-s, -m, -l or -xl (random weights, 87
 elements, the shapes of NequIP's foundation models, stress included) or a checkpoint file. On a GPU
-(--device cuda) a MACE model also runs as mace converts it to cuEquivariance and OpenEquivariance,
-where installed."""
+(--device cuda) a model also runs as mace or NequIP converts it to cuEquivariance and
+OpenEquivariance, where installed."""
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import UnsupportedProblemError
 from .cases import CASES
-from .gpu import kernel_times, release_memory
+from .gpu import device_times, release_memory
 from .jobs import ConvJob
 from .layer import Graph, Layer, Prepared, build_layer
 from .passes import (
@@ -32,9 +32,6 @@ from .timing import clock_for, interleave, peak_memory, stopwatch
 __all__ = ["measure_memory", "measure_startup", "measure_timing", "refusal"]
 
 _log = logging.getLogger("mdcg.bench")
-
-# Kernels listed per row; the rest is in their sum.
-_LISTED_KERNELS = 8
 
 
 def _graph(job: ConvJob, system: System) -> Graph:
@@ -165,11 +162,9 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
     prepared = _prepared(job, layer, graph, refused, spent)
     errors = _first_runs(job, graph, inputs, prepared, refused, spent)
     on_cpu = job.device == "cpu"
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in job.passes:
         runs = {impl: make_pass(name, prepared[impl], inputs) for impl in errors[name]}
-        with stopwatch(spent, f"kernels {name}"):
-            more = {i: _on_device(name, run, inputs) for i, run in runs.items() if not on_cpu}
         # on a GPU one call per sample, from an idle device, as the published timings are made
         options = {} if on_cpu else {"sample_seconds": 0.0}
         with stopwatch(spent, f"timing {name}"):
@@ -184,10 +179,13 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
                     "relative_error": errors[name][impl],
                     "flops": work.flops,
                     "bytes": work.bytes,
-                    **more.get(impl, {}),
                 }
             )
         del runs
+    for row in rows if not on_cpu else ():
+        with stopwatch(spent, f"kernels {row['pass']}"):
+            run = make_pass(row["pass"], prepared[row["impl"]], inputs)
+            row |= _on_device(row["pass"], run, inputs)
     threads = torch.get_num_threads()
     return {
         **_sizes(layer, graph),
@@ -201,13 +199,7 @@ def measure_timing(job: ConvJob) -> dict[str, Any]:
 def _on_device(name: str, run: Callable[[], object], inputs: Inputs) -> dict[str, Any]:
     """Return memory and kernel times of a pass that has run before."""
     memory = _memory(name, run, inputs, "cuda")
-    kernels = kernel_times(run)
-    return {
-        "memory": memory,
-        "kernel_seconds": sum(kernel.seconds for kernel in kernels),
-        "launches": sum(kernel.launches for kernel in kernels),
-        "kernels": [kernel.as_dict() for kernel in kernels[:_LISTED_KERNELS]],
-    }
+    return {"memory": memory, **device_times(run).as_dict()}
 
 
 def _memory(name: str, run: Callable[[], object], inputs: Inputs, device: str) -> dict[str, Any]:

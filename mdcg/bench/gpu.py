@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,13 +12,19 @@ from ..errors import DeviceError
 
 __all__ = [
     "CudaClock",
+    "DeviceTimes",
     "KernelTime",
+    "covered",
     "cuda_peak_bytes",
     "device_name",
-    "kernel_times",
+    "device_times",
     "release_memory",
     "require_cuda",
 ]
+
+
+# Kernels listed per row; the rest is in their sums.
+_LISTED_KERNELS = 16
 
 
 def require_cuda() -> None:
@@ -107,10 +114,35 @@ class KernelTime:
         return asdict(self)
 
 
-def kernel_times(run: Callable[[], object], repeats: int = 3) -> list[KernelTime]:
-    """Return what kernels, copies and fills took on the device, longest first.
+@dataclass(frozen=True)
+class DeviceTimes:
+    """What a call does on the device.
 
-    Their sum has no launch overhead in it, unlike the time between two events.
+    Parameters
+    ----------
+    busy_seconds : float
+        Per call, while something runs: kernels may overlap, and pauses are left out.
+    kernels : tuple of KernelTime
+        Longest first.
+    """
+
+    busy_seconds: float
+    kernels: tuple[KernelTime, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for a row of the report."""
+        return {
+            "kernel_seconds": self.busy_seconds,
+            "launches": sum(kernel.launches for kernel in self.kernels),
+            "kernels": [kernel.as_dict() for kernel in self.kernels[:_LISTED_KERNELS]],
+        }
+
+
+def device_times(run: Callable[[], object], repeats: int = 3) -> DeviceTimes:
+    """Return what kernels, copies and fills took on the device.
+
+    To be called when everything has been timed: once a profiler has run, launches of the process
+    take longer.
 
     Parameters
     ----------
@@ -127,9 +159,26 @@ def kernel_times(run: Callable[[], object], repeats: int = 3) -> list[KernelTime
         for _ in range(repeats):
             run()
         torch.cuda.synchronize()
-    found = [
-        KernelTime(event.key, event.count / repeats, event.self_device_time_total * 1e-6 / repeats)
-        for event in recorded.key_averages()
-        if event.self_device_time_total > 0
+    spans = []
+    found: dict[str, list[float]] = {}
+    for event in recorded.events() or ():
+        if event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False):
+            start, end = event.time_range.start, event.time_range.end
+            spans.append((start, end))
+            found.setdefault(event.name, []).append(end - start)
+    kernels = [
+        KernelTime(name, len(times) / repeats, sum(times) * 1e-6 / repeats)
+        for name, times in found.items()
+        if sum(times) > 0
     ]
-    return sorted(found, key=lambda kernel: -kernel.seconds)
+    kernels.sort(key=lambda kernel: -kernel.seconds)
+    return DeviceTimes(covered(spans) * 1e-6 / repeats, tuple(kernels))
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

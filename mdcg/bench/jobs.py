@@ -20,9 +20,11 @@ SIZES = {
 NEQUIP_PRESETS = {"nequip-s": "S", "nequip-m": "M", "nequip-l": "L", "nequip-xl": "XL"}
 MODEL_IMPLS = {
     "e3nn": "the model as it is",
-    "cueq": "the model as mace converts it to cuEquivariance",
-    "oeq": "the model as mace converts it to OpenEquivariance",
+    "cueq": "the model as mace or NequIP converts it to cuEquivariance",
+    "oeq": "the model as mace or NequIP converts it to OpenEquivariance",
     "mdcg": "the same model after mdcg.patch_model",
+    "engine": "the same model as a package, evaluated by the engine without torch",
+    "engine-exact": "the same, its radial networks not tabulated",
 }
 
 

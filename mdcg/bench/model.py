@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from ase.data import chemical_symbols
 
-from ..errors import DeviceError, MdcgError, UnsupportedProblemError
+from ..errors import DeviceError, MdcgError
 from ..patch import (
     NequipInfo,
     load_model,
@@ -23,7 +23,8 @@ from ..patch import (
 )
 from ..patch.hosts import double_copy
 from .conv import refusal
-from .gpu import kernel_times, release_memory
+from .engine_models import EngineModel, engine_model, engine_step
+from .gpu import device_times, release_memory
 from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, ModelJob
 from .layer import default_dtype
 from .nequip_models import build_nequip
@@ -32,8 +33,8 @@ from .timing import clock_for, interleave, peak_memory, stopwatch
 
 __all__ = ["build_mace", "converted", "measure_memory", "measure_timing"]
 
-# Kernels listed per row; the rest is in their sum.
-_LISTED_KERNELS = 16
+# NequIP's own names of its accelerations.
+_NEQUIP_MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
 
 Results = Mapping[str, torch.Tensor]
 
@@ -109,8 +110,8 @@ def _load(job: ModelJob) -> torch.nn.Module:
     return model
 
 
-def _variant(impl: str, model: torch.nn.Module, device: str) -> tuple[torch.nn.Module, str]:
-    """Return a copy of the model for an implementation, and what patching said."""
+def _variant(impl: str, model: torch.nn.Module, job: ModelJob) -> tuple[Any, str]:
+    """Return the model as an implementation has it, and what patching or opening it said."""
     if impl not in MODEL_IMPLS:
         raise ValueError(
             f"implementation {impl!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
@@ -120,11 +121,14 @@ def _variant(impl: str, model: torch.nn.Module, device: str) -> tuple[torch.nn.M
     if impl == "mdcg":
         patched = copy.deepcopy(model)
         return patched, str(patch_model(patched))
-    return converted(impl, model, device), ""
+    if impl.startswith("engine"):
+        engine = engine_model(impl, model, job.head)
+        return engine, engine.report
+    return converted(impl, model, job.device), ""
 
 
 def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:
-    """Convert a model to another package's layers, with mace's own converter.
+    """Convert a model to another package's layers, with mace's converter or NequIP's modifier.
 
     Parameters
     ----------
@@ -133,28 +137,36 @@ def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module
         It is not changed.
     device : str
         Convolutions are fused on ``"cuda"`` only.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        It is no MACE model.
     """
     if isinstance(model_info(model), NequipInfo):
-        raise UnsupportedProblemError("it is compared on MACE models only")
-    dtype = next(model.parameters()).dtype
-    converter = import_module(f"mace.cli.convert_e3nn_{impl}")
-    with default_dtype(dtype):  # the converter sets it
-        result: torch.nn.Module = converter.run(copy.deepcopy(model), device=device)
-    result = result.to(device=device, dtype=dtype).eval()
+        result = _modified(_NEQUIP_MODIFIERS[impl], copy.deepcopy(model)).to(device)
+    else:
+        dtype = next(model.parameters()).dtype
+        converter = import_module(f"mace.cli.convert_e3nn_{impl}")
+        with default_dtype(dtype):  # the converter sets it
+            result = converter.run(copy.deepcopy(model), device=device)
+        result = result.to(device=device, dtype=dtype)
+    result = result.eval()
     for parameter in result.parameters():
         parameter.requires_grad_(False)
     return result
 
 
+def _modified(modifier: str, model: torch.nn.Module) -> torch.nn.Module:
+    from ..patch.nequip_files import nequip_state
+
+    with nequip_state():
+        modify = import_module("nequip.model.modify_utils").modify
+        result: torch.nn.Module = modify(model, [{"modifier": modifier}])
+        return result
+
+
 def _step(
-    model: torch.nn.Module, system: System, head: str | None, r_max: float
+    model: Any, system: System, head: str | None, r_max: float
 ) -> tuple[Callable[[], Results], int, int]:
     """Return a function for one evaluation, the number of edges, and the bytes of its inputs."""
+    if isinstance(model, EngineModel):
+        return engine_step(model, system)
     info = model_info(model)
     # MACE's own lists are sorted by sender, NequIP's by receiver
     order = "receiver" if isinstance(info, NequipInfo) else "sender"
@@ -238,24 +250,24 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
     for impl in job.impls:
         try:
             with stopwatch(spent, f"convert {impl}"):
-                variant, reports[impl] = _variant(impl, model, job.device)
+                variant, reports[impl] = _variant(impl, model, job)
                 step, n_edges, nbytes[impl] = _step(variant, system, job.head, info.r_max)
             with stopwatch(spent, f"first {impl}"):
                 results[impl] = _energy_forces(step())
             steps[impl] = step
         except Exception as error:
-            if job.device == "cpu" and impl in ("e3nn", "mdcg"):
+            if job.device == "cpu" and impl in ("e3nn", "mdcg", "engine"):
                 raise
             refused.append(refusal(impl, error))
         release_memory()
-    more = {}
-    for impl, step in steps.items() if job.device == "cuda" else ():
-        with stopwatch(spent, f"kernels {impl}"):
-            more[impl] = _on_device(step, nbytes[impl])
     options = {} if job.device == "cpu" else {"sample_seconds": 0.0}
     base = results.get("e3nn")
     with stopwatch(spent, "timing"):
         timings = interleave(steps, clock, repeats=job.repeats, warmup=job.warmup, **options)
+    more = {}
+    for impl, step in steps.items() if job.device == "cuda" else ():
+        with stopwatch(spent, f"kernels {impl}"):
+            more[impl] = _on_device(step, nbytes[impl])
     rows = []
     for impl, timing in timings.items():
         energy, forces = results[impl]
@@ -287,11 +299,8 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
 
 
 def _on_device(step: Callable[[], object], nbytes: int) -> dict[str, Any]:
-    """Return memory and kernel times of an evaluation on a CUDA device."""
-    for _ in range(2):  # TorchScript specialises in its first calls
-        step()
+    """Return memory and kernel times of an evaluation on a CUDA device that has run before."""
     peak = peak_memory(step, device="cuda")
-    kernels = kernel_times(step)
     return {
         "memory": {
             "operand_bytes": nbytes,
@@ -299,9 +308,7 @@ def _on_device(step: Callable[[], object], nbytes: int) -> dict[str, Any]:
             "peak_bytes": nbytes + peak.extra_bytes,
             "method": peak.method,
         },
-        "kernel_seconds": sum(kernel.seconds for kernel in kernels),
-        "launches": sum(kernel.launches for kernel in kernels),
-        "kernels": [kernel.as_dict() for kernel in kernels[:_LISTED_KERNELS]],
+        **device_times(step).as_dict(),
     }
 
 
@@ -340,8 +347,10 @@ def measure_memory(job: ModelJob, impl: str) -> dict[str, Any]:
     if job.device != "cpu":
         raise DeviceError(f"device is {job.device!r}, but memory is measured on the CPU only")
     system = make_system(job.system, job.atoms)
-    variant, _ = _variant(impl, _load(job), job.device)
-    r_max = model_info(variant).r_max
+    model = _load(job)
+    r_max = model_info(model).r_max
+    variant, _ = _variant(impl, model, job)
+    del model
     # same code paths on a few atoms, next to no memory
     warm, _, _ = _step(variant, fragment(system), job.head, r_max)
     for _ in range(job.warmup):

@@ -143,8 +143,15 @@ def choose_peers(names: Sequence[str] | None, device: str) -> list[Peer]:
 
 def skipped_model_impls(device: str) -> dict[str, str]:
     """Return the implementations of whole models that cannot run on a device, with the reason."""
-    reasons = {name: PEERS[name].missing(device) for name in MODEL_IMPLS}
+    reasons = {name: _model_missing(name, device) for name in MODEL_IMPLS}
     return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _model_missing(name: str, device: str) -> str | None:
+    """Return why an implementation of whole models cannot run, or None."""
+    if name.startswith("engine"):
+        return None if device == "cpu" else "packages run on CPUs in this version"
+    return PEERS[name].missing(device)
 
 
 def choose_model_impls(names: Sequence[str] | None, device: str) -> tuple[str, ...]:
@@ -165,5 +172,7 @@ def choose_model_impls(names: Sequence[str] | None, device: str) -> tuple[str, .
             raise ValueError(
                 f"implementation {name!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
             )
-    choose_peers(names, device)
+        reason = _model_missing(name, device)
+        if reason is not None:
+            raise DeviceError(f"implementation {name} cannot run: {reason}: leave it out of --impl")
     return tuple(names)

@@ -45,7 +45,8 @@ class CueqPeer:
         Raises
         ------
         UnsupportedProblemError
-            Multiplicities differ, or connection modes are mixed.
+            Multiplicities differ, connection modes are mixed, or it would compute with torch
+            instead of its kernels.
         """
         problem = layer.problem
         mode = _only_mode(problem, self.name)
@@ -61,6 +62,11 @@ class CueqPeer:
         module: Any = cuequivariance_torch.SegmentedPolynomial(
             polynomial(problem), method=method, math_dtype=layer.dtype
         ).to(graph.sender.device)
+        if "Naive" in type(getattr(module, "m", module)).__name__:
+            raise UnsupportedProblemError(
+                f"it has no {method} here and would compute with torch: see whether "
+                "'import cuequivariance_ops_torch' works"
+            )
         return component_major(self._function(module, graph), problem, graph.sender.device)
 
     def _function(self, module: Any, graph: Graph) -> Convolution:

@@ -49,12 +49,15 @@ class CudaEntry:
         Dynamic shared memory per block.
     rows : int
         Receivers, or runs of input rows, per block.
+    early : bool
+        It may start before the one launched before it has ended, and ends after it.
     """
 
     name: str
     threads: int
     shared_bytes: int
     rows: int
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,8 @@ def _entry(
     table: SlotTable,
     rows: int,
     shared: int,
+    early: bool,
+    starts_next: bool,
 ) -> str:
     group_threads = kernel.warps * WARP
     threads = group_threads * rows
@@ -235,6 +240,7 @@ def _entry(
         bounds += f", {blocks}"
     lines = [
         f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{',
+        *(["    let_next_start();"] if starts_next else []),
         "    extern __shared__ Quad shared_memory[];",
         f"    const int lane = threadIdx.x % {WARP};",
     ]
@@ -277,6 +283,8 @@ def _entry(
             f"{prefix}_role{i}(p, shared, row, begin, end, lane, warp, warp - {first}, group);"
         )
         first = last
+    if early:
+        lines.append("    end_after_previous();")
     return "\n".join([*lines, "}"])
 
 
@@ -387,9 +395,26 @@ def emit_uvu(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKern
             for i, role in enumerate(kernel.roles)
         ]
         name = f"mdcg_run_{number}"
-        texts.append(_entry(name, prefix, kernel, tile, spec, batch, problem, table, rows, shared))
+        early = plan.overlaps and number > 0
+        starts_next = plan.overlaps and number < len(sets) - 1
+        texts.append(
+            _entry(
+                name,
+                prefix,
+                kernel,
+                tile,
+                spec,
+                batch,
+                problem,
+                table,
+                rows,
+                shared,
+                early,
+                starts_next,
+            )
+        )
         programs.append("\n\n".join(texts))
-        entries.append(CudaEntry(name, threads * rows, shared * rows, rows))
+        entries.append(CudaEntry(name, threads * rows, shared * rows, rows, early))
     real = "float" if problem.dtype == "float32" else "double"
     copies = row_functions(problem, plan)
     types = [

@@ -185,6 +185,13 @@ template <int N> MDCG_INLINE void copy_wait() {
     __syncwarp();
 }
 
+// ---- kernels of one pass, none of which reads what another writes -----------------------------------
+
+// The next kernel of the stream may start where this one's last blocks leave room.
+MDCG_INLINE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+// A kernel that started early ends after the one before it: whoever waits for it waits for both.
+MDCG_INLINE void end_after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- sums over the lanes of a warp ---------------------------------------------------------------
 
 // Sums N values over 32 lanes; lane l holds value l / (32 / N) afterwards.

@@ -91,6 +91,10 @@ def _roles(lowered: LoweredProblem, tile: CudaTile) -> list[Role]:
     return roles
 
 
+def _work(role: Role) -> int:
+    return role.chunks * sum(len(path.coupling.entries) for path in role.paths)
+
+
 def role_sets(
     lowered: LoweredProblem, tile: CudaTile, *, alone: bool = False
 ) -> tuple[RoleSet, ...]:
@@ -114,6 +118,8 @@ def role_sets(
             sets[-1].append(role)
         else:
             sets.append([role])
+    if not alone:  # the longest first: blocks of the shortest fill the device at the end
+        sets.sort(key=lambda roles: -sum(_work(role) for role in roles))
     first = {group.first: i for i, group in enumerate(lowered.groups) if group.forms}
     return tuple(
         RoleSet(

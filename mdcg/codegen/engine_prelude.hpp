@@ -276,10 +276,11 @@ static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __re
     for (int e = 0; e < (int)b->num_edges; ++e) {
         const V b0 = splat(b->basis[e]), b1 = splat(b->basis[EDGES + e]);
         const V b2 = splat(b->basis[2 * EDGES + e]), b3 = splat(b->basis[3 * EDGES + e]);
-        V s0, s1, s2, s3;
+        // slopes sum to zero: differences of rows, which are exact, keep rounding errors small
+        V s0, s1, s2;
         if constexpr (SLOPE) {
-            s0 = splat(b->slope[e]), s1 = splat(b->slope[EDGES + e]);
-            s2 = splat(b->slope[2 * EDGES + e]), s3 = splat(b->slope[3 * EDGES + e]);
+            s0 = splat(-b->slope[e]), s2 = splat(b->slope[3 * EDGES + e]);
+            s1 = splat(b->slope[2 * EDGES + e] + b->slope[3 * EDGES + e]);
         }
         MDCG_UNROLL(2)
         for (int u = 0; u < U; ++u) {
@@ -290,7 +291,8 @@ static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __re
                 const V r2 = load(rows + 2 * A + v), r3 = load(rows + 3 * A + v);
                 const int at = (e * U + u) * A + v;
                 store(w + at, b0 * r0 + b1 * r1 + b2 * r2 + b3 * r3);
-                if constexpr (SLOPE) store(dw + at, s0 * r0 + s1 * r1 + s2 * r2 + s3 * r3);
+                if constexpr (SLOPE)
+                    store(dw + at, s0 * (r1 - r0) + s1 * (r2 - r1) + s2 * (r3 - r2));
             }
         }
     }

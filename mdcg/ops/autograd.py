@@ -17,10 +17,11 @@ from functools import lru_cache
 from typing import Any, cast
 
 import torch
+from torch.autograd import forward_ad
 
 from ..codegen.spec import DERIVATIVES
 from ..problem import ConvProblem
-from . import operators  # noqa: F401  (defines the operators)
+from .operators import FUNCTIONS
 
 __all__ = ["conv", "conv_backward", "conv_double_backward", "differentiable", "only"]
 
@@ -231,14 +232,22 @@ def differentiable(
 ) -> Callable[..., Any]:
     """Give an operator its formulas, and return what eager code and ``torch.func`` call."""
     operator = getattr(torch.ops.mdcg, name).default
+    functions = {kind: found[name] for kind, found in FUNCTIONS.items()}
 
     def call(*args: Any) -> Any:
         # a compiler traces the operator itself; it cannot look into a Function with jvp and vmap
         if torch.compiler.is_compiling():
             return operator(*args)
-        return (transformable if _transforms_active() else eager).apply(*args)
+        if _transforms_active():
+            return transformable.apply(*args)
+        if torch.is_grad_enabled() or _level() >= 0 or not _unwatched(args):
+            return eager.apply(*args)
+        return functions[args[0].device.type](*args)
 
     def forward(*args: Any) -> Any:
+        # the dispatcher takes 20 us, and is needed only for those who look into it
+        if _unwatched(args):
+            return functions[args[0].device.type](*args)
         # autograd is done with here: without the guard the operator's own rules would look again
         with cast(Any, torch)._C._AutoDispatchBelowAutograd():
             return operator(*args)
@@ -266,6 +275,33 @@ def _function(name: str, **members: Callable[..., Any]) -> Any:
 
 def _always() -> bool:
     return True
+
+
+def _level() -> int:
+    """Return the level of forward-mode differentiation, negative outside of it."""
+    level: int = forward_ad._current_level
+    return level
+
+
+def _unwatched(args: tuple[Any, ...]) -> bool:
+    """Whether operands are plain tensors that no mode or tracer wants to see passed to an operator.
+
+    Inside the rules of a ``torch.func`` transform operands are wrapped, and the dispatcher unwraps
+    them.
+    """
+    internal = cast(Any, torch)._C
+    if internal._len_torch_dispatch_stack() or internal._get_tracing_state() is not None:
+        return False
+    if internal._len_torch_function_stack():  # such as a default device, which factories would obey
+        return False
+    if internal._functorch.peek_interpreter_stack() is not None:
+        return False
+    if args[0].device.type not in FUNCTIONS:
+        return False
+    return all(type(arg) in _PLAIN for arg in args if isinstance(arg, torch.Tensor))
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 # as torch.autograd.Function.apply asks; a torch without it gets the slower style

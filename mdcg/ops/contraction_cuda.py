@@ -15,7 +15,7 @@ from ..plan.contraction import CudaContractionPlan, plan_contraction_cuda
 from ..problem import SymmetricContractionProblem
 from .contraction_kernels import ContractionKernels
 from .cuda import aligned
-from .cuda_program import CudaProgram, cuda_device
+from .cuda_program import CudaProgram, cuda_device, current_stream
 
 __all__ = ["CudaContraction", "cuda_contraction"]
 
@@ -78,7 +78,7 @@ class CudaContraction(ContractionKernels[_Loaded]):
             )
         if blocks == 0:
             return
-        stream = torch.cuda.current_stream(self.index).cuda_stream
+        stream = current_stream(self.index)
         arguments = [values[name] for name in kernel.arguments]
         loaded.program.launch(loaded.function, blocks, entry.threads, 0, stream, arguments)
 

@@ -17,7 +17,7 @@ from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
 from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
-from .cuda_program import CudaProgram, cuda_device
+from .cuda_program import CudaProgram, cuda_device, current_stream
 
 __all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
 
@@ -27,6 +27,10 @@ Tensors = dict[str, torch.Tensor]
 _ALIGNMENT = 16
 
 _MAX_ROWS = 2**31 - 64
+
+
+#: Making and checking a description takes microseconds at every call.
+kernel_spec = lru_cache(maxsize=256)(KernelSpec)
 
 
 @dataclass(frozen=True)
@@ -112,18 +116,18 @@ class CudaKernels:
 
     def forward(self, operands: Tensors, graph: CudaGraph | None) -> torch.Tensor:
         """Return the output, shape (n_receivers or n_rows, irreps_out.dim)."""
-        spec = KernelSpec("forward", graph is not None)
+        spec = kernel_spec("forward", graph is not None)
         wants = tuple(name for name, operand in operands.items() if operand.requires_grad)
         if wants and spec not in self._loaded:
             # the gradients asked for later: their kernels compile while this pass does and runs
-            self.start(spec, KernelSpec("backward", graph is not None, wants))
+            self.start(spec, kernel_spec("backward", graph is not None, wants))
         return self._run(spec, operands, {}, graph)["out"]
 
     def backward(
         self, operands: Tensors, graph: CudaGraph | None, wants: tuple[str, ...]
     ) -> Tensors:
         """Return the gradients of ``<g, out>`` named in ``wants`` ("x", "y", "w")."""
-        return self._run(KernelSpec("backward", graph is not None, wants), operands, {}, graph)
+        return self._run(kernel_spec("backward", graph is not None, wants), operands, {}, graph)
 
     def double_backward(
         self,
@@ -143,7 +147,7 @@ class CudaKernels:
         if self._matrices:
             parts = [wants]
         conv = graph is not None
-        specs = [KernelSpec("double_backward", conv, part, given) for part in parts if part]
+        specs = [kernel_spec("double_backward", conv, part, given) for part in parts if part]
         self.start(*specs)
         for spec in specs:
             found |= self._run(spec, operands, cotangents, graph)
@@ -162,7 +166,7 @@ class CudaKernels:
         tensors = {name: aligned(tensor) for name, tensor in operands.items()}
         tensors |= {letters[name]: aligned(tensor) for name, tensor in cotangents.items()}
         n_rows = operands["x"].shape[0]
-        stream = torch.cuda.current_stream(self.index).cuda_stream
+        stream = current_stream(self.index)
         if graph is not None:
             n_rows = runs = graph.num_receivers
             tensors |= {"order": graph.order, "sender": graph.sender, "row_ptr": graph.row_ptr}
@@ -183,10 +187,18 @@ class CudaKernels:
         arguments = [
             n_rows if name == "n_rows" else tensors[name].data_ptr() for name in kernel.arguments
         ]
+        # a captured graph keeps plain order, which every driver can replay
+        overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
         for entry, function in zip(kernel.entries, loaded.functions, strict=True):
             blocks = -(-runs // entry.rows)
             loaded.module.launch(
-                function, blocks, entry.threads, entry.shared_bytes, stream, arguments
+                function,
+                blocks,
+                entry.threads,
+                entry.shared_bytes,
+                stream,
+                arguments,
+                early=entry.early and overlap,
             )
         found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
         if "x" in found and graph is not None:

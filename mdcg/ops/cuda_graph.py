@@ -8,6 +8,7 @@ from collections import OrderedDict
 import torch
 
 from ..errors import UnsupportedProblemError
+from .cuda_program import current_stream
 
 __all__ = ["CudaGraph", "cuda_graph", "packed_length", "sorted_edges"]
 
@@ -30,8 +31,9 @@ class _Ordered:
 
     def wait(self) -> None:
         """Order the current stream behind the one that made the tensors."""
-        current = torch.cuda.current_stream(self._tensors[0].device)
-        if current != self._made_on:
+        device = self._tensors[0].device
+        if current_stream(device.index) != self._made_on.cuda_stream:
+            current = torch.cuda.current_stream(device)
             current.wait_event(self._made)
             for tensor in self._tensors:
                 tensor.record_stream(current)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, cast
+
+import torch
 
 from .. import _core, env
 from ..errors import DeviceError
 from ..plan import CudaDevice
 from ..runtime import discard_cuda_kernel, load_cuda_kernels
 
-__all__ = ["CudaProgram", "cuda_device"]
+__all__ = ["CudaProgram", "cuda_device", "current_stream"]
 
 # CUresult
 _INVALID_VALUE = 1
@@ -50,6 +53,12 @@ def cuda_device(index: int) -> CudaDevice:
             f"CUDA device {index} cannot be used ({error}): {action}, or move the tensors to the "
             "CPU"
         ) from error
+
+
+def current_stream(index: int) -> int:
+    """Return the address of torch's current stream on a device, without an object around it."""
+    address: int = cast(Any, torch)._C._cuda_getCurrentRawStream(index)
+    return address
 
 
 def _load_error(error: RuntimeError, index: int, target: str) -> DeviceError:
@@ -144,8 +153,15 @@ class CudaProgram:
         shared_bytes: int,
         stream: int,
         arguments: Sequence[int],
+        *,
+        early: bool = False,
     ) -> None:
         """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
+
+        Parameters
+        ----------
+        early : bool
+            It may start before the kernel enqueued before it has ended, and must wait for that.
 
         Raises
         ------
@@ -153,6 +169,8 @@ class CudaProgram:
             The driver does not start it.
         """
         try:
-            self._modules[0].launch(function, blocks, threads, shared_bytes, stream, arguments)
+            self._modules[0].launch(
+                function, blocks, threads, shared_bytes, stream, arguments, early
+            )
         except RuntimeError as error:
             raise _launch_error(error, self.index) from error

@@ -20,6 +20,7 @@ from .graph import Graph, graph_of
 from .host import host_kernels
 
 __all__ = [
+    "FUNCTIONS",
     "conv",
     "conv_backward",
     "conv_double_backward",
@@ -35,6 +36,9 @@ Tensor = torch.Tensor
 Tensors3 = tuple[Tensor, Tensor, Tensor]
 Tensors4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
+# Implementations by device type and name of the operator.
+FUNCTIONS: dict[str, dict[str, Callable[..., Any]]] = {"cpu": {}, "cuda": {}}
+
 _INDEX = "Tensor? sender, Tensor? receiver, SymInt num_receivers, str problem, str plan"
 
 
@@ -48,6 +52,7 @@ def implements(name: str, schema: str) -> Callable[[Callable[P, R]], Callable[P,
     def register(function: Callable[P, R]) -> Callable[P, R]:
         torch.library.define(f"mdcg::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(f"mdcg::{name}", "CPU")(function)
+        FUNCTIONS["cpu"][name] = function
         return function
 
     return register
@@ -189,6 +194,7 @@ def implements_on_cuda(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
         torch.library.impl(f"mdcg::{name}", "CUDA")(function)
+        FUNCTIONS["cuda"][name] = function
         return function
 
     return register

@@ -26,6 +26,12 @@ __all__ = ["SpeciesProduct", "can_group"]
 #: Grouping pays if there are this many times fewer distinct rows than rows.
 _REPEATS = 4
 
+#: On a CUDA device so few groups cost less together, with zeros, than a launch for each.
+_MASKED = 8
+
+#: Matrices remembered per set of groups.
+_MATRICES = 64
+
 
 @dataclass(frozen=True)
 class _Path:
@@ -37,7 +43,7 @@ class _Path:
     y_offset: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Groups:
     """Rows of y that are equal."""
 
@@ -46,6 +52,11 @@ class _Groups:
     order: torch.Tensor | None  # brings equal rows together; None if they are
     back: torch.Tensor | None
     sizes: tuple[int, ...]
+    mask: torch.Tensor  # 1 where a row is of a group: (n, groups)
+    # matrices by weights and place, with the weights
+    matrices: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]]
+    # identity of the last tensor with these values, and the tensor, so that its memory stays its
+    seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
 
 class SpeciesProduct:
@@ -92,14 +103,13 @@ class SpeciesProduct:
         torch.Tensor, shape (n, irreps_out.dim)
         """
         groups = _groups_of(y)
+        if x.is_cuda and len(groups.rows) <= _MASKED:
+            return self._masked(x, groups, weights)
         if groups.order is not None:
             x = x.index_select(0, groups.order)
         pieces: list[list[torch.Tensor]] = [[] for _ in self.outputs]
         for path in self.paths:
-            u, v, w = path.shape
-            stored = weights[path.offset : path.offset + u * v * w].view(u, v, w)
-            second = groups.rows[:, path.y_offset : path.y_offset + v] * path.factor
-            matrices = torch.matmul(second, stored)  # (u, groups, w)
+            matrices = _matrices(path, groups, weights)
             _, dim, start, size = self.inputs[path.i_in]
             block = x[:, start : start + size]
             parts = [
@@ -107,12 +117,48 @@ class SpeciesProduct:
                 for g, rows in enumerate(torch.split(block, list(groups.sizes)))
             ]
             pieces[path.i_out].append(torch.cat(parts) if len(parts) > 1 else parts[0])
+        out = self._joined(x, pieces)
+        return out if groups.back is None else out.index_select(0, groups.back)
+
+    def _masked(self, x: torch.Tensor, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
+        """Multiply all rows at once by the matrices of all groups, zeros for those not theirs."""
+        pieces: list[list[torch.Tensor]] = [[] for _ in self.outputs]
+        n = len(x)
+        for path in self.paths:
+            u, _, w = path.shape
+            matrix = _matrices(path, groups, weights).reshape(-1, w)
+            _, dim, start, size = self.inputs[path.i_in]
+            rows = x[:, start : start + size].view(n, u, dim).transpose(1, 2)
+            spread = (rows.unsqueeze(-1) * groups.mask[:, None, None]).reshape(n * dim, -1)
+            product = spread @ matrix
+            if dim > 1:
+                product = product.view(n, dim, w).transpose(1, 2).reshape(n, w * dim)
+            pieces[path.i_out].append(product)
+        return self._joined(x, pieces)
+
+    def _joined(self, x: torch.Tensor, pieces: list[list[torch.Tensor]]) -> torch.Tensor:
         blocks = [
             sum(found[1:], found[0]) if found else x.new_zeros(len(x), mul * dim)
             for found, (mul, dim) in zip(pieces, self.outputs, strict=True)
         ]
-        out = torch.cat(blocks, dim=1) if len(blocks) != 1 else blocks[0]
-        return out if groups.back is None else out.index_select(0, groups.back)
+        return torch.cat(blocks, dim=1) if len(blocks) != 1 else blocks[0]
+
+
+def _matrices(path: _Path, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
+    """Return the matrices of a path, shape (u, groups, w); remembered where they are constants."""
+    identity = None if weights.requires_grad else _identity(weights)
+    key = (identity, path)
+    if identity is not None and key in groups.matrices:
+        return groups.matrices[key][1]
+    u, v, w = path.shape
+    stored = weights[path.offset : path.offset + u * v * w].view(u, v, w)
+    second = groups.rows[:, path.y_offset : path.y_offset + v] * path.factor
+    matrices = torch.matmul(second, stored)
+    if identity is not None and not matrices.is_inference():
+        if len(groups.matrices) >= _MATRICES:
+            groups.matrices.clear()
+        groups.matrices[key] = (weights, matrices)
+    return matrices
 
 
 def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
@@ -153,25 +199,46 @@ _lock = threading.Lock()
 
 
 def _groups_of(y: torch.Tensor) -> _Groups:
+    """Return the groups of y, remembered by its values.
+
+    Looking at values makes the host wait for a CUDA device. There a tensor is also known by its
+    memory and by torch's count of changes to it, so that of all layers of a model that see one y,
+    the first alone waits.
+    """
     stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else 0
     with _lock:
         known = [groups for made_on, groups in _recent if made_on == stream]
+    identity = _identity(y)
+    for found in known:
+        if identity is not None and found.seen is not None and found.seen[0] == identity:
+            return found
     for found in known:
         same = found.y.shape == y.shape and found.y.dtype == y.dtype and found.y.device == y.device
         if same and torch.equal(found.y, y):
+            found.seen = None if identity is None else (identity, y)
             return found
     # ordinary tensors, whatever mode the first caller is in: others save them for backward
     with torch.inference_mode(False), torch.no_grad():
         groups = _make_groups(torch.empty_like(y).copy_(y))
+    groups.seen = None if identity is None else (identity, y)
     with _lock:
         _recent[:] = [(stream, groups), *_recent[:3]]
     return groups
+
+
+def _identity(y: torch.Tensor) -> tuple[object, ...] | None:
+    """Return what tells a CUDA tensor from others while it is held; None: its values do."""
+    if not y.is_cuda or y.is_inference():  # inference tensors do not count changes
+        return None
+    storage = y.untyped_storage()._cdata
+    return storage, y.data_ptr(), y._version, y.shape, y.stride(), y.dtype
 
 
 def _make_groups(y: torch.Tensor) -> _Groups:
     rows, place = torch.unique(y, dim=0, return_inverse=True)
     order = torch.argsort(place, stable=True)
     sizes = tuple(int(n) for n in torch.bincount(place, minlength=len(rows)).tolist())
+    mask = (place[:, None] == torch.arange(len(rows), device=y.device)).to(y.dtype)
     if torch.equal(order, torch.arange(len(y), device=y.device)):
-        return _Groups(y, rows, None, None, sizes)
-    return _Groups(y, rows, order, torch.argsort(order), sizes)
+        return _Groups(y, rows, None, None, sizes, mask, {})
+    return _Groups(y, rows, order, torch.argsort(order), sizes, mask, {})

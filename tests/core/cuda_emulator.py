@@ -51,7 +51,15 @@ class _Module:
     launches = 0
 
     def launch(
-        self, function: Any, blocks: int, threads: int, shared: int, stream: int, values: list[int]
+        self,
+        function: Any,
+        blocks: int,
+        threads: int,
+        shared: int,
+        stream: int,
+        values: list[int],
+        *,
+        early: bool = False,
     ) -> None:
         _Module.launches += 1
         packed = (ctypes.c_longlong * len(values))(*values)
@@ -133,4 +141,5 @@ def host_graph(sender: torch.Tensor, receiver: torch.Tensor, num_receivers: int)
 @pytest.fixture
 def no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the launcher a stream where torch has none."""
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(cuda, "current_stream", lambda index: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

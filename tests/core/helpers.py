@@ -217,7 +217,7 @@ def derivatives(
     outputs, wrt = [out], list(inputs)
     for k in range(1, order + 1):
         cotangents = [
-            torch.randn(o.shape, generator=gen, dtype=torch.float64).to(o.dtype).requires_grad_()
+            torch.randn(o.shape, generator=gen, dtype=torch.float64).to(o).requires_grad_()
             for o in outputs
         ]
         total = torch.stack([(o * c).sum() for o, c in zip(outputs, cotangents, strict=True)]).sum()

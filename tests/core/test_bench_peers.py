@@ -47,16 +47,21 @@ def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         peers.choose_peers(["e3nn", "oeq"], "cuda")
     assert report.reasons_line(peers.skipped_model_impls("cuda")) == (
         "cueq: cuequivariance_torch, cuequivariance_ops_torch is not installed; "
-        "oeq: openequivariance is not installed"
+        "oeq: openequivariance is not installed; "
+        "engine: packages run on CPUs in this version; "
+        "engine-exact: packages run on CPUs in this version"
     )
 
 
 def test_gpu_packages_are_not_compared_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_cuda, "find_spec", lambda name: object())
     assert set(peers.skipped_peers("cuda")) == set()
-    assert peers.choose_model_impls(None, "cuda") == tuple(MODEL_IMPLS)
+    on_gpus = tuple(name for name in MODEL_IMPLS if not name.startswith("engine"))
+    assert peers.choose_model_impls(None, "cuda") == on_gpus
     assert [peer.name for peer in peers.choose_peers(None, "cpu")] == ["e3nn", "mdcg"]
-    assert peers.choose_model_impls(None, "cpu") == ("e3nn", "mdcg")
+    assert peers.choose_model_impls(None, "cpu") == ("e3nn", "mdcg", "engine", "engine-exact")
+    with pytest.raises(DeviceError, match="engine cannot run: packages run on CPUs"):
+        peers.choose_model_impls(["engine"], "cuda")
     with pytest.raises(DeviceError, match="cueq cannot run: it has kernels for CUDA devices only"):
         peers.choose_model_impls(["cueq"], "cpu")
 
@@ -400,6 +405,15 @@ def test_gpu_model_table() -> None:
     lines = report.model_table({"rows": [row], "refused": refused}).splitlines()
     assert lines[3].split()[:6] == ["mdcg", "40.0", "40.0-40.0", "30.0", "640", "0.53x"]
     assert lines[4] == "  e3nn: out of memory"
+
+
+def test_time_that_a_device_is_busy() -> None:
+    """Kernels overlap where one starts in the last blocks of another."""
+    assert gpu.covered([]) == 0.0
+    assert gpu.covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
+    kernels = tuple(gpu.KernelTime(str(n), 2.0, 1e-3) for n in range(20))
+    row = gpu.DeviceTimes(15e-3, kernels).as_dict()
+    assert (row["kernel_seconds"], row["launches"], len(row["kernels"])) == (15e-3, 40.0, 16)
 
 
 def test_kernel_times_travel_as_json() -> None:

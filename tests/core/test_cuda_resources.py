@@ -16,6 +16,7 @@ import pytest
 from mdcg.bench.cases import CASES
 from mdcg.codegen import CudaKernel, KernelSpec, emit_cuda
 from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
+from mdcg.plan.device import CAPPED_BYTES
 from mdcg.problem import ConvProblem
 from mdcg.runtime.nvrtc import compile_cuda
 
@@ -141,13 +142,15 @@ def test_bench_problems(name: str, capability: int) -> None:
             assert used.registers * entry.threads * blocks <= REGISTER_FILE, where
 
 
-def test_tiles_of_mace_spill_nothing() -> None:
+def test_tiles_of_mace_spill_next_to_nothing() -> None:
+    """But what a cap of their registers costs outside the loop over edges."""
     for name, case in CASES.items():
         problem = case.problem()
         if name.startswith("mace"):
             plan = plan_cuda(problem, CudaDevice(90))
-            for tile in (plan.forward, plan.backward, plan.double_backward):
-                assert tile.spill_bytes == 0
+            assert plan.forward.spill_bytes == plan.forward.registers == 0
+            for tile in (plan.backward, plan.double_backward):
+                assert tile.spill_bytes == (CAPPED_BYTES if tile.registers else 0)
             assert '"spill_bytes":0' in plan.to_json()
             assert "spill_bytes=0" in str(plan)
 

@@ -46,6 +46,37 @@ def test_value_and_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda x, w: product.grouped(x, y, w), leaves)
 
 
+def test_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CUDA device, where launches cost more than products with zeros."""
+    x, y, w = operands()
+    product = SpeciesProduct(PROBLEM)
+    groups = species_product._groups_of(y)
+    assert groups.mask.sum(0).tolist() == [SPECIES.count(s) for s in groups_species(y, groups)]
+    wanted = tensor_product_reference(PROBLEM, x, y, w)
+    torch.testing.assert_close(product._masked(x, groups, w), wanted, rtol=1e-13, atol=1e-13)
+    leaves = (x.requires_grad_(), w.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x, w: product._masked(x, groups, w), leaves)
+    assert torch.autograd.gradgradcheck(lambda x, w: product._masked(x, groups, w), leaves)
+
+    # constant weights: their matrices are remembered until they change
+    monkeypatch.setattr(
+        species_product, "_identity", lambda t: (t.untyped_storage()._cdata, t._version)
+    )
+    w = w.detach().clone()
+    product._masked(x, groups, w)
+    first = dict(groups.matrices)
+    assert len(first) == 2
+    product._masked(x, groups, w)
+    assert all(groups.matrices[key][1] is found[1] for key, found in first.items())
+    w.mul_(2)
+    torch.testing.assert_close(product._masked(x, groups, w), 2 * wanted, rtol=1e-13, atol=1e-13)
+
+
+def groups_species(y: torch.Tensor, groups: species_product._Groups) -> list[int]:
+    """Return which species every distinct row is."""
+    return [SPECIES[int((y == row).all(1).nonzero()[0])] for row in groups.rows]
+
+
 def test_training_after_a_call_in_inference_mode() -> None:
     x, y, w = operands()
     product = SpeciesProduct(PROBLEM)
@@ -66,3 +97,31 @@ def test_what_needs_more_than_values_is_left_alone() -> None:
     found = []
     torch.jit.trace(lambda t: found.append(can_group(t, y)) or t, (x,), check_trace=False)
     assert found == [False]
+
+
+def test_a_tensor_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CUDA device: by memory and count of changes, as looking makes the host wait."""
+    looked = []
+    equal = torch.equal
+    monkeypatch.setattr(torch, "equal", lambda a, b: looked.append(1) or equal(a, b))
+    monkeypatch.setattr(
+        species_product, "_identity", lambda t: (t.untyped_storage()._cdata, t._version)
+    )
+    x, y, w = operands()
+    product = SpeciesProduct(PROBLEM)
+
+    def value() -> torch.Tensor:
+        assert can_group(x, y)
+        return product.grouped(x, y, w)
+
+    first = value()
+    looked.clear()
+    assert equal(value(), first)
+    assert not looked
+    y.copy_(y.flip(0))  # other values in the same memory
+    torch.testing.assert_close(value(), tensor_product_reference(PROBLEM, x, y, w))
+    y.copy_(y.flip(0))  # values of before, which are remembered
+    assert equal(value(), first)
+    looked.clear()
+    assert equal(product.grouped(x, y.clone(), w), first)  # the same values elsewhere
+    assert looked

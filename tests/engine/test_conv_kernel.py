@@ -83,6 +83,7 @@ def random_operands(problem: ConvProblem, hidden: int, edges: int, seed: int = 0
         return rng.standard_normal(shape).astype(problem.dtype)
 
     receiver = np.sort(rng.integers(0, local, edges)).astype(np.int32)
+    slope = normal(4, edges)
     return Operands(
         sender=rng.integers(0, nodes, edges).astype(np.int32),
         receiver=receiver,
@@ -94,7 +95,7 @@ def random_operands(problem: ConvProblem, hidden: int, edges: int, seed: int = 0
         table=normal(rows, problem.weight_numel),
         knot=rng.integers(0, rows - 3, edges).astype(np.int32),
         basis=normal(4, edges),
-        slope=normal(4, edges),
+        slope=slope - slope.mean(axis=0),  # derivatives of functions whose sum is constant
     )
 
 

@@ -39,8 +39,9 @@ def two_layers(dtype: str = "float64", seed: int = 0, channels: int = 7) -> Prog
     weights = {(0, 0): p.random(channels, channels), (1, 0): p.random(channels, channels)}
     weights[(2, 1)] = p.random(channels, channels)
     z = p.linear(z, LinearMap(z.irreps, y.irreps, weights), "message")
+    # of the value that is exchanged: its ghosts get gradients from the convolution alone
     skip = p.linear(
-        y, LinearMap(y.irreps, y.irreps, {(0, 0): p.random(3, channels, channels)}), "s"
+        up, LinearMap(y.irreps, y.irreps, {(0, 0): p.random(3, channels, channels)}), "s"
     )
     total = p.sum([z, skip], "total")
     p.describe(y, "y")

@@ -156,14 +156,20 @@ void GenericConv<T>::backward(const ConvBlock<T>& block, std::int64_t capacity) 
             continue;
         }
         for (std::int64_t e = 0; e < count; ++e) {
-            T total = T(0);
+            // slopes sum to zero: differences of rows, which are exact, keep rounding errors small
+            const T* slope = block.slope + first + e;
+            const T by_row[3] = {-slope[0], slope[2 * capacity] + slope[3 * capacity],
+                                 slope[3 * capacity]};
+            T along[panel], total = T(0);
             for (std::int64_t p = 0; p < width / panel; ++p) {
                 const T* table =
                     block.table + (p * block.table_rows + block.knot[first + e]) * panel;
-                for (int j = 0; j < 4; ++j)
-                    total += block.slope[j * capacity + first + e] *
-                             dense.dot(panel, table + j * panel,
-                                       scratch.d_weights + e * width + p * panel);
+                for (int v = 0; v < panel; ++v) {
+                    along[v] = T(0);
+                    for (int j = 0; j < 3; ++j)
+                        along[v] += by_row[j] * (table[(j + 1) * panel + v] - table[j * panel + v]);
+                }
+                total += dense.dot(panel, along, scratch.d_weights + e * width + p * panel);
             }
             block.d_length[first + e] = total;
         }
