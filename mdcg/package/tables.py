@@ -1,10 +1,10 @@
 """Choose whether a radial network is tabulated, and how finely, by measuring the error.
 
 The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a clamped
-cubic spline through the exact network, on a grid that is uniform in the square root of the length,
-kept as four coefficients for each interval. Its derivative is the force. It is built when a package
-runs; here the same is made and compared with the network between the knots, in the arithmetic of
-the package.
+cubic spline through the exact network, on a grid that is uniform in the square root of the length.
+Its derivative is the force. It is built when a package runs; here the same is made in float64 and
+compared with the network between the knots. Rounding of the table itself shows when the package is
+verified.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any]
     if mode == "exact" or not radial.by_type or (mode is None and dtype == "float64"):
         return None
     for knots in LADDER:
-        error = table_error(radial, knots, dtype)
+        error = table_error(radial, knots)
         largest = max(error.value, error.slope)
         if error.rounding <= 1.0 if dtype == "float32" else largest <= _DOUBLE:
             break
@@ -81,7 +81,7 @@ def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any]
     return {"knots": knots, "error": float(f"{1.1 * largest:.1e}")}
 
 
-def table_error(radial: Radial, knots: int, dtype: str = "float32") -> TableError:
+def table_error(radial: Radial, knots: int) -> TableError:
     """Return the errors of a table between its knots, the worst of several pairs of types."""
     worst = [0.0, 0.0, 0.0]
     columns = _columns(radial)
@@ -95,10 +95,10 @@ def table_error(radial: Radial, knots: int, dtype: str = "float32") -> TableErro
         values, slopes = (part[:, columns] for part in radial.evaluate(lengths, receiver, sender))
         # derivatives with respect to the root
         ends = [2.0 * roots[at] * slopes[at] for at in (0, -1)]
-        cubics = _cubics(_spline(values, ends[0], ends[1], step))
+        spline = _spline(values, ends[0], ends[1], step)
         places = np.array(_PLACES)[None]
         inside = (roots[:-1, None] + step * places).reshape(-1)
-        found = _look_up(cubics, inside, np.repeat(places, knots, 0).reshape(-1), step, dtype)
+        found = _look_up(spline, inside, np.repeat(places, knots, 0).reshape(-1), step)
         exact = radial.evaluate(inside**2, receiver, sender)
         moved = inside**2 + _POSITIONS * (-1.0) ** np.arange(len(inside))
         single = radial.evaluate(moved, receiver, sender, dtype="float32")
@@ -170,29 +170,16 @@ def _spline(values: Array, first: Array, last: Array, step: float) -> Array:
     return np.concatenate([before[None], inner, after[None]])
 
 
-def _cubics(spline: Array) -> list[Array]:
-    """Return the coefficients of 1, t, t² and t³ in every interval, each (knots, outputs)."""
-    c = [spline[k : len(spline) - 3 + k] for k in range(4)]
-    return [
-        (c[0] + 4.0 * c[1] + c[2]) / 6.0,
-        (c[2] - c[0]) / 2.0,
-        (c[0] - 2.0 * c[1] + c[2]) / 2.0,
-        (c[3] - c[0] + 3.0 * (c[1] - c[2])) / 6.0,
-    ]
-
-
-def _look_up(
-    cubics: list[Array], root: Array, t: Array, step: float, dtype: str
-) -> tuple[Array, Array]:
-    """Return values and derivatives with respect to the length, in the arithmetic of a package."""
-    interval = np.repeat(np.arange(len(cubics[0])), len(_PLACES))
-    value: Any = 0.0
-    slope: Any = 0.0
-    powers = (np.ones_like(t), t, t**2, t**3)
-    by_length = 1.0 / (2.0 * root * step)
-    slopes = (np.zeros_like(t), by_length, 2.0 * t * by_length, 3.0 * t**2 * by_length)
-    for cubic, power, derivative in zip(cubics, powers, slopes, strict=True):
-        rows = cubic.astype(dtype)[interval]
-        value = value + power.astype(dtype)[:, None] * rows
-        slope = slope + derivative.astype(dtype)[:, None] * rows
+def _look_up(spline: Array, root: Array, t: Array, step: float) -> tuple[Array, Array]:
+    """Return values and derivatives with respect to the length."""
+    interval = np.repeat(np.arange(len(spline) - 3), len(_PLACES))
+    s = 1.0 - t
+    values = (s**3, 3.0 * t**3 - 6.0 * t**2 + 4.0, 3.0 * s**3 - 6.0 * s**2 + 4.0, t**3)
+    slopes = (-(s**2), t * (3.0 * t - 4.0), -s * (3.0 * s - 4.0), t**2)
+    value = np.zeros((len(t), spline.shape[1]))
+    slope = np.zeros_like(value)
+    for row, (basis, derivative) in enumerate(zip(values, slopes, strict=True)):
+        rows = spline[interval + row]
+        value += basis[:, None] / 6.0 * rows
+        slope += (derivative / (4.0 * root * step))[:, None] * rows
     return value, slope
