@@ -41,7 +41,14 @@ void Evaluator::set_threads(int threads) {
 
 void Evaluator::prepare() {
     own_edges_ = false;
-    run(System{}, nullptr, Results{});
+    model_->set_threads(1);  // there is nothing to share, and threads cost time to start
+    try {
+        model_->evaluate(System{}, nullptr, Results{});
+    } catch (...) {
+        model_->set_threads(threads_);
+        throw;
+    }
+    model_->set_threads(threads_);
 }
 
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {

@@ -98,8 +98,14 @@ std::string Tensor::shape_text() const {
     return text + "]";
 }
 
+// Parts of damaged files are quoted: of any length, with any bytes.
 void Package::fail(const std::string& what) const {
-    throw EngineError(ErrorKind::file, path_ + ": " + what);
+    constexpr std::size_t LONGEST = 400;
+    std::string sentence = what;
+    if (sentence.size() > LONGEST) sentence = sentence.substr(0, LONGEST) + "...";
+    for (char& c : sentence)
+        if (static_cast<unsigned char>(c) < 32) c = '?';
+    throw EngineError(ErrorKind::file, path_ + ": " + sentence);
 }
 
 const Tensor* Package::find(const std::string& name) const {
@@ -129,7 +135,8 @@ std::shared_ptr<const Package> Package::open(const std::string& path) {
     try {
         package->read();
     } catch (const json::exception& error) {
-        package->fail(std::string("the header is damaged: ") + error.what());
+        const std::string reason = error.what();
+        package->fail("the header is damaged: " + reason.substr(0, reason.find("; last read")));
     }
     return package;
 }
