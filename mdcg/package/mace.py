@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError
 from .builder import Builder
-from .e3nn_modules import array, linear_map
+from .e3nn_modules import array, linear_map, real
 from .mace_blocks import add_interaction, add_product
 from .mace_fields import embedded_fields
 from .mace_radial import RadialEmbedding, pair_repulsion, radial_embedding
@@ -103,7 +103,7 @@ def build_mace(
         )
     numbers = array(model.atomic_numbers)[columns].astype(int)
     n_heads = len(getattr(model, "heads", None) or ["Default"])
-    embedding = radial_embedding(model.radial_embedding, numbers, float(model.r_max))
+    embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
     context = MaceContext(model, builder, columns, head, n_heads, embedding)
 
     types = builder.table(f"{len(model.atomic_numbers)}x0e", context.one_hot)
