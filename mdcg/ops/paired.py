@@ -28,12 +28,12 @@ def can_pair(*tensors: torch.Tensor) -> bool:
     Not on another device than a CPU, nor where values are not there to look at: under
     torch.compile, export, forward-mode differentiation and ``torch.func`` transforms.
     """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
+        return False
     if any(t.device.type != "cpu" or type(t) is not torch.Tensor for t in tensors):
         return False
     if any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors):
         return False  # many gradients at once
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
-        return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cpu"):

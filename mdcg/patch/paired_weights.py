@@ -73,6 +73,8 @@ class DeferredRadialNetwork(torch.nn.Module):
     Objects are never constructed: patching changes the class of an existing network in place.
     """
 
+    _mdcg_stock: Any
+
     def forward(self, features: torch.Tensor) -> torch.Tensor | PendingWeights:
         """Return the weights, or a promise of them where pairs of edges can be looked for.
 
@@ -80,15 +82,14 @@ class DeferredRadialNetwork(torch.nn.Module):
         ----------
         features : torch.Tensor, shape (n_edges, n_features)
         """
-
-        def network(rows: torch.Tensor) -> torch.Tensor:
-            weights: torch.Tensor = self.__dict__[_STOCK].forward(self, rows)
-            return weights
-
         hooks = self._forward_hooks or self._forward_pre_hooks
         if hooks or not isinstance(features, torch.Tensor) or not can_pair(features):
-            return network(features)
-        return PendingWeights(network, features)
+            return self._weights(features)
+        return PendingWeights(self._weights, features)
+
+    def _weights(self, rows: torch.Tensor) -> torch.Tensor:
+        weights: torch.Tensor = self._mdcg_stock.forward(self, rows)
+        return weights
 
     def __iter__(self) -> Iterator[torch.nn.Module]:
         """Return the layers of e3nn's networks, which are ``torch.nn.Sequential``."""
