@@ -43,6 +43,9 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   manybody_flag = 1;
   no_virial_fdotr_compute = 1;
   centroidstressflag = CENTROID_NOTAVAIL;
+  // compute pair: seconds of the last step in exchanges and in the whole evaluation, of all ranks
+  nextra = 2;
+  pvector = new double[nextra]{};
   std::string reason;
   try {
     impl->library = &Library::get();
@@ -69,6 +72,7 @@ void PairMDCG::all_or_none(const std::string &reason)
 PairMDCG::~PairMDCG()
 {
   if (copymode) return;
+  delete[] pvector;
   if (allocated) {
     memory->destroy(setflag);
     memory->destroy(cutsq);

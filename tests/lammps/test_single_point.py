@@ -1,0 +1,168 @@
+"""Energies, forces and virials of one structure: LAMMPS against ASE with the same package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+
+from .lmp import (
+    BAR,
+    TOLERANCE,
+    THERMO,
+    compare,
+    head,
+    package,
+    reference,
+    run_input,
+    single_point,
+    water,
+    write_data,
+)
+
+
+def cubic() -> Atoms:
+    return water(3)
+
+
+def triclinic() -> Atoms:
+    atoms = water(3, seed=2)
+    shear = np.array([[1.0, 0.0, 0.0], [0.2, 1.05, 0.0], [-0.15, 0.3, 0.95]])
+    atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
+    return atoms
+
+
+def small() -> Atoms:
+    """A cell shorter than r_max: every atom has images of itself as neighbours."""
+    atoms = water(1, seed=3)
+    atoms.set_cell(np.diag([3.3, 3.6, 3.9]))
+    return atoms
+
+
+def slab() -> Atoms:
+    atoms = water(3, seed=4)
+    atoms.positions[:, 2] += 3.0
+    atoms.set_cell(np.diag([*atoms.cell.lengths()[:2], 20.0]))
+    atoms.pbc = (True, True, False)
+    return atoms
+
+
+def molecule() -> Atoms:
+    atoms = water(1, seed=5)
+    atoms.positions += 10.0 - atoms.positions.mean(axis=0)
+    atoms.set_cell([20.0] * 3)
+    atoms.pbc = False
+    return atoms
+
+
+def cluster() -> Atoms:
+    atoms = water(2, seed=6)
+    atoms.positions += 6.0
+    atoms.set_cell([25.0] * 3)
+    atoms.pbc = False
+    return atoms
+
+
+def one_atom() -> Atoms:
+    return Atoms("O", [[1.0, 2.0, 3.0]], cell=[20.0] * 3, pbc=True)
+
+
+def no_edges() -> Atoms:
+    return Atoms("OHHO", [[1, 1, 1], [7, 1, 1], [1, 7, 1], [7, 7, 7]], cell=[13.0] * 3, pbc=True)
+
+
+SYSTEMS: dict[str, tuple[Callable[[], Atoms], str]] = {
+    "cubic": (cubic, "p p p"),
+    "triclinic": (triclinic, "p p p"),
+    "small": (small, "p p p"),
+    "slab": (slab, "p p f"),
+    "molecule": (molecule, "f f f"),
+    "shrunk": (cluster, "s s m"),
+    "one-atom": (one_atom, "p p p"),
+    "no-edges": (no_edges, "p p p"),
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str) -> None:
+    make, boundary = SYSTEMS[system]
+    atoms, model = make(), package(name, dtype)
+    output = single_point(tmp_path, atoms, model, boundary=boundary)
+    compare(output, reference(atoms, model), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("system", ["cubic", "triclinic", "small", "slab", "shrunk", "no-edges"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_two_ranks(tmp_path: Path, name: str, dtype: str, system: str) -> None:
+    make, boundary = SYSTEMS[system]
+    atoms, model = make(), package(name, dtype)
+    output = single_point(tmp_path, atoms, model, boundary=boundary, ranks=2)
+    compare(output, reference(atoms, model), TOLERANCE[dtype])
+
+
+def test_many_atoms_on_two_ranks(tmp_path: Path) -> None:
+    """So many that one rank numbers its atoms anew; rows of several must stay LAMMPS' own."""
+    atoms, model = water(12), package("mace", "float64")
+    want = reference(atoms, model)
+    for ranks in (1, 2):
+        compare(single_point(tmp_path, atoms, model, ranks=ranks), want, 1e-10)
+
+
+def test_units_real(tmp_path: Path) -> None:
+    atoms, model = water(2), package("mace", "float64")
+    want = reference(atoms, model)
+    output = single_point(tmp_path, atoms, model, units="real")
+    np.testing.assert_allclose(output.last["PotEng"] / 23.06054783, want["energy"], rtol=1e-8)
+    np.testing.assert_allclose(
+        output.dump()[-1][:, 1:4] / 23.06054783, want["forces"], rtol=0, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_forces_are_slopes(tmp_path: Path, name: str, ranks: int) -> None:
+    write_data(tmp_path / "test.data", triclinic())
+    step, lines = 1e-4, ["dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]"]
+    lines += ["dump_modify d sort id format float %.17g", "run 0", "undump d"]
+    for atom in (1, 2, 40):
+        lines.append(f"group g{atom} id {atom}")
+        for move in ("{} 0 0", "0 {} 0", "0 0 {}"):
+            for by in (step, -2 * step):
+                lines += [f"displace_atoms g{atom} move {move.format(by)}", "run 0"]
+            lines.append(f"displace_atoms g{atom} move {move.format(step)}")
+    text = head(package(name, "float64")) + THERMO + "\n".join(lines) + "\n"
+    output = run_input(tmp_path, text, ranks=ranks)
+    energies = [run["PotEng"][-1] for run in output.runs[1:]]
+    slopes = -(np.array(energies[0::2]) - np.array(energies[1::2])) / (2 * step)
+    forces = output.dump()[0][[0, 1, 39], 1:4].ravel()
+    np.testing.assert_allclose(forces, slopes, rtol=0, atol=2e-6 * max(1, np.abs(forces).max()))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_virial_is_a_slope(tmp_path: Path, name: str, ranks: int) -> None:
+    atoms = triclinic()
+    write_data(tmp_path / "test.data", atoms)
+    step, cell = 1e-5, atoms.cell.array
+    box = "change_box all x final 0 {} y final 0 {} z final 0 {} xy final {} xz final {} yz final {} remap units box"
+    lines, voigt = ["run 0"], ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
+    for i, j in voigt:
+        for by in (step, -step):
+            strain = np.eye(3)
+            strain[i, j] += by
+            new = cell @ strain.T  # x' = (1 + strain) x keeps the cell lower triangular
+            lengths = (new[0, 0], new[1, 1], new[2, 2], new[1, 0], new[2, 0], new[2, 1])
+            lines += [box.format(*(f"{value:.17g}" for value in lengths)), "run 0"]
+    text = head(package(name, "float64")) + THERMO + "\n".join(lines) + "\n"
+    output = run_input(tmp_path, text, ranks=ranks)
+    energies = np.array([run["PotEng"][-1] for run in output.runs[1:]])
+    slopes = -(energies[0::2] - energies[1::2]) / (2 * step)
+    first = output.runs[0]
+    virial = [first[f"c_p[{k}]"][-1] * first["Volume"][-1] / BAR for k in range(1, 7)]
+    np.testing.assert_allclose(virial, slopes, rtol=0, atol=1e-5 * np.abs(virial).max())
