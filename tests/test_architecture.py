@@ -30,7 +30,18 @@ ROOMS: dict[str, set[str]] = {
     "package": {"problem", "plan", "codegen", "patch", "_core", "env"},
     "calculators": {"_core", "package", "patch", "ops", "env"},
     "bench": {
-        *("ops", "calculators", "problem", "plan", "codegen", "runtime", "patch", "env"),
+        *(
+            "ops",
+            "calculators",
+            "problem",
+            "plan",
+            "codegen",
+            "runtime",
+            "patch",
+            "package",
+            "_core",
+            "env",
+        ),
         "lammps_plugin",
     },
     "cli": {

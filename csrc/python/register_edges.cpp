@@ -61,8 +61,10 @@ mdcg::RadialSpec radial_spec(const mdcg::Package& package, std::size_t layer, in
 }
 
 int last_outputs(const mdcg::Package& package, std::size_t layer) {
-    const nlohmann::json& last =
-        package.manifest().at("layers").at(layer).at("radial").at("layers").back();
+    const nlohmann::json& layers =
+        package.manifest().at("layers").at(layer).at("radial").at("layers");
+    if (layers.empty()) return 1;  // refused where the network is read
+    const nlohmann::json& last = layers.back();
     const mdcg::Tensor* weight = package.find(last.at("weight").get<std::string>());
     if (weight == nullptr || weight->shape.size() != 2)
         throw std::invalid_argument("the radial network has no last weight");

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import shlex
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..codegen import emit_engine_conv, lower
 from ..plan import EnginePlan
 from ..problem import ConvProblem, Irreps
+from ..runtime import find_compiler
 from .cases import find_cases
 
 __all__ = ["Block", "EngineKernel", "aligned", "pad_rows", "pad_weights", "unpad_rows"]
@@ -137,8 +138,7 @@ class EngineKernel:
         with tempfile.TemporaryDirectory() as folder:
             text, binary = Path(folder) / "conv.cpp", Path(folder) / "conv.so"
             text.write_text(self.source)
-            compiler = shlex.split(os.environ.get("MDCG_CXX", os.environ.get("CXX", "c++")))
-            command = [*compiler, *FLAGS, *flags, "-o", str(binary), str(text)]
+            command = [*find_compiler(), *FLAGS, *flags, "-o", str(binary), str(text)]
             start = os.times().children_user
             subprocess.run(command, check=True, timeout=300)
             self.compile_seconds = os.times().children_user - start  # of the processor
@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.block:
         plan = EnginePlan(edges=options.block, panels=options.panels or plan.panels)
     peak = _peak(np.dtype(options.dtype))
-    print(f"peak of one core: {peak / 1e9:.0f} GFLOP/s")
+    _tell(f"peak of one core: {peak / 1e9:.0f} GFLOP/s")
     for case in find_cases(options.case or ["mace-medium-l1", "mace-medium-l2"]):
         problem = case.problem(options.dtype)
         kernel, seconds = measure(
@@ -305,11 +305,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             dx=not options.types,
             types=options.types,
         )
-        print(f"{case.name}: compiled in {kernel.compile_seconds:.1f} s")
+        _tell(f"{case.name}: compiled in {kernel.compile_seconds:.1f} s")
         flops = flops_per_edge(problem, options.hidden)
         for name, value in seconds.items():
             share = flops[name] * options.edges / value / peak
-            print(f"  {name:16} {1e3 * value:7.2f} ms  {flops[name]:9.0f} FLOP/edge  {share:4.0%}")
+            _tell(f"  {name:16} {1e3 * value:7.2f} ms  {flops[name]:9.0f} FLOP/edge  {share:4.0%}")
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

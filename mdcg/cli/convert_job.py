@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
@@ -14,10 +16,12 @@ from .files import file_sha256, report_path, staged
 from .patch_job import _choose_head, _headline, _model_dict, _versions
 
 if TYPE_CHECKING:
-    from ..package import Package
+    from ..package import ConversionOptions, Package
     from ..patch import VerificationReport
 
 __all__ = ["convert"]
+
+log = logging.getLogger("mdcg")
 
 Result = tuple[dict[str, Any], str]
 
@@ -43,7 +47,10 @@ def convert(options: argparse.Namespace) -> Result:
         graph_fields=tuple(sorted(options.set)),
         radial=options.radial,
     )
-    package = convert_model(original, wanted, source=(options.input.name, digest))
+    source = (options.input.name, digest)
+    package = convert_model(original, wanted, source=source)
+    if not options.no_verify and options.radial is None and any(_radials(package).values()):
+        package = _checked_tables(original, package, wanted, options, source)
     add_binaries(package, options.bundle)
     result: dict[str, Any] = {
         "input": str(options.input),
@@ -80,6 +87,28 @@ def convert(options: argparse.Namespace) -> Result:
         )
     lines.append(_closing(options, package, size))
     return result, "\n".join(lines)
+
+
+def _checked_tables(
+    original: Any,
+    package: Package,
+    wanted: ConversionOptions,
+    options: argparse.Namespace,
+    source: tuple[str, str],
+) -> Package:
+    """Return the package, or one with exact radial networks where tables are not good enough."""
+    from ..package import convert_model
+    from ..package.verification import verify_package
+
+    with staged(options.output.with_suffix(".tables.mdcg"), keep=False) as (path,):
+        path.write_bytes(package.to_bytes())
+        check = verify_package(
+            path, original, head=package.head, atol_forces=options.atol_forces, kernels="generic"
+        )
+    if check.passed:
+        return package
+    log.info("tabulated radial functions are not exact enough for this model: it keeps networks")
+    return convert_model(original, replace(wanted, radial="exact"), source=source)
 
 
 def _check_types(types: list[str] | None, symbols: tuple[str, ...]) -> None:

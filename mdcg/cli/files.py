@@ -103,7 +103,7 @@ def file_sha256(path: Path) -> str:
 
 
 @contextmanager
-def staged(*targets: Path, suffix: str = ".tmp") -> Iterator[list[Path]]:
+def staged(*targets: Path, suffix: str = ".tmp", keep: bool = True) -> Iterator[list[Path]]:
     """Yield temporary files beside the targets and move them there unless something raised.
 
     Parameters
@@ -111,6 +111,8 @@ def staged(*targets: Path, suffix: str = ".tmp") -> Iterator[list[Path]]:
     *targets : Path
     suffix : str
         End of the temporary names, for readers that look at it.
+    keep : bool
+        False: the files are removed at the end.
 
     Raises
     ------
@@ -127,6 +129,8 @@ def staged(*targets: Path, suffix: str = ".tmp") -> Iterator[list[Path]]:
             except OSError as error:
                 raise UsageError(f"cannot write in {path.parent}: {error.strerror}") from error
         yield temporary
+        if not keep:
+            return
         for path in temporary:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())

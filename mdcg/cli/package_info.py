@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..package.file import read_header
-
 __all__ = ["describe_package"]
 
 _LABELS = ("layer", "type", "in", "out", "kernel")
@@ -20,6 +18,8 @@ def describe_package(path: Path) -> tuple[dict[str, Any], str]:
     PackageError
         The file is damaged, or of a newer version.
     """
+    from ..package.file import read_header
+
     manifest, tensors = read_header(path)
     names = [str(name) for name in manifest.get("type_names", [])]
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"

@@ -32,8 +32,7 @@ class ConversionOptions:
     dtype : {"float32", "float64"}, optional
         Default: that of the model.
     graph_fields : tuple of (str, int)
-        Value of each categorical field of the structure, such as a charge, that a NequIP model
-        reads.
+        Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
         Default: in float32 a table where its error stays below rounding, else exact.
     """
@@ -96,6 +95,8 @@ def convert_model(
     ValueError
         An element or a head that the model does not know.
     """
+    import torch
+
     from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
 
     options = options or ConversionOptions()
@@ -111,6 +112,8 @@ def convert_model(
         raise UnsupportedProblemError(
             f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
         )
+    if dtype == "float64" and info.dtype != torch.float64 and not nequip:
+        model = copy_model(model).double()  # every digit of its constants counts then
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
     builder = Builder(len(columns), dtype, options.radial)
@@ -122,7 +125,7 @@ def convert_model(
         else:
             from .mace import build_mace
 
-            build_mace(model, builder, columns, head)
+            build_mace(model, builder, columns, head, dict(options.graph_fields))
     except UnsupportedProblemError as error:
         raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
     program, tensors = builder.finish()

@@ -22,6 +22,7 @@ __all__ = [
     "fully_connected",
     "irreps_of",
     "linear_map",
+    "real",
     "typed_linear_map",
 ]
 
@@ -33,6 +34,11 @@ def array(tensor: Any) -> Array:
     if hasattr(tensor, "detach"):
         tensor = tensor.detach().double().cpu().numpy()
     return np.array(tensor, dtype=np.float64)
+
+
+def real(tensor: Any) -> float:
+    """Return a tensor of one item, or a number, as a float."""
+    return float(array(tensor).reshape(()))
 
 
 def irreps_of(irreps: Any) -> Irreps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError
 from .builder import Builder
-from .e3nn_modules import array, linear_map
+from .e3nn_modules import array, linear_map, real
 from .mace_blocks import add_interaction, add_product
+from .mace_fields import embedded_fields
 from .mace_radial import RadialEmbedding, pair_repulsion, radial_embedding
 from .mace_readouts import add_readout
 
@@ -63,13 +65,16 @@ def refusal(model: Any) -> str:
     if kind not in _MODELS:
         reason = _REASONS.get(kind, f"only {' and '.join(_MODELS)} are known")
         return f"the model is a {kind}: {reason}"
-    if hasattr(model, "joint_embedding"):
-        names = ", ".join(getattr(model, "embedding_specs", {}))
-        return f"the model wants further inputs ({names}), which a package has not"
     return ""
 
 
-def build_mace(model: Any, builder: Builder, columns: list[int], head: int) -> None:
+def build_mace(
+    model: Any,
+    builder: Builder,
+    columns: list[int],
+    head: int,
+    graph_fields: Mapping[str, int] | None = None,
+) -> None:
     """Write the layers of a MACE model.
 
     Parameters
@@ -80,6 +85,8 @@ def build_mace(model: Any, builder: Builder, columns: list[int], head: int) -> N
     columns : list of int
         Elements to convert: columns of the model's one-hot vectors.
     head : int
+    graph_fields : mapping of str to int, optional
+        Value of every input of the structure that the model reads, such as a charge.
 
     Raises
     ------
@@ -96,12 +103,19 @@ def build_mace(model: Any, builder: Builder, columns: list[int], head: int) -> N
         )
     numbers = array(model.atomic_numbers)[columns].astype(int)
     n_heads = len(getattr(model, "heads", None) or ["Default"])
-    embedding = radial_embedding(model.radial_embedding, numbers, float(model.r_max))
+    embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
     context = MaceContext(model, builder, columns, head, n_heads, embedding)
 
     types = builder.table(f"{len(model.atomic_numbers)}x0e", context.one_hot)
     feats = builder.linear(types, linear_map(model.node_embedding.linear, "node_embedding"), "")
     scale, shift, energies = _energies(model, columns, head)
+    if hasattr(model, "joint_embedding"):
+        row = embedded_fields(model, graph_fields or {})
+        feats = builder.table(feats.irreps, row + (0.0 if feats.table is None else feats.table))
+        readout = getattr(model, "embedding_readout", None)
+        if readout is not None:
+            site = add_readout(context, "embedding", readout, feats)
+            energies = energies + (0.0 if site.table is None else site.table[:, 0])
     constant = shift + energies
     layers = list(zip(model.interactions, model.products, strict=True))
     for number, (block, product) in enumerate(layers):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedProblemError
 from ..problem.irreps import Irreps
 from .builder import Features
-from .e3nn_modules import array, convolution, linear_map, typed_linear_map
+from .e3nn_modules import array, convolution, linear_map, real, typed_linear_map
 from .linear_map import LinearMap
 from .mace_gate import add_gate, gate_blocks
 from .mace_radial import radial_layers
@@ -108,7 +108,7 @@ class _Block:
 
     def neighbors(self) -> float:
         """Return what the sum over neighbours is divided by."""
-        return float(self.module.avg_num_neighbors)
+        return real(self.module.avg_num_neighbors)
 
     def density(self, **ends: Any) -> Features:
         """Write the sum of tanh(net²) over the neighbours."""
@@ -184,7 +184,7 @@ def _nonlinear(block: _Block, feats: Features) -> _Parts:
         for end, part in (("sender", "source"), ("receiver", "target"))
     }
     density, message = block.density(**ends), block.conv(feats, **ends)
-    alpha, beta = float(module.alpha), float(module.beta)
+    alpha, beta = real(module.alpha), real(module.beta)
     message = builder.linear(
         message, block.linear("linear_1").to_blocks(gate.irreps_in), block.name("message")
     )

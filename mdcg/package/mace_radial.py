@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError
-from .e3nn_modules import activation, array, fully_connected
+from .e3nn_modules import activation, array, fully_connected, real
 from .radial import Radial, RadialLayer
 
 __all__ = ["RadialEmbedding", "pair_repulsion", "radial_embedding", "radial_layers"]
@@ -58,7 +58,7 @@ def radial_embedding(block: Any, numbers: NDArray[np.int_], r_max: float) -> Rad
         raise UnsupportedProblemError(
             f"cutoff_fn is a {type(cutoff).__name__}, expected PolynomialCutoff"
         )
-    own = float(cutoff.r_max)
+    own = real(cutoff.r_max)
     if abs(own - r_max) > 1e-6 * r_max:
         raise UnsupportedProblemError(f"cutoff_fn ends at {own} Å, expected r_max, {r_max} Å")
     basis, size = _basis(block.bessel_fn)
@@ -73,11 +73,11 @@ def _basis(module: Any) -> tuple[dict[str, Any], int]:
     kind = type(module).__name__
     if kind == "BesselBasis":
         weights = array(module.bessel_weights).reshape(-1)
-        prefactor = float(module.prefactor)
+        prefactor = real(module.prefactor)
         return {"kind": "bessel", "weights": weights, "prefactor": prefactor}, len(weights)
     if kind == "GaussianBasis":
         centers = array(module.gaussian_weights).reshape(-1)
-        coefficient = float(module.coeff)
+        coefficient = real(module.coeff)
         return {"kind": "gaussian", "centers": centers, "coefficient": coefficient}, len(centers)
     if kind == "ChebychevBasis":
         orders = array(module.n).reshape(-1)
@@ -94,10 +94,10 @@ def _transform(module: Any, numbers: NDArray[np.int_]) -> dict[str, Any]:
     total = radii[:, None] + radii[None, :]
     kind = type(module).__name__
     if kind == "AgnesiTransform":
-        constants = {name: float(getattr(module, name)) for name in ("a", "q", "p")}
+        constants = {name: real(getattr(module, name)) for name in ("a", "q", "p")}
         return {"kind": "agnesi", **constants, "r_0": 0.5 * total}
     if kind == "SoftTransform":
-        return {"kind": "soft", "alpha": float(module.alpha), "r_0": total}
+        return {"kind": "soft", "alpha": real(module.alpha), "r_0": total}
     raise UnsupportedProblemError(
         f"distances are transformed by a {kind}, expected AgnesiTransform or SoftTransform"
     )
@@ -110,11 +110,11 @@ def pair_repulsion(module: Any, numbers: NDArray[np.int_], scale: float) -> dict
             f"pair_repulsion_fn is a {type(module).__name__}, expected ZBLBasis"
         )
     z = numbers.astype(np.float64)
-    power = z ** float(module.a_exp)
+    power = z ** real(module.a_exp)
     radii = array(module.covalent_radii)[numbers]
     return {
         "factor": 0.5 * scale * _COULOMB * z[:, None] * z[None, :],
-        "a": float(module.a_prefactor) * _BOHR / (power[:, None] + power[None, :]),
+        "a": real(module.a_prefactor) * _BOHR / (power[:, None] + power[None, :]),
         "coefficients": [float(c) for c in array(module.c).reshape(-1)],
         "exponents": list(_EXPONENTS),
         "p": int(module.p),

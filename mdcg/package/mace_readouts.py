@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["add_readout"]
 
 
-def add_readout(context: MaceContext, number: int, readout: Any, feats: Features) -> Features:
+def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
     """Write a readout; the energy of the chosen head is its only channel.
 
     Raises
@@ -47,7 +47,7 @@ def _head(context: MaceContext, last: LinearMap, at: str) -> LinearMap:
     return last.to_channels(slice(context.head, context.head + 1))
 
 
-def _nonlinear(context: MaceContext, number: int, readout: Any, feats: Features) -> Features:
+def _nonlinear(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
     builder, at = context.builder, f"readouts.{number}"
     first = linear_map(readout.linear_1, f"{at}.linear_1")
     last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
@@ -76,7 +76,7 @@ def _nonlinear(context: MaceContext, number: int, readout: Any, feats: Features)
     return builder.linear(feats, last, f"readout_{number}")
 
 
-def _gated(context: MaceContext, number: int, readout: Any, feats: Features) -> Features:
+def _gated(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
     builder, at = context.builder, f"readouts.{number}"
     gate = gate_blocks(readout.equivariant_nonlin, f"{at}.equivariant_nonlin")
     last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)

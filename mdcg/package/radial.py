@@ -97,7 +97,7 @@ class Radial:
         receiver, sender : int
             Types.
         dtype : {"float32", "float64"}
-            Of the arithmetic, once the functions of the length are known.
+            Of all arithmetic, as a model of that type does it.
 
         Returns
         -------
@@ -105,7 +105,8 @@ class Radial:
         """
         r_max = np.asarray(self.r_max)
         reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
-        length = _Dual(r[:, None], np.ones_like(r[:, None]))
+        rows = r[:, None].astype(dtype)
+        length = _Dual(rows, np.ones_like(rows))
         cutoff = _polynomial_cutoff(length / reach, self.p)
         t = _transformed(self.transform, length, receiver, sender)
         if self.basis.get("argument") == "normalized":
@@ -113,7 +114,6 @@ class Radial:
         x = _basis(self.basis, t)
         if self.cutoff_on == "basis":
             x = x * cutoff
-        x, cutoff = x.cast(dtype), cutoff.cast(dtype)
         for number, layer in enumerate(self.layers):
             x = x @ layer.weight.astype(dtype)
             if layer.bias is not None:
@@ -141,9 +141,6 @@ class _Dual:
 
     value: Array
     slope: Array
-
-    def cast(self, dtype: str) -> _Dual:
-        return _Dual(self.value.astype(dtype), self.slope.astype(dtype))
 
     def __add__(self, other: _Dual | Array | float) -> _Dual:
         if isinstance(other, _Dual):
@@ -203,11 +200,12 @@ def _transformed(of: Mapping[str, Any] | None, r: _Dual, receiver: int, sender: 
 
 def _basis(of: Mapping[str, Any], t: _Dual) -> _Dual:
     if of["kind"] == "bessel":
-        phase = of["weights"] * t.value
-        waves: _Dual = t.through(np.sin(phase), of["weights"] * np.cos(phase))
+        weights = of["weights"].astype(t.value.dtype)
+        phase = weights * t.value
+        waves: _Dual = t.through(np.sin(phase), weights * np.cos(phase))
         return waves * t.power(-1.0) * float(of["prefactor"])
     if of["kind"] == "gaussian":
-        away = t.value - of["centers"]
+        away = t.value - of["centers"].astype(t.value.dtype)
         value = np.exp(of["coefficient"] * away**2)
         return t.through(value, 2.0 * of["coefficient"] * away * value)
     found = [_Dual(np.ones_like(t.value), np.zeros_like(t.value)), t]

@@ -1,8 +1,10 @@
 """Choose whether a radial network is tabulated, and how finely, by measuring the error.
 
 The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a clamped
-cubic spline through the exact network on a uniform grid, whose derivative is the force. It is built
-when a package runs; here the same spline is made and compared with the network between its knots.
+cubic spline through the exact network, on a grid that is uniform in the square root of the length.
+Its derivative is the force. It is built when a package runs; here the same is made in float64 and
+compared with the network between the knots. Rounding of the table itself shows when the package is
+verified.
 """
 
 from __future__ import annotations
@@ -15,30 +17,43 @@ from numpy.typing import NDArray
 
 from .radial import Radial
 
-__all__ = ["TableError", "choose_table", "single_precision_error", "table_error"]
+__all__ = ["TableError", "choose_table", "table_error"]
 
 Array = NDArray[np.float64]
 
 #: Numbers of intervals that are tried.
-LADDER = (256, 512, 1024, 2048, 4096)
+LADDER = (256, 512, 1024, 2048)
 #: The table begins at this part of the cutoff; shorter edges take the exact network.
 _FIRST = 1.0 / 16.0
-#: A cubic spline's error is largest in the middle, its derivative's at the other two.
-_PLACES = (0.5, 0.2113248654, 0.7886751346)
+#: Places in an interval: the error of a cubic is largest in the middle, of its derivative at the
+#: other two.
+_PLACES = (0.2113248654, 0.5, 0.7886751346)
+#: Ranges of the length that are compared one by one: weights differ by orders of magnitude.
+_WINDOWS = 8
 #: Pairs of types and outputs that are looked at, spread over all of them.
-_MAX_PAIRS, _MAX_OUTPUTS = 6, 384
+_MAX_PAIRS, _MAX_OUTPUTS = 5, 128
+#: Error of a length, Å, that comes of keeping positions in float32, some 10 Å from the origin.
+_POSITIONS = 5e-7
+#: In float64 a table is held to this error, relative to the largest weight.
+_DOUBLE = 1e-9
 
 
 @dataclass(frozen=True)
 class TableError:
-    """Largest errors, relative to the largest weight and to the largest derivative of one."""
+    """How far a table is from the exact network.
+
+    Parameters
+    ----------
+    value, slope : float
+        Largest error of a weight and of its derivative, relative to the largest of either.
+    rounding : float
+        Root mean square error of either over that of a model in float32, network and positions,
+        in the worst range of lengths; below 1 the table is nearer to the exact network than that.
+    """
 
     value: float
     slope: float
-
-    def within(self, limit: TableError) -> bool:
-        """Whether both errors are below those of `limit`."""
-        return self.value <= limit.value and self.slope <= limit.slope
+    rounding: float
 
 
 def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any] | None:
@@ -54,62 +69,55 @@ def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any]
     """
     if mode == "exact" or not radial.by_type or (mode is None and dtype == "float64"):
         return None
-    limit = single_precision_error(radial)
-    found = TableError(np.inf, np.inf)
     for knots in LADDER:
-        found = table_error(radial, knots)
-        if found.within(limit):
+        error = table_error(radial, knots)
+        largest = max(error.value, error.slope)
+        if error.rounding <= 1.0 if dtype == "float32" else largest <= _DOUBLE:
             break
     else:
         if mode is None:
             return None
-    # an upper bound that is the same on every machine
-    error = max(found.value, found.slope)
-    return {"knots": knots, "error": float(f"{1.1 * error:.1e}")}
+    # two digits, rounded up: the same on every machine
+    return {"knots": knots, "error": float(f"{1.1 * largest:.1e}")}
 
 
 def table_error(radial: Radial, knots: int) -> TableError:
-    """Return the largest error of a table between its knots, over pairs of types."""
-    worst = [0.0, 0.0]
+    """Return the errors of a table between its knots, the worst of several pairs of types."""
+    worst = [0.0, 0.0, 0.0]
     columns = _columns(radial)
     for receiver, sender in _pairs(radial):
-        r_max = _cutoff(radial, receiver, sender)
-        first = _FIRST * r_max
-        step = (r_max - first) / knots
-        grid = first + step * np.arange(knots + 1, dtype=np.float64)
-        grid[-1] = np.nextafter(r_max, 0.0)
-        values, slopes = (rows[:, columns] for rows in radial.evaluate(grid, receiver, sender))
-        spline = _spline(values, slopes[0], slopes[-1], step)
-        inside = np.concatenate([grid[:-1] + step * place for place in _PLACES])
-        exact, slope = (rows[:, columns] for rows in radial.evaluate(inside, receiver, sender))
-        got = [_at(spline, place, step) for place in _PLACES]
-        for number, want in enumerate((exact, slope)):
-            error = np.abs(np.concatenate([pair[number] for pair in got]) - want).max()
-            size = np.abs(want).max()
-            worst[number] = max(worst[number], float(error / size) if size else 0.0)
+        r_max = np.asarray(radial.r_max)
+        reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
+        start = np.sqrt(_FIRST * reach)
+        step = (np.sqrt(reach) - start) / knots
+        roots = start + step * np.arange(knots + 1, dtype=np.float64)
+        lengths = np.minimum(roots**2, np.nextafter(reach, 0.0))
+        values, slopes = (part[:, columns] for part in radial.evaluate(lengths, receiver, sender))
+        # derivatives with respect to the root
+        ends = [2.0 * roots[at] * slopes[at] for at in (0, -1)]
+        spline = _spline(values, ends[0], ends[1], step)
+        places = np.array(_PLACES)[None]
+        inside = (roots[:-1, None] + step * places).reshape(-1)
+        found = _look_up(spline, inside, np.repeat(places, knots, 0).reshape(-1), step)
+        exact = radial.evaluate(inside**2, receiver, sender)
+        moved = inside**2 + _POSITIONS * (-1.0) ** np.arange(len(inside))
+        single = radial.evaluate(moved, receiver, sender, dtype="float32")
+        window = ((inside**2 / reach - _FIRST) / (1.0 - _FIRST) * _WINDOWS).astype(int)
+        for number in (0, 1):
+            want = exact[number][:, columns]
+            error = found[number] - want
+            own = single[number][:, columns] - want
+            size = float(np.abs(want).max())
+            worst[number] = max(worst[number], float(np.abs(error).max()) / size if size else 0.0)
+            for part in range(_WINDOWS):
+                rows = window == part
+                ratio = _rms(error[rows]) / max(_rms(own[rows]), 1e-9 * size, 1e-300)
+                worst[2] = max(worst[2], ratio)
     return TableError(*worst)
 
 
-def single_precision_error(radial: Radial) -> TableError:
-    """Return the error of the network's own evaluation in float32, of value and derivative."""
-    worst = [0.0, 0.0]
-    columns = _columns(radial)
-    for receiver, sender in _pairs(radial):
-        r_max = _cutoff(radial, receiver, sender)
-        grid = np.linspace(0.25 * r_max, 0.999 * r_max, 400)
-        exact = radial.evaluate(grid, receiver, sender)
-        single = radial.evaluate(grid, receiver, sender, dtype="float32")
-        for number, (want, got) in enumerate(zip(exact, single, strict=True)):
-            size = np.abs(want[:, columns]).max()
-            if size:
-                error = float(np.abs(got[:, columns] - want[:, columns]).max() / size)
-                worst[number] = max(worst[number], error)
-    return TableError(*worst)
-
-
-def _cutoff(radial: Radial, receiver: int, sender: int) -> float:
-    r_max = np.asarray(radial.r_max)
-    return float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 def _columns(radial: Radial) -> NDArray[np.int_]:
@@ -120,20 +128,20 @@ def _columns(radial: Radial) -> NDArray[np.int_]:
 def _pairs(radial: Radial) -> list[tuple[int, int]]:
     """Return pairs of types that differ: extremes of what differs, and some between."""
     tables = [
-        table
+        np.asarray(table)
         for table in (
             radial.r_max if np.ndim(radial.r_max) else None,
             None if radial.transform is None else radial.transform["r_0"],
         )
         if table is not None
     ]
-    ends = [end for end in (radial.sender, radial.receiver) if end is not None]
+    ends = [np.asarray(end) for end in (radial.sender, radial.receiver) if end is not None]
     if not tables and not ends:
         return [(0, 0)]
-    n_types = len(np.asarray(tables[0] if tables else ends[0]))
+    n_types = len((tables or ends)[0])
     every = [(i, j) for i in range(n_types) for j in range(n_types)]
     if tables and not ends:
-        keys = np.stack([np.asarray(table).reshape(-1) for table in tables], axis=1)
+        keys = np.stack([table.reshape(-1) for table in tables], axis=1)
         every = [every[k] for k in np.unique(keys, axis=0, return_index=True)[1]]
     chosen = np.unique(np.linspace(0, len(every) - 1, _MAX_PAIRS).astype(int))
     return [every[k] for k in chosen]
@@ -162,14 +170,16 @@ def _spline(values: Array, first: Array, last: Array, step: float) -> Array:
     return np.concatenate([before[None], inner, after[None]])
 
 
-def _at(spline: Array, t: float, step: float) -> tuple[Array, Array]:
-    """Return values and derivatives at one place of every interval."""
+def _look_up(spline: Array, root: Array, t: Array, step: float) -> tuple[Array, Array]:
+    """Return values and derivatives with respect to the length."""
+    interval = np.repeat(np.arange(len(spline) - 3), len(_PLACES))
     s = 1.0 - t
-    value = (s**3 / 6, (3 * t**3 - 6 * t**2 + 4) / 6, (3 * s**3 - 6 * s**2 + 4) / 6, t**3 / 6)
-    slope = (-(s**2) / 2, t * (3 * t - 4) / 2, -s * (3 * s - 4) / 2, t**2 / 2)
-    rows = [spline[k : len(spline) - 3 + k] for k in range(4)]
-    found = [
-        sum((factor * row for factor, row in zip(factors, rows, strict=True)), np.zeros(()))
-        for factors in (value, slope)
-    ]
-    return np.asarray(found[0]), np.asarray(found[1]) / step
+    values = (s**3, 3.0 * t**3 - 6.0 * t**2 + 4.0, 3.0 * s**3 - 6.0 * s**2 + 4.0, t**3)
+    slopes = (-(s**2), t * (3.0 * t - 4.0), -s * (3.0 * s - 4.0), t**2)
+    value = np.zeros((len(t), spline.shape[1]))
+    slope = np.zeros_like(value)
+    for row, (basis, derivative) in enumerate(zip(values, slopes, strict=True)):
+        rows = spline[interval + row]
+        value += basis[:, None] / 6.0 * rows
+        slope += (derivative / (4.0 * root * step))[:, None] * rows
+    return value, slope

@@ -84,6 +84,7 @@ def verify_package(
         atol_forces=atol_forces,
         exact=exact,
         quantities=_quantities(package),
+        fields=dict(package.manifest["options"].get("graph_fields", ())),
     )
 
 

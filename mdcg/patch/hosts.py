@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
@@ -35,7 +36,11 @@ def double_copy(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def evaluate_structure(
-    model: torch.nn.Module, info: Info, system: Structure, head: str | None = None
+    model: torch.nn.Module,
+    info: Info,
+    system: Structure,
+    head: str | None = None,
+    fields: Mapping[str, int] | None = None,
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """Evaluate a model on a structure, forces and stress included where it can.
 
@@ -48,6 +53,8 @@ def evaluate_structure(
         Its atomic numbers are those of `info.kinds`: types, for a NequIP model.
     head : str, optional
         Needed if there are several.
+    fields : mapping of str to int, optional
+        Inputs of the structure that the model reads, such as a charge; default: MACE's.
 
     Returns
     -------
@@ -56,6 +63,7 @@ def evaluate_structure(
     """
     edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
     cell = complete_cell(system.cell, system.pbc) if system.periodic else system.cell
+    given = (fields or {}).items()
     if isinstance(info, NequipInfo):
         data = nequip_batch(
             info,
@@ -65,6 +73,7 @@ def evaluate_structure(
             edge_index,
             unit_shifts,
         )
+        data.update({name: torch.tensor([[value]]) for name, value in given})
         return edge_index.shape[1], nequip_inputs.as_outputs(model(data))
     batch = mace_batch(
         info,
@@ -75,6 +84,9 @@ def evaluate_structure(
         edge_index,
         unit_shifts,
         head=head,
+        extras={
+            name: torch.tensor([value]).to(info.dtype) for name, value in (fields or {}).items()
+        },
     )
     takes = inspect.signature(model.forward).parameters
     energy = hasattr(model, "atomic_energies_fn")  # dipole models assert that nobody wants forces

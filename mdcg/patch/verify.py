@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -212,6 +212,7 @@ def verify_function(
     atol_forces: float | None = None,
     exact: torch.nn.Module | None = None,
     quantities: Collection[str] = tuple(QUANTITIES),
+    fields: Mapping[str, int] | None = None,
 ) -> VerificationReport:
     """Compare a model with whatever evaluates structures; limits as in :func:`verify_patch`.
 
@@ -227,6 +228,8 @@ def verify_function(
         What a float32 model is compared with; default: its copy in float64.
     quantities : collection of str
         What is compared.
+    fields : mapping of str to int, optional
+        Inputs of the structures that the model reads, such as a charge.
     """
     info = model_info(original)
     if systems is None:
@@ -237,10 +240,10 @@ def verify_function(
     runs = []
     for system in systems:
         got = evaluate(system)
-        want = evaluate_outputs(original, info, system, head)
+        want = evaluate_outputs(original, info, system, head, fields)
         truth = want
         if single and exact is not None:
-            truth = evaluate_outputs(exact, model_info(exact), system, head)
+            truth = evaluate_outputs(exact, model_info(exact), system, head, fields)
         truth = replace(truth, values={k: v for k, v in truth.values.items() if k in quantities})
         runs.append(_Run(system, got, want, truth))
     deviations = _compare(runs, single, atol_forces)
@@ -256,7 +259,11 @@ class Result:
 
 
 def evaluate_outputs(
-    model: torch.nn.Module, info: Info, system: Structure, head: str | None = None
+    model: torch.nn.Module,
+    info: Info,
+    system: Structure,
+    head: str | None = None,
+    fields: Mapping[str, int] | None = None,
 ) -> Result:
     """Evaluate a model as it runs in dynamics, with frozen parameters.
 
@@ -272,7 +279,7 @@ def evaluate_outputs(
             torch.inference_mode(False),
             torch.enable_grad(),
         ):
-            n_edges, output = evaluate_structure(model, info, system, head)
+            n_edges, output = evaluate_structure(model, info, system, head, fields)
     except MdcgError:
         raise  # no compiler, for one
     except Exception as error:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any, TypeVar
 
 __all__ = ["Plan"]
+
+P = TypeVar("P", bound="Plan")
 
 
 class Plan:
     """Base of the frozen dataclasses of choices; printable, and can be given by hand."""
 
-    def with_changes(self, **changes: object) -> Self:
+    def with_changes(self: P, **changes: object) -> P:
         """Return a copy with some fields replaced."""
         return replace(self, **changes)  # type: ignore[type-var]
 
@@ -25,7 +24,7 @@ class Plan:
         return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls: type[P], text: str) -> P:
         """Rebuild from :meth:`to_json`.
 
         Raises

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mdcg.ops import conv, tensor_product
 from mdcg.ops.reference import conv_reference
@@ -197,3 +198,44 @@ def test_forward_mode(moving: str) -> None:
             found.append((out.primal.clone(), out.tangent.clone()))
     for got, want in zip(*found, strict=True):
         assert_close(got, want, 1e-12)
+
+
+class _Seen(TorchDispatchMode):
+    """Notes mdcg's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        if func.namespace == "mdcg":
+            self.names.append(func.name().partition("::")[2])
+        result: torch.Tensor = func(*args, **(kwargs or {}))
+        return result
+
+
+def test_operators_are_seen_by_who_watches() -> None:
+    """Elsewhere they are called without the dispatcher, with the same results."""
+    inputs = random_operands(SMALL, GRAPH.n_senders, GRAPH.n_edges, grad=True)
+    function = convolution(SMALL)
+
+    def values() -> list[torch.Tensor]:
+        out = function(*inputs)
+        first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+        second = torch.autograd.grad(sum(t.square().sum() for t in first), inputs)
+        return [t.detach() for t in (out, *first, *second)]
+
+    plain = values()
+    with _Seen() as seen:
+        watched = values()
+    assert {"conv", "conv_backward", "conv_double_backward"} <= set(seen.names)
+    for a, b in zip(plain, watched, strict=True):
+        assert torch.equal(a, b)
+    with torch.no_grad():
+        quick = function(*inputs)
+    assert torch.equal(quick, plain[0])
+    assert not quick.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(function(*inputs), plain[0])

@@ -180,6 +180,25 @@ def test_programs_of_single_kernels_are_those_of_the_whole() -> None:
         assert parts == whole
 
 
+def test_kernels_of_a_pass_overlap_where_the_order_of_sums_is_free() -> None:
+    problem = CASES["mace-large"].problem()
+    plan = plan_cuda(problem, CudaDevice(90))
+
+    def calls(plan: CudaPlan) -> list[tuple[int, int, bool]]:
+        kernel = emit_cuda(problem, plan, BACKWARD)
+        return [
+            (text.count(" let_next_start();"), text.count(" end_after_previous();"), entry.early)
+            for entry, text in zip(kernel.entries, kernel.programs, strict=True)
+        ]
+
+    assert calls(plan) == [(1, 0, False), (1, 1, True), (0, 1, True)]
+    none = [(0, 0, False)] * 3
+    assert calls(plan.with_changes(deterministic=True)) == none
+    assert calls(plan_cuda(problem, CudaDevice(80))) == none
+    lengths = [len(text) for text in emit_cuda(problem, plan, BACKWARD).programs]
+    assert lengths == sorted(lengths, reverse=True)  # the longest first
+
+
 def test_copies_are_one_program_for_all_passes() -> None:
     problem = ConvProblem.build("5x0e+5x1o", "0e+1o", "5x0e", [(0, 0, 0), (1, 1, 0)])
     plan = plan_cuda(problem, CudaDevice(90))

@@ -112,7 +112,7 @@ def evaluate(
         name: torch.cat([block.detach().transpose(1, 2).flatten(1) for block in blocks], dim=1)
         for name, blocks in run.values.items()
     }
-    return Result(energies, forces.detach(), virial, flat)
+    return Result(energies.detach(), forces.detach(), virial, flat)
 
 
 class _Run:

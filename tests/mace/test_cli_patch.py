@@ -242,8 +242,7 @@ def test_existing_outputs(water: Path, tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("a.mdcg", "this version writes patched PyTorch models"),
-        ("a.onnx", "expected .model or .pt"),
+        ("a.onnx", "expected .mdcg, .model or .pt"),
         ("missing/a.model", "does not exist"),
         ("folder.model", "is a folder"),
     ],

@@ -246,7 +246,7 @@ std::size_t Radial<T>::work_bytes(std::int64_t capacity) const {
 
 template <typename T>
 void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
-                        const RadialRows<T>& receiver, char* work, T* hidden) const {
+                        const RadialRows<T>& receiver, char* work, T* hidden, bool keep) const {
     const SimdTable<T>& dense = simd<T>();
     const EdgeKernels<T>& kernels = edge_kernels<T>();
     const std::int64_t n = edges.capacity;
@@ -290,7 +290,8 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
             kernels.layer_norm(n, layer.out, stride, layer.epsilon, layer.norm_weight.data(),
                                layer.norm_bias.data(), value, m.kept[i].normalised,
                                m.kept[i].scale);
-        dense.activate(layer.activation, n * stride, layer.factor, value, value, m.kept[i].slope);
+        dense.activate(layer.activation, n * stride, layer.factor, value, value,
+                       keep ? m.kept[i].slope : nullptr);
         input = value;
         input_stride = stride;
     }

@@ -106,9 +106,10 @@ public:
 
     std::size_t work_bytes(std::int64_t capacity) const;
 
-    // hidden [capacity][hidden_stride], every item written. `work` is for the backward pass.
+    // hidden [capacity][hidden_stride], every item written. `work` is for the backward pass, where
+    // `keep` says that there is one.
     void forward(const RadialEdges& edges, const RadialRows<T>& sender,
-                 const RadialRows<T>& receiver, char* work, T* hidden) const;
+                 const RadialRows<T>& receiver, char* work, T* hidden, bool keep = true) const;
     // After forward with the same edges and work. d_hidden is overwritten; d_length [capacity] is
     // added to.
     void backward(const RadialEdges& edges, const RadialRows<T>& sender,

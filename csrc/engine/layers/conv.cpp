@@ -78,7 +78,7 @@ private:
     RadialRows<T> rows(const Worker<T>& worker, const Operand& operand, const std::int32_t* node,
                        bool gradient) const;
     // Everything of a block that forward and backward have in common; true: from the table.
-    bool fill(const Worker<T>& worker, Scratch& scratch, ConvBlock<T>& block) const;
+    bool fill(const Worker<T>& worker, Scratch& scratch, ConvBlock<T>& block, bool backward) const;
     void run(const ConvBlock<T>& block, bool table, bool backward) const;
 
     Operand x_, sender_, receiver_, out_;
@@ -246,7 +246,7 @@ RadialRows<T> Conv<T>::rows(const Worker<T>& worker, const Operand& operand,
 }
 
 template <typename T>
-bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block) const {
+bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block, bool backward) const {
     const EdgeBlock<T>& edges = s.edges;
     edge_kernels<T>().harmonics(l_max_, factors_.data(), capacity_, edges.unit, s.harmonics);
     for (int row = 0; row < (l_max_ + 1) * (l_max_ + 1); ++row)
@@ -255,7 +255,7 @@ bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block) con
     const bool table = table_ && table_->look_up(edges.radial(), s.knot, s.basis, s.slope);
     if (!table)
         radial_.forward(edges.radial(), rows(worker, sender_, edges.sender, false),
-                        rows(worker, receiver_, edges.receiver, false), s.work, s.hidden);
+                        rows(worker, receiver_, edges.receiver, false), s.work, s.hidden, backward);
     block = {};
     block.num_edges = edges.count;
     block.sender = x_.present() ? edges.sender : edges.sender_type;
@@ -301,7 +301,7 @@ void Conv<T>::forward(Worker<T>& worker, Range nodes) const {
          e += capacity_) {
         s.edges.gather(graph, worker.types, nullptr, e, std::min(capacity_, end - e), flip_);
         ConvBlock<T> block;
-        const bool table = fill(worker, s, block);
+        const bool table = fill(worker, s, block, false);
         block.out = out;
         run(block, table, false);
     }
@@ -341,7 +341,7 @@ void Conv<T>::backward(Worker<T>& worker, Range nodes) const {
         s.edges.gather(graph, worker.types, list == nullptr ? nullptr : list + e, e,
                        std::min(capacity_, end - e), flip_);
         ConvBlock<T> block;
-        const bool table = fill(worker, s, block);
+        const bool table = fill(worker, s, block, true);
         block.g = worker.gradient(out_);
         block.dx = x_.present() && x_.needs_gradient ? worker.gradient(x_) : nullptr;
         block.d_harmonics = s.d_harmonics;

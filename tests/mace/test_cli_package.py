@@ -1,0 +1,191 @@
+"""mdcg-patch IN -o OUT.mdcg: what it writes, checks and refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mdcg.cli.patch import main
+from mdcg.package import Package
+from mdcg.package.verification import verify_package
+from mdcg.patch import load_model
+
+from .conftest import build_model
+
+NAME = "mace_water_e3nn044.model"
+
+
+@pytest.fixture
+def water(checkpoint: Any, tmp_path: Path) -> Path:
+    path = tmp_path / "water.model"
+    shutil.copy(checkpoint(NAME), path)
+    return path
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_converts_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "water.mdcg"
+    assert main([str(water), "-o", str(output)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "water.model: ScaleShiftMACE, H O, r_max 4 Å, float64, heads: Default"
+    assert lines[1].startswith("converted: H O, float64, 18 layers, 4 generated kernels")
+    assert lines[2].startswith("verify (cpu, float64, 5 systems)")
+    assert lines[2].endswith("PASS")
+    assert lines[-1].startswith(f"wrote {output} (")
+    assert listing(tmp_path) == ["water.mdcg", "water.mdcg.report.json", "water.model"]
+    report = json.loads((tmp_path / "water.mdcg.report.json").read_text())
+    assert report["verification"]["passed"]
+    for row in report["verification"]["deviations"]:
+        assert row["error"] < {"eV/atom": 1e-11, "eV/Å": 1e-10, "eV/Å³": 1e-11}[row["unit"]]
+    package = Package.open(output)
+    assert package.manifest["verification"]["passed"]
+    assert package.manifest["source"]["sha256"] == report["record"]["source_sha256"]
+
+    first = output.read_bytes()
+    assert main([str(water), "-o", str(output), "--force", "-q"]) == 0
+    assert output.read_bytes() == first
+
+
+def test_info_needs_no_torch(water: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "water.mdcg"
+    assert main([str(water), "-o", str(output), "--no-verify", "--types", "O"]) == 0
+    assert "not verified" in capsys.readouterr().out
+    code = (
+        "import sys; from mdcg.cli.patch import main; main(sys.argv[1:]); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(output), "--info"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "water.mdcg: ScaleShiftMACE (mace), O, r_max 4.0 Å, float64" in done.stdout
+    assert "verification: not verified" in done.stdout
+    assert main([str(output), "--info", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["package"]["type_names"] == ["O"]
+
+
+def test_damaged_packages_are_a_sentence(water: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "water.mdcg"
+    assert main([str(water), "-o", str(output), "--no-verify"]) == 0
+    output.write_bytes(output.read_bytes()[:500])
+    capsys.readouterr()
+    assert main([str(output), "--info"]) == 4
+    assert "truncated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--types", "O"], "--types is an option of .mdcg packages"),
+        (["--table"], "--table or --exact is an option of .mdcg packages"),
+        (["--bundle", "native"], "--bundle is an option of .mdcg packages"),
+        (["--set", "total_charge=0"], "--set is an option of .mdcg packages"),
+    ],
+)
+def test_options_of_packages(
+    arguments: list[str], message: str, water: Path, tmp_path: Path, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(water), "-o", str(tmp_path / "a.model"), *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_wrong_arguments(water: Path, tmp_path: Path, capsys: Any) -> None:
+    output = str(tmp_path / "water.mdcg")
+    assert main([str(water), "-o", output, "--types", "O", "Fe"]) == 2
+    assert "--types names Fe" in capsys.readouterr().err
+    assert main([str(water), "-o", output, "--bundle", "sm_90"]) == 4
+    assert "run on the CPU" in capsys.readouterr().err
+    assert main([str(water), "-o", output, "--head", "no"]) == 2
+    assert listing(tmp_path) == ["water.model"]
+
+
+def test_head_must_be_named(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "heads.model"
+    model = build_model(
+        heads=["low", "high"],
+        atomic_energies=np.array([[-1.5, -7.25], [-1.0, -7.0]]),
+        atomic_inter_scale=[1.3, 0.9],
+        atomic_inter_shift=[0.2, -0.1],
+    )
+    torch.save(model, path)
+    assert main([str(path), "-o", str(tmp_path / "a.mdcg")]) == 2
+    assert "--head: low, high" in capsys.readouterr().err
+    assert main([str(path), "-o", str(tmp_path / "a.mdcg"), "--head", "high"]) == 0
+    assert Package.open(tmp_path / "a.mdcg").head == "high"
+
+
+def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "odd.model"
+    torch.save(build_model(gate=torch.sign), path)
+    assert main([str(path), "-o", str(tmp_path / "a.mdcg")]) == 4
+    error = capsys.readouterr().err
+    assert "activation 'sign'" in error
+    assert "patching it in place still serves it" in error
+
+
+def test_a_wrong_package_is_not_written(
+    water: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mdcg.package import mace
+
+    energies = mace._energies
+    monkeypatch.setattr(mace, "_energies", lambda *a: (1.0001 * energies(*a)[0], *energies(*a)[1:]))
+    assert main([str(water), "-o", str(tmp_path / "a.mdcg")]) == 3
+    text, error = capsys.readouterr()
+    assert "FAIL" in text
+    assert "nothing was written" in error
+    assert listing(tmp_path) == ["water.model"]
+
+
+# ---- the engine against the original ----
+
+
+@pytest.mark.parametrize("kernels", ["generic", "generated"])
+def test_single_precision(checkpoint: Any, tmp_path: Path, kernels: str) -> None:
+    path = checkpoint("mace_alloy_density_e3nn044.model")
+    model = load_model(path)
+    for radial in ("--exact", "--table"):
+        output = tmp_path / f"alloy{radial}.mdcg"
+        assert main([str(path), "-o", str(output), radial, "--no-verify", "-q"]) == 0
+        check = verify_package(output, model, kernels=kernels)
+        assert check.dtype == "float32"
+        assert check.passed, str(check)
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        ("RealAgnosticInteractionBlock", "RealAgnosticResidualInteractionBlock"),
+        ("RealAgnosticDensityInteractionBlock", "RealAgnosticDensityResidualInteractionBlock"),
+        ("RealAgnosticAttResidualInteractionBlock",) * 2,
+        ("RealAgnosticResidualNonLinearInteractionBlock",) * 2,
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"apply_cutoff": False, "distance_transform": "Agnesi"}])
+def test_engine_in_double_precision(
+    first: str, rest: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    from mdcg.package import convert_model
+
+    model = build_model(first, rest, **settings)
+    convert_model(model).save(tmp_path / "a.mdcg")
+    check = verify_package(tmp_path / "a.mdcg", model, kernels="generic", atol_forces=1e-10)
+    assert check.passed, str(check)
+    for row in check.deviations:
+        if row.quantity == "energy":
+            assert row.error < 1e-11

@@ -1,0 +1,265 @@
+"""Package files: what is written, what is read again, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdcg.errors import PackageError
+from mdcg.package import Package
+from mdcg.package.builder import Builder
+from mdcg.package.file import FORMAT, read_header
+from mdcg.package.linear_map import LinearMap
+from mdcg.package.radial import Radial, RadialLayer
+from mdcg.package.tables import choose_table, table_error
+from mdcg.problem import ConvProblem
+from mdcg.problem.irreps import Irreps
+
+
+def small_radial(outputs: int, rng: np.random.Generator) -> Radial:
+    weights = np.pi / 3.0 * np.arange(1.0, 5.0)
+    return Radial(
+        r_max=3.0,
+        basis={"kind": "bessel", "weights": weights, "prefactor": 0.8},
+        p=6,
+        layers=(
+            RadialLayer(rng.normal(size=(4, 8)), activation="silu", factor=1.7),
+            RadialLayer(rng.normal(size=(8, outputs))),
+        ),
+    )
+
+
+def small_package(dtype: str = "float64") -> Package:
+    """Return a package of one convolution, by the builder."""
+    rng = np.random.default_rng(7)
+    builder = Builder(2, dtype)
+    types = builder.table("3x0e", rng.normal(size=(2, 3)))
+    problem = ConvProblem.build("3x0e", "0e+1o", "3x0e+3x1o", [(0, 0, 0), (0, 1, 1)])
+    x = builder.conv(types, problem, small_radial(problem.weight_numel, rng), "conv")
+    into, out = Irreps.parse("3x0e+3x1o"), Irreps.parse("1x0e")
+    x = builder.linear(x, LinearMap(into, out, {(0, 0): rng.normal(size=(3, 1))}), "readout")
+    builder.energy(x, np.ones(1), np.array([-1.0, -2.0]), "energy")
+    program, tensors = builder.finish()
+    manifest = {
+        "mdcg_version": "0",
+        "architecture": "test",
+        "model_class": "Test",
+        "type_names": ["H", "O"],
+        "atomic_numbers": [1, 8],
+        "r_max": 3.0,
+        "dtype": dtype,
+        "energy_unit": "eV",
+        "length_unit": "angstrom",
+        "head": None,
+        "source": None,
+        "edge_vector": "receiver_minus_sender",
+        "verification": None,
+        "options": {},
+        "kernels": [],
+        **program,
+    }
+    package = Package(manifest, tensors)
+    package.check()
+    return package
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.mdcg"
+    small_package().save(path)
+    return path
+
+
+def rewrite(path: Path, change: Any) -> None:
+    """Apply a change to the manifest of a package and write the file again."""
+    package = Package.open(path)
+    change(package.manifest)
+    package.save(path)
+
+
+def test_round_trip(file: Path) -> None:
+    package = Package.open(file)
+    assert package.type_names == ["H", "O"]
+    assert package.manifest["format"] == FORMAT
+    assert package.to_bytes() == file.read_bytes()
+    assert package.to_bytes() == small_package().to_bytes()
+    assert small_package("float32").tensor("readout.weight_0_0").dtype == np.float32
+
+
+def test_any_tool_lists_it(file: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as archive:
+        assert set(archive.keys()) == set(Package.open(file).tensors)
+        assert json.loads(archive.metadata()["mdcg"])["format"] == FORMAT
+
+
+def test_reading_a_manifest_needs_the_standard_library_only(file: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom mdcg.cli.package_info import describe_package\n"
+        f"result, text = describe_package(Path({str(file)!r}))\n"
+        "assert 'conv' in text\nprint(*sorted({'torch', 'ase', 'e3nn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.strip()
+
+
+def test_every_truncation_is_refused(file: Path) -> None:
+    data = file.read_bytes()
+    for length in [0, 1, 7, 8, 9, 100, len(data) // 2, len(data) - 1]:
+        file.write_bytes(data[:length])
+        with pytest.raises(PackageError, match=r"small\.mdcg") as caught:
+            Package.open(file)
+        assert "\n" not in str(caught.value)
+    file.write_bytes(data + b"x")
+    with pytest.raises(PackageError):
+        Package.open(file)
+
+
+def test_flipped_bits_end_in_a_sentence(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    rng = np.random.default_rng(3)
+    messages = []
+    for position in rng.integers(0, header, 300):
+        for bit in (0, 6):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            file.write_bytes(changed)
+            try:
+                Package.open(file)
+            except PackageError as error:
+                messages.append(str(error))
+    assert not any("\n" in message for message in messages)
+    assert len(messages) > 300  # names and numbers may change into others that make sense
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format=FORMAT + 1), "this version of mdcg reads up to"),
+        (lambda m: m.update(format="1"), "format '1'"),
+        (lambda m: m.pop("layers"), "lacks 'layers'"),
+        (lambda m: m["layers"].pop(0), "read before it is written"),
+        (lambda m: m["layers"].reverse(), "before it is written"),
+        (lambda m: m["layers"].append(dict(m["layers"][0])), "written twice"),
+        (lambda m: m["layers"][0].update(type="python"), "no such layer"),
+        (lambda m: m["layers"][1].update(x="readout"), "read before it is written"),
+        (lambda m: m["values"].update(conv="100000000000x0e"), "irreps"),
+        (lambda m: m["values"].update(other="1x0e"), "no layer writes"),
+        (lambda m: m["layers"][1]["paths"][0].update(weight="conv.x_table"), "has shape"),
+        (lambda m: m["layers"][1]["paths"][0].update(weight="nothing"), "is missing"),
+        (lambda m: m["layers"][0]["radial"].update(r_max=-1.0), "r_max"),
+        (lambda m: m["layers"][0]["radial"]["layers"].pop(), "outputs"),
+        (lambda m: m["layers"][0].update(problem="{}"), "makes no sense"),
+        (lambda m: m.update(energy_unit="Hartree"), "expected 'eV'"),
+        (lambda m: m.update(type_names=["H", "H"]), "different names"),
+        (lambda m: m.update(layers=[]), "no layer"),
+    ],
+)
+def test_manifests_that_make_no_sense(file: Path, change: Any, message: str) -> None:
+    rewrite(file, change)
+    with pytest.raises(PackageError, match=message) as caught:
+        Package.open(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_must_be_finite(file: Path) -> None:
+    package = Package.open(file)
+    package.tensors["readout.weight_0_0"][0] = np.nan
+    package.save(file)
+    with pytest.raises(PackageError, match=r"readout\.weight_0_0.* not finite"):
+        Package.open(file)
+
+
+def test_other_files(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    with pytest.raises(PackageError, match="cannot be read"):
+        read_header(tmp_path / "none.mdcg")
+    save_file({"a": np.zeros(3)}, tmp_path / "other.mdcg")
+    with pytest.raises(PackageError, match="without an mdcg manifest"):
+        Package.open(tmp_path / "other.mdcg")
+    (tmp_path / "zip.mdcg").write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(PackageError, match=r"no \.mdcg package"):
+        Package.open(tmp_path / "zip.mdcg")
+
+
+# ---- what the builder folds ----
+
+
+def test_maps_compose(rng: np.random.Generator) -> None:
+    first = LinearMap(
+        Irreps.parse("2x0e+3x1o"),
+        Irreps.parse("4x0e+2x1o"),
+        {(0, 0): rng.normal(size=(2, 4)), (1, 1): rng.normal(size=(2, 3, 2))},
+        {0: rng.normal(size=4)},
+    )
+    second = LinearMap(
+        Irreps.parse("1x0e+3x0e+2x1o"),
+        Irreps.parse("5x0e+1x1o"),
+        {(1, 0): rng.normal(size=(2, 3, 5)), (2, 1): rng.normal(size=(2, 1))},
+        {0: rng.normal(size=(2, 5))},
+    )
+    rows = rng.normal(size=(2, 11))
+    want = second.from_blocks(first.irreps_out).apply(first.apply(rows))
+    np.testing.assert_allclose(first.then(second).apply(rows), want, rtol=1e-13)
+    cut = Irreps.parse("2x0e+3x0e+1x1o")
+    np.testing.assert_allclose(second.to_blocks(cut).irreps_out.dim, second.irreps_out.dim)
+
+
+def test_types_go_into_biases(rng: np.random.Generator) -> None:
+    package_of = Builder(2, "float64")
+    irreps = Irreps.parse("3x0e")
+    table = package_of.table("3x0e", rng.normal(size=(2, 3)))
+    x = package_of.stored(table, "start")
+    y = package_of.linear(x, LinearMap(irreps, irreps, {(0, 0): np.eye(3)}), "map")
+    z = package_of.sum([y, table], "total")
+    assert z.name == "map"  # no layer of its own
+    package_of.energy(z, np.ones(1), np.zeros(1), "energy")
+    program, tensors = package_of.finish()
+    (linear,) = (layer for layer in program["layers"] if layer["type"] == "linear")
+    np.testing.assert_array_equal(tensors[linear["bias"][0]["value"]], table.table)
+
+
+# ---- tables of radial functions ----
+
+
+def test_slopes_are_derivatives(rng: np.random.Generator) -> None:
+    r_0 = np.array([[1.1, 1.3], [1.3, 1.6]])
+    for transform in (
+        None,
+        {"kind": "agnesi", "a": 1.08, "q": 0.92, "p": 4.58, "r_0": r_0},
+        {"kind": "soft", "alpha": 4.0, "r_0": r_0},
+    ):
+        plain = small_radial(6, rng)
+        norm = (rng.normal(size=8), rng.normal(size=8), 1e-5)
+        first = RadialLayer(plain.layers[0].weight, rng.normal(size=8), norm, "silu", 1.2)
+        radial = Radial(
+            plain.r_max, plain.basis, plain.p, (first, plain.layers[1]), transform, "weights",
+            rng.normal(size=(2, 8)), rng.normal(size=(2, 8)),
+        )  # fmt: skip
+        r = np.linspace(0.4, 2.9, 40)
+        low, high = (radial.evaluate(r + d, 0, 1)[0] for d in (-1e-5, 1e-5))
+        _, slope = radial.evaluate(r, 0, 1)
+        np.testing.assert_allclose(slope, (high - low) / 2e-5, atol=1e-6 * np.abs(slope).max())
+
+
+def test_error_of_tables_falls_with_the_step(rng: np.random.Generator) -> None:
+    radial = small_radial(10, rng)
+    coarse, fine = table_error(radial, 128), table_error(radial, 256)
+    assert 8 < coarse.value / fine.value < 24  # fourth order
+    assert 5 < coarse.slope / fine.slope < 12  # third
+    assert choose_table(radial, None, "float64") is None
+    assert choose_table(radial, "exact", "float32") is None
+    entry = choose_table(radial, None, "float32")
+    assert entry is not None
+    assert entry["error"] >= table_error(radial, entry["knots"]).slope
