@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // Every step: edges, the evaluation, and the exchange of rows between its layers.
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -23,16 +24,18 @@ void PairMDCG::check_bonds()
   bool removed[4] = {};
   for (int k = 1; k < 4; k++) removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
   if (!removed[1] && !removed[2] && !removed[3]) return;
+  std::string reason;
   for (int i = 0; i < atom->nlocal; i++) {
     if (impl->kind[atom->type[i]] < 0) continue;
     for (int s = 0; s < atom->nspecial[i][2]; s++) {
       const int which = s < atom->nspecial[i][0] ? 1 : s < atom->nspecial[i][1] ? 2 : 3;
       const int j = removed[which] ? atom->map(atom->special[i][s]) : -1;
       if (j >= 0 && impl->kind[atom->type[j]] >= 0)
-        error->one(FLERR, "pair_style mdcg: special_bonds leaves out bonded neighbours, which the "
-                          "potential needs, expected special_bonds lj/coul 1 1 1");
+        reason = "special_bonds leaves out bonded neighbours, which the potential needs, expected "
+                 "special_bonds lj/coul 1 1 1";
     }
   }
+  all_or_none(reason);
 }
 
 // Which atoms are nodes of the graph: those of types that are not NULL; of one rank the local ones,
@@ -187,8 +190,15 @@ void PairMDCG::compute(int eflag, int vflag)
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.
   if (it.library->evaluate(it.model, &system, it.folded ? nullptr : &communicator, &results) !=
-      MDCG_OK)
-    error->one(FLERR, std::string("pair_style mdcg: ") + it.library->last_error());
+      MDCG_OK) {
+    const std::string reason = std::string("pair_style mdcg: ") + it.library->last_error();
+    if (comm->nprocs > 1) {    // launchers lose what a rank prints just before it aborts
+      std::fprintf(stderr, "rank %d: %s\n", comm->me, reason.c_str());
+      std::fflush(stderr);
+      platform::usleep(200000);
+    }
+    error->one(FLERR, reason);
+  }
   pvector[1] = platform::walltime() - start;
   if (!it.announced) announce();
   add_results(energy, sum);
