@@ -115,8 +115,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "pair/engine",
         "exchange",
         "comm",
+        *("list", "first step with it", "speedup"),
     )
-    columns += ("list", "first step with it", "speedup")
     lines = []
     first = {row["atoms"]: row for row in reversed(rows)}
     for row in rows:
