@@ -161,8 +161,12 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert code == 0, err
     assert "mace_water_e3nn044.model  float32" in out
     rows = {row["impl"]: row for row in json.loads(path.read_text())["rows"]}
-    assert set(rows) == {"e3nn", "mdcg"}
+    assert set(rows) == {"e3nn", "mdcg", "engine", "engine-exact"}
     assert rows["mdcg"]["force_difference_e3nn"] < 1e-4
+    for impl in ("engine", "engine-exact"):
+        assert rows[impl]["force_difference_float64"] < 1e-4
+        assert "float32, cpu" in rows[impl]["patch_report"]
+        assert rows[impl]["memory"]["peak_bytes"] > 0
     assert rows["mdcg"]["force_difference_float64"] < 1e-4
     assert "patched" in rows["mdcg"]["patch_report"]
     assert rows["mdcg"]["memory"]["peak_bytes"] > 0
