@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from e3nn import o3
 
 from mdcg.package import Package
+from mdcg.patch._frameworks import import_e3nn_o3
 from mdcg.problem import ConvProblem, SymmetricContractionProblem
 from mdcg.problem.irreps import Irreps
+
+o3 = import_e3nn_o3()
 
 Tensor = torch.Tensor
 Blocks = list[Tensor]  # one [n_nodes, 2l+1, mul] for each block

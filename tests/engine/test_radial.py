@@ -205,7 +205,7 @@ def test_value_and_derivative(
     (expected * torch.tensor(d)).sum().backward()
     weights, slope = _core.radial_weights(path, 0, LENGTHS, *pair, d, True)
     scale = np.abs(_numpy(expected)).max()
-    # T_8(5) is 10^7: rounding grows with it, and the order of MKL's sums with the alignment of memory
+    # T_8(5) is 10^7: rounding grows with it, and MKL's sums depend on the alignment of memory
     large = 400.0 if basis == "chebyshev" else 1.0
     assert np.abs(weights - _numpy(expected)).max() < 2e-14 * large * scale
     assert np.abs(slope - _numpy(r.grad)).max() < 2e-13 * large * np.abs(_numpy(r.grad)).max()
