@@ -1,6 +1,6 @@
 // mdcg VERSION, problem 29458da06e443329, tp_backward_wants_xyw
 
-// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), double_backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=2, spill_bytes=0), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168, spill_bytes=128)
+// CudaPlan sm_90: forward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=4, spill_bytes=0), backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=168, rows=1, depth=4, spill_bytes=24), double_backward CudaTile(channels=1, components=80, batch=16, warps=2, registers=0, rows=1, depth=2, spill_bytes=0), uvw CudaUvwTile(warps=4, words=24, scratch=12288, registers=80, gradient_registers=128, double_registers=168, spill_bytes=128)
 
 typedef double T;
 
