@@ -229,12 +229,13 @@ def test_notices(
     else:
         from mdcg.patch import fused_conv
 
-        def detached(problem: Any, x: Any, y: Any, *args: Any) -> torch.Tensor:
-            from mdcg.ops import conv
+        def detached(name: str) -> Any:
+            call = getattr(fused_conv, name)
+            return lambda problem, x, y, *args: call(problem, x, y.detach(), *args)
 
-            return conv(problem, x, y.detach(), *args)
-
-        monkeypatch.setattr(fused_conv, "conv", detached)
+        # with a radial network per edge and per pair of edges
+        for name in ("conv", "conv_of_pending"):
+            monkeypatch.setattr(fused_conv, name, detached(name))
     check = verify_patch(original, wrong)
     assert not check.passed
     assert "FAIL" in check.summary()
