@@ -1,0 +1,101 @@
+// Memory, streams and captured graphs of one device, on top of the CUDA driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/cuda_driver.hpp"
+
+namespace mdcg {
+
+// A stream of a device; work of one evaluation is enqueued on one.
+class CudaStream {
+public:
+    explicit CudaStream(int device);
+    ~CudaStream();
+    CudaStream(const CudaStream&) = delete;
+    CudaStream& operator=(const CudaStream&) = delete;
+
+    int device() const { return device_; }
+    std::uintptr_t handle() const { return handle_; }
+    void synchronize() const;
+
+private:
+    int device_;
+    std::uintptr_t handle_ = 0;
+};
+
+// Bytes on a device, aligned to 256; contents are lost where it grows. Throws CudaError, with
+// code 2 where there is no memory.
+class CudaMemory {
+public:
+    explicit CudaMemory(int device) : device_(device) {}
+    ~CudaMemory();
+    CudaMemory(CudaMemory&&) noexcept;
+    CudaMemory& operator=(CudaMemory&&) noexcept;
+
+    void reserve(std::size_t bytes);
+    void release();
+    std::size_t bytes() const { return bytes_; }
+    void* data() const { return reinterpret_cast<void*>(address_); }
+    template <typename N>
+    N* as() const {
+        return reinterpret_cast<N*>(address_);
+    }
+
+    // From and to the host, in the order of the stream; the host's bytes must stay until then.
+    void upload(const void* source, std::size_t bytes, const CudaStream& stream);
+    void download(void* target, std::size_t bytes, const CudaStream& stream) const;
+
+private:
+    int device_;
+    std::uint64_t address_ = 0;
+    std::size_t bytes_ = 0;
+};
+
+// Host memory that the device copies from and to without a detour.
+class PinnedMemory {
+public:
+    explicit PinnedMemory(int device) : device_(device) {}
+    ~PinnedMemory();
+    PinnedMemory(const PinnedMemory&) = delete;
+    PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+    void reserve(std::size_t bytes);
+    template <typename N>
+    N* as() const {
+        return static_cast<N*>(data_);
+    }
+
+private:
+    int device_;
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+// What was enqueued on a stream between begin and end, to be enqueued again as a whole.
+class CapturedGraph {
+public:
+    CapturedGraph() = default;
+    ~CapturedGraph();
+    CapturedGraph(const CapturedGraph&) = delete;
+    CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+    void begin(const CudaStream& stream);
+    void end(const CudaStream& stream);
+    bool captured() const { return executable_ != nullptr; }
+    void replay(const CudaStream& stream) const;
+    void clear();
+
+private:
+    int device_ = 0;
+    void *graph_ = nullptr, *executable_ = nullptr;
+};
+
+// Enqueues; both inside a capture too.
+void copy_on_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
+void clear_on_device(void* target, std::size_t bytes, const CudaStream& stream);
+
+}  // namespace mdcg

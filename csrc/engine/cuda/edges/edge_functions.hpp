@@ -1,0 +1,62 @@
+// Harmonics and the radial network of the slots of a chunk, and back to their vectors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/cuda/gemm.hpp"
+#include "engine/cuda/worker.hpp"
+#include "engine/edges/radial.hpp"
+
+namespace mdcg {
+
+// Unit vectors and lengths of all slots from positions; part of every step, before all layers.
+template <typename T>
+class CudaGeometry {
+public:
+    CudaGeometry(CudaKernels& kernels, double r_max, bool flip);
+    void run(const CudaStream& stream, const CudaGraph& graph) const;
+    // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
+    // from edge gradients dE/dvec [slots][3], vec = pos[receiver] - pos[sender] + shift.
+    void assemble(const CudaStream& stream, const CudaGraph& graph, const T* edge_gradient,
+                  double* forces, double* virials) const;
+
+private:
+    CudaFunction geometry_, assemble_;
+    double r_max_;
+    bool flip_;  // harmonics are those of the opposite vector
+};
+
+template <typename T>
+class CudaEdgeFunctions {
+public:
+    // `hidden_stride`: items of a row of hidden, as csrc/engine/edges/radial.hpp lays them out.
+    CudaEdgeFunctions(const RadialSpec& spec, int l_max, const std::string& normalization);
+    void prepare(CudaKernels& kernels, const CudaStream& stream);
+
+    std::int64_t harmonics_width() const;              // (l_max + 1)^2
+    std::int64_t hidden_stride() const;                // units, padded; unused columns zero
+    std::size_t work_bytes(std::int64_t slots) const;  // of a chunk, for backward
+
+    // Rows of nodes that are added to the first layer (see RadialRows); null: none.
+    struct Ends {
+        const T *sender = nullptr, *receiver = nullptr;
+        T *d_sender = nullptr, *d_receiver = nullptr;
+        std::int64_t sender_width = 0, receiver_width = 0;
+    };
+
+    // harmonics [chunk slots][width], hidden [chunk slots][hidden_stride]; dead slots are zeros.
+    void forward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
+                 T* harmonics, T* hidden) const;
+    // After forward with the same work. Adds to worker.edge_gradient and to the ends' gradients;
+    // d_hidden is overwritten.
+    void backward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
+                  const T* d_harmonics, T* d_hidden) const;
+
+private:
+    struct Impl;
+    std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace mdcg

@@ -1,0 +1,68 @@
+// Edges on a device: one slot for every edge of the list, skin included.
+//
+// Edges longer than r_max keep their slot, with zero harmonics and weights. So all sizes are known
+// on the host, and what is enqueued for one step can be replayed for the next.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/cuda_memory.hpp"
+#include "engine/graph.hpp"
+
+namespace mdcg {
+
+// Whole receivers, with few enough slots for what is kept per edge to stay in the cache.
+struct CudaChunk {
+    std::int32_t first_receiver, num_receivers;
+    std::int32_t first_slot, num_slots;
+    // Slots of the chunk by sender: parts of CudaGraph's arrays below.
+    std::int32_t first_sender, num_senders;
+};
+
+class CudaGraph {
+public:
+    explicit CudaGraph(int device);
+
+    // After the host's graph was put in order anew: `graph` holds all edges of the list.
+    void upload(const Graph& graph, const CudaStream& stream);
+
+    std::int64_t num_local = 0, num_nodes = 0, num_slots = 0;
+    std::vector<CudaChunk> chunks;
+    std::int32_t longest_chunk = 0;  // slots
+    std::int32_t most_senders = 0;   // of a chunk
+
+    // On the device.
+    const std::int32_t* row_ptr = nullptr;        // [num_local + 1] slots by receiver
+    const std::int32_t* sender = nullptr;         // [num_slots]
+    const std::int32_t* receiver = nullptr;       // [num_slots]
+    const std::int32_t* sender_type = nullptr;    // [num_slots]
+    const std::int32_t* receiver_type = nullptr;  // [num_slots]
+    const double* shift = nullptr;       // [num_slots][3] Å added to pos[receiver] - pos[sender]
+    const std::int32_t* slot = nullptr;  // [num_slots] 0, 1, 2, ..: edges of generated kernels
+    // By sender inside each chunk: the row of a chunk's buffer that a slot writes; senders in
+    // order, and where the rows of each begin (first_sender + chunk number: one more per chunk).
+    const std::int32_t* place = nullptr;         // [num_slots], relative to the chunk
+    const std::int32_t* chunk_sender = nullptr;  // node
+    const std::int32_t* chunk_sender_ptr = nullptr;
+    // All slots by sender, for forces.
+    const std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
+    const std::int32_t* by_sender = nullptr;   // [num_slots] slots
+    const std::int32_t* types = nullptr;       // [num_nodes]
+    // Nodes by type: local ones first, then ghosts.
+    const std::int32_t* by_type = nullptr;       // [num_nodes]
+    std::vector<std::int32_t> local_type_first;  // [T + 1], host
+    std::vector<std::int32_t> ghost_type_first;  // [T + 1], host, from num_local
+
+    // Made by each step from positions.
+    double* positions = nullptr;  // [num_nodes][3]
+    void* unit = nullptr;         // [num_slots][3] in T; zeros from r_max on
+    double* length = nullptr;     // [num_slots]
+
+    std::size_t bytes() const;
+
+private:
+    CudaMemory memory_;
+};
+
+}  // namespace mdcg
