@@ -131,15 +131,14 @@ void CudaMemory::reserve(std::size_t bytes) {
 }
 
 void CudaMemory::upload(const void* source, std::size_t bytes, const CudaStream& stream) {
-    upload_to_device(data(), source, bytes, stream);
+    copy_to_device(data(), source, bytes, stream);
 }
 
 void CudaMemory::download(void* target, std::size_t bytes, const CudaStream& stream) const {
-    download_from_device(target, data(), bytes, stream);
+    copy_to_host(target, data(), bytes, stream);
 }
 
-void upload_to_device(void* target, const void* source, std::size_t bytes,
-                      const CudaStream& stream) {
+void copy_to_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream) {
     if (bytes == 0) return;
     static const auto run =
         symbol<int (*)(std::uint64_t, const void*, std::size_t, void*)>("cuMemcpyHtoDAsync_v2");
@@ -147,8 +146,7 @@ void upload_to_device(void* target, const void* source, std::size_t bytes,
     check(run(address(target), source, bytes, pointer(stream.handle())), "cuMemcpyHtoDAsync");
 }
 
-void download_from_device(void* target, const void* source, std::size_t bytes,
-                          const CudaStream& stream) {
+void copy_to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream) {
     if (bytes == 0) return;
     static const auto run =
         symbol<int (*)(void*, std::uint64_t, std::size_t, void*)>("cuMemcpyDtoHAsync_v2");

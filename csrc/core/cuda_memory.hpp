@@ -118,14 +118,10 @@ private:
     void* event_ = nullptr;
 };
 
-// From and to the host, as CudaMemory has it.
-void upload_to_device(void* target, const void* source, std::size_t bytes,
-                      const CudaStream& stream);
-void download_from_device(void* target, const void* source, std::size_t bytes,
-                          const CudaStream& stream);
-
-// Enqueues; both inside a capture too.
+// Enqueues; the first two inside a capture too. Host memory must stay until it is done.
 void copy_on_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
 void clear_on_device(void* target, std::size_t bytes, const CudaStream& stream);
+void copy_to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
+void copy_to_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
 
 }  // namespace mdcg
