@@ -16,9 +16,11 @@ template <typename T>
 class CudaGeometry {
 public:
     CudaGeometry(CudaKernels& kernels, double r_max, bool flip);
-    void run(const CudaStream& stream, const CudaGraph& graph) const;
+    // Where two nodes stand in one place, failures[0] becomes the largest such slot + 1.
+    void run(const CudaStream& stream, const CudaGraph& graph, int* failures) const;
     // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
-    // from edge gradients dE/dvec [slots][3], vec = pos[receiver] - pos[sender] + shift.
+    // from edge gradients dE/dvec [slots][3], vec = pos[receiver] - pos[sender] + shift. Both in
+    // the numbers of the graph.
     void assemble(const CudaStream& stream, const CudaGraph& graph, const T* edge_gradient,
                   double* forces, double* virials) const;
 
@@ -32,7 +34,9 @@ template <typename T>
 class CudaEdgeFunctions {
 public:
     // `hidden_stride`: items of a row of hidden, as csrc/engine/edges/radial.hpp lays them out.
-    CudaEdgeFunctions(const RadialSpec& spec, int l_max, const std::string& normalization);
+    // `flip` as in CudaGeometry.
+    CudaEdgeFunctions(const RadialSpec& spec, int l_max, const std::string& normalization,
+                      bool flip);
     void prepare(CudaKernels& kernels, const CudaStream& stream);
 
     std::int64_t harmonics_width() const;              // (l_max + 1)^2
@@ -47,10 +51,11 @@ public:
     };
 
     // harmonics [chunk slots][width], hidden [chunk slots][hidden_stride]; dead slots are zeros.
+    // `harmonics` null: not wanted. `work` null: no backward follows.
     void forward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
                  T* harmonics, T* hidden) const;
     // After forward with the same work. Adds to worker.edge_gradient and to the ends' gradients;
-    // d_hidden is overwritten.
+    // d_hidden may be overwritten. `d_harmonics` null: none.
     void backward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
                   const T* d_harmonics, T* d_hidden) const;
 
