@@ -80,6 +80,7 @@ class ContractionBody:
         self.quad = 16 // ITEMSIZE[problem.dtype]
 
     def write(self) -> list[str]:
+        """Return the lines."""
         problem, spec = self.problem, self.spec
         row = self._row()
         used = {f for g in self.groups for s in g for _, fs in s.value.terms for f in fs}

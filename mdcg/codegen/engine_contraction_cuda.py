@@ -79,15 +79,17 @@ def emit_engine_contraction_cuda(
         One entry; ``run`` groups of 32 channels per node, ``rows`` of them per block.
     """
     spec = ContractionSpec(kind, mixed=False, wants=() if kind == "forward" else ("x",))
-    names = ("n_rows", "n_types", "n_adds", "types", "x", "w")
-    names += ("out",) if kind == "forward" else ("g", "dx")
+    results = ("out",) if kind == "forward" else ("g", "dx")
+    names = ("n_rows", "n_types", "n_adds", "types", "x", "w", *results)
     body = _Body(problem, spec)
     chunks = -(-body.stride // WARP)
     warps = plan.threads // WARP
     bounds = f"{plan.threads}, {plan.blocks}" if plan.blocks else str(plan.threads)
     fields = [
-        f"    {'Long' if n.startswith('n_') else _POINTERS.get(n, 'const T*') + ' __restrict__'} {n};"
-        for n in names
+        f"    Long {name};"
+        if name.startswith("n_")
+        else f"    {_POINTERS.get(name, 'const T*')} __restrict__ {name};"
+        for name in names
     ]
     lines = [
         f"const Long job = Long(blockIdx.x) * {warps} + threadIdx.x / {WARP};",

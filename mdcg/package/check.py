@@ -127,7 +127,7 @@ class _Checker:
         layer, programs = kernel["layer"], kernel["programs"]
         self.need(layer in types, f"there is no layer {str(layer)[:80]!r}")
         self.need(kernel["pass"] in PASSES, f"pass is {str(kernel['pass'])[:40]!r}")
-        known = ARGUMENTS.get(types[layer], frozenset())
+        known = ARGUMENTS.get(types[layer], set())
         for name in (*kernel["arguments"], *kernel["zeroed"]):
             self.need(name in known, f"no {types[layer]} has an operand {str(name)[:40]!r}")
         for name in programs:

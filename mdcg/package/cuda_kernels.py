@@ -28,13 +28,11 @@ PASSES = ("forward", "backward")
 
 #: What the engine can hand to a kernel, by type of layer.
 ARGUMENTS = {
-    "conv": frozenset(
-        ("order", "sender", "row_ptr", "place", "n_rows")
-        + ("x", "y", "w", "g", "out", "dx", "dy", "dw")
-    ),
-    "contraction": frozenset(
-        ("n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"),
-    ),
+    "conv": {
+        *("order", "sender", "row_ptr", "place", "n_rows"),
+        *("x", "y", "w", "g", "out", "dx", "dy", "dw"),
+    },
+    "contraction": {"n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"},
 }
 
 # The oldest device that the kernels' asynchronous copies exist on.
@@ -86,7 +84,7 @@ def add_cuda_kernels(
             if made is None:
                 break
             kernel, widths = made
-            programs = []
+            programs: list[str] = []
             for text in kernel.programs or (kernel.source,):
                 if text not in names:
                     names[text] = f"cuda_kernels.{layer['name']}.{kind}.{len(programs)}"
