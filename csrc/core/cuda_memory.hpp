@@ -27,8 +27,11 @@ private:
     std::uintptr_t handle_ = 0;
 };
 
+// CUDA_ERROR_OUT_OF_MEMORY
+constexpr int CUDA_OUT_OF_MEMORY = 2;
+
 // Bytes on a device, aligned to 256; contents are lost where it grows. Throws CudaError, with
-// code 2 where there is no memory.
+// code CUDA_OUT_OF_MEMORY and a whole sentence where there are none.
 class CudaMemory {
 public:
     explicit CudaMemory(int device) : device_(device) {}
@@ -37,7 +40,7 @@ public:
     CudaMemory& operator=(CudaMemory&&) noexcept;
 
     void reserve(std::size_t bytes);
-    void release();
+    void release() noexcept;
     std::size_t bytes() const { return bytes_; }
     void* data() const { return reinterpret_cast<void*>(address_); }
     template <typename N>
@@ -63,7 +66,8 @@ public:
     PinnedMemory(const PinnedMemory&) = delete;
     PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-    void reserve(std::size_t bytes);
+    void reserve(std::size_t bytes);  // contents are lost where it grows
+    std::size_t bytes() const { return bytes_; }
     template <typename N>
     N* as() const {
         return static_cast<N*>(data_);
@@ -85,13 +89,33 @@ public:
 
     void begin(const CudaStream& stream);
     void end(const CudaStream& stream);
+    // Ends a capture that went wrong, so that the stream can be used again.
+    void abandon(const CudaStream& stream) noexcept;
     bool captured() const { return executable_ != nullptr; }
     void replay(const CudaStream& stream) const;
-    void clear();
+    void clear() noexcept;
 
 private:
     int device_ = 0;
     void *graph_ = nullptr, *executable_ = nullptr;
+    bool begun_ = false;
+};
+
+// A moment on a stream.
+class CudaEvent {
+public:
+    explicit CudaEvent(int device);
+    ~CudaEvent();
+    CudaEvent(const CudaEvent&) = delete;
+    CudaEvent& operator=(const CudaEvent&) = delete;
+
+    void record(const CudaStream& stream);
+    // Milliseconds from another event to this one; both must have passed.
+    double since(const CudaEvent& earlier) const;
+
+private:
+    int device_;
+    void* event_ = nullptr;
 };
 
 // Enqueues; the first two inside a capture too. Host memory must stay until it is done.

@@ -89,9 +89,9 @@ private:
     pid_t owner_ = 0;
 };
 
-bool is_whole(const fs::path& folder) {
+bool is_whole(const fs::path& folder, const std::string& name) {
     try {
-        const std::string binary = read_file((folder / "kernel.so").string());
+        const std::string binary = read_file((folder / name).string());
         return read_file((folder / "kernel.sha256").string()) ==
                sha256_hex(binary.data(), binary.size());
     } catch (const std::runtime_error&) {
@@ -158,7 +158,8 @@ bool jit_disabled() {
     return !(text.empty() || text == "0" || text == "false" || text == "no" || text == "off");
 }
 
-KernelCache::KernelCache(std::string target) : target_(std::move(target)) {}
+KernelCache::KernelCache(std::string target, std::string binary)
+    : target_(std::move(target)), binary_(std::move(binary)) {}
 
 std::string KernelCache::key(const std::vector<std::string>& texts) {
     Sha256 digest;
@@ -169,7 +170,8 @@ std::string KernelCache::key(const std::vector<std::string>& texts) {
 std::string KernelCache::find(const std::string& key) const {
     const std::string own = PrivateFolder::instance().get(false);
     for (const fs::path& root : {version_folder(), fs::path(own)})
-        if (!root.empty() && is_whole(root / target_ / key)) return (root / target_ / key).string();
+        if (!root.empty() && is_whole(root / target_ / key, binary_))
+            return (root / target_ / key).string();
     return "";
 }
 
@@ -231,7 +233,7 @@ std::string KernelCache::make(const Lock& lock, const std::string& key,
     try {
         fs::create_directories(temporary);
         build(temporary.string());
-        const std::string binary = read_file((temporary / "kernel.so").string());
+        const std::string binary = read_file((temporary / binary_).string());
         write_file((temporary / "kernel.sha256").string(),
                    sha256_hex(binary.data(), binary.size()));
         flush(temporary);
@@ -241,7 +243,7 @@ std::string KernelCache::make(const Lock& lock, const std::string& key,
         std::error_code error;
         fs::rename(temporary, final, error);
         // a process that could not see our lock (another host) was faster
-        if (error && !is_whole(final)) throw fs::filesystem_error("rename", final, error);
+        if (error && !is_whole(final, binary_)) throw fs::filesystem_error("rename", final, error);
     } catch (const fs::filesystem_error& error) {
         throw KernelError("the kernel cache " + lock.root() + " cannot be written (" +
                           error.code().message() + "): set MDCG_CACHE_DIR to a writable folder");

@@ -19,11 +19,13 @@ struct KernelError : std::runtime_error {
 std::string kernel_cache_root();
 bool jit_disabled();
 
-// <root>/<version>/<target>/<key>/ holds kernel.cpp beside kernel.so and kernel.sha256.
+// <root>/<version>/<target>/<key>/ holds kernel.cpp beside kernel.so and kernel.sha256, or
+// kernel.cu beside kernel.cubin.
 class KernelCache {
 public:
-    // `target` is a sub-folder, such as "x86-64-v3".
-    explicit KernelCache(std::string target);
+    // `target` is a sub-folder, such as "x86-64-v3"; `binary` the file that makes a folder
+    // complete.
+    explicit KernelCache(std::string target, std::string binary = "kernel.so");
 
     // 32 hexadecimal digits of texts, the same in Python.
     static std::string key(const std::vector<std::string>& texts);
@@ -48,7 +50,7 @@ public:
     // Null while another process holds it, unless `wait`.
     std::unique_ptr<Lock> lock(const std::string& key, bool wait) const;
 
-    // Calls `build(empty_folder)`, which has to leave kernel.so there, and gives the folder its
+    // Calls `build(empty_folder)`, which has to leave the binary there, and gives the folder its
     // name: it appears whole or not at all. Returns the folder.
     std::string make(const Lock& lock, const std::string& key,
                      const std::function<void(const std::string&)>& build) const;
@@ -57,7 +59,7 @@ public:
     static bool is_private();
 
 private:
-    std::string target_;
+    std::string target_, binary_;
 };
 
 // Content of a file; throws std::runtime_error.

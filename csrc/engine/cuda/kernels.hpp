@@ -8,36 +8,46 @@
 #include <vector>
 
 #include "core/cuda_driver.hpp"
+#include "core/cuda_kernels.hpp"
 #include "core/cuda_memory.hpp"
 
 namespace mdcg {
+
+class CudaProgram;  // a text with its module, see kernels.cpp
 
 // A kernel whose only parameter is a struct.
 class CudaFunction {
 public:
     CudaFunction() = default;
-    CudaFunction(std::shared_ptr<const CudaModule> module, std::uintptr_t function)
-        : module_(std::move(module)), function_(function) {}
+    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes);
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
     void launch(const CudaStream& stream, std::int64_t blocks, int threads,
                 const Arguments& arguments, int shared_bytes = 0) const {
-        launch_bytes(stream, blocks, threads, shared_bytes, &arguments, sizeof(Arguments));
+        launch_bytes(stream, blocks, threads, shared_bytes, &arguments);
     }
     // Arguments as 64-bit values, as generated kernels take them.
     void launch(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
-                const std::vector<std::int64_t>& arguments) const;
+                const std::vector<std::int64_t>& arguments) const {
+        launch_bytes(stream, blocks, threads, shared_bytes, arguments.data());
+    }
 
 private:
+    struct Entry {
+        std::shared_ptr<CudaProgram> program;
+        std::string kernel;
+        int shared_bytes = 0;
+        std::uintptr_t function = 0;  // found by the first launch
+    };
     void launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
-                      const void* arguments, std::size_t bytes) const;
+                      const void* arguments) const;
 
-    std::shared_ptr<const CudaModule> module_;
-    std::uintptr_t function_ = 0;
+    std::shared_ptr<Entry> entry_;
 };
 
-// Compiles and loads for one device and one precision; each text once.
+// Compiles and loads for one device and one precision; each text once. Functions can be asked for
+// before they can be had: `load` compiles all texts side by side.
 class CudaKernels {
 public:
     // `item_bytes` 4: T is float; 8: double.
@@ -53,16 +63,20 @@ public:
     // A whole program, as a package has it, or its machine code for this device.
     CudaFunction program(const std::string& text, const std::string& kernel, int shared_bytes,
                          const std::vector<std::string>& options);
+
+    // All texts asked for until now. Throws EngineError (ErrorKind::compiler).
+    void load();
+
     // JSON array for the report.
     std::string report() const;
+    // "kernels: 3 cached, 2 compiled"
+    std::string summary() const;
 
 private:
-    std::shared_ptr<const CudaModule> module(const std::string& text,
-                                             const std::vector<std::string>& options);
+    std::shared_ptr<CudaProgram> find(CudaSource source, const std::string& kernel);
 
     int device_, item_bytes_, capability_;
-    std::map<std::string, std::shared_ptr<const CudaModule>> modules_;  // by text and options
-    double seconds_ = 0;                                                // of the compiler
+    std::map<std::string, std::shared_ptr<CudaProgram>> programs_;  // by text and options
 };
 
 }  // namespace mdcg

@@ -1,0 +1,187 @@
+#include "engine/cuda/kernels.hpp"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+const char* const COMMON =
+#include "engine/cuda/text/common.cuh"
+    ;
+
+// Of the driver: machine code that it cannot take.
+constexpr int INVALID_IMAGE = 200, NO_BINARY_FOR_DEVICE = 209, UNSUPPORTED_PTX = 222;
+
+bool is_machine_code(const std::string& text) {
+    return text.compare(0, 4,
+                        "\x7f"
+                        "ELF") == 0;
+}
+
+bool refused(const CudaError& error) {
+    return error.code() == INVALID_IMAGE || error.code() == NO_BINARY_FOR_DEVICE ||
+           error.code() == UNSUPPORTED_PTX;
+}
+
+}  // namespace
+
+// A text, and its module once it was loaded.
+class CudaProgram {
+public:
+    CudaProgram(int device, std::string target, CudaSource source, std::string name)
+        : device_(device),
+          target_(std::move(target)),
+          name_(std::move(name)),
+          source_(std::move(source)) {}
+
+    bool loaded() const { return module_ != nullptr; }
+    const CudaSource& source() const { return source_; }
+    const std::string& name() const { return name_; }
+    const std::string& target() const { return target_; }
+    const char* origin() const { return origin_; }
+    double seconds() const { return seconds_; }
+    bool bundled() const { return is_machine_code(source_.text); }
+
+    void take(const CudaBinary& binary) {
+        if (!binary.error.empty()) throw EngineError(ErrorKind::compiler, binary.error);
+        try {
+            module_ = std::make_unique<CudaModule>(device_, binary.cubin);
+        } catch (const CudaError& error) {
+            if (!refused(error)) throw;
+            // cached by another version of the compiler, or cut short: once more
+            discard_cuda_kernel(source_, target_);
+            const CudaBinary again = load_cuda_kernels({source_}, target_)[0];
+            if (!again.error.empty()) throw EngineError(ErrorKind::compiler, again.error);
+            module_ = std::make_unique<CudaModule>(device_, again.cubin);
+        }
+        origin_ = binary.compiled ? "compiled" : "cached";
+        seconds_ = binary.seconds;
+    }
+
+    void take_bundled() {
+        try {
+            module_ = std::make_unique<CudaModule>(device_, source_.text);
+        } catch (const CudaError& error) {
+            if (!refused(error)) throw;
+            throw EngineError(ErrorKind::compiler, "the device refuses the compiled kernel " +
+                                                       name_ + " of the package (" + error.what() +
+                                                       "): bundle it for " + target_);
+        }
+        origin_ = "bundled";
+    }
+
+    const CudaModule& module() {
+        if (!loaded()) {
+            if (bundled())
+                take_bundled();
+            else
+                take(load_cuda_kernels({source_}, target_)[0]);
+        }
+        return *module_;
+    }
+
+private:
+    int device_;
+    std::string target_, name_;
+    CudaSource source_;
+    const char* origin_ = "not loaded";
+    double seconds_ = 0;
+    std::unique_ptr<const CudaModule> module_;
+};
+
+CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
+                           int shared_bytes)
+    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, 0})) {}
+
+void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads,
+                                int shared_bytes, const void* arguments) const {
+    if (blocks <= 0) return;
+    Entry& entry = *entry_;
+    if (entry.function == 0)
+        entry.function = entry.program->module().function(entry.kernel, entry.shared_bytes);
+    const CudaScope scope(stream.device());
+    const CudaDriver& driver = CudaDriver::get();
+    static const auto run =
+        driver.symbol<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              unsigned, void*, void**, void**)>("cuLaunchKernel");
+    void* parameters[1] = {const_cast<void*>(arguments)};
+    const int status =
+        run(reinterpret_cast<void*>(entry.function), static_cast<unsigned>(blocks), 1, 1,
+            static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
+            reinterpret_cast<void*>(stream.handle()), parameters, nullptr);
+    if (status != 0) driver.check(status, ("the launch of " + entry.kernel).c_str());
+}
+
+CudaKernels::CudaKernels(int device, int item_bytes)
+    : device_(device),
+      item_bytes_(item_bytes),
+      capability_(CudaDriver::get().compute_capability(device)) {}
+
+std::shared_ptr<CudaProgram> CudaKernels::find(CudaSource source, const std::string& kernel) {
+    std::string key = source.text;
+    for (const std::string& option : source.options) key.append(1, '\0').append(option);
+    std::shared_ptr<CudaProgram>& found = programs_[key];
+    if (found == nullptr)
+        found = std::make_shared<CudaProgram>(device_, "sm_" + std::to_string(capability_),
+                                              std::move(source), kernel);
+    return found;
+}
+
+CudaFunction CudaKernels::fixed(const char* text, const std::string& kernel,
+                                const std::string& defines) {
+    const std::string item = item_bytes_ == 4 ? "float" : "double";
+    CudaSource source;
+    source.text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
+                  "typedef " + item + " T;\ntypedef long long Long;\n" + COMMON + text;
+    return CudaFunction(find(std::move(source), kernel), kernel, 0);
+}
+
+CudaFunction CudaKernels::program(const std::string& text, const std::string& kernel,
+                                  int shared_bytes, const std::vector<std::string>& options) {
+    return CudaFunction(find({text, options}, kernel), kernel, shared_bytes);
+}
+
+void CudaKernels::load() {
+    std::vector<CudaSource> sources;
+    std::vector<CudaProgram*> missing;
+    for (const auto& [key, program] : programs_) {
+        if (program->loaded()) continue;
+        if (program->bundled()) {
+            program->take_bundled();
+            continue;
+        }
+        sources.push_back(program->source());
+        missing.push_back(program.get());
+    }
+    if (sources.empty()) return;
+    const std::vector<CudaBinary> binaries =
+        load_cuda_kernels(sources, "sm_" + std::to_string(capability_));
+    for (std::size_t i = 0; i < missing.size(); ++i) missing[i]->take(binaries[i]);
+}
+
+std::string CudaKernels::report() const {
+    nlohmann::json out = nlohmann::json::array();
+    for (const auto& [key, program] : programs_) {
+        nlohmann::json entry = {{"name", program->name()},
+                                {"origin", program->origin()},
+                                {"target", program->target()}};
+        if (program->seconds() > 0) entry["compile_seconds"] = program->seconds();
+        out.push_back(std::move(entry));
+    }
+    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string CudaKernels::summary() const {
+    std::map<std::string, int> counts;
+    for (const auto& [key, program] : programs_) ++counts[program->origin()];
+    std::string text;
+    for (const auto& [origin, count] : counts)
+        text += (text.empty() ? "kernels: " : ", ") + std::to_string(count) + " " + origin;
+    return text;
+}
+
+}  // namespace mdcg
