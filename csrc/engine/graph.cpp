@@ -36,6 +36,13 @@ void check_sizes(const System& system) {
              " edges, expected at most 2^31 - 1 of each: split it");
 }
 
+void check_positions(const System& system) {
+    for (std::int64_t i = 0; i < 3 * system.num_nodes; ++i)
+        if (!std::isfinite(system.positions[i]))
+            fail("the position of node " + std::to_string(i / 3) + " is " +
+                 std::to_string(system.positions[i]) + ", expected finite numbers");
+}
+
 void accumulate(std::vector<std::int64_t>& counts) {
     for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
 }
@@ -80,13 +87,10 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
 
 }  // namespace
 
-void Graph::update(const System& system, double r_max, int num_types, std::int64_t block,
-                   bool reorder, int threads) {
+// Checks, and puts a new list in order; whether it was one.
+bool Graph::take(const System& system, double r_max, int num_types, std::int64_t block,
+                 bool reorder) {
     check_sizes(system);
-    for (std::int64_t i = 0; i < 3 * system.num_nodes; ++i)
-        if (!std::isfinite(system.positions[i]))
-            fail("the position of node " + std::to_string(i / 3) + " is " +
-                 std::to_string(system.positions[i]) + ", expected finite numbers");
     for (std::int64_t n = 0; n < system.num_nodes; ++n)
         if (system.types[n] < 0 || system.types[n] >= num_types)
             fail("types[" + std::to_string(n) + "] is " + std::to_string(system.types[n]) +
@@ -98,23 +102,29 @@ void Graph::update(const System& system, double r_max, int num_types, std::int64
                  std::to_string(system.num_edges) + " edges, but the last call had " +
                  std::to_string(num_nodes) + " and " + std::to_string(all_edge_.size()) +
                  ": give the edges anew");
-    } else {
-        all_edge_.clear();  // nothing to go back to if this fails
-        check_range(system.sender, system.num_edges, system.num_nodes, "sender");
-        check_range(system.receiver, system.num_edges, system.num_local, "receiver");
-        num_local = system.num_local;
-        num_nodes = system.num_nodes;
-        nodes_per_block = block;
-        node.resize(size(num_nodes));
-        if (reorder) {
-            sort_nodes(system.positions, 0, num_local, r_max / 3, work_, node);
-            sort_nodes(system.positions, num_local, num_nodes, r_max / 3, work_, node);
-        } else {
-            for (std::int64_t n = 0; n < num_nodes; ++n)
-                node[size(n)] = static_cast<std::int32_t>(n);
-        }
-        order(system);
+        return false;
     }
+    all_edge_.clear();  // nothing to go back to if this fails
+    check_range(system.sender, system.num_edges, system.num_nodes, "sender");
+    check_range(system.receiver, system.num_edges, system.num_local, "receiver");
+    num_local = system.num_local;
+    num_nodes = system.num_nodes;
+    nodes_per_block = block;
+    node.resize(size(num_nodes));
+    if (reorder) {
+        sort_nodes(system.positions, 0, num_local, r_max / 3, work_, node);
+        sort_nodes(system.positions, num_local, num_nodes, r_max / 3, work_, node);
+    } else {
+        for (std::int64_t n = 0; n < num_nodes; ++n) node[size(n)] = static_cast<std::int32_t>(n);
+    }
+    order(system);
+    return true;
+}
+
+void Graph::update(const System& system, double r_max, int num_types, std::int64_t block,
+                   bool reorder, int threads) {
+    check_positions(system);
+    take(system, r_max, num_types, block, reorder);
     positions_.resize(size(3 * num_nodes));
     types.resize(size(num_nodes));
     for (std::int64_t n = 0; n < num_nodes; ++n) {
@@ -123,6 +133,31 @@ void Graph::update(const System& system, double r_max, int num_types, std::int64
         for (int d = 0; d < 3; ++d) positions_[size(3 * n + d)] = system.positions[3 * old + d];
     }
     filter(system, r_max, threads);
+}
+
+bool Graph::update_order(const System& system, double r_max, int num_types, bool reorder) {
+    if (!system.same_edges) check_positions(system);  // they are sorted by them
+    bool changed = take(system, r_max, num_types, 0, reorder);
+    num_edges = system.num_edges;
+    types.resize(size(num_nodes));
+    for (std::int64_t n = 0; n < num_nodes; ++n) {
+        const std::int32_t type = system.types[node[size(n)]];
+        changed = changed || types[size(n)] != type;
+        types[size(n)] = type;
+    }
+    return changed;
+}
+
+void Graph::gather_positions(const System& system, double* positions, int threads) const {
+    bool finite = true;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
+    for (std::int64_t n = 0; n < num_nodes; ++n)
+        for (int d = 0; d < 3; ++d) {
+            const double x = system.positions[3 * static_cast<std::int64_t>(node[size(n)]) + d];
+            positions[3 * n + d] = x;
+            finite = finite && std::isfinite(x);
+        }
+    if (!finite) check_positions(system);
 }
 
 void Graph::order(const System& system) {
@@ -144,6 +179,7 @@ void Graph::order(const System& system) {
         all_sender_[at] = new_number_[size(system.sender[e])];
     }
 
+    if (nodes_per_block == 0) return;  // nobody walks by blocks
     const std::int64_t blocks = (num_nodes + nodes_per_block - 1) / nodes_per_block;
     all_block_ptr_.assign(size(blocks) + 1, 0);
     for (const std::int32_t s : all_sender_) ++all_block_ptr_[size(s / nodes_per_block) + 1];

@@ -15,7 +15,8 @@ struct System {
     const std::int32_t* sender = nullptr;    // [num_edges]
     const std::int32_t* receiver = nullptr;  // [num_edges] < num_local
     const double* shifts = nullptr;          // [num_edges][3]; null: none
-    bool same_edges = false;  // the four above are those of the last call: only positions moved
+    bool same_edges = false;   // the four above are those of the last call: only positions moved
+    bool same_shifts = false;  // and the shifts are, too
 };
 
 // Nodes are numbered anew where that keeps neighbours together (see `node`); everything below is in
@@ -47,9 +48,20 @@ struct Graph {
     void update(const System& system, double r_max, int num_types, std::int64_t nodes_per_block,
                 bool reorder, int threads);
 
+    // The first half of it, for devices, which have all edges and no blocks: order and types alone.
+    // Returns whether any of that is new.
+    bool update_order(const System& system, double r_max, int num_types, bool reorder);
+    // [num_nodes][3], in the order of the graph; throws EngineError where one is not finite.
+    void gather_positions(const System& system, double* positions, int threads) const;
+    // All edges by receiver: where those of a receiver begin, senders, numbers in the system.
+    const std::vector<std::int64_t>& all_row_ptr() const { return all_row_ptr_; }
+    const std::vector<std::int32_t>& all_sender() const { return all_sender_; }
+    const std::vector<std::int32_t>& all_edge() const { return all_edge_; }
+
     std::size_t bytes() const;
 
 private:
+    bool take(const System& system, double r_max, int num_types, std::int64_t block, bool reorder);
     void order(const System& system);
     void filter(const System& system, double r_max, int threads);
 

@@ -12,7 +12,8 @@
 
 namespace mdcg {
 
-// Whole receivers, with few enough slots for what is kept per edge to stay in the cache.
+// Whole receivers, with few enough slots for what is kept per edge to stay in the cache. Chunks
+// cover all local nodes, also those without edges.
 struct CudaChunk {
     std::int32_t first_receiver, num_receivers;
     std::int32_t first_slot, num_slots;
@@ -22,10 +23,15 @@ struct CudaChunk {
 
 class CudaGraph {
 public:
-    explicit CudaGraph(int device);
+    // Slots of a chunk, unless one receiver has more.
+    static constexpr std::int64_t CHUNK_SLOTS = 8192;
 
-    // After the host's graph was put in order anew: `graph` holds all edges of the list.
-    void upload(const Graph& graph, const CudaStream& stream);
+    CudaGraph(int device, int item_bytes) : item_bytes_(item_bytes), memory_(device) {}
+
+    // After the host's graph was put in order anew (Graph::update_order). Synchronizes.
+    void upload(const Graph& graph, int num_types, const CudaStream& stream);
+    // `shifts` in the order of the system; null: all zero. Synchronizes where not null.
+    void upload_shifts(const Graph& graph, const double* shifts, const CudaStream& stream);
 
     std::int64_t num_local = 0, num_nodes = 0, num_slots = 0;
     std::vector<CudaChunk> chunks;
@@ -42,9 +48,9 @@ public:
     const std::int32_t* slot = nullptr;  // [num_slots] 0, 1, 2, ..: edges of generated kernels
     // By sender inside each chunk: the row of a chunk's buffer that a slot writes; senders in
     // order, and where the rows of each begin (first_sender + chunk number: one more per chunk).
-    const std::int32_t* place = nullptr;         // [num_slots], relative to the chunk
-    const std::int32_t* chunk_sender = nullptr;  // node
-    const std::int32_t* chunk_sender_ptr = nullptr;
+    const std::int32_t* place = nullptr;             // [num_slots], relative to the chunk
+    const std::int32_t* chunk_sender = nullptr;      // node
+    const std::int32_t* chunk_sender_ptr = nullptr;  // relative to the chunk
     // All slots by sender, for forces.
     const std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
     const std::int32_t* by_sender = nullptr;   // [num_slots] slots
@@ -57,12 +63,23 @@ public:
     // Made by each step from positions.
     double* positions = nullptr;  // [num_nodes][3]
     void* unit = nullptr;         // [num_slots][3] in T; zeros from r_max on
-    double* length = nullptr;     // [num_slots]
+    double* length = nullptr;     // [num_slots] Å; longer than any cutoff from r_max on
 
-    std::size_t bytes() const;
+    std::size_t bytes() const { return memory_.bytes(); }
+    void release() { memory_.release(); }
 
 private:
+    void make_chunks(const Graph& graph);
+    void sort_by_sender(const Graph& graph);
+    void sort_by_type(const Graph& graph, int num_types);
+
+    int item_bytes_;
     CudaMemory memory_;
+    bool no_shifts_ = false;  // those on the device are zeros
+    // Made on the host, kept for their memory.
+    std::vector<std::int32_t> row_ptr_, receiver_, sender_type_, receiver_type_, slot_, place_,
+        chunk_sender_, chunk_sender_ptr_, sender_ptr_, by_sender_, by_type_, chunk_of_;
+    std::vector<double> shift_;
 };
 
 }  // namespace mdcg

@@ -132,12 +132,12 @@ std::shared_ptr<CudaProgram> CudaKernels::find(CudaSource source, const std::str
 }
 
 CudaFunction CudaKernels::fixed(const char* text, const std::string& kernel,
-                                const std::string& defines) {
+                                const std::string& defines, int shared_bytes) {
     const std::string item = item_bytes_ == 4 ? "float" : "double";
     CudaSource source;
     source.text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
                   "typedef " + item + " T;\ntypedef long long Long;\n" + COMMON + text;
-    return CudaFunction(find(std::move(source), kernel), kernel, 0);
+    return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes);
 }
 
 CudaFunction CudaKernels::program(const std::string& text, const std::string& kernel,
