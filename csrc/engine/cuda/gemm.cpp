@@ -13,7 +13,7 @@ const char* const TEXT =
 
 // One kernel of the text.
 struct TileShape {
-    const char* name;
+    const char *name, *macro;
     int rows, columns, depth, thread_rows, thread_columns;
     int blocks;         // of a multiprocessor, that registers are kept for
     double efficiency;  // of multiplications, relative to the first
@@ -23,23 +23,27 @@ struct TileShape {
 template <typename T>
 constexpr std::array<TileShape, 3> TILES{};
 template <>
-constexpr std::array<TileShape, 3> TILES<float>{{{"gemm_large", 128, 128, 16, 8, 8, 2, 1.0},
-                                                 {"gemm_medium", 64, 64, 16, 8, 4, 4, 0.8},
-                                                 {"gemm_small", 32, 32, 32, 4, 4, 4, 0.5}}};
+constexpr std::array<TileShape, 3> TILES<float>{
+    {{"gemm_large", "GEMM_LARGE", 128, 128, 16, 8, 8, 2, 1.0},
+     {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 8, 4, 4, 0.8},
+     {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 4, 4, 0.5}}};
 template <>
-constexpr std::array<TileShape, 3> TILES<double>{{{"gemm_large", 128, 64, 8, 8, 4, 2, 1.0},
-                                                  {"gemm_medium", 64, 64, 8, 4, 4, 2, 0.8},
-                                                  {"gemm_small", 32, 32, 16, 4, 2, 4, 0.5}}};
+constexpr std::array<TileShape, 3> TILES<double>{
+    {{"gemm_large", "GEMM_LARGE", 128, 64, 8, 8, 4, 2, 1.0},
+     {"gemm_medium", "GEMM_MEDIUM", 64, 64, 8, 4, 4, 2, 0.8},
+     {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 2, 4, 0.5}}};
 
+// "#define GEMM_LARGE 128, 128, 16, 8, 8" and "#define GEMM_LARGE_BLOCKS 2"
 template <typename T>
 std::string defines() {
-    std::string text = "#define GEMM_TILES(X)";
+    std::string text;
     for (const TileShape& tile : TILES<T>) {
-        text += std::string(" X(") + tile.name;
-        for (const int number : {tile.rows, tile.columns, tile.depth, tile.thread_rows,
-                                 tile.thread_columns, tile.blocks})
-            text += ", " + std::to_string(number);
-        text += ")";
+        const std::string name = std::string("#define ") + tile.macro;
+        std::string numbers;
+        for (const int number :
+             {tile.rows, tile.columns, tile.depth, tile.thread_rows, tile.thread_columns})
+            numbers += (numbers.empty() ? " " : ", ") + std::to_string(number);
+        text += name + numbers + "\n" + name + "_BLOCKS " + std::to_string(tile.blocks) + "\n";
     }
     return text;
 }

@@ -40,7 +40,7 @@ INLINE int channel_in_block(const int* columns, const GateBlock* blocks, int cha
     return channel;
 }
 
-KERNEL gate_forward(const Gate p) {
+extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate p) {
     const Long t = thread_number();
     if (t >= p.threads) return;
     const Long n = t / p.channels;
@@ -64,7 +64,7 @@ KERNEL gate_forward(const Gate p) {
         out[m * to.stride] = u < to.mul ? factor * x[from.offset + m * from.stride + u] : T(0);
 }
 
-KERNEL gate_backward(const Gate p) {
+extern "C" __global__ void __launch_bounds__(256) gate_backward(const Gate p) {
     const Long t = thread_number();
     if (t >= p.threads) return;
     const Long n = t / p.channels;

@@ -44,19 +44,13 @@ INLINE Long row_start(const Product& p, int row, int width, int step) {
 
 // 16 bytes to shared memory, or zeros, that the thread does not wait for.
 INLINE void start_copy(T* to, const T* from, bool there) {
-#ifdef MDCG_EMULATED
-    *(Pack*)to = there ? *(const Pack*)from : Pack{};
-#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      unsigned(__cvta_generic_to_shared(to))),
                  "l"(from), "r"(there ? 16 : 0)
                  : "memory");
-#endif
 }
 INLINE void end_copies() {
-#ifndef MDCG_EMULATED
     asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
 }
 
 template <int ROWS_, int COLUMNS_, int DEPTH_, int THREAD_ROWS_, int THREAD_COLUMNS_>
@@ -193,9 +187,8 @@ struct Multiplier {
 };
 
 template <typename S>
-INLINE void multiply_tile(const Products& all) {
-    __shared__ __align__(16) T a_slices[2][S::DEPTH * S::A_STRIDE];
-    __shared__ __align__(16) T b_slices[2][S::DEPTH * S::COLUMNS];
+INLINE void multiply_tile(const Products& all, T (*a_slices)[S::DEPTH * S::A_STRIDE],
+                          T (*b_slices)[S::DEPTH * S::COLUMNS]) {
     int number = 0;
     while (number + 1 < all.count && int(blockIdx.x) >= all.product[number + 1].first_block)
         ++number;
@@ -228,13 +221,27 @@ INLINE void multiply_tile(const Products& all) {
     multiplier.write(p, first_row, first_column);
 }
 
-// GEMM_TILES: X(name, rows, columns, depth, rows of a thread, its columns, blocks of a
-// multiprocessor), from csrc/engine/cuda/gemm.cpp.
-#define GEMM_KERNEL(name, rows, columns, depth, thread_rows, thread_columns, blocks)             \
-    extern "C" __global__ void __launch_bounds__(                                                \
-        (Tile<rows, columns, depth, thread_rows, thread_columns>::THREADS), blocks)              \
-        name(const __grid_constant__ Products all) {                                             \
-        multiply_tile<Tile<rows, columns, depth, thread_rows, thread_columns>>(all);             \
-    }
-GEMM_TILES(GEMM_KERNEL)
+// Numbers of tiles are put before this text: rows, columns, depth, rows and columns of a thread;
+// and how many blocks a multiprocessor is to hold.
+typedef Tile<GEMM_LARGE> Large;
+extern "C" __global__ void __launch_bounds__(Large::THREADS, GEMM_LARGE_BLOCKS)
+    gemm_large(const __grid_constant__ Products all) {
+    __shared__ __align__(16) T a_slices[2][Large::DEPTH * Large::A_STRIDE];
+    __shared__ __align__(16) T b_slices[2][Large::DEPTH * Large::COLUMNS];
+    multiply_tile<Large>(all, a_slices, b_slices);
+}
+typedef Tile<GEMM_MEDIUM> Medium;
+extern "C" __global__ void __launch_bounds__(Medium::THREADS, GEMM_MEDIUM_BLOCKS)
+    gemm_medium(const __grid_constant__ Products all) {
+    __shared__ __align__(16) T a_slices[2][Medium::DEPTH * Medium::A_STRIDE];
+    __shared__ __align__(16) T b_slices[2][Medium::DEPTH * Medium::COLUMNS];
+    multiply_tile<Medium>(all, a_slices, b_slices);
+}
+typedef Tile<GEMM_SMALL> Small;
+extern "C" __global__ void __launch_bounds__(Small::THREADS, GEMM_SMALL_BLOCKS)
+    gemm_small(const __grid_constant__ Products all) {
+    __shared__ __align__(16) T a_slices[2][Small::DEPTH * Small::A_STRIDE];
+    __shared__ __align__(16) T b_slices[2][Small::DEPTH * Small::COLUMNS];
+    multiply_tile<Small>(all, a_slices, b_slices);
+}
 )CUDA"

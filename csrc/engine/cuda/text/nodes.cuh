@@ -31,7 +31,6 @@ INLINE Pack times(Pack a, Pack b) {
 
 INLINE Long warp_number() { return thread_number() / 32; }
 INLINE int lane_number() { return threadIdx.x % 32; }
-#define KERNEL extern "C" __global__ void __launch_bounds__(256)
 #define EACH_PACK(width) \
     for (int j = lane_number() * LANE_ITEMS; j < int(width); j += 32 * LANE_ITEMS)
 
@@ -43,7 +42,7 @@ struct TypeRows {
     Long count;
     int width;
 };
-KERNEL type_rows(const TypeRows p) {
+extern "C" __global__ void __launch_bounds__(256) type_rows(const TypeRows p) {
     const Long n = warp_number();
     if (n >= p.count) return;
     const T* const row = p.table + Long(p.types[n]) * p.width;
@@ -58,7 +57,7 @@ struct Scale {
     Long count;
     int width, typed, add;
 };
-KERNEL scale(const Scale p) {
+extern "C" __global__ void __launch_bounds__(256) scale(const Scale p) {
     const Long n = warp_number();
     if (n >= p.count) return;
     const T factor = p.factor[p.typed ? p.types[n] : 0];
@@ -83,7 +82,7 @@ struct Normalize {
 INLINE T normalizer(const Normalize& p, Long n) {
     return T(1) / (T(p.beta) * p.density[n * p.density_width] + T(p.alpha));
 }
-KERNEL normalize_forward(const Normalize p) {
+extern "C" __global__ void __launch_bounds__(256) normalize_forward(const Normalize p) {
     const Long n = warp_number();
     if (n >= p.count) return;
     const T s = normalizer(p, n);
@@ -92,7 +91,7 @@ KERNEL normalize_forward(const Normalize p) {
         put(p.out + at, times(s, load(p.x + at)));
     }
 }
-KERNEL normalize_backward(const Normalize p) {
+extern "C" __global__ void __launch_bounds__(256) normalize_backward(const Normalize p) {
     const Long n = warp_number();
     if (n >= p.count) return;
     const T s = normalizer(p, n);
@@ -125,11 +124,11 @@ struct ItemProduct {
     Long items;
     int add_x, add_y;
 };
-KERNEL product_forward(const ItemProduct p) {
+extern "C" __global__ void __launch_bounds__(256) product_forward(const ItemProduct p) {
     const Long at = thread_number() * LANE_ITEMS;
     if (at < p.items) put(p.out + at, times(load(p.x + at), load(p.y + at)));
 }
-KERNEL product_backward(const ItemProduct p) {
+extern "C" __global__ void __launch_bounds__(256) product_backward(const ItemProduct p) {
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     const Pack g = load(p.g + at), x = load(p.x + at), y = load(p.y + at);
@@ -146,7 +145,7 @@ struct Sum {
     Long items;
     int num_terms, add_sum;
 };
-KERNEL sum_forward(const __grid_constant__ Sum p) {
+extern "C" __global__ void __launch_bounds__(256) sum_forward(const __grid_constant__ Sum p) {
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     Pack sum = p.add_sum ? load(p.sum + at) : Pack{};
@@ -157,7 +156,7 @@ KERNEL sum_forward(const __grid_constant__ Sum p) {
     }
     put(p.sum + at, sum);
 }
-KERNEL sum_backward(const __grid_constant__ Sum p) {
+extern "C" __global__ void __launch_bounds__(256) sum_backward(const __grid_constant__ Sum p) {
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     const Pack g = load(p.sum + at);
@@ -173,7 +172,7 @@ struct Fill {
     Long count;
     int width, num, typed;
 };
-KERNEL fill(const Fill p) {
+extern "C" __global__ void __launch_bounds__(256) fill(const Fill p) {
     const Long n = warp_number();
     if (n >= p.count) return;
     for (int j = lane_number(); j < p.num; j += 32) {
@@ -196,13 +195,13 @@ struct Energy {
     Long count;
     int width, channel, add;
 };
-KERNEL energy_forward(const Energy p) {
+extern "C" __global__ void __launch_bounds__(256) energy_forward(const Energy p) {
     const Long n = thread_number();
     if (n >= p.count) return;
     const int type = p.types[n];
     p.energies[n] += p.scale[type] * double(p.x[n * p.width + p.channel]) + p.shift[type];
 }
-KERNEL energy_backward(const Energy p) {
+extern "C" __global__ void __launch_bounds__(256) energy_backward(const Energy p) {
     const Long n = warp_number();
     if (n >= p.count) return;
     for (int j = lane_number(); j < p.width; j += 32) {
