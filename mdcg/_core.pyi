@@ -129,6 +129,9 @@ class NeighborList:
     @property
     def num_updates(self) -> int: ...
 
+def set_nvrtc_path(path: str) -> None:
+    """Say where NVRTC lies, for packages on CUDA devices; ``MDCG_NVRTC_LIB`` has precedence."""
+
 class EngineError(RuntimeError):
     """What the engine refused; ``kind`` is a number of mdcg_status (csrc/include/mdcg.h)."""
 

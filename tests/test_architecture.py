@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
     "patch": {"ops", "problem", "env"},
     "package": {"problem", "plan", "codegen", "patch", "_core", "env"},
-    "calculators": {"_core", "package", "patch", "ops", "env"},
+    "calculators": {"_core", "runtime", "package", "patch", "ops", "env"},
     "bench": {
         *(
             "ops",

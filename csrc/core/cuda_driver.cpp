@@ -93,6 +93,20 @@ int CudaDriver::version() const {
     return version;
 }
 
+int CudaDriver::device_count() const {
+    int count = 0;
+    check(symbol<int (*)(int*)>("cuDeviceGetCount")(&count), "cuDeviceGetCount");
+    return count;
+}
+
+std::string CudaDriver::device_name(int device) const {
+    char name[256] = {};
+    check(symbol<int (*)(char*, int, int)>("cuDeviceGetName")(name, sizeof name - 1,
+                                                              device_handle(*this, device)),
+          "cuDeviceGetName");
+    return name;
+}
+
 int CudaDriver::compute_capability(int device) const {
     const auto attribute = symbol<int (*)(int*, int, int)>("cuDeviceGetAttribute");
     const int handle = device_handle(*this, device);

@@ -27,6 +27,9 @@ public:
     // The process-wide driver; throws std::runtime_error where there is none.
     static const CudaDriver& get();
 
+    int device_count() const;
+    std::string device_name(int device) const;
+
     // Compute capability of a device, as 10 * major + minor.
     int compute_capability(int device) const;
 

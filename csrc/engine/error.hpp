@@ -15,6 +15,7 @@ enum class ErrorKind {
     memory = 5,
     communication = 6,
     numeric = 7,
+    device = 9,  // 8 are faults of this library
 };
 
 class EngineError : public std::runtime_error {

@@ -9,24 +9,25 @@
 
 #include "core/cpu.hpp"
 #include "core/kernel_cache.hpp"
+#include "engine/cuda/model.hpp"
 
 namespace mdcg {
 
 Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
     : skin_(options.skin) {
-    if (options.device != "cpu")
-        throw EngineError(ErrorKind::unsupported,
-                          "device is '" + options.device +
-                              "', and this version evaluates packages on the processor alone, "
-                              "expected 'cpu'");
     if (!std::isfinite(skin_) || skin_ < 0)
         throw EngineError(ErrorKind::argument, "skin is " + std::to_string(skin_) +
                                                    ", expected a length of 0 Å or more");
     const KernelMode mode = parse_kernel_mode(options.kernels);
+    const int device = parse_device(options.device);
+    if (device >= 0 && mode == KernelMode::generic)
+        throw EngineError(ErrorKind::unsupported,
+                          "kernels is 'generic', which run none of the package's code and are for "
+                          "the processor alone: use device cpu, or kernels auto");
     auto package = Package::open(path);
-    auto store = std::make_unique<KernelStore>(package, mode);
-    store_ = store.get();
-    model_ = Model::open(std::move(package), std::move(store), 0);
+    std::unique_ptr<KernelLoader> loader;
+    if (device < 0) loader = std::make_unique<KernelStore>(package, mode);
+    model_ = Model::open(std::move(package), std::move(loader), 0, device);
     set_threads(options.threads);
 }
 
@@ -54,6 +55,11 @@ void Evaluator::prepare() {
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
     // GNU OpenMP's threads do not survive a fork, and waiting for them would last forever
     if (process_ == 0) process_ = getpid();
+    if (process_ != getpid() && model_->on_device())
+        throw EngineError(ErrorKind::device,
+                          "the model is on " + model_->place() +
+                              ", which a forked process cannot use: open it after the fork, or "
+                              "use the start method 'spawn'");
     if (process_ != getpid()) model_->set_threads(1);
     try {
         model_->evaluate(system, communicator, results);
@@ -82,6 +88,7 @@ void Evaluator::evaluate(std::int64_t num_nodes, const double* positions, const 
         const auto change =
             neighbors_->update(num_nodes, positions, cell, periodic, forked ? 1 : threads_);
         system.same_edges = own_edges_ && change != NeighborList::Change::edges;
+        system.same_shifts = own_edges_ && change == NeighborList::Change::none;
     } catch (const GeometryError& error) {
         throw EngineError(ErrorKind::argument, error.what());
     }
@@ -105,7 +112,7 @@ std::string Evaluator::report() const {
         out["neighbors_ms"] = neighbors_ms_;
         out["neighbor_lists_built"] = neighbors_->num_builds();
     }
-    out["kernel_summary"] = store_->summary();
+    out["kernel_summary"] = model_->kernel_summary();
     out["cpu"] = instruction_set_level();
     if (KernelCache::is_private())
         out["cache"] = "the kernel cache " + kernel_cache_root() +
@@ -117,10 +124,11 @@ std::string Evaluator::report() const {
 std::string Evaluator::summary() const {
     const ModelInfo& about = info();
     const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
-    return about.architecture + " " + about.model_class + ", " +
-           (about.double_precision ? "float64" : "float32") + ", cpu (" + instruction_set_level() +
-           "), " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") +
-           store_->summary();
+    std::string text = about.architecture + " " + about.model_class + ", " +
+                       (about.double_precision ? "float64" : "float32") + ", " + model_->place();
+    if (!model_->on_device())
+        text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+    return text + ", " + model_->kernel_summary();
 }
 
 }  // namespace mdcg

@@ -14,7 +14,7 @@
 namespace mdcg {
 
 struct EvaluatorOptions {
-    std::string device = "cpu";
+    std::string device = "cpu";  // or "cuda", "cuda:N"
     std::string kernels = "auto";
     int threads = 0;    // 0: OpenMP's own choice
     double skin = 0.5;  // Å, of lists made from a cell
@@ -41,12 +41,12 @@ public:
     // Model::report and what this class knows.
     std::string report() const;
     // "mace ScaleShiftMACE, float32, cpu (x86-64-v3), 2 threads, kernels: 3 cached"
+    // "mace ScaleShiftMACE, float32, cuda:0 (NVIDIA H200, sm_90), kernels: 9 cached"
     std::string summary() const;
 
 private:
     void run(const System& system, Communicator* communicator, const Results& results);
 
-    KernelStore* store_;  // owned by the model
     std::unique_ptr<Model> model_;
     std::unique_ptr<NeighborList> neighbors_;
     double skin_, neighbors_ms_ = 0;

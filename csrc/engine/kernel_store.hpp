@@ -29,7 +29,7 @@ public:
     std::string report() const override;
 
     // "3 kernels: 2 bundled (x86-64-v3), 1 compiled in 4.1 s"
-    std::string summary() const;
+    std::string summary() const override;
 
 private:
     struct Binary {

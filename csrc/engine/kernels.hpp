@@ -15,6 +15,8 @@ public:
     virtual const SharedLibrary* load(const std::string& name) = 0;
     // JSON array: for every kernel its name and where it came from.
     virtual std::string report() const = 0;
+    // "kernels: 3 cached"
+    virtual std::string summary() const = 0;
 };
 
 }  // namespace mdcg

@@ -2,10 +2,11 @@
 
 #include <omp.h>
 
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/cpu.hpp"
+#include "engine/cuda/model.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
 
@@ -13,24 +14,12 @@ namespace mdcg {
 
 namespace {
 
-class Clock {
-public:
-    // Milliseconds since the last call.
-    double lap() {
-        const auto last = before_;
-        before_ = std::chrono::steady_clock::now();
-        return std::chrono::duration<double, std::milli>(before_ - last).count();
-    }
-
-private:
-    std::chrono::steady_clock::time_point before_ = std::chrono::steady_clock::now();
-};
-
 // Where no loader is given.
 class GenericOnly : public KernelLoader {
 public:
     const SharedLibrary* load(const std::string&) override { return nullptr; }
     std::string report() const override { return "[]"; }
+    std::string summary() const override { return "generic kernels"; }
 };
 
 template <typename T>
@@ -49,18 +38,14 @@ public:
     int num_exchanges() const override { return program_.num_exchanges; }
     int max_exchanged_width() const override { return program_.max_exchanged_width; }
     int descriptor_width() const override { return program_.descriptor_width; }
+    std::string place() const override { return "cpu (" + instruction_set_level() + ")"; }
+    std::string kernel_summary() const override { return loader_->summary(); }
 
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
         Clock clock, whole;
         const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
-        if (system.num_nodes > system.num_local && communicator == nullptr &&
-            program_.num_exchanges > 0)
-            throw EngineError(ErrorKind::argument,
-                              "the system has " +
-                                  std::to_string(system.num_nodes - system.num_local) +
-                                  " ghosts and the model exchanges features of ghosts, expected a "
-                                  "communicator");
+        check_ghosts(system, communicator);
         if (!prepared_) {
             for (const auto& layer : program_.layers) layer->prepare(*loader_);
             prepared_ = true;
@@ -112,11 +97,7 @@ private:
             if (results.energies != nullptr)
                 results.energies[graph_.node[static_cast<std::size_t>(n)]] = mine;
         }
-        if (!std::isfinite(energy))
-            throw EngineError(ErrorKind::numeric,
-                              "the energy is " + std::to_string(energy) +
-                                  ", expected a finite number: atoms may be too close, or the "
-                                  "model does not know such structures");
+        check_energy(energy);
         if (results.energy != nullptr) *results.energy = energy;
         double* virials = results.virials;
         if (results.virial != nullptr && virials == nullptr) {
@@ -134,10 +115,7 @@ private:
                 for (int i = 0; i < 9; ++i) results.virial[i] += virials[9 * n + i];
             for (int i = 0; i < 9; ++i) check += results.virial[i];
         }
-        if (!std::isfinite(check))
-            throw EngineError(ErrorKind::numeric,
-                              "forces or virial are not finite: atoms may be too close, or the "
-                              "model does not know such structures");
+        check_forces(check);
     }
 
     Program<T> program_;
@@ -150,9 +128,33 @@ private:
 
 }  // namespace
 
+void Model::check_ghosts(const System& system, const Communicator* communicator) const {
+    if (system.num_nodes > system.num_local && communicator == nullptr && num_exchanges() > 0)
+        throw EngineError(ErrorKind::argument,
+                          "the system has " + std::to_string(system.num_nodes - system.num_local) +
+                              " ghosts and the model exchanges features of ghosts, expected a "
+                              "communicator");
+}
+
+void Model::check_energy(double energy) {
+    if (!std::isfinite(energy))
+        throw EngineError(ErrorKind::numeric,
+                          "the energy is " + std::to_string(energy) +
+                              ", expected a finite number: atoms may be too close, or the "
+                              "model does not know such structures");
+}
+
+void Model::check_forces(double sum) {
+    if (!std::isfinite(sum))
+        throw EngineError(ErrorKind::numeric,
+                          "forces or virial are not finite: atoms may be too close, or the "
+                          "model does not know such structures");
+}
+
 std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package,
-                                   std::unique_ptr<KernelLoader> loader, int threads) {
+                                   std::unique_ptr<KernelLoader> loader, int threads, int device) {
     ModelInfo info = read_model_info(*package);
+    if (device >= 0) return open_cuda_model(std::move(package), std::move(info), threads, device);
     if (info.double_precision)
         return std::make_unique<ModelOf<double>>(std::move(package), std::move(info),
                                                  std::move(loader), threads);

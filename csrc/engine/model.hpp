@@ -1,6 +1,7 @@
 // A package, ready to be evaluated.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,9 +28,11 @@ struct Results {
 class Model {
 public:
     // Builds and checks all layers; executes no code of the package, which happens at the first
-    // evaluation. `loader` null: generic kernels only. `threads` 0: OpenMP's own choice.
+    // evaluation. `loader` null: generic kernels only. `threads` 0: OpenMP's own choice. `device`:
+    // number of a CUDA device, which has no use for a loader; -1: the processor.
     static std::unique_ptr<Model> open(std::shared_ptr<const Package> package,
-                                       std::unique_ptr<KernelLoader> loader, int threads);
+                                       std::unique_ptr<KernelLoader> loader, int threads,
+                                       int device = -1);
     virtual ~Model() = default;
 
     const Package& package() const { return *package_; }
@@ -44,7 +47,30 @@ public:
     // JSON object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
     virtual std::string report() const = 0;
 
+    virtual bool on_device() const { return false; }
+    // Where it is evaluated, "cpu (x86-64-v3)", and where its kernels came from; for logs.
+    virtual std::string place() const = 0;
+    virtual std::string kernel_summary() const = 0;
+
 protected:
+    // Milliseconds since it was made, or since the last lap.
+    class Clock {
+    public:
+        double lap() {
+            const auto last = before_;
+            before_ = std::chrono::steady_clock::now();
+            return std::chrono::duration<double, std::milli>(before_ - last).count();
+        }
+
+    private:
+        std::chrono::steady_clock::time_point before_ = std::chrono::steady_clock::now();
+    };
+
+    // Throw EngineError: ghosts that nobody fills; results (or their sum) that are not finite.
+    void check_ghosts(const System& system, const Communicator* communicator) const;
+    static void check_energy(double energy);
+    static void check_forces(double sum);
+
     std::shared_ptr<const Package> package_;
     ModelInfo info_;
     std::unique_ptr<KernelLoader> loader_;

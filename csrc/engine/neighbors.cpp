@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -35,6 +36,11 @@ std::int64_t floor_div(std::int64_t a, std::int64_t b) {
     return a >= 0 ? a / b : -((b - 1 - a) / b);
 }
 
+std::int64_t next_version() {
+    static std::atomic<std::int64_t> version{0};
+    return ++version;
+}
+
 }  // namespace
 
 NeighborList::NeighborList(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
@@ -65,10 +71,12 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
     inverse_ = inverse;
     if (same && still_covers(positions, full)) {
         if (same_cell) return Change::none;
+        version_ = next_version();
         fill_shifts(threads);
         return Change::shifts;
     }
     valid_ = false;
+    version_ = next_version();
     num_atoms_ = num_atoms;
     periodic_ = directions;
     build(positions, threads);

@@ -52,6 +52,8 @@ public:
     double skin() const { return skin_; }
     std::int64_t num_builds() const { return num_builds_; }
     std::int64_t num_updates() const { return num_updates_; }
+    // Another number, in this process, whenever an update changed the arrays.
+    std::int64_t version() const { return version_; }
 
 private:
     struct Hit {
@@ -79,7 +81,7 @@ private:
 
     double cutoff_, skin_;
     bool valid_ = false;
-    std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0;
+    std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0, version_ = 0;
     std::array<bool, 3> periodic_{};
     Matrix3 full_{}, inverse_{};  // cell; open directions: unit vectors perpendicular to the others
     Vector3 heights_{};           // distances of the planes of the cell

@@ -53,7 +53,19 @@ bool contains(const std::vector<int>& ids, int id) {
 }  // namespace
 
 template <typename T>
-Program<T>::Program(const Package& package, const ModelInfo& info) {
+Program<T>::Program(const Package& package, const ModelInfo& info) : find_(&find_layer<T>) {
+    build(package, info);
+}
+
+template <typename T>
+Program<T>::Program(const Package& package, const ModelInfo& info,
+                    LayerFactory<T> (*find)(const std::string&), const std::string& device)
+    : find_(find), device_(device) {
+    build(package, info);
+}
+
+template <typename T>
+void Program<T>::build(const Package& package, const ModelInfo& info) {
     build_layers(package, info);
     connect(package);
     check_ghosts(package);
@@ -62,6 +74,20 @@ Program<T>::Program(const Package& package, const ModelInfo& info) {
     group_backward();
     energy_plan = plan(false);
     gradient_plan = plan(true);
+}
+
+template <typename T>
+void Program<T>::unknown(const Package& package, std::size_t layer, const std::string& type) const {
+    std::string known;
+    for (const std::string& name : layer_types()) known += (known.empty() ? "" : ", ") + name;
+    const std::string what =
+        package.path() + ": layer " + std::to_string(layer) + " has type " + type;
+    if (find_layer<T>(type) == nullptr)
+        throw EngineError(ErrorKind::unsupported, what + ", this version of mdcg knows " + known);
+    throw EngineError(ErrorKind::unsupported, what +
+                                                  ", which this version of mdcg does not "
+                                                  "evaluate on " +
+                                                  device_ + ": use device cpu");
 }
 
 template <typename T>
@@ -94,15 +120,8 @@ void Program<T>::build_layers(const Package& package, const ModelInfo& info) {
         const std::string type = entries[i].text("type");
         Fields fields(manifest.json("layers")[i], package,
                       "layer " + std::to_string(i) + " (" + type + ")");
-        const LayerFactory<T> make = find_layer<T>(type);
-        if (make == nullptr) {
-            std::string known;
-            for (const std::string& name : layer_types())
-                known += (known.empty() ? "" : ", ") + name;
-            throw EngineError(ErrorKind::unsupported, package.path() + ": layer " +
-                                                          std::to_string(i) + " has type " + type +
-                                                          ", this version of mdcg knows " + known);
-        }
+        const LayerFactory<T> make = find_(type);
+        if (make == nullptr) unknown(package, i, type);
         const std::string name = fields.text("name", type);
         const Spec spec(fields, info, static_cast<int>(i), type, ids, rows);
         try {
@@ -232,7 +251,7 @@ void Program<T>::group_forward() {
     for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
         Layer<T>& layer = *layers[at(i)];
         const Walk walk = layer.forward_walk();
-        bool joins = !forward_stages.empty() && walk != Walk::all &&
+        bool joins = device_.empty() && !forward_stages.empty() && walk != Walk::all &&
                      forward_stages.back().walk != Walk::all &&
                      forward_stages.back().over_ghosts == (over_ghosts_[at(i)] != 0);
         if (joins && walk == Walk::receivers)
@@ -257,7 +276,7 @@ void Program<T>::group_backward() {
         if (!backward_active[at(i)]) continue;
         Layer<T>& layer = *layers[at(i)];
         const Walk walk = layer.backward_walk();
-        bool joins = !backward_stages.empty() && walk != Walk::all &&
+        bool joins = device_.empty() && !backward_stages.empty() && walk != Walk::all &&
                      backward_stages.back().walk != Walk::all;
         // an edge's gradient has one writer at a time
         if (joins && walk != Walk::nodes && backward_stages.back().walk != Walk::nodes)

@@ -8,6 +8,7 @@
 
 #include "engine/layer.hpp"
 #include "engine/package.hpp"
+#include "engine/registry.hpp"
 
 namespace mdcg {
 
@@ -37,8 +38,12 @@ struct BufferPlan {
 template <typename T>
 class Program {
 public:
-    // Throws EngineError that names the layer.
+    // With layers of the processor, several of which share a stage. Throws EngineError that names
+    // the layer.
     Program(const Package& package, const ModelInfo& info);
+    // With the layers of a kind of device; each is a stage of its own, for all nodes at once.
+    Program(const Package& package, const ModelInfo& info,
+            LayerFactory<T> (*find)(const std::string&), const std::string& device);
 
     struct Value {
         std::string name;
@@ -61,7 +66,10 @@ public:
     int descriptor_width = 0;
 
 private:
+    void build(const Package& package, const ModelInfo& info);
     void build_layers(const Package& package, const ModelInfo& info);
+    [[noreturn]] void unknown(const Package& package, std::size_t layer,
+                              const std::string& type) const;
     void connect(const Package& package);
     void check_ghosts(const Package& package);
     void find_gradients();
@@ -69,6 +77,8 @@ private:
     void group_backward();
     BufferPlan plan(bool with_gradient);
 
+    LayerFactory<T> (*find_)(const std::string&);
+    std::string device_;             // "": the processor
     std::vector<char> over_ghosts_;  // by layer
 };
 

@@ -35,14 +35,15 @@ typedef enum mdcg_status {
     MDCG_ERROR_MEMORY = 5,
     MDCG_ERROR_COMMUNICATION = 6, /* a callback returned non-zero */
     MDCG_ERROR_NUMERIC = 7,       /* energy or forces are not finite */
-    MDCG_ERROR_INTERNAL = 8       /* a fault of this library */
+    MDCG_ERROR_INTERNAL = 8,      /* a fault of this library */
+    MDCG_ERROR_DEVICE = 9         /* no driver, no such device, or a device that was lost */
 } mdcg_status;
 
 typedef struct mdcg_model mdcg_model;
 
 typedef struct mdcg_options {
     size_t size;         /* sizeof(mdcg_options) */
-    const char* device;  /* "cpu"; null: "cpu" */
+    const char* device;  /* "cpu", "cuda" (the first) or "cuda:N"; null: "cpu" */
     const char* kernels; /* null or "auto": bundled, cached, compiled or else generic ones;
                             "generic": run no code of the package; "generated": an error where
                             generic ones would run */

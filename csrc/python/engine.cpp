@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "core/cuda_kernels.hpp"
 #include "engine/evaluator.hpp"
 #include "register_engine.hpp"
 
@@ -83,6 +84,7 @@ public:
         Integers sender, receiver;
         Doubles shifts;
         const bool given = !edges.is_none();
+        std::int64_t shifts_of_list = 0;
         if (given) {
             if (cell) fail("cell and edges are given, expected one of them");
             system.num_local = system.num_nodes = nodes;
@@ -95,6 +97,8 @@ public:
             if (list.num_atoms() != nodes)
                 fail("the neighbour list is of " + std::to_string(list.num_atoms()) +
                      " atoms, expected " + std::to_string(nodes) + ": update it");
+            system.same_shifts = same_edges && list.version() == shifts_version_;
+            shifts_of_list = list.version();
             system.num_edges = list.num_edges();
             system.sender = list.sender().data();
             system.receiver = list.receiver().data();
@@ -133,6 +137,7 @@ public:
         if (virial) wanted.virial = array("virial", {3, 3});
         if (virials) wanted.virials = array("virials", {nodes, 3, 3});
         if (descriptors) wanted.descriptors = array("descriptors", {nodes, width});
+        shifts_version_ = 0;
         const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
         const std::int32_t* kinds = types.data();
         locked([&](mdcg::Evaluator& evaluator) {
@@ -141,6 +146,7 @@ public:
             else
                 evaluator.evaluate(nodes, where, kinds, box, periodic.data(), wanted);
         });
+        shifts_version_ = shifts_of_list;
         out["energy"] = energy;
         return out;
     }
@@ -148,12 +154,14 @@ public:
 private:
     mdcg::Evaluator evaluator_;
     std::mutex mutex_;
+    std::int64_t shifts_version_ = 0;  // of the neighbour list last evaluated; 0: none
 };
 
 }  // namespace
 
 void register_engine(py::module_& m) {
     register_error(m);
+    m.def("set_nvrtc_path", &mdcg::set_nvrtc_path, py::arg("path"));
     py::class_<PyModel>(m, "Model")
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",

@@ -48,7 +48,8 @@ class MDCGCalculator(Calculator):
         is patched after loading (logged at INFO, the file stays as it is); or a loaded model,
         patched or not, which is used as it is given and never changed. See `is_patched`.
     device : str or torch.device, optional
-        ``"cpu"`` or ``"cuda"``. None is the device of a loaded model, and the CPU for a file.
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
+        for a file.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model. That of
         a package and of a NequIP model is fixed when it is made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from ase.calculators.calculator import CalculationFailed, InputError
 
 from .. import _core
 from ..errors import DeviceError, KernelCompileError, PackageError, UnsupportedProblemError
+from ..runtime.nvrtc import find_nvrtc
 from .evaluation import Evaluation
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
@@ -37,6 +39,7 @@ BATCH_ATOMS = 2048
 _SUFFIX = ".mdcg"
 # What mdcg_status says, as exceptions.
 _ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
+_DEVICE = 9
 _ERRORS: dict[int, type[Exception]] = {
     _ARGUMENT: ValueError,
     _FILE: PackageError,
@@ -44,6 +47,7 @@ _ERRORS: dict[int, type[Exception]] = {
     _COMPILER: KernelCompileError,
     _MEMORY: MemoryError,
     _NUMERIC: CalculationFailed,
+    _DEVICE: DeviceError,
 }
 
 
@@ -72,18 +76,27 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
         raise InputError(str(error)) from None
 
 
+def _find_nvrtc() -> None:
+    """Tell the engine where Python's packages have NVRTC, if they have it."""
+    try:
+        _core.set_nvrtc_path(find_nvrtc()[1])
+    except KernelCompileError:
+        return  # the kernels may be in the package or in the cache; the engine says if not
+
+
 class _Member:
     """One package of a committee, which may have only one."""
 
     def __init__(
         self,
         path: str,
+        device: str,
         kernels: str,
         threads: int,
         species_types: Mapping[str, str] | None,
     ) -> None:
         with engine_errors():
-            self.model = _core.Model(path, kernels=kernels, threads=threads)
+            self.model = _core.Model(path, device=device, kernels=kernels, threads=threads)
         self.path = path
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, species_types)
@@ -139,21 +152,22 @@ class PackageBackend:
     ) -> None:
         if not paths:
             raise ValueError("the committee is empty, expected one package or more")
-        if device is not None and str(device) != "cpu":
+        self.device = "cpu" if device is None else str(device)
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise DeviceError(
-                f"device is {str(device)!r}, and this version evaluates packages on the CPU alone: "
-                "leave out device, or patch the checkpoint in place (mdcg-patch -o FILE.model) and "
-                "give that file"
+                f"device is {self.device!r}, expected 'cpu', 'cuda' or 'cuda:N' for a package"
             )
+        if self.device != "cpu":
+            _find_nvrtc()
         self._members = [
-            _Member(os.fspath(path), kernels, threads or 0, species_types) for path in paths
+            _Member(os.fspath(path), self.device, kernels, threads or 0, species_types)
+            for path in paths
         ]
         first = self._members[0]
         for member in self._members:
             self._check(member, dtype, head)
         self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
         self.dtype = first.model.dtype
-        self.device = "cpu"
         self.head = first.manifest.get("head") or "Default"
         self.heads = (self.head,)
         self.model_class = first.model.model_class

@@ -227,7 +227,8 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"device": "cuda"}, DeviceError, "evaluates packages on the CPU alone"),
+        ({"device": "tpu"}, DeviceError, "device is 'tpu', expected 'cpu', 'cuda' or 'cuda:N'"),
+        ({"device": "cuda:99"}, DeviceError, "device is 'cuda:99', and there"),
         ({"dtype": "float32"}, ValueError, "was converted to float64, which is fixed"),
         ({"dtype": "half"}, ValueError, "dtype is 'half', expected"),
         ({"head": "pbe"}, ValueError, "was converted with head 'Default'"),

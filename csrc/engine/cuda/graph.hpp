@@ -63,7 +63,7 @@ public:
     // Made by each step from positions.
     double* positions = nullptr;  // [num_nodes][3]
     void* unit = nullptr;         // [num_slots][3] in T; zeros from r_max on
-    double* length = nullptr;     // [num_slots]
+    double* length = nullptr;     // [num_slots] Å; longer than any cutoff from r_max on
 
     std::size_t bytes() const { return memory_.bytes(); }
     void release() { memory_.release(); }

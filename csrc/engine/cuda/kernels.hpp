@@ -58,8 +58,8 @@ public:
 
     // Text in T without any includes; "typedef float T; typedef long long Long;" and
     // text/common.cuh are put before it. `defines` are lines put before everything.
-    CudaFunction fixed(const char* text, const std::string& kernel,
-                       const std::string& defines = "", int shared_bytes = 0);
+    CudaFunction fixed(const char* text, const std::string& kernel, const std::string& defines = "",
+                       int shared_bytes = 0);
     // A whole program, as a package has it, or its machine code for this device.
     CudaFunction program(const std::string& text, const std::string& kernel, int shared_bytes,
                          const std::vector<std::string>& options);

@@ -1,0 +1,256 @@
+#include "engine/cuda/edges/edge_functions.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/cuda/edges/radial_text.hpp"
+#include "engine/edges/harmonics.hpp"
+#include "engine/edges/layout.hpp"
+
+namespace mdcg {
+
+namespace {
+
+const char* const HARMONICS =
+#include "engine/cuda/text/harmonics.cuh"
+    ;
+const char* const RADIAL =
+#include "engine/cuda/text/activation.cuh"
+#include "engine/cuda/text/radial.cuh"
+    ;
+
+constexpr int SUM_THREADS = 128;
+constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmonics
+
+std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
+    return (items + per_block - 1) / per_block;
+}
+
+// As the texts have them.
+template <typename T>
+struct HarmonicsArguments {
+    std::int64_t first, num_slots;
+    const T* unit;
+    const double* length;
+    const T* factors;
+    T* harmonics;
+    const T* d_harmonics;
+    const double* d_length;
+    T* edge_gradient;
+    double sign;
+};
+
+template <typename T>
+struct RadialArguments {
+    std::int64_t first, num_slots, num_types;
+    const std::int32_t *sender, *receiver, *sender_type, *receiver_type;
+    const double *length, *numbers;
+    double basis_factor, a, p, q, power;
+    const T *weights, *sender_rows, *receiver_rows;
+    std::int64_t sender_width, receiver_width;
+    T *kept, *hidden;
+    const T* d_hidden;
+    double* d_length;
+    T *d_sender, *d_receiver;
+    const std::int32_t* place;
+};
+
+template <typename T>
+struct SumRowsArguments {
+    std::int64_t count;
+    const std::int32_t* node;
+    std::int64_t first_node;
+    const std::int32_t* begin;
+    std::int64_t first_row;
+    const T* rows;
+    T* to;
+    std::int64_t width;
+};
+
+template <typename N>
+void upload(CudaMemory& memory, const std::vector<N>& source, const CudaStream& stream) {
+    memory.reserve(std::max<std::size_t>(1, source.size()) * sizeof(N));
+    if (!source.empty()) memory.upload(source.data(), source.size() * sizeof(N), stream);
+}
+
+}  // namespace
+
+// The network is always evaluated: "table" of the manifest is for processors, where it is the
+// faster one.
+template <typename T>
+struct CudaEdgeFunctions<T>::Impl {
+    Impl(const RadialSpec& s, int l, const std::string& normalization, bool f)
+        : spec(s), text(s), l_max(l), flip(f) {
+        if (l_max >= 0) factors = harmonic_factors<T>(l_max, normalization);
+        const std::int64_t row = (width() | 1) * static_cast<std::int64_t>(sizeof(T));
+        while (threads > 32 && threads * row > STAGED_BYTES) threads /= 2;
+    }
+
+    std::int64_t width() const { return std::int64_t(l_max + 1) * (l_max + 1); }
+    std::int64_t tiles(std::int64_t slots) const { return blocks(slots, text.slots); }
+
+    struct Work {
+        T *kept, *d_sender, *d_receiver;
+        double* d_length;
+        std::size_t bytes;
+    };
+    Work lay_out(char* start, std::int64_t slots) const {
+        Work w;
+        Layout layout(start);
+        layout.take(w.kept, tiles(slots) * text.kept_items);
+        layout.take(w.d_sender, text.sender_rows ? slots * text.first_stride : 0);
+        layout.take(w.d_receiver, text.receiver_rows ? slots * text.first_stride : 0);
+        layout.take(w.d_length, slots);
+        w.bytes = layout.bytes();
+        return w;
+    }
+    HarmonicsArguments<T> harmonics_arguments(const CudaWorker<T>& worker,
+                                              const CudaChunk& chunk) const {
+        HarmonicsArguments<T> arguments{};
+        arguments.first = chunk.first_slot;
+        arguments.num_slots = chunk.num_slots;
+        arguments.unit = static_cast<const T*>(worker.edges->unit);
+        arguments.length = worker.edges->length;
+        arguments.factors = factors_there ? factors_there->template as<const T>() : nullptr;
+        arguments.edge_gradient = worker.edge_gradient;
+        arguments.sign = flip ? -1.0 : 1.0;
+        return arguments;
+    }
+    RadialArguments<T> radial_arguments(const CudaWorker<T>& worker, const CudaChunk& chunk,
+                                        const Ends& ends) const {
+        const CudaGraph& graph = *worker.edges;
+        const BasisFunctions& functions = spec.functions;
+        RadialArguments<T> arguments{};
+        arguments.first = chunk.first_slot;
+        arguments.num_slots = chunk.num_slots;
+        arguments.num_types = spec.num_types;
+        arguments.sender = graph.sender;
+        arguments.receiver = graph.receiver;
+        arguments.sender_type = graph.sender_type;
+        arguments.receiver_type = graph.receiver_type;
+        arguments.length = graph.length;
+        arguments.numbers = numbers->template as<const double>();
+        arguments.basis_factor = functions.factor;
+        arguments.a = functions.a;
+        arguments.p = functions.p;
+        arguments.q = functions.q;
+        arguments.power = functions.cutoff_power;
+        arguments.weights = weights->template as<const T>();
+        arguments.sender_rows = ends.sender;
+        arguments.receiver_rows = ends.receiver;
+        arguments.sender_width = ends.sender_width;
+        arguments.receiver_width = ends.receiver_width;
+        arguments.place = graph.place;
+        return arguments;
+    }
+
+    RadialSpec spec;
+    RadialText<T> text;
+    int l_max;
+    bool flip;
+    int threads = 128;  // of the harmonics' blocks
+    std::vector<T> factors;
+    std::shared_ptr<CudaMemory> weights, numbers, factors_there;
+    CudaFunction harmonics, to_vectors, radial_forward, radial_backward, sum_rows;
+};
+
+template <typename T>
+CudaEdgeFunctions<T>::CudaEdgeFunctions(const RadialSpec& spec, int l_max,
+                                        const std::string& normalization, bool flip)
+    : impl_(std::make_shared<Impl>(spec, l_max, normalization, flip)) {}
+
+template <typename T>
+void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+    Impl& m = *impl_;
+    const std::string defines = "#define L_MAX " + std::to_string(m.l_max) + "\n#define THREADS " +
+                                std::to_string(m.threads) + "\n";
+    if (m.l_max >= 0) m.harmonics = kernels.fixed(HARMONICS, "harmonics", defines);
+    m.to_vectors = kernels.fixed(HARMONICS, "to_vectors", defines);
+    const auto radial = [&](const char* name, int shared_bytes) {
+        return kernels.fixed(RADIAL, name, m.text.defines, shared_bytes);
+    };
+    m.radial_forward = radial("radial_forward", m.text.shared_bytes);
+    m.radial_backward = radial("radial_backward", m.text.shared_bytes);
+    m.sum_rows = radial("sum_rows", 0);
+    for (auto* memory : {&m.weights, &m.numbers, &m.factors_there})
+        *memory = std::make_shared<CudaMemory>(kernels.device());
+    upload(*m.weights, m.text.weights, stream);
+    upload(*m.numbers, m.text.numbers, stream);
+    upload(*m.factors_there, m.factors, stream);
+    stream.synchronize();
+}
+
+template <typename T>
+std::int64_t CudaEdgeFunctions<T>::harmonics_width() const {
+    return impl_->width();
+}
+
+template <typename T>
+std::int64_t CudaEdgeFunctions<T>::hidden_stride() const {
+    return impl_->text.hidden_stride;
+}
+
+template <typename T>
+std::size_t CudaEdgeFunctions<T>::work_bytes(std::int64_t slots) const {
+    return impl_->lay_out(nullptr, slots).bytes;
+}
+
+template <typename T>
+void CudaEdgeFunctions<T>::forward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
+                                   char* work, T* harmonics, T* hidden) const {
+    const Impl& m = *impl_;
+    if (harmonics != nullptr) {
+        HarmonicsArguments<T> arguments = m.harmonics_arguments(worker, chunk);
+        arguments.harmonics = harmonics;
+        m.harmonics.launch(*worker.stream, blocks(chunk.num_slots, m.threads), m.threads,
+                           arguments);
+    }
+    RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
+    if (work != nullptr) arguments.kept = m.lay_out(work, chunk.num_slots).kept;
+    arguments.hidden = hidden;
+    m.radial_forward.launch(*worker.stream, m.tiles(chunk.num_slots), m.text.threads, arguments,
+                            m.text.shared_bytes);
+}
+
+template <typename T>
+void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
+                                    char* work, const T* d_harmonics, T* d_hidden) const {
+    const Impl& m = *impl_;
+    const CudaGraph& graph = *worker.edges;
+    const typename Impl::Work w = m.lay_out(work, chunk.num_slots);
+    RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
+    arguments.kept = w.kept;
+    arguments.d_hidden = d_hidden;
+    arguments.d_length = w.d_length;
+    arguments.d_sender = ends.d_sender != nullptr ? w.d_sender : nullptr;
+    arguments.d_receiver = ends.d_receiver != nullptr ? w.d_receiver : nullptr;
+    m.radial_backward.launch(*worker.stream, m.tiles(chunk.num_slots), m.text.threads, arguments,
+                             m.text.shared_bytes);
+    const auto sum = [&](SumRowsArguments<T> a) {
+        a.width = m.text.first_stride;
+        m.sum_rows.launch(*worker.stream, blocks(a.count * a.width, SUM_THREADS), SUM_THREADS, a);
+    };
+    if (ends.d_sender != nullptr) {
+        // chunks cover the receivers in order
+        const auto found = std::upper_bound(
+            graph.chunks.begin(), graph.chunks.end(), chunk.first_receiver,
+            [](std::int32_t r, const CudaChunk& c) { return r < c.first_receiver; });
+        const auto number = found - graph.chunks.begin() - 1;
+        sum({chunk.num_senders, graph.chunk_sender + chunk.first_sender, 0,
+             graph.chunk_sender_ptr + chunk.first_sender + number, 0, w.d_sender, ends.d_sender,
+             0});
+    }
+    if (ends.d_receiver != nullptr)
+        sum({chunk.num_receivers, nullptr, chunk.first_receiver,
+             graph.row_ptr + chunk.first_receiver, chunk.first_slot, w.d_receiver, ends.d_receiver,
+             0});
+    HarmonicsArguments<T> vectors = m.harmonics_arguments(worker, chunk);
+    vectors.d_harmonics = d_harmonics;
+    vectors.d_length = w.d_length;
+    m.to_vectors.launch(*worker.stream, blocks(chunk.num_slots, m.threads), m.threads, vectors);
+}
+
+template class CudaEdgeFunctions<float>;
+template class CudaEdgeFunctions<double>;
+
+}  // namespace mdcg

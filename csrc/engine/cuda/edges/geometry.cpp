@@ -1,0 +1,72 @@
+#include "engine/cuda/edges/edge_functions.hpp"
+
+namespace mdcg {
+
+namespace {
+
+const char* const TEXT =
+#include "engine/cuda/text/geometry.cuh"
+    ;
+
+constexpr int GEOMETRY_THREADS = 256, ASSEMBLE_THREADS = 128;
+
+std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
+    return (items + per_block - 1) / per_block;
+}
+
+// As text/geometry.cuh has them.
+template <typename T>
+struct GeometryArguments {
+    std::int64_t num_slots;
+    const std::int32_t *sender, *receiver;
+    const double *shift, *positions;
+    T* unit;
+    double* length;
+    int* failures;
+    double r_max, sign;
+};
+
+template <typename T>
+struct AssembleArguments {
+    std::int64_t num_nodes, num_local;
+    const std::int32_t *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
+    const double *shift, *positions;
+    const T* gradient;
+    double *forces, *virials;
+};
+
+}  // namespace
+
+template <typename T>
+CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
+    : geometry_(kernels.fixed(TEXT, "geometry")),
+      assemble_(kernels.fixed(TEXT, "assemble")),
+      r_max_(r_max),
+      flip_(flip) {}
+
+template <typename T>
+void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
+    const GeometryArguments<T> arguments{graph.num_slots, graph.sender,
+                                         graph.receiver,  graph.shift,
+                                         graph.positions, static_cast<T*>(graph.unit),
+                                         graph.length,    failures,
+                                         r_max_,          flip_ ? -1.0 : 1.0};
+    geometry_.launch(stream, blocks(graph.num_slots, GEOMETRY_THREADS), GEOMETRY_THREADS,
+                     arguments);
+}
+
+template <typename T>
+void CudaGeometry<T>::assemble(const CudaStream& stream, const CudaGraph& graph,
+                               const T* edge_gradient, double* forces, double* virials) const {
+    const AssembleArguments<T> arguments{graph.num_nodes,  graph.num_local, graph.row_ptr,
+                                         graph.sender_ptr, graph.by_sender, graph.sender,
+                                         graph.receiver,   graph.shift,     graph.positions,
+                                         edge_gradient,    forces,          virials};
+    assemble_.launch(stream, blocks(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
+                     arguments);
+}
+
+template class CudaGeometry<float>;
+template class CudaGeometry<double>;
+
+}  // namespace mdcg

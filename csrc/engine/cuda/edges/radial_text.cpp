@@ -1,0 +1,165 @@
+#include "engine/cuda/edges/radial_text.hpp"
+
+#include <algorithm>
+
+#include "engine/error.hpp"
+#include "engine/rows.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// What every device has, and what those from compute capability 8.0 on give on request.
+constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
+constexpr int SLOT_BYTES = 64;  // of a slot in the text's Tile
+
+template <typename T>
+std::int64_t padded(std::int64_t items) {
+    constexpr std::int64_t align = row_align<T>();
+    return (items + align - 1) / align * align;
+}
+
+template <typename T>
+int tile_bytes(std::int64_t widest, int slots) {
+    return static_cast<int>(2 * widest * (slots + 4) * static_cast<std::int64_t>(sizeof(T)));
+}
+
+// Prints "constexpr int NAME[] = {1, 2};", with one number at least.
+class Array {
+public:
+    explicit Array(const char* name) : name_(name) {}
+    void add(std::int64_t value) { text_ += (text_.empty() ? "" : ", ") + std::to_string(value); }
+    std::string print() const {
+        return std::string("constexpr int ") + name_ + "[] = {" + (text_.empty() ? "0" : text_) +
+               "};\n";
+    }
+
+private:
+    const char* name_;
+    std::string text_;
+};
+
+}  // namespace
+
+template <typename T>
+RadialText<T>::RadialText(const RadialSpec& spec) {
+    const BasisFunctions& functions = spec.functions;
+    const std::size_t depth = spec.layers.size() - 1;
+    const std::int64_t last = spec.layers.back().in, units = spec.units();
+    hidden_stride = padded<T>(units);
+    first_stride = depth > 0 ? padded<T>(spec.layers[0].out) : 0;
+    sender_rows = !spec.sender_value.empty();
+    receiver_rows = !spec.receiver_value.empty();
+
+    std::int64_t widest = std::max<std::int64_t>(functions.count, units);
+    for (std::size_t i = 0; i < depth; ++i)
+        widest = std::max<std::int64_t>(widest, spec.layers[i].out);
+    slots = 64;
+    while (slots > 16 && tile_bytes<T>(widest, slots) + slots * SLOT_BYTES > SHARED_BYTES)
+        slots /= 2;
+    while (slots > 4 && tile_bytes<T>(widest, slots) + slots * SLOT_BYTES > MORE_SHARED_BYTES)
+        slots /= 2;
+    shared_bytes = tile_bytes<T>(widest, slots);
+    if (shared_bytes + slots * SLOT_BYTES > MORE_SHARED_BYTES)
+        throw EngineError(ErrorKind::unsupported, "a radial network with layers of " +
+                                                      std::to_string(widest) +
+                                                      " units is too wide for the CUDA engine: use "
+                                                      "device cpu");
+    const std::int64_t tasks = slots / 4 * (padded<T>(widest) / 4);
+    threads = static_cast<int>(std::min<std::int64_t>(256, (tasks + 31) / 32 * 32));
+    threads = std::max(threads, 64);
+
+    // weights and where they stand
+    const auto append = [&](std::int64_t rows, std::int64_t columns, const auto& at) {
+        const auto begin = static_cast<std::int64_t>(weights.size());
+        const std::int64_t stride = padded<T>(columns);
+        weights.resize(static_cast<std::size_t>(begin + rows * stride), T(0));
+        for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < columns; ++j)
+                weights[static_cast<std::size_t>(begin + i * stride + j)] =
+                    static_cast<T>(at(static_cast<std::size_t>(i), static_cast<std::size_t>(j)));
+        return begin;
+    };
+    const auto row = [&](const std::vector<double>& source, std::int64_t count) {
+        return append(1, count,
+                      [&](std::size_t, std::size_t j) { return source.empty() ? 0.0 : source[j]; });
+    };
+    Array out("OUT"), kind("KIND"), norm("NORM"), weight("WEIGHT"), weight_t("WEIGHT_T"),
+        bias("BIAS"), norm_weight("NORM_WEIGHT"), norm_bias("NORM_BIAS"), factor("FACTOR"),
+        epsilon("EPSILON"), kept("KEPT"), kept_scale("KEPT_SCALE");
+    for (std::size_t i = 0; i < depth; ++i) {
+        const RadialSpec::Layer& layer = spec.layers[i];
+        const auto n = static_cast<std::size_t>(layer.out);
+        const bool normalizes = !layer.norm_weight.empty();
+        out.add(layer.out);
+        kind.add(static_cast<int>(layer.activation));
+        norm.add(normalizes);
+        weight.add(append(layer.in, layer.out,
+                          [&](std::size_t k, std::size_t j) { return layer.weight[k * n + j]; }));
+        weight_t.add(append(layer.out, layer.in,
+                            [&](std::size_t j, std::size_t k) { return layer.weight[k * n + j]; }));
+        bias.add(row(layer.bias, layer.out));
+        norm_weight.add(row(layer.norm_weight, layer.out));
+        norm_bias.add(row(layer.norm_bias, layer.out));
+        factor.add(row({layer.factor}, 1));
+        epsilon.add(row({layer.epsilon}, 1));
+        kept.add(kept_items);
+        kept_items += std::int64_t(layer.out) * slots;
+        kept_scale.add(kept_items);
+        if (normalizes) kept_items += slots;
+    }
+    std::int64_t kept_last = -1;
+    if (depth > 0 && !functions.cutoff_on_basis) {
+        kept_last = kept_items;
+        kept_items += last * slots;
+    }
+    const auto table = [&](const std::vector<double>& source) -> std::int64_t {
+        if (source.empty()) return -1;
+        const auto n = static_cast<std::size_t>(spec.layers[0].out);
+        return append(spec.num_types, spec.layers[0].out,
+                      [&](std::size_t t, std::size_t j) { return source[t * n + j]; });
+    };
+    const std::int64_t sender_table = table(spec.sender_table);
+    const std::int64_t receiver_table = table(spec.receiver_table);
+
+    numbers = spec.basis_values;
+    numbers.resize(static_cast<std::size_t>(functions.count));  // Chebyshev has none
+    numbers.insert(numbers.end(), spec.r_max.begin(), spec.r_max.end());
+    numbers.insert(numbers.end(), spec.r_0.begin(), spec.r_0.end());
+
+    const auto define = [&](const char* name, std::int64_t value) {
+        defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
+    };
+    const double power = functions.cutoff_power;
+    const int whole = static_cast<int>(power);
+    define("SLOTS", slots);
+    define("THREADS", threads);
+    define("BASIS", functions.count);
+    define("BASIS_KIND", static_cast<int>(functions.kind));
+    define("TRANSFORM", static_cast<int>(functions.transform));
+    define("NORMALIZED", functions.normalized);
+    define("CUTOFF", power != 0);
+    define("CUTOFF_WHOLE", power == whole && whole < 64 ? whole : 0);
+    define("CUTOFF_ON_BASIS", functions.cutoff_on_basis);
+    define("TYPED_R_MAX", spec.r_max.size() > 1);
+    define("LAYERS", static_cast<std::int64_t>(depth));
+    define("SENDER_TABLE", sender_table);
+    define("RECEIVER_TABLE", receiver_table);
+    define("SENDER_ROWS", sender_rows);
+    define("RECEIVER_ROWS", receiver_rows);
+    define("LAST", last);
+    define("CONSTANT", units - last);
+    define("STRIDE", hidden_stride);
+    define("ALIGN", row_align<T>());
+    define("WIDEST", widest);
+    define("KEPT_LAST", kept_last);
+    define("KEPT_ITEMS", kept_items);
+    for (const Array* array : {&out, &kind, &norm, &weight, &weight_t, &bias, &norm_weight,
+                               &norm_bias, &factor, &epsilon, &kept, &kept_scale})
+        defines += array->print();
+}
+
+template struct RadialText<float>;
+template struct RadialText<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,29 @@
+// What the text of a radial network is compiled with, and the numbers it reads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/edges/radial.hpp"
+
+namespace mdcg {
+
+template <typename T>
+struct RadialText {
+    // Throws EngineError (ErrorKind::unsupported) where a layer is too wide for a multiprocessor.
+    explicit RadialText(const RadialSpec& spec);
+
+    std::string defines;
+    std::vector<T> weights;       // all layers, in T
+    std::vector<double> numbers;  // of the basis, r_max, r_0
+    int slots = 0;                // of a tile: one block
+    int threads = 0;
+    int shared_bytes = 0;                             // dynamic
+    std::int64_t kept_items = 0;                      // of a tile, for the backward pass
+    std::int64_t hidden_stride = 0;                   // items of a row of hidden
+    std::int64_t first_stride = 0;                    // of the first layer's preactivations, padded
+    bool sender_rows = false, receiver_rows = false;  // rows of nodes are added
+};
+
+}  // namespace mdcg

@@ -1,0 +1,395 @@
+#include "engine/cuda/executor.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+const char* const SUM_TEXT =
+#include "engine/cuda/text/sum.cuh"
+    ;
+constexpr std::int64_t SUM_ROWS = 1024;  // of a block
+
+struct SumArguments {
+    const double* rows;
+    double* out;
+    long long count, width;
+};
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
+
+// Room for a few more nodes and edges: their number changes from list to list.
+bool grow(CudaMemory& memory, std::size_t bytes) {
+    if (bytes <= memory.bytes()) return false;
+    memory.reserve(bytes + (memory.bytes() > 0 ? bytes / 8 : 0));
+    return true;
+}
+void grow(PinnedMemory& memory, std::size_t bytes) {
+    if (bytes > memory.bytes()) memory.reserve(bytes + (memory.bytes() > 0 ? bytes / 8 : 0));
+}
+
+}  // namespace
+
+template <typename T>
+CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int device)
+    : program_(program),
+      num_types_(info.num_types()),
+      stream_(device),
+      kernels_(device, sizeof(T)),
+      graph_(device, sizeof(T)),
+      geometry_(kernels_, info.r_max, info.flip_edges),
+      sum_(kernels_.fixed(SUM_TEXT, "sum_rows")),
+      arena_(device),
+      edge_gradient_(device),
+      scratch_(device),
+      outputs_(device),
+      positions_(device),
+      results_(device),
+      descriptors_(device) {
+    worker_.stream = &stream_;
+    worker_.edges = &graph_;
+    worker_.scratch_memory = &scratch_;
+}
+
+template <typename T>
+void CudaExecutor<T>::prepare() {
+    if (prepared_) return;
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
+    kernels_.load();
+    stream_.synchronize();
+    prepared_ = true;
+}
+
+template <typename T>
+std::size_t CudaExecutor<T>::bytes() const {
+    return graph_.bytes() + arena_.bytes() + edge_gradient_.bytes() + scratch_.bytes() +
+           outputs_.bytes();
+}
+
+template <typename T>
+void CudaExecutor<T>::release() {
+    forget_steps();
+    for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
+    graph_.release();
+}
+
+// -- lists and buffers ---------------------------------------------------------------------------
+
+template <typename T>
+void CudaExecutor<T>::set_graph(const Graph& graph) {
+    forget_steps();
+    graph_.upload(graph, num_types_, stream_);
+    reserve(graph);
+}
+
+template <typename T>
+void CudaExecutor<T>::set_shifts(const Graph& graph, const double* shifts) {
+    graph_.upload_shifts(graph, shifts, stream_);
+}
+
+// What both kinds of evaluation need at most, so that captured steps keep their addresses.
+template <typename T>
+void CudaExecutor<T>::reserve(const Graph& graph) {
+    const std::int64_t local = graph.num_local, nodes = graph.num_nodes;
+    std::size_t rows = 0;
+    for (const BufferPlan* plan : {&program_.energy_plan, &program_.gradient_plan})
+        rows = std::max(rows, size(plan->local_width * local +
+                                   (plan->total_width + plan->chunk_width) * nodes));
+    grow(arena_, rows * sizeof(T));
+    grow(edge_gradient_, std::max<std::size_t>(1, size(3 * graph_.num_slots)) * sizeof(T));
+    std::size_t scratch = 0;
+    for (const auto& layer : program_.layers)
+        scratch = std::max(scratch, static_cast<const CudaLayer<T>&>(*layer).scratch_bytes(graph_));
+    grow(scratch_, scratch);
+    std::size_t end = 0;
+    const auto part = [&](std::int64_t count) {
+        const Result result{end, 8 * size(count)};
+        end += (result.bytes + 255) / 256 * 256;
+        return result;
+    };
+    failures_ = part(1);
+    energy_parts_ = part(blocks_of(local));
+    virial_parts_ = part(9 * blocks_of(nodes));
+    forces_ = part(3 * nodes);
+    energies_ = part(local);
+    virials_ = part(9 * nodes);
+    grow(outputs_, end);
+    grow(results_, end);
+    grow(positions_, 24 * size(nodes) + 1);
+    grow(descriptors_, size(program_.descriptor_width > 0 ? 1 : 0));
+    worker_.types = graph_.types;
+    worker_.energies = on_device<double>(energies_);
+    worker_.failures = on_device<int>(failures_);
+}
+
+template <typename T>
+void CudaExecutor<T>::bind(const BufferPlan& plan) {
+    T* const local = arena_.template as<T>();
+    T* const total = local + plan.local_width * graph_.num_local;
+    T* const alone = total + plan.total_width * graph_.num_nodes;
+    const auto bind = [&](const std::vector<Place>& places, std::vector<T*>& rows) {
+        rows.resize(places.size());
+        for (std::size_t id = 0; id < places.size(); ++id) {
+            const std::int64_t offset = places[id].offset;
+            switch (places[id].kind) {
+                case Place::local:
+                    rows[id] = local + offset * graph_.num_local;
+                    break;
+                case Place::total:
+                    rows[id] = total + offset * graph_.num_nodes;
+                    break;
+                case Place::chunk:  // of one layer alone
+                    rows[id] = alone + offset * graph_.num_nodes;
+                    break;
+                default:
+                    rows[id] = nullptr;
+            }
+        }
+    };
+    bind(plan.values, worker_.values);
+    bind(plan.gradients, worker_.gradients);
+}
+
+// -- steps ---------------------------------------------------------------------------------------
+
+template <typename T>
+typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, bool communicates) {
+    const bool virials = wanted.virial || wanted.virials;
+    const int kind =
+        wanted.gradient + 2 * virials + 4 * communicates + 8 * (wanted.descriptors != nullptr);
+    const auto [found, made] = steps_.try_emplace(kind);
+    Step& step = found->second;
+    if (!made) return step;
+    const auto add = [&](typename Part::Kind what, const std::vector<Stage>& stages) {
+        for (const Stage& stage : stages) {
+            const bool exchange = stage.walk == Walk::all;
+            if (!exchange || communicates) step.parts.push_back({what, &stage, exchange});
+        }
+    };
+    step.parts.push_back({Part::start});
+    add(Part::forward, program_.forward_stages);
+    step.parts.push_back({Part::sum_energies});
+    if (wanted.gradient) {
+        step.parts.push_back({Part::start_backward});
+        add(Part::backward, program_.backward_stages);
+        step.parts.push_back({Part::finish});
+    }
+    return step;
+}
+
+template <typename T>
+void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const Wanted& wanted) {
+    bind(wanted.gradient ? program_.gradient_plan : program_.energy_plan);
+    worker_.with_gradient = wanted.gradient;
+    worker_.communicator = communicator;
+    worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
+    if (wanted.descriptors != nullptr)
+        grow(
+            descriptors_, size(graph_.num_local) * sizeof(T) * [&] {
+                std::size_t width = 0;
+                for (const int id : program_.descriptors)
+                    width += size(program_.values[size(id)].rows.width);
+                return width;
+            }());
+    copy_to_device(graph_.positions, positions(), 24 * size(graph_.num_nodes), stream_);
+    Step& step = step_of(wanted, communicator != nullptr);
+    ++step.runs;
+    if (step.runs == 1 || wanted.descriptors != nullptr)
+        run_direct(step, wanted);
+    else
+        run_captured(step, wanted);
+    finish(graph, wanted);
+}
+
+// Layer by layer, with the time of each.
+template <typename T>
+void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
+    while (events_.size() < step.parts.size() + 1)
+        events_.push_back(std::make_unique<CudaEvent>(stream_.device()));
+    const void* const scratch = scratch_.data();
+    events_[0]->record(stream_);
+    for (std::size_t i = 0; i < step.parts.size(); ++i) {
+        enqueue(step.parts[i], wanted);
+        if (wanted.descriptors != nullptr && step.parts[i].kind == Part::forward)
+            download_descriptors(*step.parts[i].stage);
+        events_[i + 1]->record(stream_);
+    }
+    stream_.synchronize();
+    times_.assign(program_.layers.size(), {});
+    for (std::size_t i = 0; i < step.parts.size(); ++i) {
+        const Part& part = step.parts[i];
+        if (part.stage == nullptr) continue;
+        LayerTime& time = times_[size(part.stage->layers[0])];
+        (part.kind == Part::forward ? time.forward : time.backward) =
+            events_[i + 1]->since(*events_[i]);
+    }
+    // what others have captured has the old address
+    if (scratch_.data() != scratch)
+        for (auto& [kind, other] : steps_) other.segments.clear();
+}
+
+template <typename T>
+void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
+    const bool capture = step.segments.empty();
+    std::size_t segment = 0;
+    for (std::size_t i = 0; i < step.parts.size(); ++i) {
+        if (step.parts[i].exchange) {
+            enqueue(step.parts[i], wanted);
+            continue;
+        }
+        std::size_t end = i;
+        while (end < step.parts.size() && !step.parts[end].exchange) ++end;
+        if (capture) {
+            step.segments.push_back(std::make_unique<CapturedGraph>());
+            CapturedGraph& graph = *step.segments.back();
+            try {
+                graph.begin(stream_);
+                for (std::size_t k = i; k < end; ++k) enqueue(step.parts[k], wanted);
+                graph.end(stream_);
+            } catch (...) {
+                graph.abandon(stream_);
+                step.segments.clear();
+                throw;
+            }
+        }
+        step.segments[segment++]->replay(stream_);
+        i = end - 1;
+    }
+    ++replays_;
+}
+
+template <typename T>
+void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
+    const bool virials = wanted.virial || wanted.virials;
+    switch (part.kind) {
+        case Part::start:
+            clear_on_device(on_device<void>(failures_), failures_.bytes, stream_);
+            clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
+            geometry_.run(stream_, graph_, worker_.failures);
+            break;
+        case Part::forward:
+            enqueue_layer(*part.stage, false);
+            break;
+        case Part::sum_energies:
+            sum_rows(energies_, graph_.num_local, 1, energy_parts_);
+            break;
+        case Part::start_backward:
+            clear_on_device(worker_.edge_gradient, 3 * size(graph_.num_slots) * sizeof(T), stream_);
+            break;
+        case Part::backward:
+            enqueue_layer(*part.stage, true);
+            break;
+        case Part::finish:
+            geometry_.assemble(stream_, graph_, worker_.edge_gradient, on_device<double>(forces_),
+                               virials ? on_device<double>(virials_) : nullptr);
+            if (virials) sum_rows(virials_, graph_.num_nodes, 9, virial_parts_);
+            break;
+    }
+}
+
+template <typename T>
+void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
+    const Layer<T>& layer = *program_.layers[size(stage.layers[0])];
+    const Walk walk = backward ? layer.backward_walk() : layer.forward_walk();
+    const bool ghosts = walk == Walk::sender_blocks || stage.over_ghosts;
+    // rows of ghosts, which no layer has written yet
+    const BufferPlan& plan = worker_.with_gradient ? program_.gradient_plan : program_.energy_plan;
+    for (const int id : stage.added) {
+        if (plan.gradients[size(id)].kind != Place::total) continue;
+        const std::int64_t width = program_.values[size(id)].rows.width;
+        clear_on_device(worker_.gradients[size(id)] + graph_.num_local * width,
+                        size((graph_.num_nodes - graph_.num_local) * width) * sizeof(T), stream_);
+    }
+    const Range range{0, ghosts ? graph_.num_nodes : graph_.num_local};
+    // an exchange is collective: also where a rank has no nodes
+    if (range.end == 0 && walk != Walk::all) return;
+    if (backward)
+        layer.backward(worker_, range);
+    else
+        layer.forward(worker_, range);
+}
+
+template <typename T>
+void CudaExecutor<T>::sum_rows(const Result& rows, std::int64_t count, int width,
+                               const Result& out) {
+    const SumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
+    sum_.launch(stream_, blocks_of(count), 256, arguments);
+}
+
+// -- results -------------------------------------------------------------------------------------
+
+template <typename T>
+void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
+    char* const host = results_.as<char>();
+    const auto download = [&](const Result& first, const Result& last) {
+        copy_to_host(host + first.offset, on_device<char>(first),
+                     last.offset + last.bytes - first.offset, stream_);
+    };
+    // one copy of what nearly everybody wants
+    download(failures_, wanted.forces ? forces_ : wanted.gradient ? virial_parts_ : energy_parts_);
+    if (wanted.energies) download(energies_, energies_);
+    if (wanted.virials) download(virials_, virials_);
+    stream_.synchronize();
+    const int failure = *reinterpret_cast<const int*>(host + failures_.offset);
+    if (failure != 0) {
+        const std::size_t slot = size(failure - 1);
+        const auto& first = graph.all_row_ptr();
+        const auto row = std::upper_bound(first.begin(), first.end(), failure - 1) - first.begin();
+        throw EngineError(ErrorKind::argument,
+                          "nodes " + std::to_string(graph.node[size(graph.all_sender()[slot])]) +
+                              " and " + std::to_string(graph.node[size(row - 1)]) +
+                              " are at the same place (edge " +
+                              std::to_string(graph.all_edge()[slot]) + "), expected a distance");
+    }
+    energy_ = 0;
+    for (std::int64_t b = 0; b < blocks_of(graph_.num_local); ++b)
+        energy_ += on_host(energy_parts_)[b];
+    virial_.fill(0);
+    if (wanted.virial)
+        for (std::int64_t b = 0; b < blocks_of(graph_.num_nodes); ++b)
+            for (std::size_t i = 0; i < 9; ++i)
+                virial_[i] += on_host(virial_parts_)[9 * size(b) + i];
+    if (wanted.descriptors != nullptr) store_descriptors(graph, wanted.descriptors);
+}
+
+// Rows as they are, one value after the other.
+template <typename T>
+void CudaExecutor<T>::download_descriptors(const Stage& stage) {
+    std::int64_t column = 0;
+    for (const int id : program_.descriptors) {
+        const auto& value = program_.values[size(id)];
+        if (value.writer == stage.layers[0])
+            copy_to_host(descriptors_.as<T>() + column * graph_.num_local, worker_.values[size(id)],
+                         size(graph_.num_local * value.rows.width) * sizeof(T), stream_);
+        column += value.rows.width;
+    }
+}
+
+template <typename T>
+void CudaExecutor<T>::store_descriptors(const Graph& graph, double* descriptors) const {
+    std::int64_t before = 0, column = 0;
+    for (const int id : program_.descriptors) {
+        const Rows& rows = program_.values[size(id)].rows;
+        for (std::int64_t n = 0; n < graph.num_local; ++n) {
+            double* out = descriptors + graph.node[size(n)] * program_.descriptor_width + column;
+            const T* row = descriptors_.as<T>() + before * graph.num_local + n * rows.width;
+            for (const Block& block : rows.blocks)
+                for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]
+                    for (int m = 0; m < block.dim(); ++m)
+                        *out++ = static_cast<double>(row[block.offset + m * block.stride + u]);
+        }
+        before += rows.width;
+        column += rows.features;
+    }
+}
+
+template class CudaExecutor<float>;
+template class CudaExecutor<double>;
+
+}  // namespace mdcg

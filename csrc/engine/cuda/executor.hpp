@@ -1,0 +1,116 @@
+// Runs a program on a device: buffers, the order of layers, captured steps, results.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/worker.hpp"
+#include "engine/executor.hpp"
+#include "engine/program.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CudaExecutor {
+public:
+    // Makes the device's context; throws CudaError.
+    CudaExecutor(Program<T>& program, const ModelInfo& info, int device);
+
+    // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
+    void prepare();
+
+    // A new list, or other types. Must be called before the first run.
+    void set_graph(const Graph& graph);
+    void set_shifts(const Graph& graph, const double* shifts);
+    // Of the next run, [num_nodes][3] in the order of the graph.
+    double* positions() { return positions_.as<double>(); }
+
+    struct Wanted {
+        bool gradient = false, forces = false, virial = false, virials = false, energies = false;
+        double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
+    };
+    void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
+
+    // Of the last run, where they were wanted; in the order of the graph.
+    double energy() const { return energy_; }
+    const double* energies() const { return on_host(energies_); }  // [num_local]
+    const double* forces() const { return on_host(forces_); }      // [num_nodes][3]
+    const double* virials() const { return on_host(virials_); }    // [num_nodes][9]
+    const std::array<double, 9>& virial() const { return virial_; }
+
+    const std::vector<LayerTime>& times() const { return times_; }  // of the last uncaptured run
+    int replays() const { return replays_; }                        // of captured steps
+    std::size_t bytes() const;                                      // on the device
+    const CudaKernels& kernels() const { return kernels_; }
+    // Gives back what depends on the size of systems.
+    void release();
+
+private:
+    // What a step is made of, in order.
+    struct Part {
+        enum Kind { start, forward, sum_energies, start_backward, backward, finish } kind;
+        const Stage* stage = nullptr;
+        bool exchange = false;  // the host takes part: cannot be captured
+    };
+    // Parts between exchanges, captured when a list is evaluated for the second time.
+    struct Step {
+        std::vector<Part> parts;
+        std::vector<std::unique_ptr<CapturedGraph>> segments;
+        int runs = 0;
+    };
+    // A part of the block of results.
+    struct Result {
+        std::size_t offset = 0, bytes = 0;
+    };
+
+    const double* on_host(const Result& part) const {
+        return reinterpret_cast<const double*>(results_.as<char>() + part.offset);
+    }
+    template <typename N>
+    N* on_device(const Result& part) const {
+        return reinterpret_cast<N*>(outputs_.as<char>() + part.offset);
+    }
+    Step& step_of(const Wanted& wanted, bool communicates);
+    void reserve(const Graph& graph);
+    void bind(const BufferPlan& plan);
+    void enqueue(const Part& part, const Wanted& wanted);
+    void enqueue_layer(const Stage& stage, bool backward);
+    void run_direct(Step& step, const Wanted& wanted);
+    void run_captured(Step& step, const Wanted& wanted);
+    void sum_rows(const Result& rows, std::int64_t count, int width, const Result& out);
+    void download_descriptors(const Stage& stage);
+    void finish(const Graph& graph, const Wanted& wanted);
+    void store_descriptors(const Graph& graph, double* descriptors) const;
+    void forget_steps() { steps_.clear(); }
+
+    Program<T>& program_;
+    int num_types_;
+    CudaStream stream_;
+    CudaKernels kernels_;
+    CudaGraph graph_;
+    CudaGeometry<T> geometry_;
+    CudaFunction sum_;
+    bool prepared_ = false;
+
+    CudaMemory arena_, edge_gradient_, scratch_, outputs_;
+    PinnedMemory positions_, results_, descriptors_;
+    Result failures_, energy_parts_, virial_parts_, forces_, energies_, virials_;
+    CudaWorker<T> worker_;
+    std::map<int, Step> steps_;  // by kind of evaluation
+
+    double energy_ = 0;
+    std::array<double, 9> virial_{};
+    std::vector<std::unique_ptr<CudaEvent>> events_;
+    std::vector<LayerTime> times_;
+    int replays_ = 0;
+};
+
+extern template class CudaExecutor<float>;
+extern template class CudaExecutor<double>;
+
+}  // namespace mdcg

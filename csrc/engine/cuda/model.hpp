@@ -1,0 +1,18 @@
+// Packages on devices.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/model.hpp"
+
+namespace mdcg {
+
+// "cuda" (the first) and "cuda:N" are numbers of devices, "cpu" is -1; throws EngineError where it
+// is nothing of that, or where there is no such device.
+int parse_device(const std::string& text);
+
+std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
+                                       int threads, int device);
+
+}  // namespace mdcg

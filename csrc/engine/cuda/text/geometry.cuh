@@ -1,0 +1,105 @@
+R"CUDA(
+// pos[receiver] - pos[sender] + shift of a slot, Å.
+INLINE void edge_vector(const double* positions, const double* shift, int sender, int receiver,
+                        Long slot, double* v) {
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+        v[k] = positions[3 * Long(receiver) + k] - positions[3 * Long(sender) + k];
+        if (shift) v[k] += shift[3 * slot + k];
+    }
+}
+
+struct GeometryArguments {
+    Long num_slots;
+    const int *sender, *receiver;
+    const double *shift, *positions;
+    T* unit;         // [num_slots][3]
+    double* length;  // [num_slots]
+    int* failures;
+    double r_max, sign;
+};
+
+extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments p) {
+    for (Long s = thread_number(); s < p.num_slots; s += thread_count()) {
+        double v[3];
+        edge_vector(p.positions, p.shift, p.sender[s], p.receiver[s], s, v);
+        const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
+        // shorter lengths overflow in their inverse powers
+        if (!(square >= 1e-12)) atomicMax(p.failures, int(s) + 1);
+        double r = sqrt(square);
+        if (r < 1e-8) r = 1e-8;
+        const bool live = r < p.r_max;
+        p.length[s] = live ? r : 1e3;  // longer than any cutoff
+        const double inverse = live ? p.sign / r : 0.0;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) p.unit[3 * s + k] = live ? T(v[k] * inverse) : T(0);
+    }
+}
+
+struct AssembleArguments {
+    Long num_nodes, num_local;
+    const int *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
+    const double *shift, *positions;
+    const T* gradient;  // [slots][3] dE/dvec
+    double* forces;     // [num_nodes][3]
+    double* virials;    // [num_nodes][9] or null
+};
+
+// One slot at one of its ends: adds to the force and to the six parts of the virial.
+template <bool VIRIAL>
+INLINE void add_slot(const AssembleArguments& p, Long slot, double sign, double* sums) {
+    double g[3], v[3];
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+        g[k] = double(p.gradient[3 * slot + k]);
+        sums[k] -= sign * g[k];
+    }
+    if (!VIRIAL) return;
+    edge_vector(p.positions, p.shift, p.sender[slot], p.receiver[slot], slot, v);
+    int i = 3;
+    // symmetric: what is not vanishes in the sum over all nodes
+#pragma unroll
+    for (int c = 0; c < 3; ++c)
+#pragma unroll
+        for (int d = c; d < 3; ++d) sums[i++] -= 0.25 * (v[c] * g[d] + v[d] * g[c]);
+}
+
+// A warp per node: its slots as a receiver, then those as a sender, in a fixed order.
+template <bool VIRIAL>
+INLINE void assemble_node(const AssembleArguments& p, Long node, int lane) {
+    constexpr int COUNT = VIRIAL ? 9 : 3;
+    double sums[COUNT] = {};
+    if (node < p.num_local)
+        for (int s = p.row_ptr[node] + lane; s < p.row_ptr[node + 1]; s += 32)
+            add_slot<VIRIAL>(p, s, 1.0, sums);
+    for (int i = p.sender_ptr[node] + lane; i < p.sender_ptr[node + 1]; i += 32)
+        add_slot<VIRIAL>(p, p.by_sender[i], -1.0, sums);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+        for (int bit = 16; bit > 0; bit /= 2)
+            sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], bit);
+    if (lane > 0) return;
+#pragma unroll
+    for (int k = 0; k < 3; ++k) p.forces[3 * node + k] = sums[k];
+    if (!VIRIAL) return;
+    int i = 3;
+#pragma unroll
+    for (int c = 0; c < 3; ++c)
+#pragma unroll
+        for (int d = c; d < 3; ++d) {
+            const double value = sums[i++];
+            p.virials[9 * node + 3 * c + d] = value;
+            p.virials[9 * node + 3 * d + c] = value;
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(128) assemble(const AssembleArguments p) {
+    const Long node = thread_number() / 32;
+    if (node >= p.num_nodes) return;
+    if (p.virials)
+        assemble_node<true>(p, node, threadIdx.x % 32);
+    else
+        assemble_node<false>(p, node, threadIdx.x % 32);
+}
+)CUDA"

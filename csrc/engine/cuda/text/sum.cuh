@@ -1,0 +1,28 @@
+R"CUDA(
+// Sums of columns, 1024 rows a block, always in the same order.
+struct SumArguments {
+    const double* rows;  // [count][width]
+    double* out;         // [blocks][width]
+    Long count, width;
+};
+
+extern "C" __global__ void sum_rows(SumArguments a) {
+    __shared__ double part[256];
+    const int t = threadIdx.x;
+    for (Long c = 0; c < a.width; ++c) {
+        double sum = 0;
+        for (int k = 0; k < 4; ++k) {
+            const Long row = 1024 * Long(blockIdx.x) + 256 * k + t;
+            if (row < a.count) sum += a.rows[row * a.width + c];
+        }
+        part[t] = sum;
+        __syncthreads();
+        for (int half = 128; half > 0; half /= 2) {
+            if (t < half) part[t] += part[t + half];
+            __syncthreads();
+        }
+        if (t == 0) a.out[blockIdx.x * a.width + c] = part[0];
+        __syncthreads();
+    }
+}
+)CUDA"
