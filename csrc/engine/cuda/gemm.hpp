@@ -1,14 +1,17 @@
 // Products of rows and small matrices, in T.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/cuda/kernels.hpp"
 
 namespace mdcg {
 
-// A matrix on the device, [k][n] with rows of `stride` items (n rounded up to 16 bytes; zeros).
+// A matrix on the device, [k][n] with rows of `stride` items: n rounded up to 64 bytes, as rows of
+// nodes are; zeros.
 template <typename T>
 class CudaMatrix {
 public:
@@ -35,14 +38,34 @@ struct CudaGroup {
     std::int32_t number, first, last;
 };
 
+// For all i < rows, m < batch: c[i * c_width + m * c_step + j] (+)=
+//     sum_k a[i * a_width + m * a_step + k] * matrix[k][j], all columns j < matrix.stride();
+// with a list, list[i] stands for i. Widths and steps count items; starts, widths and steps are
+// multiples of 16 bytes. Sums run over k in order, and do not depend on how many rows there are.
+template <typename T>
+struct CudaProduct {
+    std::int64_t rows = 0;
+    const std::int32_t* list = nullptr;
+    int batch = 1;
+    const T* a = nullptr;
+    std::int64_t a_width = 0, a_step = 0;
+    const CudaMatrix<T>* matrix = nullptr;
+    int number = 0;  // of the matrix
+    T* c = nullptr;
+    std::int64_t c_width = 0, c_step = 0;
+    bool add = false;
+};
+
 template <typename T>
 class CudaGemm {
 public:
+    CudaGemm() = default;
     explicit CudaGemm(CudaKernels& kernels);
 
-    // For all i < rows, m < batch: c[i * c_width + m * c_step + j] (+)=
-    //     sum_k a[i * a_width + m * a_step + k] * matrix[k][j], all columns j.
-    // Strides of a, c in items; starts and strides are multiples of 16 bytes.
+    // In as few launches as there can be; no product reads or writes what another one writes.
+    void run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const;
+
+    // One product.
     void run(const CudaStream& stream, std::int64_t rows, int batch, const T* a,
              std::int64_t a_width, std::int64_t a_step, const CudaMatrix<T>& matrix, T* c,
              std::int64_t c_width, std::int64_t c_step, bool add) const;
@@ -54,9 +77,13 @@ public:
              std::int64_t c_step, bool add) const;
 
 private:
-    CudaFunction product_, grouped_;
+    static constexpr std::size_t NUM_TILES = 3;
+    std::array<CudaFunction, NUM_TILES> functions_;
+    int multiprocessors_ = 1;
 };
 
+extern template class CudaMatrix<float>;
+extern template class CudaMatrix<double>;
 extern template class CudaGemm<float>;
 extern template class CudaGemm<double>;
 

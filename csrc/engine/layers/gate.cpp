@@ -1,5 +1,5 @@
 // Scalars through activations; other blocks times activations of scalars.
-#include "engine/layers/node_layer.hpp"
+#include "engine/layers/node_fields.hpp"
 
 namespace mdcg {
 
@@ -8,37 +8,11 @@ namespace {
 template <typename T>
 class Gate : public UnaryLayer<T> {
 public:
-    explicit Gate(const LayerSpec& spec) : UnaryLayer<T>(spec) {
-        std::vector<int> writers(out_.rows.blocks.size(), 0);
-        for (const Fields& entry : spec.fields.objects("scalars")) {
-            scalars_.push_back({block_index(entry, "in", x_.rows),
-                                block_index(entry, "out", out_.rows), function(entry)});
-            check(entry, scalars_.back().in, scalars_.back().out, writers);
-            if (x_.rows.blocks[scalars_.back().in].l != 0)
-                entry.fail("is a block of vectors, expected scalars");
-        }
-        for (const Fields& entry : spec.fields.objects("gated")) {
-            Gated gated{block_index(entry, "gate", x_.rows), 0, block_index(entry, "in", x_.rows),
-                        block_index(entry, "out", out_.rows), function(entry)};
-            check(entry, gated.in, gated.out, writers);
-            const Block& gate = x_.rows.blocks[gated.gate];
-            const Block& in = x_.rows.blocks[gated.in];
-            if (gate.l != 0 || gate.mul < in.mul)
-                entry.fail("has the gate " + block_text(gate) + " for " + block_text(in) +
-                           ", expected scalars, at least as many");
-            gated.gate_offset =
-                entry.has("gate_offset")
-                    ? static_cast<int>(entry.integer("gate_offset", 0, gate.mul - in.mul))
-                    : 0;
-            longest_ = std::max(longest_, in.stride);
-            gated_.push_back(gated);
-        }
-        for (const Scalar& scalar : scalars_)
+    explicit Gate(const LayerSpec& spec) : UnaryLayer<T>(spec), fields_(spec, x_.rows, out_.rows) {
+        for (const GateFields::Scalar& scalar : fields_.scalars)
             longest_ = std::max(longest_, x_.rows.blocks[scalar.in].stride);
-        for (std::size_t b = 0; b < writers.size(); ++b)
-            if (writers[b] != 1)
-                spec.fields.fail("writes block " + std::to_string(b) + " of out " +
-                                 std::to_string(writers[b]) + " times, expected once");
+        for (const GateFields::Gated& gated : fields_.gated)
+            longest_ = std::max(longest_, x_.rows.blocks[gated.in].stride);
     }
 
     std::vector<int> kept() const override { return {x_.id}; }
@@ -48,13 +22,13 @@ public:
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n) {
             const T* x = this->x(worker, n);
             T* out = this->out(worker, n);
-            for (const Scalar& s : scalars_) {
+            for (const GateFields::Scalar& s : fields_.scalars) {
                 const Block &in = x_.rows.blocks[s.in], &to = out_.rows.blocks[s.out];
-                simd<T>().activate(s.f.kind, in.mul, s.f.factor, x + in.offset, out + to.offset,
+                simd<T>().activate(s.f.kind, in.mul, factor(s.f), x + in.offset, out + to.offset,
                                    nullptr);
                 std::fill(out + to.offset + to.mul, out + to.offset + to.stride, T(0));
             }
-            for (const Gated& g : gated_) {
+            for (const GateFields::Gated& g : fields_.gated) {
                 const Block &in = x_.rows.blocks[g.in], &to = out_.rows.blocks[g.out];
                 activate_gate(g, x, act, nullptr);
                 for (int m = 0; m < in.dim(); ++m) {
@@ -73,12 +47,12 @@ public:
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n) {
             const T *x = this->x(worker, n), *g = this->dout(worker, n);
             T* dx = this->dx(worker, n);
-            for (const Scalar& s : scalars_) {
+            for (const GateFields::Scalar& s : fields_.scalars) {
                 const Block &in = x_.rows.blocks[s.in], &to = out_.rows.blocks[s.out];
-                simd<T>().activate(s.f.kind, in.mul, s.f.factor, x + in.offset, act, slope);
+                simd<T>().activate(s.f.kind, in.mul, factor(s.f), x + in.offset, act, slope);
                 for (int u = 0; u < in.mul; ++u) dx[in.offset + u] += g[to.offset + u] * slope[u];
             }
-            for (const Gated& gated : gated_) {
+            for (const GateFields::Gated& gated : fields_.gated) {
                 const Block &in = x_.rows.blocks[gated.in], &to = out_.rows.blocks[gated.out];
                 activate_gate(gated, x, act, slope);
                 std::fill(sum, sum + in.mul, T(0));
@@ -101,34 +75,7 @@ private:
     using UnaryLayer<T>::x_;
     using UnaryLayer<T>::out_;
 
-    struct Function {
-        Activation kind;
-        T factor;
-    };
-    struct Scalar {
-        std::size_t in, out;
-        Function f;
-    };
-    struct Gated {
-        std::size_t gate;
-        int gate_offset;
-        std::size_t in, out;
-        Function f;
-    };
-
-    static Function function(const Fields& entry) {
-        return {parse_activation(entry.text("activation", "none")),
-                static_cast<T>(entry.number("factor", 1.0))};
-    }
-
-    void check(const Fields& entry, std::size_t in, std::size_t out,
-               std::vector<int>& writers) const {
-        const Block &from = x_.rows.blocks[in], &to = out_.rows.blocks[out];
-        if (from.mul != to.mul || from.l != to.l)
-            entry.fail("goes from " + block_text(from) + " to " + block_text(to) +
-                       ", expected one shape");
-        ++writers[out];
-    }
+    static T factor(const GateFields::Function& f) { return static_cast<T>(f.factor); }
 
     T* buffer(Worker<T>& worker) const {
         return reinterpret_cast<T*>(
@@ -136,15 +83,14 @@ private:
     }
 
     // Activations of the channels that gate a block, zero in the padding.
-    void activate_gate(const Gated& g, const T* x, T* act, T* slope) const {
+    void activate_gate(const GateFields::Gated& g, const T* x, T* act, T* slope) const {
         const Block& in = x_.rows.blocks[g.in];
-        simd<T>().activate(g.f.kind, in.mul, g.f.factor,
+        simd<T>().activate(g.f.kind, in.mul, factor(g.f),
                            x + x_.rows.blocks[g.gate].offset + g.gate_offset, act, slope);
         std::fill(act + in.mul, act + in.stride, T(0));
     }
 
-    std::vector<Scalar> scalars_;
-    std::vector<Gated> gated_;
+    GateFields fields_;
     int longest_ = row_align<T>();
 };
 

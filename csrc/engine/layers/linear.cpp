@@ -1,9 +1,8 @@
 // Every block of out is a sum of blocks of x times matrices, which may be of the node's type.
-#include <numeric>
 #include <utility>
 
 #include "engine/graph.hpp"
-#include "engine/layers/node_layer.hpp"
+#include "engine/layers/node_fields.hpp"
 
 namespace mdcg {
 
@@ -20,15 +19,10 @@ class Linear : public UnaryLayer<T> {
 public:
     explicit Linear(const LayerSpec& spec)
         : UnaryLayer<T>(spec), types_(spec.info.num_types()), seen_(size(types_), 0) {
-        for (const Fields& entry : spec.fields.objects("paths")) add_path(entry);
-        for (const Fields& entry : spec.fields.objects("bias")) add_bias(entry);
-        std::stable_sort(paths_.begin(), paths_.end(),
-                         [](const Path& a, const Path& b) { return a.out < b.out; });
-        order_.resize(paths_.size());
-        std::iota(order_.begin(), order_.end(), std::size_t(0));
-        std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
-            return paths_[a].in < paths_[b].in;
-        });
+        LinearFields<T> fields(spec, x_.rows, out_.rows);
+        order_ = fields.by_in;
+        for (auto& path : fields.paths) add_path(std::move(path));
+        for (const auto& bias : fields.biases) add_bias(bias);
         no_in_.assign(x_.rows.blocks.size(), 1);
         no_out_.assign(out_.rows.blocks.size(), 1);
         for (Path& path : paths_) {
@@ -101,35 +95,24 @@ private:
         return static_cast<std::size_t>(n);
     }
 
-    void add_path(const Fields& entry) {
+    void add_path(typename LinearFields<T>::Path&& fields) {
         Path path{};
-        path.in = block_index(entry, "in", x_.rows);
-        path.out = block_index(entry, "out", out_.rows);
-        const Block &in = x_.rows.blocks[path.in], &out = out_.rows.blocks[path.out];
-        if (in.l != out.l)
-            entry.fail("goes from " + block_text(in) + " to " + block_text(out) +
-                       ", expected irreps of one degree");
-        path.typed = entry.tensor("weight").shape.size() == 3;
-        path.weight = path.typed ? entry.values<T>("weight", {types_, in.mul, out.mul})
-                                 : entry.values<T>("weight", {in.mul, out.mul});
+        path.in = fields.in;
+        path.out = fields.out;
+        path.typed = fields.typed;
+        path.weight = std::move(fields.weight);
         path.forward.resize(path.typed ? size(types_) : 1);
         path.transposed.resize(path.forward.size());
         paths_.push_back(std::move(path));
     }
 
-    void add_bias(const Fields& entry) {
-        Bias bias{};
-        bias.out = block_index(entry, "out", out_.rows);
-        const Block& block = out_.rows.blocks[bias.out];
-        if (block.l != 0)
-            entry.fail("adds to " + block_text(block) + ", expected a block of scalars");
-        bias.typed = entry.tensor("value").shape.size() == 2;
-        const std::vector<T> value = bias.typed ? entry.values<T>("value", {types_, block.mul})
-                                                : entry.values<T>("value", {block.mul});
+    void add_bias(const typename LinearFields<T>::Bias& fields) {
+        const Block& block = out_.rows.blocks[fields.out];
+        Bias bias{fields.out, fields.typed, {}};
         const std::size_t rows = bias.typed ? size(types_) : 1;
         bias.value.resize(rows * size(block.stride));
         for (std::size_t t = 0; t < rows; ++t)
-            std::copy_n(value.data() + t * size(block.mul), block.mul,
+            std::copy_n(fields.value.data() + t * size(block.mul), block.mul,
                         bias.value.data() + t * size(block.stride));
         biases_.push_back(std::move(bias));
     }

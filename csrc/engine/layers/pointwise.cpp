@@ -1,5 +1,5 @@
 // Layers that treat every node by itself: scale, normalize, product, sum.
-#include "engine/layers/node_layer.hpp"
+#include "engine/layers/node_fields.hpp"
 
 namespace mdcg {
 
@@ -11,11 +11,8 @@ class Scale : public UnaryLayer<T> {
 public:
     explicit Scale(const LayerSpec& spec) : UnaryLayer<T>(spec) {
         expect_same_irreps(spec.fields, this->x_, this->out_);
-        factor_ = spec.fields.values<T>("factor", {-1});
+        factor_ = one_or_by_type<T>(spec, "factor");
         typed_ = factor_.size() != 1;
-        if (typed_ && static_cast<int>(factor_.size()) != spec.info.num_types())
-            spec.fields.fail("factor", std::to_string(factor_.size()) + " numbers",
-                             "1 or " + std::to_string(spec.info.num_types()));
     }
     std::vector<int> kept() const override { return {}; }
     void forward(Worker<T>& worker, Range nodes) const override {
@@ -42,15 +39,7 @@ template <typename T>
 class Normalize : public UnaryLayer<T> {
 public:
     explicit Normalize(const LayerSpec& spec)
-        : UnaryLayer<T>(spec),
-          density_(spec.operand("density")),
-          alpha_(static_cast<T>(spec.fields.number("alpha"))),
-          beta_(static_cast<T>(spec.fields.number("beta"))) {
-        expect_same_irreps(spec.fields, this->x_, this->out_);
-        if (density_.rows.features != 1)
-            spec.fields.fail("density has " + std::to_string(density_.rows.features) +
-                             " features, expected 1x0e");
-    }
+        : Normalize(spec, NormalizeFields(spec, spec.operand("x"), spec.operand("out"))) {}
     std::vector<int> kept() const override { return {this->x_.id, density_.id}; }
     std::vector<Operand*> inputs() override { return {&this->x_, &density_}; }
     void forward(Worker<T>& worker, Range nodes) const override {
@@ -72,6 +61,11 @@ public:
     }
 
 private:
+    Normalize(const LayerSpec& spec, const NormalizeFields& fields)
+        : UnaryLayer<T>(spec),
+          density_(fields.density),
+          alpha_(static_cast<T>(fields.alpha)),
+          beta_(static_cast<T>(fields.beta)) {}
     T factor(const Worker<T>& worker, std::int64_t n) const {
         return T(1) / (beta_ * worker.value(density_)[n * density_.rows.width] + alpha_);
     }
@@ -83,13 +77,8 @@ private:
 template <typename T>
 class Product : public UnaryLayer<T> {
 public:
-    explicit Product(const LayerSpec& spec) : UnaryLayer<T>(spec), y_(spec.operand("y")) {
-        expect_same_irreps(spec.fields, this->x_, this->out_);
-        expect_same_irreps(spec.fields, y_, this->out_);
-        for (const Block& block : y_.rows.blocks)
-            if (block.l != 0)
-                spec.fields.fail("multiplies " + block_text(block) + ", expected scalars");
-    }
+    explicit Product(const LayerSpec& spec)
+        : UnaryLayer<T>(spec), y_(product_factor(spec, this->x_, this->out_)) {}
     std::vector<int> kept() const override { return {this->x_.id, y_.id}; }
     std::vector<Operand*> inputs() override { return {&this->x_, &y_}; }
     void forward(Worker<T>& worker, Range nodes) const override {
@@ -121,11 +110,7 @@ private:
 template <typename T>
 class Sum : public Layer<T> {
 public:
-    explicit Sum(const LayerSpec& spec)
-        : x_(spec.operands(spec.fields, "x")), out_(spec.operand("out")) {
-        if (x_.empty()) spec.fields.fail("x", "empty", "one value or more");
-        for (const Operand& x : x_) expect_same_irreps(spec.fields, x, out_);
-    }
+    explicit Sum(const LayerSpec& spec) : out_(spec.operand("out")), x_(sum_terms(spec, out_)) {}
     std::vector<int> kept() const override { return {}; }
     std::vector<Operand*> inputs() override {
         std::vector<Operand*> all;
@@ -156,8 +141,8 @@ public:
     }
 
 private:
-    std::vector<Operand> x_;
     Operand out_;
+    std::vector<Operand> x_;
 };
 
 template <template <typename> class L, typename T>

@@ -1,5 +1,5 @@
 // out[n] = table[type of n]
-#include "engine/layers/node_layer.hpp"
+#include "engine/layers/node_fields.hpp"
 
 namespace mdcg {
 
@@ -8,14 +8,8 @@ namespace {
 template <typename T>
 class TypeRows : public Layer<T> {
 public:
-    explicit TypeRows(const LayerSpec& spec) : out_(spec.operand("out")) {
-        const int types = spec.info.num_types();
-        const std::vector<T> table = spec.fields.values<T>("table", {types, out_.rows.features});
-        table_.resize(static_cast<std::size_t>(types) * static_cast<std::size_t>(out_.rows.width));
-        for (int t = 0; t < types; ++t)
-            out_.rows.pad(table.data() + static_cast<std::ptrdiff_t>(t) * out_.rows.features,
-                          table_.data() + static_cast<std::ptrdiff_t>(t) * out_.rows.width);
-    }
+    explicit TypeRows(const LayerSpec& spec)
+        : out_(spec.operand("out")), table_(type_table<T>(spec, out_)) {}
     std::vector<int> kept() const override { return {}; }
     std::vector<Operand*> inputs() override { return {}; }
     std::vector<Operand*> outputs() override { return {&out_}; }
@@ -31,7 +25,7 @@ public:
 
 private:
     Operand out_;
-    AlignedArray<T> table_;  // [types][width]
+    std::vector<T> table_;  // [types][width]
 };
 
 template <typename T>

@@ -1,0 +1,137 @@
+// Scalars through activations; other blocks times activations of scalars.
+#include "engine/cuda/layers/node_layer.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// As in text/gate.cuh.
+struct GateBlock {
+    std::int32_t offset, stride, mul, dim, first_use, last_use, entry;
+};
+struct GateEntry {
+    std::int32_t in, out, gate, gate_offset, activation, unused;
+    double factor;
+};
+template <typename T>
+struct GateArguments {
+    const T* x;
+    T* out;
+    const T* g;
+    T* dx;
+    const GateBlock *x_blocks, *out_blocks;
+    const GateEntry* entries;
+    const std::int32_t *uses, *columns;
+    std::int64_t threads;
+    std::int32_t channels, x_width, out_width, add;
+};
+
+std::vector<GateBlock> blocks_of(const Rows& rows) {
+    std::vector<GateBlock> blocks;
+    for (const Block& b : rows.blocks)
+        blocks.push_back({b.offset, b.stride, b.mul, b.dim(), 0, 0, -1});
+    return blocks;
+}
+
+// The block of every channel of a node, padding included.
+std::vector<std::int32_t> channels_of(const Rows& rows) {
+    std::vector<std::int32_t> blocks;
+    for (std::size_t b = 0; b < rows.blocks.size(); ++b)
+        blocks.insert(blocks.end(), static_cast<std::size_t>(rows.blocks[b].stride),
+                      static_cast<std::int32_t>(b));
+    return blocks;
+}
+
+template <typename T>
+class CudaGate : public CudaUnaryLayer<T> {
+public:
+    explicit CudaGate(const LayerSpec& spec)
+        : CudaUnaryLayer<T>(spec),
+          x_blocks_(blocks_of(this->x_.rows)),
+          out_blocks_(blocks_of(this->out_.rows)),
+          x_channels_(channels_of(this->x_.rows)),
+          out_channels_(channels_of(this->out_.rows)) {
+        const GateFields fields(spec, this->x_.rows, this->out_.rows);
+        for (const GateFields::Scalar& s : fields.scalars) add(s.in, s.out, -1, 0, s.f);
+        for (const GateFields::Gated& g : fields.gated)
+            add(g.in, g.out, static_cast<std::int32_t>(g.gate), g.gate_offset, g.f);
+        for (std::size_t b = 0; b < x_blocks_.size(); ++b) {
+            x_blocks_[b].first_use = static_cast<std::int32_t>(uses_.size());
+            for (std::size_t i = 0; i < entries_.size(); ++i)
+                if (entries_[i].in == static_cast<std::int32_t>(b) ||
+                    entries_[i].gate == static_cast<std::int32_t>(b))
+                    uses_.push_back(static_cast<std::int32_t>(i));
+            x_blocks_[b].last_use = static_cast<std::int32_t>(uses_.size());
+        }
+    }
+
+    std::vector<int> kept() const override { return {this->x_.id}; }
+
+    void prepare_device(CudaKernels& kernels, const CudaStream& stream) override {
+        forward_ = kernels.fixed(node_text(), "gate_forward");
+        backward_ = kernels.fixed(node_text(), "gate_backward");
+        device_x_blocks_.upload(x_blocks_, stream);
+        device_out_blocks_.upload(out_blocks_, stream);
+        device_entries_.upload(entries_, stream);
+        device_uses_.upload(uses_, stream);
+        device_x_channels_.upload(x_channels_, stream);
+        device_out_channels_.upload(out_channels_, stream);
+    }
+
+    void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override {
+        GateArguments<T> arguments = common(worker, nodes, out_channels_, device_out_channels_);
+        arguments.out = value_rows(worker, this->out_, nodes);
+        forward_.launch(*worker.stream, thread_blocks(arguments.threads), NODE_THREADS, arguments);
+    }
+    void enqueue_backward(CudaWorker<T>& worker, Range nodes) const override {
+        GateArguments<T> arguments = common(worker, nodes, x_channels_, device_x_channels_);
+        arguments.g = gradient_rows(worker, this->out_, nodes);
+        arguments.dx = gradient_rows(worker, this->x_, nodes);
+        backward_.launch(*worker.stream, thread_blocks(arguments.threads), NODE_THREADS, arguments);
+    }
+
+private:
+    void add(std::size_t in, std::size_t out, std::int32_t gate, int gate_offset,
+             const GateFields::Function& f) {
+        out_blocks_[out].entry = static_cast<std::int32_t>(entries_.size());
+        entries_.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out), gate,
+                            gate_offset, static_cast<std::int32_t>(f.kind), 0, f.factor});
+    }
+
+    GateArguments<T> common(const CudaWorker<T>& worker, Range nodes,
+                            const std::vector<std::int32_t>& channels,
+                            const CudaArray<std::int32_t>& device_channels) const {
+        GateArguments<T> arguments{};
+        arguments.x = value_rows(worker, this->x_, nodes);
+        arguments.x_blocks = device_x_blocks_.data();
+        arguments.out_blocks = device_out_blocks_.data();
+        arguments.entries = device_entries_.data();
+        arguments.uses = device_uses_.data();
+        arguments.columns = device_channels.data();
+        arguments.channels = static_cast<std::int32_t>(channels.size());
+        arguments.threads = (nodes.end - nodes.begin) * arguments.channels;
+        arguments.x_width = this->x_.rows.width;
+        arguments.out_width = this->out_.rows.width;
+        arguments.add = this->x_.accumulate;
+        return arguments;
+    }
+
+    std::vector<GateBlock> x_blocks_, out_blocks_;
+    std::vector<GateEntry> entries_;
+    std::vector<std::int32_t> uses_;  // numbers of entries, by block of x
+    std::vector<std::int32_t> x_channels_, out_channels_;
+    CudaArray<GateBlock> device_x_blocks_, device_out_blocks_;
+    CudaArray<GateEntry> device_entries_;
+    CudaArray<std::int32_t> device_uses_, device_x_channels_, device_out_channels_;
+    CudaFunction forward_, backward_;
+};
+
+template <typename T>
+std::unique_ptr<Layer<T>> make(const LayerSpec& spec) {
+    return std::make_unique<CudaGate<T>>(spec);
+}
+const RegisterCudaLayer registered{"gate", &make<float>, &make<double>};
+
+}  // namespace
+
+}  // namespace mdcg
