@@ -15,6 +15,7 @@
 #include "core/pairs.hpp"
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
+#include "register_cuda_edges.hpp"
 #include "register_edges.hpp"
 #include "register_engine.hpp"
 
@@ -218,6 +219,7 @@ PYBIND11_MODULE(_core, m) {
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
+    register_cuda_edges(m);
     register_edges(m);
     register_engine(m);
     register_neighbors(m);

@@ -20,7 +20,7 @@ from .cuda import CudaEntry, CudaKernel
 from .cuda_paths import literal
 from .expression import Statement, print_statements
 
-__all__ = ["emit_contraction_cuda"]
+__all__ = ["ContractionBody", "emit_contraction_cuda"]
 
 _HEAD = """\
 typedef long long Long;
@@ -70,8 +70,8 @@ def _argument_struct(names: tuple[str, ...]) -> str:
     return "\n".join([*lines, "};"])
 
 
-class _Body:
-    """Writes what a thread does."""
+class ContractionBody:
+    """Writes what a thread does with channel ``u`` of node ``n``."""
 
     def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
         self.problem = problem
@@ -80,8 +80,9 @@ class _Body:
         self.quad = 16 // ITEMSIZE[problem.dtype]
 
     def write(self) -> list[str]:
+        """Return the lines."""
         problem, spec = self.problem, self.spec
-        row = f"(n * {problem.channels} + u) * {problem.dim_in}"
+        row = self._row()
         used = {f for g in self.groups for s in g for _, fs in s.value.terms for f in fs}
         lines = self._rows("x", f"p.x + {row}", used)
         if "x" in spec.given:
@@ -107,6 +108,10 @@ class _Body:
         if "x" in spec.wants:
             lines += self._store_rows(row)
         return lines
+
+    def _row(self) -> str:
+        """Return where a channel's components start in x and its gradient."""
+        return f"(n * {self.problem.channels} + u) * {self.problem.dim_in}"
 
     def _output_places(self) -> list[str]:
         found, first = [], 0
@@ -232,7 +237,7 @@ def emit_contraction_cuda(
         lines.append(f"const int species = {species};")
     if problem.channels % WARP:
         lines.append(f"if (u >= {problem.channels}) return;")
-    lines += _Body(problem, spec).write()
+    lines += ContractionBody(problem, spec).write()
     parts = [
         f"// mdcg {__version__}, problem {problem.key()}, kernel {spec}",
         f"// {plan}",

@@ -13,6 +13,7 @@ from ..errors import MdcgError, PackageError
 from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
 from .activations import ACTIVATIONS
+from .cuda_kernels import ARGUMENTS, PASSES
 
 __all__ = ["check_manifest", "check_tensors"]
 
@@ -118,6 +119,36 @@ class _Checker:
             self.need(name in self.rows, f"descriptor {name!r} is no value")
         for kernel in manifest["kernels"]:
             self.need(self.tensors[kernel["source"]][0] == "U8", "a kernel's source is no text")
+        for number, kernel in enumerate(manifest.get("cuda_kernels", ())):
+            self.where = f"CUDA kernel {number}"
+            self.cuda_kernel(kernel, {layer.get("name"): layer["type"] for layer in layers})
+
+    def cuda_kernel(self, kernel: Mapping[str, Any], types: Mapping[str, str]) -> None:
+        layer, programs = kernel["layer"], kernel["programs"]
+        self.need(layer in types, f"there is no layer {str(layer)[:80]!r}")
+        self.need(kernel["pass"] in PASSES, f"pass is {str(kernel['pass'])[:40]!r}")
+        known = ARGUMENTS.get(types[layer], set())
+        for name in (*kernel["arguments"], *kernel["zeroed"]):
+            self.need(name in known, f"no {types[layer]} has an operand {str(name)[:40]!r}")
+        for name in programs:
+            found = isinstance(name, str) and name in self.tensors
+            self.need(
+                found and self.tensors[name][0] == "U8", f"program {str(name)[:80]!r} is no text"
+            )
+        self.need(bool(kernel["entries"]), "there are no entries")
+        for entry in kernel["entries"]:
+            self.need(isinstance(entry["name"], str), "an entry has no name")
+            for field, low, high in (
+                ("program", 0, len(programs) - 1),
+                ("threads", 32, 1024),
+                ("shared_bytes", 0, 1 << 18),
+                ("rows", 1, 1024),
+            ):
+                value = entry[field]
+                good = type(value) is int and low <= value <= high
+                self.need(good, f"{field} is {str(value)[:40]}, expected {low} to {high}")
+        good = type(kernel["run"]) is int and 1 <= kernel["run"] <= _MAX_DIM
+        self.need(good, f"run is {str(kernel['run'])[:40]}")
 
     # ---- pieces ----
 

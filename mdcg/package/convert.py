@@ -11,6 +11,7 @@ from typing import Any
 from .._version import __version__
 from ..errors import UnsupportedProblemError
 from .builder import Builder
+from .cuda_kernels import add_cuda_kernels
 from .kernels import add_kernels
 from .package import Package
 
@@ -35,6 +36,8 @@ class ConversionOptions:
         Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
         Default: in float32 a table where its error stays below rounding, else exact.
+    cuda : bool
+        Put the text of CUDA kernels into the package.
     """
 
     types: tuple[str, ...] | None = None
@@ -42,6 +45,7 @@ class ConversionOptions:
     dtype: str | None = None
     graph_fields: tuple[tuple[str, int], ...] = ()
     radial: str | None = None
+    cuda: bool = True
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
@@ -130,6 +134,7 @@ def convert_model(
         raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
     program, tensors = builder.finish()
     kernels = add_kernels(program["layers"], tensors)
+    cuda_kernels = add_cuda_kernels(program["layers"], tensors) if options.cuda else []
     manifest = {
         "mdcg_version": __version__,
         "architecture": "nequip" if nequip else "mace",
@@ -146,6 +151,7 @@ def convert_model(
         "verification": None,
         "options": asdict(options),
         "kernels": kernels,
+        "cuda_kernels": cuda_kernels,
         **program,
     }
     package = Package(manifest, tensors)

@@ -29,20 +29,39 @@ template <int N> MDCG_INLINE void add(T* p, Vec<N> a) {
 
 """
 
+_COPIES = """
+MDCG_INLINE void copy_some(T* to, const T* from, int bytes) {
+    emulator::aligned((const Quad*)to);
+    *(Quad*)to = Quad{};
+    if (bytes) std::memcpy(to, emulator::aligned((const Quad*)from), bytes);
+}
+MDCG_INLINE void copy_once(T* to, const T* from, int bytes) { copy_some(to, from, bytes); }
+MDCG_INLINE void copy_commit() {}
+"""
+_WAIT = "template <int N> MDCG_INLINE void copy_wait() { __syncwarp(); }\n\n"
 
-def host_text(source: str) -> str:
-    """Return C++ text that runs the kernel of a CUDA text; PTX becomes its meaning."""
-    start = source.index("MDCG_INLINE void add(float* p, float a)")
-    end = source.index("// ---- strided channels")
-    source = source[:start] + _ADD + source[end:]
-    # barriers of other kernels, and copies to shared memory: not reached here
+
+def host_text(source: str, kernel: str = "mdcg_run_0") -> str:
+    """Return C++ text that runs a kernel of a CUDA text; PTX becomes its meaning."""
+    if "MDCG_INLINE" in source:
+        source = _replaced(source, "MDCG_INLINE void add(float* p", "// ---- strided chan", _ADD)
+        source = _replaced(
+            source, "MDCG_INLINE unsigned shared_a", "template <int N, int S", _COPIES
+        )
+        source = _replaced(source, "template <int N> MDCG_INLINE void copy_wait", "// ---- ", _WAIT)
+    # barriers of some warps of a block: not reached here
     source = re.sub(r"asm volatile\(.*?\);", 'emulator::fail("PTX");', source, flags=re.DOTALL)
     source = source.replace(
         "extern __shared__ Quad shared_memory[];",
         "Quad* const shared_memory = (Quad*)emulator::shared_memory;",
     )
     text = _TEMPLATE.read_text().replace("@SOURCE@", source)
-    return text.replace("ARGUMENTS", "Arguments").replace("KERNEL", "mdcg_run_0")
+    return text.replace("ARGUMENTS", "Arguments").replace("KERNEL", kernel)
+
+
+def _replaced(source: str, first: str, after: str, text: str) -> str:
+    start = source.index(first)
+    return source[:start] + text + source[source.index(after, start) :]
 
 
 class _Module:

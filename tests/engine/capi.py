@@ -74,15 +74,24 @@ def library() -> ctypes.CDLL:
 class Rank:
     """One model and one part of the nodes: `local` and `ghosts` are numbers in the whole system."""
 
-    def __init__(self, path: str, local: Array, ghosts: Array, threads: int = 1) -> None:
+    def __init__(
+        self,
+        path: str,
+        local: Array,
+        ghosts: Array,
+        threads: int = 1,
+        device: str = "cpu",
+        kernels: str = "generic",
+    ) -> None:
         self.lib = library()
         self.local, self.ghosts = local, ghosts
         self.nodes = np.concatenate([local, ghosts]).astype(np.int64)
         self.model = _P()
-        options = Options(kernels=b"generic", threads=threads)
-        self.check(
-            self.lib.mdcg_open(path.encode(), ctypes.byref(options), ctypes.byref(self.model))
-        )
+        self.open(path, self.model, device=device, kernels=kernels, threads=threads)
+
+    def open(self, path: str, model: Any, *, device: str, kernels: str, threads: int = 1) -> None:
+        options = Options(device=device.encode(), kernels=kernels.encode(), threads=threads)
+        self.check(self.lib.mdcg_open(path.encode(), ctypes.byref(options), ctypes.byref(model)))
 
     def check(self, status: int) -> None:
         if status:

@@ -7,7 +7,7 @@
 #include "engine/contraction_kernel.hpp"
 #include "engine/error.hpp"
 #include "engine/kernels.hpp"
-#include "engine/layers/node_layer.hpp"
+#include "engine/layers/contraction_parts.hpp"
 
 namespace mdcg {
 
@@ -35,26 +35,10 @@ class Contraction : public UnaryLayer<T> {
 public:
     explicit Contraction(const LayerSpec& spec)
         : UnaryLayer<T>(spec),
+          parts_(ContractionParts<T>::read(spec, x_, out_)),
           kernel_(spec.fields.text("kernel", "")),
           where_(spec.fields.where()) {
-        const Fields problem = spec.fields.object("problem");
-        if (problem.text("kind") != "symmetric_contraction" ||
-            problem.integer("format", 1, 1 << 30) != 1)
-            spec.fields.fail("problem", problem.text("kind"), "symmetric_contraction of format 1");
-        if (!same_irreps(Rows::parse(problem.text("irreps_in"), row_align<T>()), x_.rows) ||
-            !same_irreps(Rows::parse(problem.text("irreps_out"), row_align<T>()), out_.rows))
-            spec.fields.fail("problem",
-                             problem.text("irreps_in") + " -> " + problem.text("irreps_out"),
-                             "the irreps of x and out");
-        for (const Rows* rows : {&x_.rows, &out_.rows})
-            for (const Block& block : rows->blocks)
-                if (block.mul != x_.rows.blocks[0].mul)
-                    spec.fields.fail("has blocks of " + std::to_string(block.mul) + " and " +
-                                     std::to_string(x_.rows.blocks[0].mul) +
-                                     " channels, expected one number");
-        stride_ = x_.rows.blocks[0].stride;
-        read_polynomials(problem);
-        read_coefficients(spec);
+        read_polynomials(spec.fields.object("problem"));
     }
 
     std::vector<int> kept() const override { return {x_.id}; }
@@ -67,7 +51,8 @@ public:
             static_cast<const ContractionInfo*>(library->symbol("mdcg_contraction_info"));
         if (info->abi != MDCG_CONTRACTION_ABI || info->item_bytes != sizeof(T) ||
             info->x_width != x_.rows.width || info->out_width != out_.rows.width ||
-            info->coefficient_width != width_ || info->num_coefficients != num_coefficients_)
+            info->coefficient_width != parts_.width ||
+            info->num_coefficients != parts_.num_coefficients)
             throw EngineError(ErrorKind::compiler,
                               where_ + ": kernel " + kernel_ +
                                   " was made for another contraction or version: convert the "
@@ -83,7 +68,7 @@ public:
             const ContractionBlock<T> block = this->block(worker, nodes);
             return forward_(&block);
         }
-        const Monomials<T> monomials = lists_.view(stride_);
+        const Monomials<T> monomials = lists_.view(parts_.stride);
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n) {
             T* out = this->out(worker, n);
             std::fill(out, out + out_.rows.width, T(0));
@@ -96,7 +81,7 @@ public:
             const ContractionBlock<T> block = this->block(worker, nodes);
             return backward_(&block);
         }
-        const Monomials<T> monomials = lists_.view(stride_);
+        const Monomials<T> monomials = lists_.view(parts_.stride);
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
             simd<T>().contract_backward(monomials, this->x(worker, n), coefficients(worker, n),
                                         this->dout(worker, n), this->dx(worker, n));
@@ -106,8 +91,10 @@ private:
     using UnaryLayer<T>::x_;
     using UnaryLayer<T>::out_;
 
+    bool typed() const { return parts_.num_types > 1; }
+
     const T* coefficients(const Worker<T>& worker, std::int64_t n) const {
-        return coefficients_.data() + (typed_ ? worker.types[n] * width_ : 0);
+        return parts_.coefficients.data() + (typed() ? worker.types[n] * parts_.width : 0);
     }
 
     ContractionBlock<T> block(const Worker<T>& worker, Range nodes) const {
@@ -115,8 +102,8 @@ private:
         block.num_nodes = nodes.end - nodes.begin;
         block.types = worker.types + nodes.begin;
         block.x = this->x(worker, nodes.begin);
-        block.coefficients = coefficients_.data();
-        block.typed = typed_ ? 1 : 0;
+        block.coefficients = parts_.coefficients.data();
+        block.typed = typed() ? 1 : 0;
         block.out = worker.values[static_cast<std::size_t>(out_.id)] == nullptr
                         ? nullptr
                         : this->out(worker, nodes.begin);
@@ -148,7 +135,7 @@ private:
         const auto bad = [&problem]() {
             problem.fail("polynomials", "damaged", "[block, [[[factor, index, ...], ...], ...]]");
         };
-        if (!list.is_array()) bad();
+        std::int64_t number = 0;
         for (const auto& polynomial : list) {
             if (!polynomial.is_array() || polynomial.size() != 2 ||
                 !polynomial[0].is_number_unsigned() || !polynomial[1].is_array() ||
@@ -171,13 +158,13 @@ private:
                         factors.push_back(in[term[i].template get<std::size_t>()]);
                     }
                     found[factors].push_back(
-                        {static_cast<std::int32_t>(num_coefficients_ * stride_),
+                        {static_cast<std::int32_t>(number * parts_.stride),
                          block.offset + m * block.stride,
                          static_cast<T>(parse_hex(term[0].template get<std::string>()))});
                 }
                 ++m;
             }
-            ++num_coefficients_;
+            ++number;
         }
         for (const auto& [factors, entries] : found) {
             lists_.factor.insert(lists_.factor.end(), factors.begin(), factors.end());
@@ -189,30 +176,11 @@ private:
             }
             lists_.entry_ptr.push_back(static_cast<std::int32_t>(lists_.value.size()));
         }
-        width_ = num_coefficients_ * stride_;
     }
 
-    void read_coefficients(const LayerSpec& spec) {
-        const int mul = x_.rows.blocks[0].mul, types = spec.info.num_types();
-        const Tensor& tensor = spec.fields.tensor("coefficients", {-1, num_coefficients_, mul});
-        if (tensor.shape[0] != 1 && tensor.shape[0] != types)
-            spec.fields.fail("coefficients", "a tensor of shape " + tensor.shape_text(),
-                             "1 or " + std::to_string(types) + " types");
-        typed_ = tensor.shape[0] != 1;
-        const std::vector<T> values =
-            spec.fields.values<T>("coefficients", {-1, num_coefficients_, mul});
-        const auto rows = static_cast<std::size_t>(tensor.shape[0] * num_coefficients_);
-        coefficients_.resize(rows * static_cast<std::size_t>(stride_));
-        for (std::size_t r = 0; r < rows; ++r)
-            std::copy_n(values.data() + r * static_cast<std::size_t>(mul), mul,
-                        coefficients_.data() + r * static_cast<std::size_t>(stride_));
-    }
-
+    ContractionParts<T> parts_;
     std::string kernel_, where_;
-    std::int64_t stride_ = 0, num_coefficients_ = 0, width_ = 0;  // width: items of one type
-    bool typed_ = false;
     MonomialLists<T> lists_;
-    AlignedArray<T> coefficients_;
     ContractionFunction<T> forward_ = nullptr, backward_ = nullptr;
 };
 

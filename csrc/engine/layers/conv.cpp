@@ -12,6 +12,7 @@
 #include "engine/error.hpp"
 #include "engine/kernels.hpp"
 #include "engine/layers/conv_generic.hpp"
+#include "engine/layers/conv_parts.hpp"
 #include "engine/registry.hpp"
 
 namespace mdcg {
@@ -37,25 +38,10 @@ public:
         if (receiver_.needs_gradient) return Walk::all;
         return x_.needs_gradient || sender_.needs_gradient ? Walk::sender_blocks : Walk::receivers;
     }
-    std::vector<int> kept() const override {
-        std::vector<int> ids;
-        for (const Operand* operand : {&x_, &sender_, &receiver_})
-            if (operand->present()) ids.push_back(operand->id);
-        return ids;
-    }
-    std::vector<Operand*> inputs() override {
-        std::vector<Operand*> found;
-        for (Operand* operand : {&x_, &sender_, &receiver_})
-            if (operand->present()) found.push_back(operand);
-        return found;
-    }
+    std::vector<int> kept() const override { return parts_.kept(); }
+    std::vector<Operand*> inputs() override { return parts_.inputs(); }
     std::vector<Operand*> outputs() override { return {&out_}; }
-    std::vector<int> gathered() override {
-        std::vector<int> ids;
-        for (const Operand* operand : {&x_, &sender_})
-            if (operand->present()) ids.push_back(operand->id);
-        return ids;
-    }
+    std::vector<int> gathered() override { return parts_.gathered(); }
 
     void prepare(KernelLoader& loader) override;
     void begin(const Graph& graph) override {
@@ -81,103 +67,31 @@ private:
     bool fill(const Worker<T>& worker, Scratch& scratch, ConvBlock<T>& block, bool backward) const;
     void run(const ConvBlock<T>& block, bool table, bool backward) const;
 
-    Operand x_, sender_, receiver_, out_;
-    AlignedArray<T> x_table_;  // [T][x width]
-    bool flip_;
+    ConvParts<T> parts_;
+    Operand &x_ = parts_.x, &sender_ = parts_.sender, &receiver_ = parts_.receiver,
+            &out_ = parts_.out;
     int l_max_;
     std::vector<T> factors_;
     Radial<T> radial_;
     std::unique_ptr<RadialTable<T>> table_;
     GenericConv<T> generic_;
     GeneratedConv<T> generated_;
-    AlignedArray<T> w2_t_;  // [weight_width][hidden_stride]
     std::int64_t capacity_, kernel_bytes_;
     std::string kernel_;
-
-    struct Parts {
-        ConvDescription<T> description;
-        RadialSpec radial;
-        int units = 0;
-        std::int64_t hidden_stride = 0;
-    };
-    Conv(const LayerSpec& spec, const Parts& parts);
-    static Parts read(const LayerSpec& spec);
 };
 
 template <typename T>
-typename Conv<T>::Parts Conv<T>::read(const LayerSpec& spec) {
-    Parts parts;
-    parts.description = ConvDescription<T>::read(spec.fields);
-    parts.radial = RadialSpec::read(spec.fields.object("radial"), spec.info.num_types(),
-                                    static_cast<int>(parts.description.weights.columns.size()));
-    parts.units = parts.radial.units();
-    constexpr int align = row_align<T>();
-    parts.hidden_stride = (parts.units + align - 1) / align * align;
-    return parts;
-}
-
-template <typename T>
-Conv<T>::Conv(const LayerSpec& spec) : Conv(spec, read(spec)) {}
-
-template <typename T>
-Conv<T>::Conv(const LayerSpec& spec, const Parts& parts)
-    : flip_(spec.info.flip_edges),
-      l_max_(parts.description.l_max),
-      radial_(parts.radial),
-      generic_(parts.description, parts.radial.last(), parts.units, parts.hidden_stride) {
-    const Fields& fields = spec.fields;
-    const ConvDescription<T>& description = parts.description;
-    const auto same = [&](const Operand& operand, const Rows& rows, const char* key,
-                          const char* irreps) {
-        bool equal = operand.rows.blocks.size() == rows.blocks.size();
-        for (std::size_t i = 0; equal && i < rows.blocks.size(); ++i) {
-            const Block &a = operand.rows.blocks[i], &b = rows.blocks[i];
-            equal = a.mul == b.mul && a.l == b.l && a.parity == b.parity;
-        }
-        if (!equal)
-            fields.fail(key, "a value of other irreps", std::string("the problem's ") + irreps);
-    };
-    out_ = spec.operand("out");
-    same(out_, description.out, "out", "irreps_out");
-    if (fields.has("x")) {
-        x_ = spec.operand("x");
-        same(x_, description.x, "x", "irreps_in1");
-    } else {
-        const std::int64_t types = spec.info.num_types();
-        const Rows& rows = description.x;
-        const std::vector<T> table = fields.values<T>("x_table", {types, rows.features});
-        x_table_.resize(static_cast<std::size_t>(types * rows.width));
-        for (std::int64_t t = 0; t < types; ++t)
-            rows.pad(table.data() + t * rows.features, x_table_.data() + t * rows.width);
-    }
-    const Fields radial = fields.object("radial");
-    for (const bool sender : {true, false}) {
-        const char* key = sender ? "sender" : "receiver";
-        if ((sender ? parts.radial.sender_value : parts.radial.receiver_value).empty()) continue;
-        Operand& operand = sender ? sender_ : receiver_;
-        operand = spec.operand(radial, key);
-        if (operand.rows.blocks.size() != 1 || operand.rows.blocks[0].l != 0 ||
-            operand.rows.blocks[0].mul != parts.radial.layers[0].out)
-            radial.fail(key, "a value of other irreps",
-                        std::to_string(parts.radial.layers[0].out) +
-                            "x0e, as many as the first "
-                            "layer has outputs");
-    }
-    factors_ = harmonic_factors<T>(l_max_, fields.text("normalization", "component"));
-    if (parts.radial.knots > 0)
-        table_ = std::make_unique<RadialTable<T>>(parts.radial, description.weights);
-    kernel_ = fields.text("kernel", "");
-    capacity_ = generic_.info().edges;
-    kernel_bytes_ = generic_.info().scratch_bytes;
-    // the generic kernel has its own transpose
-    const std::vector<double> last = parts.radial.last();
-    const std::size_t outputs = description.weights.columns.size();
-    const auto stride = static_cast<std::size_t>(parts.hidden_stride);
-    w2_t_.resize(static_cast<std::size_t>(description.weights.width) * stride);
-    for (std::size_t k = 0; k < static_cast<std::size_t>(parts.units); ++k)
-        for (std::size_t o = 0; o < outputs; ++o)
-            w2_t_[static_cast<std::size_t>(description.weights.columns[o]) * stride + k] =
-                static_cast<T>(last[k * outputs + o]);
+Conv<T>::Conv(const LayerSpec& spec)
+    : parts_(ConvParts<T>::read(spec)),
+      l_max_(parts_.description.l_max),
+      factors_(harmonic_factors<T>(l_max_, parts_.normalization)),
+      radial_(parts_.radial),
+      generic_(parts_.description, parts_.radial.last(), parts_.units, parts_.hidden_stride),
+      capacity_(generic_.info().edges),
+      kernel_bytes_(generic_.info().scratch_bytes),
+      kernel_(spec.fields.text("kernel", "")) {
+    if (parts_.radial.knots > 0)
+        table_ = std::make_unique<RadialTable<T>>(parts_.radial, parts_.description.weights);
 }
 
 template <typename T>
@@ -261,7 +175,7 @@ bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block, boo
     block.sender = x_.present() ? edges.sender : edges.sender_type;
     block.receiver = edges.receiver;
     block.harmonics = s.harmonics;
-    block.x = x_.present() ? worker.value(x_) : x_table_.data();
+    block.x = x_.present() ? worker.value(x_) : parts_.x_table.data();
     if (table) {
         block.table = table_->data();
         block.steps = table_->steps();
@@ -272,7 +186,7 @@ bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block, boo
     } else {
         block.hidden = s.hidden;
         block.w2 = generic_.w2();
-        block.w2_t = w2_t_.data();
+        block.w2_t = parts_.w2_t.data();
     }
     block.scratch = s.kernel;
     return table;
@@ -300,7 +214,7 @@ void Conv<T>::forward(Worker<T>& worker, Range nodes) const {
     const std::int64_t end = graph.row_ptr[static_cast<std::size_t>(nodes.end)];
     for (std::int64_t e = graph.row_ptr[static_cast<std::size_t>(nodes.begin)]; e < end;
          e += capacity_) {
-        s.edges.gather(graph, worker.types, nullptr, e, std::min(capacity_, end - e), flip_);
+        s.edges.gather(graph, worker.types, nullptr, e, std::min(capacity_, end - e), parts_.flip);
         ConvBlock<T> block;
         const bool table = fill(worker, s, block, false);
         block.out = out;
@@ -340,7 +254,7 @@ void Conv<T>::backward(Worker<T>& worker, Range nodes) const {
     const EdgeKernels<T>& kernels = edge_kernels<T>();
     for (std::int64_t e = begin; e < end; e += capacity_) {
         s.edges.gather(graph, worker.types, list == nullptr ? nullptr : list + e, e,
-                       std::min(capacity_, end - e), flip_);
+                       std::min(capacity_, end - e), parts_.flip);
         ConvBlock<T> block;
         const bool table = fill(worker, s, block, true);
         block.g = worker.gradient(out_);
@@ -358,7 +272,7 @@ void Conv<T>::backward(Worker<T>& worker, Range nodes) const {
                              s.edges.d_length);
         kernels.harmonics_gradient(l_max_, factors_.data(), capacity_, s.edges.unit, s.d_harmonics,
                                    s.d_unit);
-        s.edges.scatter(s.d_unit, flip_, worker.edge_gradient);
+        s.edges.scatter(s.d_unit, parts_.flip, worker.edge_gradient);
     }
 }
 

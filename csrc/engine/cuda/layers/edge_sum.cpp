@@ -10,8 +10,8 @@ namespace mdcg {
 namespace {
 
 const char* const TEXT =
+#include "engine/cuda/text/cutoff.cuh"
 #include "engine/cuda/text/edge_sum.cuh"
-#include "engine/cuda/text/envelope.cuh"
     ;
 
 constexpr int THREADS = 128;

@@ -9,7 +9,7 @@ namespace mdcg {
 namespace {
 
 const char* const TEXT =
-#include "engine/cuda/text/envelope.cuh"
+#include "engine/cuda/text/cutoff.cuh"
 #include "engine/cuda/text/pair_energy.cuh"
     ;
 

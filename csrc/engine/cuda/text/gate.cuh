@@ -36,7 +36,8 @@ INLINE T activated(const GateEntry& e, T x, T& slope) {
 
 // Channel of a block: channels of all blocks stand one after the other, padded.
 INLINE int channel_in_block(const int* columns, const GateBlock* blocks, int channel) {
-    for (int b = 0; b < columns[channel]; ++b) channel -= blocks[b].stride;
+    const int block = columns[channel];
+    for (int b = 0; b < block; ++b) channel -= blocks[b].stride;
     return channel;
 }
 

@@ -2,6 +2,7 @@ R"CUDA(
 // L_MAX is defined: -1 where only lengths matter. Rows of harmonics have WIDTH items; blocks of
 // THREADS slots pass them through shared memory, so that lanes read and write neighbours.
 constexpr int WIDTH = (L_MAX + 1) * (L_MAX + 1), ROW = WIDTH | 1;
+constexpr int PER_ROW = WIDTH > 0 ? WIDTH : 1;
 
 struct HarmonicsArguments {
     Long first, num_slots;  // of the chunk
@@ -15,7 +16,6 @@ struct HarmonicsArguments {
     double sign;             // of the unit vector against pos[receiver] - pos[sender]
 };
 
-#if L_MAX >= 0
 // Y_{l,+-m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, P^(m) the m-th derivative of the Legendre
 // polynomial: e3nn's basis, whose axis is y.
 extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsArguments p) {
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsA
     __syncthreads();
     T* const out = p.harmonics + begin * WIDTH;
     for (int i = threadIdx.x; i < count * WIDTH; i += THREADS)
-        out[i] = rows[i / WIDTH * ROW + i % WIDTH];
+        out[i] = rows[i / PER_ROW * ROW + i % PER_ROW];
 }
 
 // sum_lm d[lm] dY_lm/d(unit); its part along the unit vector is without meaning.
@@ -93,33 +93,28 @@ INLINE void harmonics_gradient(const T* factors, const T* u, const T* d, double*
     gradient[1] = double(gy);
     gradient[2] = double(gz);
 }
-#endif
 
 // Gradients of directions and lengths, added to those of vectors.
 extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const HarmonicsArguments p) {
     const Long begin = Long(blockIdx.x) * THREADS;
     const int count = int(p.num_slots - begin < THREADS ? p.num_slots - begin : THREADS);
-#if L_MAX >= 0
     __shared__ T rows[THREADS * ROW];
     if (p.d_harmonics) {
         const T* const d = p.d_harmonics + begin * WIDTH;
         for (int i = threadIdx.x; i < count * WIDTH; i += THREADS)
-            rows[i / WIDTH * ROW + i % WIDTH] = d[i];
+            rows[i / PER_ROW * ROW + i % PER_ROW] = d[i];
     }
     __syncthreads();
-#endif
     if (int(threadIdx.x) >= count) return;
     const Long slot = p.first + begin + threadIdx.x;
     const T* const u = p.unit + 3 * slot;
     if (u[0] == T(0) && u[1] == T(0) && u[2] == T(0)) return;
     double along = p.d_length[begin + threadIdx.x], d[3] = {0, 0, 0}, inverse = 0;
-#if L_MAX >= 0
     if (p.d_harmonics) {
         harmonics_gradient(p.factors, u, rows + threadIdx.x * ROW, d);
         inverse = 1.0 / p.length[slot];
         along -= (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
     }
-#endif
     T* const to = p.edge_gradient + 3 * slot;
 #pragma unroll
     for (int k = 0; k < 3; ++k) to[k] += T(p.sign * (along * u[k] + d[k] * inverse));

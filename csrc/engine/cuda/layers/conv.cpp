@@ -1,0 +1,263 @@
+// The convolution on a device, chunk by chunk: weights of a chunk's edges from their lengths, then
+// the generated kernels. The backward pass makes them again.
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/gemm.hpp"
+#include "engine/cuda/pass_kernel.hpp"
+#include "engine/cuda/worker.hpp"
+#include "engine/edges/layout.hpp"
+#include "engine/layers/conv_parts.hpp"
+
+namespace mdcg {
+
+namespace {
+
+const char* const TEXT =
+#include "engine/cuda/text/conv.cuh"
+    ;
+
+// As in text/conv.cuh.
+struct SenderSums {
+    const void* rows;
+    void* target;
+    const std::int32_t* sender;
+    const std::int32_t* row_ptr;
+    std::int64_t senders, width;
+};
+
+template <typename T>
+class CudaConv : public CudaLayer<T> {
+public:
+    explicit CudaConv(const LayerSpec& spec)
+        : parts_(ConvParts<T>::read(spec)),
+          edges_(parts_.radial, parts_.description.l_max, parts_.normalization, parts_.flip),
+          forward_(spec.fields, "forward", widths()),
+          backward_(spec.fields, "backward", widths()) {}
+
+    Walk forward_walk() const override { return Walk::receivers; }
+    Walk backward_walk() const override {
+        for (const Operand* operand : {&parts_.x, &parts_.sender, &parts_.receiver})
+            if (operand->needs_gradient) return Walk::sender_blocks;
+        return Walk::receivers;
+    }
+    std::vector<int> kept() const override { return parts_.kept(); }
+    std::vector<Operand*> inputs() override { return parts_.inputs(); }
+    std::vector<Operand*> outputs() override { return {&parts_.out}; }
+    std::vector<int> gathered() override { return parts_.gathered(); }
+
+    void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
+    std::size_t scratch_bytes(const CudaGraph& graph) const override {
+        return lay_out(nullptr, graph.longest_chunk, true).bytes;
+    }
+    void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override;
+    void enqueue_backward(CudaWorker<T>& worker, Range nodes) const override;
+
+private:
+    using Ends = typename CudaEdgeFunctions<T>::Ends;
+    // Of one chunk.
+    struct Scratch {
+        T *harmonics, *hidden, *weights, *d_harmonics, *d_hidden, *d_weights, *dx;
+        char* work;
+        std::size_t bytes;
+    };
+    Scratch lay_out(char* start, std::int64_t slots, bool backward) const;
+    std::vector<std::pair<const char*, std::int64_t>> widths() const {
+        const int l = parts_.description.l_max + 1;
+        return {{"x", parts_.description.x.width},
+                {"y", l * l},
+                {"w", parts_.description.weights.width},
+                {"out", parts_.description.out.width}};
+    }
+    Ends ends(const CudaWorker<T>& worker, bool gradients) const;
+    // Harmonics and weights of a chunk, and arguments that both passes share.
+    CudaArguments fill(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
+                       const Scratch& scratch) const;
+    void clear(const CudaWorker<T>& worker, const Operand& operand, std::int64_t rows) const;
+
+    ConvParts<T> parts_;
+    CudaEdgeFunctions<T> edges_;
+    CudaPassKernel forward_, backward_;
+    CudaGemm<T> gemm_;
+    CudaMatrix<T> last_, last_t_;  // [units][weights], [weights][units]
+    CudaFunction sum_by_sender_;
+    std::shared_ptr<CudaMemory> x_table_;
+};
+
+template <typename T>
+void CudaConv<T>::prepare_device(CudaKernels& kernels, const CudaStream& stream) {
+    edges_.prepare(kernels, stream);
+    forward_.prepare(kernels);
+    backward_.prepare(kernels);
+    gemm_ = CudaGemm<T>(kernels);
+    sum_by_sender_ = kernels.fixed(TEXT, "sum_by_sender");
+    const int width = static_cast<int>(parts_.description.weights.width);
+    const T* const w2_t = parts_.w2_t.data();
+    const std::int64_t stride = parts_.hidden_stride;
+    last_ = CudaMatrix<T>(w2_t, 1, 0, parts_.units, width, 1, stride, stream);
+    last_t_ = CudaMatrix<T>(w2_t, 1, 0, width, parts_.units, stride, 1, stream);
+    if (parts_.x.present()) return;
+    const std::size_t bytes = parts_.x_table.size() * sizeof(T);
+    x_table_ = std::make_shared<CudaMemory>(stream.device());
+    x_table_->reserve(bytes);
+    x_table_->upload(parts_.x_table.data(), bytes, stream);
+}
+
+template <typename T>
+typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, std::int64_t slots,
+                                                   bool backward) const {
+    Scratch s{};
+    Layout layout(start);
+    const std::int64_t harmonics = slots * edges_.harmonics_width();
+    const std::int64_t hidden = slots * edges_.hidden_stride();
+    const std::int64_t weights = slots * parts_.description.weights.width;
+    layout.take(s.harmonics, harmonics);
+    layout.take(s.hidden, hidden);
+    layout.take(s.weights, weights);
+    if (backward) {
+        layout.take(s.d_harmonics, harmonics);
+        layout.take(s.d_hidden, hidden);
+        layout.take(s.d_weights, weights);
+        if (parts_.x.present()) layout.take(s.dx, slots * parts_.description.x.width);
+        layout.take(s.work, static_cast<std::int64_t>(edges_.work_bytes(slots)));
+    }
+    s.bytes = layout.bytes();
+    return s;
+}
+
+template <typename T>
+typename CudaConv<T>::Ends CudaConv<T>::ends(const CudaWorker<T>& worker, bool gradients) const {
+    Ends ends;
+    if (parts_.sender.present()) {
+        ends.sender = worker.value(parts_.sender);
+        ends.sender_width = parts_.sender.rows.width;
+        if (gradients && parts_.sender.needs_gradient)
+            ends.d_sender = worker.gradient(parts_.sender);
+    }
+    if (parts_.receiver.present()) {
+        ends.receiver = worker.value(parts_.receiver);
+        ends.receiver_width = parts_.receiver.rows.width;
+        if (gradients && parts_.receiver.needs_gradient)
+            ends.d_receiver = worker.gradient(parts_.receiver);
+    }
+    return ends;
+}
+
+template <typename T>
+CudaArguments CudaConv<T>::fill(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
+                                const Scratch& s) const {
+    const CudaGraph& graph = *worker.edges;
+    const std::int64_t width = parts_.description.weights.width;
+    if (chunk.num_slots > 0) {
+        edges_.forward(worker, chunk, ends, s.work, s.harmonics, s.hidden);
+        gemm_.run(*worker.stream, chunk.num_slots, 1, s.hidden, edges_.hidden_stride(), 0, last_,
+                  s.weights, width, 0, false);
+    }
+    CudaArguments arguments;
+    using A = CudaArgument;
+    // the chunk's first slot is first in memory
+    const std::int64_t first = chunk.first_slot;
+    arguments.set(A::order, graph.slot);
+    arguments.set(A::row_ptr, graph.row_ptr + chunk.first_receiver);
+    arguments.set(A::n_rows, std::int64_t(chunk.num_receivers));
+    arguments.set(A::y, s.harmonics - first * edges_.harmonics_width());
+    arguments.set(A::w, s.weights - first * width);
+    if (parts_.x.present()) {
+        arguments.set(A::sender, graph.sender);
+        arguments.set(A::x, worker.value(parts_.x));
+    } else {
+        arguments.set(A::sender, graph.sender_type);
+        arguments.set(A::x, x_table_->data());
+    }
+    return arguments;
+}
+
+template <typename T>
+void CudaConv<T>::enqueue_forward(CudaWorker<T>& worker, Range nodes) const {
+    const CudaGraph& graph = *worker.edges;
+    const std::int64_t width = parts_.out.rows.width;
+    T* const out = worker.value(parts_.out);
+    if (forward_.zeroes(CudaArgument::out) || graph.num_slots == 0)
+        clear_on_device(out, static_cast<std::size_t>(nodes.end * width) * sizeof(T),
+                        *worker.stream);
+    if (graph.num_slots == 0) return;
+    const Scratch s =
+        lay_out(worker.device_scratch(lay_out(nullptr, graph.longest_chunk, false).bytes),
+                graph.longest_chunk, false);
+    const Ends ends = this->ends(worker, false);
+    for (const CudaChunk& chunk : graph.chunks) {
+        CudaArguments arguments = fill(worker, chunk, ends, s);
+        arguments.set(CudaArgument::out, out + chunk.first_receiver * width);
+        forward_.launch(*worker.stream, arguments);
+    }
+}
+
+// Rows that nothing was added to yet.
+template <typename T>
+void CudaConv<T>::clear(const CudaWorker<T>& worker, const Operand& operand,
+                        std::int64_t rows) const {
+    if (!operand.present() || !operand.needs_gradient || operand.accumulate) return;
+    clear_on_device(worker.gradient(operand),
+                    static_cast<std::size_t>(rows * operand.rows.width) * sizeof(T),
+                    *worker.stream);
+}
+
+template <typename T>
+void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
+    const CudaGraph& graph = *worker.edges;
+    const CudaStream& stream = *worker.stream;
+    clear(worker, parts_.x, graph.num_nodes);
+    clear(worker, parts_.sender, graph.num_nodes);
+    clear(worker, parts_.receiver, graph.num_local);
+    if (graph.num_slots == 0) return;
+    const std::int64_t width = parts_.description.weights.width;
+    const std::int64_t harmonics = edges_.harmonics_width(), hidden = edges_.hidden_stride();
+    const Scratch s =
+        lay_out(worker.device_scratch(scratch_bytes(graph)), graph.longest_chunk, true);
+    const Ends ends = this->ends(worker, true);
+    using A = CudaArgument;
+    for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
+        const CudaChunk& chunk = graph.chunks[c];
+        if (chunk.num_slots == 0) continue;
+        CudaArguments arguments = fill(worker, chunk, ends, s);
+        const std::int64_t first = chunk.first_slot, slots = chunk.num_slots;
+        const auto result = [&](A name, T* rows, std::int64_t row) {
+            if (backward_.zeroes(name))
+                clear_on_device(rows, static_cast<std::size_t>(slots * row) * sizeof(T), stream);
+        };
+        result(A::dy, s.d_harmonics, harmonics);
+        result(A::dw, s.d_weights, width);
+        result(A::dx, s.dx, parts_.description.x.width);
+        arguments.set(A::place, graph.place);
+        arguments.set(A::g,
+                      worker.gradient(parts_.out) + chunk.first_receiver * parts_.out.rows.width);
+        arguments.set(A::dx, s.dx);
+        arguments.set(A::dy, s.d_harmonics - first * harmonics);
+        arguments.set(A::dw, s.d_weights - first * width);
+        backward_.launch(stream, arguments);
+        gemm_.run(stream, slots, 1, s.d_weights, width, 0, last_t_, s.d_hidden, hidden, 0, false);
+        edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.d_hidden);
+        if (!parts_.x.needs_gradient) continue;
+        // one pointer more than senders in every chunk before
+        const std::int32_t* const row_ptr =
+            graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(c);
+        constexpr std::int64_t quad = 16 / sizeof(T);
+        constexpr int threads = 256;
+        const SenderSums sums{
+            s.dx,    worker.gradient(parts_.x), graph.chunk_sender + chunk.first_sender,
+            row_ptr, chunk.num_senders,         parts_.x.rows.width / quad};
+        sum_by_sender_.launch(stream, (sums.senders * sums.width + threads - 1) / threads, threads,
+                              sums);
+    }
+}
+
+template <typename T>
+std::unique_ptr<Layer<T>> make(const LayerSpec& spec) {
+    return std::make_unique<CudaConv<T>>(spec);
+}
+const RegisterCudaLayer registered{"conv", &make<float>, &make<double>};
+
+}  // namespace
+
+}  // namespace mdcg

@@ -1,0 +1,164 @@
+#include "engine/cuda/pass_kernel.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/sha256.hpp"
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr const char* NAMES[] = {"order",   "sender", "row_ptr", "place", "types", "n_rows",
+                                 "n_types", "n_adds", "x",       "y",     "w",     "g",
+                                 "out",     "dx",     "dy",      "dw"};
+static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
+
+std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
+    std::vector<CudaArgument> found;
+    for (const std::string& name : fields.texts(key)) {
+        const auto* const at = std::find(std::begin(NAMES), std::end(NAMES), name);
+        if (at == std::end(NAMES))
+            fields.fail(key, "\"" + name + "\"",
+                        "operands that this version of mdcg knows: convert the model again");
+        found.push_back(static_cast<CudaArgument>(at - std::begin(NAMES)));
+    }
+    return found;
+}
+
+// "sm_90" -> 90
+int read_target(const Fields& fields) {
+    const std::string text = fields.text("target");
+    const bool good =
+        text.size() >= 5 && text.size() <= 6 && text.compare(0, 3, "sm_") == 0 &&
+        std::all_of(text.begin() + 3, text.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!good) fields.fail("target", "\"" + text + "\"", "a target such as \"sm_90\"");
+    return std::stoi(text.substr(3));
+}
+
+std::vector<std::string> read_programs(const Fields& fields, const char* key) {
+    std::vector<std::string> found;
+    for (const std::string& name : fields.texts(key)) {
+        const Tensor* tensor = fields.package().find(name);
+        if (tensor == nullptr || tensor->dtype != Dtype::u8)
+            fields.fail(key, "\"" + name + "\"", "names of tensors of bytes");
+        found.emplace_back(static_cast<const char*>(tensor->data),
+                           static_cast<std::size_t>(tensor->count));
+    }
+    return found;
+}
+
+}  // namespace
+
+CudaPassKernel::CudaPassKernel(const Fields& layer, const std::string& pass,
+                               const std::vector<std::pair<const char*, std::int64_t>>& widths)
+    : where_(layer.where()) {
+    const Package& package = layer.package();
+    const std::string name = layer.text("name", layer.text("type"));
+    const Fields manifest(package.manifest(), package, "manifest");
+    for (const Fields& fields : manifest.objects("cuda_kernels")) {
+        if (fields.text("layer") != name || fields.text("pass") != pass) continue;
+        const Fields found = fields.object("widths");
+        for (const auto& [operand, width] : widths)
+            if (found.integer(operand, 0, std::int64_t(1) << 40) != width)
+                layer.fail("its CUDA kernel for the " + pass + " pass has rows of " +
+                           std::to_string(found.integer(operand, 0, std::int64_t(1) << 40)) +
+                           " items of " + operand + ", expected " + std::to_string(width) +
+                           ": convert the model again");
+        variants_.push_back(read(fields));
+    }
+    if (variants_.empty())
+        throw EngineError(ErrorKind::unsupported,
+                          package.path() + ": " + where_ + " has no CUDA kernel for the " + pass +
+                              " pass: convert the model again with this version of mdcg, or use "
+                              "device \"cpu\"");
+}
+
+CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
+    Variant variant;
+    variant.capability = read_target(fields);
+    variant.programs = read_programs(fields, "programs");
+    variant.arguments = read_arguments(fields, "arguments");
+    variant.zeroed = read_arguments(fields, "zeroed");
+    variant.run = fields.integer("run", 1, 1 << 24);
+    for (const Fields& binary : fields.objects("binaries")) {
+        Binary found{read_target(binary), read_programs(binary, "programs")};
+        const std::vector<std::string> digests = binary.texts("sha256");
+        if (found.programs.size() != variant.programs.size() ||
+            digests.size() != found.programs.size())
+            binary.fail("has " + std::to_string(found.programs.size()) + " programs, expected " +
+                        std::to_string(variant.programs.size()) + " with their digests");
+        for (std::size_t i = 0; i < digests.size(); ++i)
+            if (sha256_hex(found.programs[i].data(), found.programs[i].size()) != digests[i])
+                binary.fail("is damaged (its SHA-256 differs): copy the file again");
+        variant.binaries.push_back(std::move(found));
+    }
+    for (const Fields& each : fields.objects("entries")) {
+        Entry entry;
+        entry.name = each.text("name");
+        const auto programs = static_cast<std::int64_t>(variant.programs.size());
+        entry.program = static_cast<std::size_t>(each.integer("program", 0, programs - 1));
+        entry.threads = static_cast<int>(each.integer("threads", 1, 1024));
+        entry.shared_bytes = static_cast<int>(each.integer("shared_bytes", 0, 1 << 18));
+        entry.rows = each.integer("rows", 1, 1024);
+        variant.entries.push_back(std::move(entry));
+    }
+    if (variant.entries.empty()) fields.fail("entries", "empty", "at least one kernel");
+    return variant;
+}
+
+void CudaPassKernel::prepare(CudaKernels& kernels) {
+    const int capability = kernels.compute_capability();
+    const Variant* best = nullptr;
+    int lowest = variants_[0].capability;
+    for (const Variant& variant : variants_) {
+        lowest = std::min(lowest, variant.capability);
+        if (variant.capability <= capability &&
+            (best == nullptr || variant.capability > best->capability))
+            best = &variant;
+    }
+    if (best == nullptr)
+        throw EngineError(ErrorKind::unsupported,
+                          where_ + ": the device has compute capability " +
+                              std::to_string(capability / 10) + "." +
+                              std::to_string(capability % 10) + ", CUDA kernels need " +
+                              std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
+                              " or later: use device \"cpu\"");
+    chosen_ = *best;
+    // machine code serves devices of the same generation that are not older
+    const Binary* binary = nullptr;
+    for (const Binary& each : chosen_.binaries)
+        if (each.capability / 10 == capability / 10 && each.capability <= capability &&
+            (binary == nullptr || each.capability > binary->capability))
+            binary = &each;
+    const std::vector<std::string>& programs =
+        binary == nullptr ? chosen_.programs : binary->programs;
+    for (Entry& entry : chosen_.entries)
+        entry.function =
+            kernels.program(programs[entry.program], entry.name, entry.shared_bytes, {});
+    variants_.clear();
+    chosen_.programs.clear();
+    chosen_.binaries.clear();
+}
+
+bool CudaPassKernel::zeroes(CudaArgument name) const {
+    return std::find(chosen_.zeroed.begin(), chosen_.zeroed.end(), name) != chosen_.zeroed.end();
+}
+
+bool CudaPassKernel::uses(CudaArgument name) const {
+    const std::vector<CudaArgument>& all = chosen_.arguments;
+    return std::find(all.begin(), all.end(), name) != all.end();
+}
+
+void CudaPassKernel::launch(const CudaStream& stream, const CudaArguments& arguments) const {
+    std::vector<std::int64_t> values;
+    values.reserve(chosen_.arguments.size());
+    for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);
+    const std::int64_t runs = arguments[CudaArgument::n_rows] * chosen_.run;
+    for (const Entry& entry : chosen_.entries)
+        entry.function.launch(stream, (runs + entry.rows - 1) / entry.rows, entry.threads,
+                              entry.shared_bytes, values);
+}
+
+}  // namespace mdcg

@@ -1,0 +1,98 @@
+// Generated CUDA kernels of a package: one pass of one layer, as "cuda_kernels" describes it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/cuda/kernels.hpp"
+#include "engine/fields.hpp"
+
+namespace mdcg {
+
+// What kernels may ask for. Addresses of edge operands are those of slot 0, also where only a chunk
+// of slots is in memory; row_ptr, out and g start with the first receiver.
+enum class CudaArgument : int {
+    order,    // [slots] row of y, w, dy, dw
+    sender,   // [slots] row of x
+    row_ptr,  // [n_rows + 1] slots
+    place,    // [slots] row of dx
+    types,    // [n_rows]
+    n_rows,
+    n_types,  // sets of coefficients
+    n_adds,   // not 0: add to dx
+    x,
+    y,
+    w,
+    g,
+    out,
+    dx,
+    dy,
+    dw,
+    count
+};
+
+// Values by argument.
+class CudaArguments {
+public:
+    void set(CudaArgument name, const void* address) {
+        set(name, reinterpret_cast<std::int64_t>(address));
+    }
+    void set(CudaArgument name, std::int64_t value) {
+        values_[static_cast<std::size_t>(name)] = value;
+    }
+    std::int64_t operator[](CudaArgument name) const {
+        return values_[static_cast<std::size_t>(name)];
+    }
+
+private:
+    std::array<std::int64_t, static_cast<std::size_t>(CudaArgument::count)> values_{};
+};
+
+class CudaPassKernel {
+public:
+    // The entries for `layer`, which is the object of the manifest, and "forward" or "backward".
+    // `widths`: items of a row of operands, which the kernels must have been made for. Throws
+    // EngineError: there are none, or they are damaged.
+    CudaPassKernel(const Fields& layer, const std::string& pass,
+                   const std::vector<std::pair<const char*, std::int64_t>>& widths);
+
+    // Takes the programs for the device. Throws EngineError where it is too old for all.
+    void prepare(CudaKernels& kernels);
+
+    // After `prepare`: must an operand be zero before the launch; is it used at all.
+    bool zeroes(CudaArgument name) const;
+    bool uses(CudaArgument name) const;
+    // Enqueues all kernels of the pass for n_rows receivers or nodes.
+    void launch(const CudaStream& stream, const CudaArguments& arguments) const;
+
+private:
+    struct Binary {
+        int capability = 0;
+        std::vector<std::string> programs;  // machine code
+    };
+    struct Entry {
+        std::string name;
+        std::size_t program = 0;
+        int threads = 0, shared_bytes = 0;
+        std::int64_t rows = 1;
+        CudaFunction function;
+    };
+    struct Variant {
+        int capability = 0;  // at least
+        std::vector<std::string> programs;
+        std::vector<Binary> binaries;
+        std::vector<Entry> entries;
+        std::vector<CudaArgument> arguments, zeroed;
+        std::int64_t run = 1;
+    };
+    static Variant read(const Fields& fields);
+
+    std::string where_;
+    std::vector<Variant> variants_;
+    Variant chosen_;
+};
+
+}  // namespace mdcg

@@ -1,0 +1,147 @@
+"""Put the CUDA text of convolutions and contractions into a package.
+
+Operands are the engine's rows: component-major blocks, multiplicities rounded up to 64 bytes. The
+text is the same for all devices from compute capability 8.0 on; compilers make of it what the
+device has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codegen import CudaKernel, KernelSpec, emit_cuda
+from ..codegen.engine_contraction_cuda import emit_engine_contraction_cuda
+from ..errors import UnsupportedProblemError
+from ..plan import CudaDevice, plan_cuda
+from ..plan.contraction import plan_contraction_cuda
+from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
+
+__all__ = ["ARGUMENTS", "PASSES", "add_cuda_kernels", "padded_problem"]
+
+#: Passes of a layer.
+PASSES = ("forward", "backward")
+
+#: What the engine can hand to a kernel, by type of layer.
+ARGUMENTS = {
+    "conv": {
+        *("order", "sender", "row_ptr", "place", "n_rows"),
+        *("x", "y", "w", "g", "out", "dx", "dy", "dw"),
+    },
+    "contraction": {"n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"},
+}
+
+# The oldest device that the kernels' asynchronous copies exist on.
+_DEVICE = CudaDevice(80)
+
+
+def padded_problem(problem: ConvProblem) -> ConvProblem:
+    """Return a convolution of whole rows of the engine: ``ir_mul``, whole multiples of 64 bytes."""
+    align = 64 // np.dtype(problem.dtype).itemsize
+
+    def padded(irreps: Irreps) -> Irreps:
+        return Irreps.from_pairs((-(-b.mul // align) * align, b.ir.l, b.ir.p) for b in irreps)
+
+    return replace(
+        problem,
+        irreps_in1=padded(problem.irreps_in1),
+        irreps_out=padded(problem.irreps_out),
+        layout="ir_mul",
+        _w3j={},
+    )
+
+
+def add_cuda_kernels(
+    layers: list[dict[str, Any]], tensors: dict[str, NDArray[Any]]
+) -> list[dict[str, Any]]:
+    """Write the CUDA kernels of all layers that have some.
+
+    Parameters
+    ----------
+    layers : list of dict
+        Of a manifest; they stay as they are.
+    tensors : dict of str to array
+        Programs are added, as bytes.
+
+    Returns
+    -------
+    list of dict
+        The manifest's ``cuda_kernels``: one entry for each pass of a layer. Equal programs are
+        stored once. A layer that no kernel fits has no entry: it runs on CPUs alone.
+    """
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for layer in layers:
+        for kind in PASSES:
+            try:
+                made = _emit(layer, kind)
+            except UnsupportedProblemError:
+                break
+            if made is None:
+                break
+            kernel, widths = made
+            programs: list[str] = []
+            for text in kernel.programs or (kernel.source,):
+                if text not in names:
+                    names[text] = f"cuda_kernels.{layer['name']}.{kind}.{len(programs)}"
+                    tensors[names[text]] = np.frombuffer(text.encode(), dtype=np.uint8)
+                programs.append(names[text])
+            found.append(
+                {
+                    "name": f"{layer['name']}.{kind}",
+                    "layer": layer["name"],
+                    "pass": kind,
+                    "target": _DEVICE.target,
+                    "programs": programs,
+                    "entries": [
+                        {
+                            "name": entry.name,
+                            "program": number if kernel.programs else 0,
+                            "threads": entry.threads,
+                            "shared_bytes": entry.shared_bytes,
+                            "rows": entry.rows,
+                        }
+                        for number, entry in enumerate(kernel.entries)
+                    ],
+                    "arguments": list(kernel.arguments),
+                    "zeroed": list(kernel.zeroed),
+                    "run": kernel.run,
+                    "widths": widths,
+                    "binaries": [],
+                }
+            )
+    return found
+
+
+def _emit(layer: Mapping[str, Any], kind: str) -> tuple[CudaKernel, dict[str, int]] | None:
+    """Return a kernel and the items of a row of its operands."""
+    if layer["type"] == "conv":
+        problem = padded_problem(ConvProblem.from_json(layer["problem"]))
+        plan = plan_cuda(problem, _DEVICE).with_changes(deterministic=True)
+        wants = () if kind == "forward" else ("x", "y", "w") if "x" in layer else ("y", "w")
+        kernel = emit_cuda(problem, plan, KernelSpec(kind, True, wants))
+        if kernel.packed_in1 != problem.irreps_in1.dim or not kernel.packs:
+            raise AssertionError(f"{problem} does not take rows of the engine")
+        return kernel, {
+            "x": problem.irreps_in1.dim,
+            "y": problem.irreps_in2.dim,
+            "w": problem.weight_numel,
+            "out": problem.irreps_out.dim,
+        }
+    if layer["type"] == "contraction":
+        contraction = SymmetricContractionProblem.from_json(layer["problem"])
+        align = 64 // np.dtype(contraction.dtype).itemsize
+        stride = -(-contraction.channels // align) * align
+        kernel = emit_engine_contraction_cuda(
+            contraction, plan_contraction_cuda(contraction, _DEVICE), kind
+        )
+        return kernel, {
+            "x": contraction.dim_in * stride,
+            "w": contraction.num_coefficients * stride,
+            "out": contraction.dim_out * stride,
+        }
+    return None

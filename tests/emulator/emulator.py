@@ -1,0 +1,104 @@
+"""CUDA without a device: a driver and an NVRTC that run kernels on the host, for tests.
+
+See ``README.md`` in this folder for what is emulated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+_SOURCES = Path(__file__).parent
+_DRIVER = ("fake_cuda.cpp", "fake_memory.cpp", "fake_streams.cpp", "fibers.cpp")
+_NVRTC = ("fake_nvrtc.cpp", "translate.cpp")
+_FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+# a fault of a kernel is left by a long jump, which fortified headers refuse
+_FLAGS += ("-U_FORTIFY_SOURCE",)
+
+
+def _root() -> Path:
+    named = os.environ.get("MDCG_CACHE_DIR")
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"mdcg-emulator-{os.getuid()}"
+
+
+@lru_cache(maxsize=1)
+def emulator_libraries() -> Path:
+    """Return the folder of libcuda.so.1 and libnvrtc.so, built when a source has changed."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("the emulator of CUDA needs g++")
+    files = sorted(p for p in _SOURCES.iterdir() if p.suffix in (".cpp", ".hpp"))
+    digest = hashlib.sha256(" ".join(_FLAGS).encode())
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    folder = _root() / f"emulator-{digest.hexdigest()[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            _build(compiler, folder)
+    return folder
+
+
+def _build(compiler: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        made = Path(temporary) / "made"
+        made.mkdir()
+        for name, sources in (("libcuda.so.1", _DRIVER), ("libnvrtc.so", _NVRTC)):
+            paths = [str(_SOURCES / source) for source in sources]
+            command = [compiler, *_FLAGS, *paths, "-o", str(made / name), "-ldl"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+        for header in _SOURCES.glob("*.hpp"):  # kernels are compiled with them
+            shutil.copy(header, made)
+        made.replace(folder)
+
+
+def emulator_environment(**changes: str) -> dict[str, str]:
+    """Return the variables of a process in which CUDA is emulated.
+
+    Parameters
+    ----------
+    **changes : str
+        Further variables, such as ``EMULATED_CUDA_MEMORY``.
+    """
+    libraries = emulator_libraries()
+    paths = [str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(_SOURCES), *sys.path]),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
+        "MDCG_NVRTC_LIB": str(libraries / "libnvrtc.so"),
+        # never together with machine code of devices
+        "MDCG_CACHE_DIR": str(libraries / "kernels"),
+        **changes,
+    }
+
+
+def run_emulated(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments in :func:`emulator_environment`."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=emulator_environment(**changes),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        os.execve(sys.executable, [sys.executable, *sys.argv[1:]], emulator_environment())
+    values = emulator_environment()
+    for variable in ("LD_LIBRARY_PATH", "MDCG_NVRTC_LIB", "MDCG_CACHE_DIR"):
+        print(f"export {variable}={values[variable]}")

@@ -1,0 +1,80 @@
+// What the parts of the emulated driver share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace fake_cuda {
+
+// CUresult
+enum Status {
+    kSuccess = 0,
+    kInvalidValue = 1,
+    kOutOfMemory = 2,
+    kNotInitialized = 3,
+    kNoDevice = 100,
+    kInvalidDevice = 101,
+    kInvalidImage = 200,
+    kInvalidContext = 201,
+    kNoBinary = 209,
+    kInvalidHandle = 400,
+    kNotFound = 500,
+    kNotReady = 600,
+    kIllegalAddress = 700,
+    kOutOfResources = 701,
+    kLaunchTimeout = 702,
+    kLaunchFailed = 719,
+    kNotSupported = 801,
+    kCaptureUnsupported = 900,
+    kCaptureInvalidated = 901,
+    kCaptureUnmatched = 903,
+    kCaptureUnjoined = 904,
+    kCaptureIsolation = 905,
+    kCaptureImplicit = 906,
+    kCapturedEvent = 907,
+    kCaptureWrongThread = 908,
+    kGraphUpdateFailed = 910,
+};
+
+struct Context {
+    int device;
+};
+
+struct Stream;
+
+using Address = std::uintptr_t;
+using Work = std::function<int()>;
+
+// One call at a time.
+std::recursive_mutex& mutex();
+
+// The context of this thread, or the reason why there is none. After a fault of a kernel every
+// call fails, as on a device.
+int current_context(Context** context);
+int usable();
+void set_failed(int status);
+
+// Runs it now, or records it where the stream is captured.
+int enqueue(Stream* stream, const Work& work);
+
+// For calls that a capture forbids (an allocation, a wait): what they return then.
+int outside_capture();
+int synchronous_call();  // the same for those that use the default stream
+
+// Whether a range belongs to one allocation on the device.
+bool is_device_memory(Address address, std::size_t bytes);
+// Allocates and frees; an owner may be a graph, whose memory lives as long as it.
+int allocate(Address* address, std::size_t bytes);
+int release(Address address);
+// Looks whether something was written beside an allocation; says so, and returns an error.
+int check_guards(const char* after);
+
+// The graph that a stream is recorded into may own memory.
+bool capturing(Stream* stream);
+void give_to_graph(Stream* stream, Address address);
+
+}  // namespace fake_cuda

@@ -1,0 +1,235 @@
+// Memory of the emulated driver: a region of its own for each allocation, with a page behind it
+// that cannot be touched, and filled with NaN.
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "fake_cuda.hpp"
+
+namespace fake_cuda {
+
+namespace {
+
+constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256;
+
+struct Allocation {
+    std::size_t bytes;
+    char* region;
+    std::size_t region_bytes;
+};
+
+std::map<Address, Allocation> allocations;
+std::size_t used = 0;
+
+std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+std::size_t limit() {
+    const char* const text = std::getenv("EMULATED_CUDA_MEMORY");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : std::size_t(8) << 30;
+}
+
+// The bytes of a range that are not as they were filled.
+bool is_filled(const char* from, const char* to) {
+    for (; from != to; ++from)
+        if (static_cast<unsigned char>(*from) != 0xff) return false;
+    return true;
+}
+
+std::size_t guard_before(const Allocation& a, Address start) {
+    const std::size_t space = start - reinterpret_cast<Address>(a.region);
+    return space < kBefore ? space : kBefore;
+}
+
+}  // namespace
+
+int allocate(Address* address, std::size_t bytes) {
+    if (address == nullptr || bytes == 0) return kInvalidValue;
+    if (bytes > limit() || used + bytes > limit()) return kOutOfMemory;
+    const std::size_t inside = rounded(bytes, kAlignment);
+    const std::size_t region_bytes = rounded(inside + kBefore, kPage) + kPage;
+    void* const memory =
+        mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return kOutOfMemory;
+    char* const region = static_cast<char*>(memory);
+    std::memset(region, 0xff, region_bytes - kPage);
+    mprotect(region + region_bytes - kPage, kPage, PROT_NONE);
+    *address = reinterpret_cast<Address>(region + region_bytes - kPage - inside);
+    allocations[*address] = {bytes, region, region_bytes};
+    used += bytes;
+    return kSuccess;
+}
+
+int check_guards(const char* after) {
+    for (const auto& [start, a] : allocations) {
+        const char* const p = reinterpret_cast<const char*>(start);
+        const bool before = is_filled(p - guard_before(a, start), p);
+        if (before && is_filled(p + a.bytes, p + rounded(a.bytes, kAlignment))) continue;
+        std::fprintf(stderr, "emulated device memory: %s wrote %s an allocation of %zu bytes\n",
+                     after, before ? "past the end of" : "before", a.bytes);
+        return kIllegalAddress;
+    }
+    return kSuccess;
+}
+
+int release(Address address) {
+    const auto found = allocations.find(address);
+    if (found == allocations.end()) return kInvalidValue;
+    munmap(found->second.region, found->second.region_bytes);
+    used -= found->second.bytes;
+    allocations.erase(found);
+    return kSuccess;
+}
+
+bool is_device_memory(Address address, std::size_t bytes) {
+    auto next = allocations.upper_bound(address);
+    if (next == allocations.begin()) return false;
+    --next;
+    return address - next->first <= next->second.bytes &&
+           bytes <= next->second.bytes - (address - next->first);
+}
+
+namespace {
+
+// A range that is to be read or written by a copy.
+struct Range {
+    Address address;
+    bool on_device;
+};
+
+int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (wait)
+        if (const int status = synchronous_call()) return status;
+    for (const Range& range : {to, from})
+        if ((range.on_device && !is_device_memory(range.address, bytes)) ||
+            (bytes != 0 && range.address == 0))
+            return kInvalidValue;
+    if (bytes == 0) return kSuccess;
+    return enqueue(stream, [=] {
+        std::memmove(reinterpret_cast<void*>(to.address),
+                     reinterpret_cast<const void*>(from.address), bytes);
+        return int(kSuccess);
+    });
+}
+
+template <class V>
+int fill(Stream* stream, bool wait, Address to, V value, std::size_t count) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (wait)
+        if (const int status = synchronous_call()) return status;
+    if (to % sizeof(V) != 0 || !is_device_memory(to, count * sizeof(V))) return kInvalidValue;
+    return enqueue(stream, [=] {
+        V* const p = reinterpret_cast<V*>(to);
+        for (std::size_t i = 0; i < count; ++i) p[i] = value;
+        return int(kSuccess);
+    });
+}
+
+Range device(Address p) { return {p, true}; }
+Range host(const void* p) { return {reinterpret_cast<Address>(p), false}; }
+
+}  // namespace
+
+EXPORT int cuMemAlloc_v2(Address* address, std::size_t bytes) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (const int status = outside_capture()) return status;
+    return allocate(address, bytes);
+}
+EXPORT int cuMemFree_v2(Address address) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (const int status = outside_capture()) return status;
+    return address == 0 ? int(kSuccess) : release(address);
+}
+EXPORT int cuMemAllocAsync(Address* address, std::size_t bytes, Stream* stream) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (const int status = allocate(address, bytes)) return status;
+    if (capturing(stream)) give_to_graph(stream, *address);
+    return kSuccess;
+}
+EXPORT int cuMemFreeAsync(Address address, Stream* stream) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (!is_device_memory(address, 0)) return kInvalidValue;
+    return capturing(stream) ? int(kSuccess) : release(address);
+}
+EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    *total = limit();
+    *free = limit() - used;
+    return kSuccess;
+}
+EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+    *bytes = limit();
+    return kSuccess;
+}
+
+EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (const int status = outside_capture()) return status;
+    if (bytes == 0) return kInvalidValue;
+    *address = std::aligned_alloc(kPage, rounded(bytes, kPage));
+    return *address != nullptr ? kSuccess : kOutOfMemory;
+}
+EXPORT int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
+    return cuMemAllocHost_v2(address, bytes);
+}
+EXPORT int cuMemFreeHost(void* address) {
+    std::free(address);
+    return kSuccess;
+}
+EXPORT int cuMemHostGetDevicePointer_v2(Address* address, void* host_address, unsigned) {
+    *address = reinterpret_cast<Address>(host_address);
+    return kSuccess;
+}
+EXPORT int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return kSuccess; }
+EXPORT int cuMemHostUnregister(void*) { return kSuccess; }
+
+EXPORT int cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
+    return copy(nullptr, true, device(to), host(from), bytes);
+}
+EXPORT int cuMemcpyDtoH_v2(void* to, Address from, std::size_t bytes) {
+    return copy(nullptr, true, host(to), device(from), bytes);
+}
+EXPORT int cuMemcpyDtoD_v2(Address to, Address from, std::size_t bytes) {
+    return copy(nullptr, true, device(to), device(from), bytes);
+}
+EXPORT int cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, Stream* stream) {
+    return copy(stream, false, device(to), host(from), bytes);
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Stream* stream) {
+    return copy(stream, false, host(to), device(from), bytes);
+}
+EXPORT int cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream* stream) {
+    return copy(stream, false, device(to), device(from), bytes);
+}
+EXPORT int cuMemsetD8_v2(Address to, unsigned char value, std::size_t count) {
+    return fill(nullptr, true, to, value, count);
+}
+EXPORT int cuMemsetD16_v2(Address to, unsigned short value, std::size_t count) {
+    return fill(nullptr, true, to, value, count);
+}
+EXPORT int cuMemsetD32_v2(Address to, unsigned value, std::size_t count) {
+    return fill(nullptr, true, to, value, count);
+}
+EXPORT int cuMemsetD8Async(Address to, unsigned char value, std::size_t count, Stream* stream) {
+    return fill(stream, false, to, value, count);
+}
+EXPORT int cuMemsetD16Async(Address to, unsigned short value, std::size_t count, Stream* stream) {
+    return fill(stream, false, to, value, count);
+}
+EXPORT int cuMemsetD32Async(Address to, unsigned value, std::size_t count, Stream* stream) {
+    return fill(stream, false, to, value, count);
+}
+
+}  // namespace fake_cuda

@@ -1,0 +1,142 @@
+// NVRTC's interface over a host compiler: the "machine code" is a shared library that
+// fake_cuda.cpp loads. Needs emulation.hpp beside it.
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "translate.hpp"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int kInvalidInput = 3, kInvalidProgram = 4, kInvalidOption = 5, kCompilation = 6;
+constexpr int kInternal = 11;
+constexpr int kArchitectures[] = {75, 80, 86, 89, 90, 100, 120};
+
+struct Program {
+    std::string source, cubin, log;
+};
+
+std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string own_folder() {
+    Dl_info info;
+    dladdr(reinterpret_cast<void*>(&own_folder), &info);
+    const std::string path = info.dli_fname;
+    return path.substr(0, path.rfind('/'));
+}
+
+std::string variable(const char* name, const char* otherwise) {
+    const char* const value = std::getenv(name);
+    return value != nullptr && *value != 0 ? value : otherwise;
+}
+
+struct Folder {
+    std::string path;
+    Folder() : path(variable("TMPDIR", "/tmp") + "/emulated-nvrtc-XXXXXX") {
+        if (mkdtemp(path.data()) == nullptr) path.clear();
+    }
+    ~Folder() {
+        for (const char* name : {"/kernel.cpp", "/kernel.so", "/log"})
+            unlink((path + name).c_str());
+        rmdir(path.c_str());
+    }
+};
+
+}  // namespace
+
+EXPORT int nvrtcVersion(int* major, int* minor) {
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+EXPORT int nvrtcGetNumSupportedArchs(int* count) {
+    *count = int(std::size(kArchitectures));
+    return 0;
+}
+EXPORT int nvrtcGetSupportedArchs(int* values) {
+    std::copy(std::begin(kArchitectures), std::end(kArchitectures), values);
+    return 0;
+}
+EXPORT const char* nvrtcGetErrorString(int status) {
+    switch (status) {
+        case 0:
+            return "NVRTC_SUCCESS";
+        case kInvalidInput:
+            return "NVRTC_ERROR_INVALID_INPUT";
+        case kInvalidProgram:
+            return "NVRTC_ERROR_INVALID_PROGRAM";
+        case kInvalidOption:
+            return "NVRTC_ERROR_INVALID_OPTION";
+        case kCompilation:
+            return "NVRTC_ERROR_COMPILATION";
+        default:
+            return "NVRTC_ERROR_INTERNAL_ERROR";
+    }
+}
+
+EXPORT int nvrtcCreateProgram(Program** program, const char* source, const char*, int headers,
+                              const char* const*, const char* const*) {
+    if (source == nullptr || headers != 0) return kInvalidInput;
+    *program = new Program{source, {}, {}};
+    return 0;
+}
+EXPORT int nvrtcDestroyProgram(Program** program) {
+    delete *program;
+    *program = nullptr;
+    return 0;
+}
+
+EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* options) {
+    std::string macros;
+    for (int i = 0; i < count; ++i) {
+        const std::string option = options[i];
+        if (option.empty() || option[0] != '-') return kInvalidOption;
+        if (option.compare(0, 2, "-D") == 0) macros += " '" + option + "'";
+    }
+    const Folder folder;
+    if (folder.path.empty()) {
+        program->log = "no folder can be made for temporary files";
+        return kInternal;
+    }
+    const std::string base = folder.path + "/kernel";
+    std::ofstream(base + ".cpp") << translate(program->source);
+    const std::string command =
+        variable("EMULATED_CUDA_CXX", "g++") +
+        " -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden " +
+        variable("EMULATED_CUDA_FLAGS", "-O1 -g0") + macros + " -include '" + own_folder() +
+        "/emulation.hpp' -o " + base + ".so " + base + ".cpp > " + folder.path + "/log 2>&1";
+    const int status = std::system(command.c_str());
+    program->log = read(folder.path + "/log");
+    if (status != 0) return kCompilation;
+    program->cubin = read(base + ".so");
+    return program->cubin.empty() ? kInternal : 0;
+}
+
+EXPORT int nvrtcGetCUBINSize(Program* program, std::size_t* size) {
+    *size = program->cubin.size();
+    return *size != 0 ? 0 : kInvalidProgram;
+}
+EXPORT int nvrtcGetCUBIN(Program* program, char* cubin) {
+    std::memcpy(cubin, program->cubin.data(), program->cubin.size());
+    return 0;
+}
+EXPORT int nvrtcGetProgramLogSize(Program* program, std::size_t* size) {
+    *size = program->log.size() + 1;
+    return 0;
+}
+EXPORT int nvrtcGetProgramLog(Program* program, char* log) {
+    std::memcpy(log, program->log.c_str(), program->log.size() + 1);
+    return 0;
+}

@@ -1,0 +1,378 @@
+// Streams, events, capture and graphs of the emulated driver. What is enqueued runs at once, unless
+// the stream is captured: then it is recorded, and runs when the graph does.
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "fake_cuda.hpp"
+
+namespace fake_cuda {
+
+struct Graph {
+    std::vector<Work> nodes;
+    std::vector<Address> memory;
+    ~Graph() {
+        for (const Address address : memory) release(address);
+    }
+};
+
+namespace {
+
+// How much of each stream's recorded work comes before something.
+using Clock = std::map<Stream*, std::size_t>;
+
+// Streams that are recorded into one graph.
+struct Capture {
+    Stream* origin;
+    int mode;
+    std::thread::id thread;
+    std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+    bool valid = true, ended = false;
+    std::set<Stream*> members;
+};
+
+struct Event {
+    std::chrono::steady_clock::time_point time;
+    bool recorded = false, timed = true;
+    std::shared_ptr<Capture> capture;
+    Clock clock;
+};
+
+struct Executable {
+    std::shared_ptr<Graph> graph;
+};
+
+struct GraphHandle {
+    std::shared_ptr<Graph> graph;
+};
+
+std::set<Stream*>& streams() {
+    static std::set<Stream*> all;
+    return all;
+}
+
+thread_local int exchange_mode = 0;  // global, thread-local, relaxed
+
+}  // namespace
+
+struct Stream {
+    bool blocking;
+    std::shared_ptr<Capture> capture;
+    Clock clock;
+};
+
+namespace {
+
+Stream* is_default(Stream* stream) {
+    static Stream legacy = {true, nullptr, {}};
+    return reinterpret_cast<std::uintptr_t>(stream) <= 2 ? &legacy : nullptr;
+}
+
+std::set<std::shared_ptr<Capture>> captures() {
+    std::set<std::shared_ptr<Capture>> found;
+    for (Stream* stream : streams())
+        if (stream->capture != nullptr) found.insert(stream->capture);
+    return found;
+}
+
+// Finds the stream, which must exist.
+int find(Stream** stream) {
+    if (Stream* const one = is_default(*stream)) {
+        *stream = one;
+        return kSuccess;
+    }
+    return streams().count(*stream) != 0 ? kSuccess : kInvalidHandle;
+}
+
+// The default stream waits for streams that are captured, so that capture is broken.
+int default_stream_during_capture() {
+    int status = kSuccess;
+    for (const auto& capture : captures()) {
+        if (!capture->origin->blocking) continue;
+        capture->valid = false;
+        status = kCaptureImplicit;
+    }
+    return status;
+}
+
+void end(const std::shared_ptr<Capture>& capture) {
+    capture->ended = true;
+    for (Stream* stream : capture->members) {
+        if (streams().count(stream) == 0) continue;
+        stream->capture.reset();
+        stream->clock.clear();
+    }
+}
+
+void merge(Clock& clock, const Clock& other) {
+    for (const auto& [stream, count] : other)
+        if (clock[stream] < count) clock[stream] = count;
+}
+
+int replay(const Graph& graph) {
+    for (const Work& node : graph.nodes)
+        if (const int status = node()) return status;
+    return kSuccess;
+}
+
+}  // namespace
+
+bool capturing(Stream* stream) { return find(&stream) == kSuccess && stream->capture != nullptr; }
+
+void give_to_graph(Stream* stream, Address address) {
+    if (find(&stream) == kSuccess) stream->capture->graph->memory.push_back(address);
+}
+
+int enqueue(Stream* stream, const Work& work) {
+    if (const int status = find(&stream)) return status;
+    if (is_default(nullptr) == stream)
+        if (const int status = default_stream_during_capture()) return status;
+    if (stream->capture == nullptr) return work();
+    if (!stream->capture->valid) return kCaptureInvalidated;
+    stream->capture->graph->nodes.push_back(work);
+    ++stream->clock[stream];
+    return kSuccess;
+}
+
+int outside_capture() {
+    int status = kSuccess;
+    if (exchange_mode == 2) return status;
+    for (const auto& capture : captures()) {
+        const bool mine = capture->thread == std::this_thread::get_id();
+        if (capture->mode == 2 || (!mine && (capture->mode == 1 || exchange_mode == 1))) continue;
+        capture->valid = false;
+        status = kCaptureUnsupported;
+    }
+    return status;
+}
+
+int synchronous_call() {
+    if (const int status = default_stream_during_capture()) return status;
+    return outside_capture();
+}
+
+// ---- streams -----------------------------------------------------------------------------------
+
+#define ENTER                                                  \
+    const std::lock_guard<std::recursive_mutex> lock(mutex()); \
+    if (const int status = usable()) return status;
+
+EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
+    ENTER
+    if (flags > 1) return kInvalidValue;
+    *stream = new Stream{flags == 0, nullptr, {}};
+    streams().insert(*stream);
+    return kSuccess;
+}
+EXPORT int cuStreamCreateWithPriority(Stream** stream, unsigned flags, int) {
+    return cuStreamCreate(stream, flags);
+}
+EXPORT int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return kSuccess;
+}
+EXPORT int cuStreamDestroy_v2(Stream* stream) {
+    ENTER
+    if (streams().erase(stream) == 0) return kInvalidHandle;
+    if (stream->capture != nullptr) stream->capture->valid = false;
+    delete stream;
+    return kSuccess;
+}
+EXPORT int cuStreamSynchronize(Stream* stream) {
+    ENTER
+    if (const int status = find(&stream)) return status;
+    if (stream->capture != nullptr) {
+        stream->capture->valid = false;
+        return kCaptureUnsupported;
+    }
+    if (is_default(nullptr) == stream) return default_stream_during_capture();
+    return kSuccess;
+}
+EXPORT int cuStreamQuery(Stream* stream) { return cuStreamSynchronize(stream); }
+EXPORT int cuCtxSynchronize() {
+    ENTER
+    return synchronous_call();
+}
+EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data) {
+    ENTER
+    return enqueue(stream, [=] {
+        function(data);
+        return int(kSuccess);
+    });
+}
+
+// ---- events ------------------------------------------------------------------------------------
+
+EXPORT int cuEventCreate(Event** event, unsigned flags) {
+    ENTER
+    *event = new Event();
+    (*event)->timed = (flags & 2) == 0;
+    return kSuccess;
+}
+EXPORT int cuEventDestroy_v2(Event* event) {
+    ENTER
+    delete event;
+    return kSuccess;
+}
+EXPORT int cuEventRecord(Event* event, Stream* stream) {
+    ENTER
+    if (const int status = find(&stream)) return status;
+    if (is_default(nullptr) == stream)
+        if (const int status = default_stream_during_capture()) return status;
+    if (stream->capture != nullptr && !stream->capture->valid) return kCaptureInvalidated;
+    event->capture = stream->capture;
+    event->clock = stream->clock;
+    event->recorded = true;
+    event->time = std::chrono::steady_clock::now();
+    return kSuccess;
+}
+EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+    ENTER
+    if (const int status = find(&stream)) return status;
+    const auto& capture = event->capture;
+    if (capture == nullptr) {
+        if (stream->capture == nullptr) return kSuccess;
+        if (!event->recorded) return kSuccess;
+        stream->capture->valid = false;
+        return kCaptureIsolation;  // work outside of the graph
+    }
+    if (capture->ended) return kCapturedEvent;
+    if (is_default(nullptr) == stream) return default_stream_during_capture();
+    if (stream->capture != nullptr && stream->capture != capture) {
+        stream->capture->valid = capture->valid = false;
+        return kCaptureUnsupported;
+    }
+    if (!capture->valid) return kCaptureInvalidated;
+    stream->capture = capture;
+    capture->members.insert(stream);
+    merge(stream->clock, event->clock);
+    return kSuccess;
+}
+EXPORT int cuEventSynchronize(Event* event) {
+    ENTER
+    if (event->capture == nullptr) return kSuccess;
+    event->capture->valid = false;
+    return kCapturedEvent;
+}
+EXPORT int cuEventQuery(Event* event) { return cuEventSynchronize(event); }
+EXPORT int cuEventElapsedTime(float* milliseconds, Event* from, Event* to) {
+    ENTER
+    if (!from->recorded || !to->recorded || !from->timed || !to->timed) return kInvalidHandle;
+    if (from->capture != nullptr || to->capture != nullptr) return kCapturedEvent;
+    *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+    return kSuccess;
+}
+EXPORT int cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) {
+    return cuEventElapsedTime(milliseconds, from, to);
+}
+
+// ---- capture -----------------------------------------------------------------------------------
+
+EXPORT int cuStreamBeginCapture_v2(Stream* stream, int mode) {
+    ENTER
+    if (const int status = find(&stream)) return status;
+    if (is_default(nullptr) == stream) return kCaptureUnsupported;
+    if (mode < 0 || mode > 2) return kInvalidValue;
+    if (stream->capture != nullptr) return kInvalidValue;
+    stream->capture = std::make_shared<Capture>();
+    stream->capture->origin = stream;
+    stream->capture->mode = mode;
+    stream->capture->thread = std::this_thread::get_id();
+    stream->capture->members.insert(stream);
+    stream->clock.clear();
+    return kSuccess;
+}
+EXPORT int cuStreamEndCapture(Stream* stream, GraphHandle** graph) {
+    ENTER
+    *graph = nullptr;
+    if (const int status = find(&stream)) return status;
+    const std::shared_ptr<Capture> capture = stream->capture;
+    if (capture == nullptr) return kInvalidValue;
+    if (capture->origin != stream) {
+        capture->valid = false;
+        return kCaptureUnmatched;
+    }
+    if (capture->mode != 2 && capture->thread != std::this_thread::get_id())
+        return kCaptureWrongThread;
+    bool joined = true;
+    for (Stream* member : capture->members) {
+        if (streams().count(member) == 0) continue;
+        const auto own = member->clock.find(member);
+        joined &= own == member->clock.end() || stream->clock[member] >= own->second;
+    }
+    end(capture);
+    if (!capture->valid) return kCaptureInvalidated;
+    if (!joined) return kCaptureUnjoined;
+    *graph = new GraphHandle{capture->graph};
+    return kSuccess;
+}
+EXPORT int cuStreamIsCapturing(Stream* stream, int* state) {
+    ENTER
+    if (const int status = find(&stream)) return status;
+    *state = stream->capture == nullptr ? 0 : stream->capture->valid ? 1 : 2;
+    return kSuccess;
+}
+EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(*mode, exchange_mode);
+    return kSuccess;
+}
+
+// ---- graphs ------------------------------------------------------------------------------------
+
+EXPORT int cuGraphGetNodes(GraphHandle* graph, void** nodes, std::size_t* count) {
+    ENTER
+    if (nodes != nullptr) return kNotSupported;
+    *count = graph->graph->nodes.size();
+    return kSuccess;
+}
+EXPORT int cuGraphInstantiateWithFlags(Executable** executable, GraphHandle* graph,
+                                       unsigned long long) {
+    ENTER
+    *executable = new Executable{graph->graph};
+    return kSuccess;
+}
+// The older form has a log, to which nothing is written.
+EXPORT int cuGraphInstantiate_v2(Executable** executable, GraphHandle* graph, void**, char*,
+                                 std::size_t) {
+    return cuGraphInstantiateWithFlags(executable, graph, 0);
+}
+EXPORT int cuGraphInstantiate(Executable** executable, GraphHandle* graph, void**, char*,
+                              std::size_t) {
+    return cuGraphInstantiateWithFlags(executable, graph, 0);
+}
+struct UpdateResult {
+    int result;
+    void *from, *to;
+};
+EXPORT int cuGraphExecUpdate_v2(Executable* executable, GraphHandle* graph, UpdateResult* info) {
+    ENTER
+    const bool same = executable->graph->nodes.size() == graph->graph->nodes.size();
+    if (info != nullptr) *info = {same ? 0 : 2, nullptr, nullptr};
+    if (!same) return kGraphUpdateFailed;
+    executable->graph = graph->graph;
+    return kSuccess;
+}
+EXPORT int cuGraphUpload(Executable*, Stream*) { return kSuccess; }
+EXPORT int cuGraphLaunch(Executable* executable, Stream* stream) {
+    ENTER
+    const std::shared_ptr<Graph> graph = executable->graph;
+    return enqueue(stream, [graph] { return replay(*graph); });
+}
+EXPORT int cuGraphExecDestroy(Executable* executable) {
+    ENTER
+    delete executable;
+    return kSuccess;
+}
+EXPORT int cuGraphDestroy(GraphHandle* graph) {
+    ENTER
+    delete graph;
+    return kSuccess;
+}
+
+}  // namespace fake_cuda

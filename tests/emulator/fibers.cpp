@@ -1,0 +1,443 @@
+#include "fibers.hpp"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#if defined(__x86_64__)
+// Saves the registers that a call must keep, and goes on where another stack stopped.
+extern "C" __attribute__((visibility("hidden"))) void emulation_switch(void** save, void* to);
+asm(R"(
+.text
+.type emulation_switch,@function
+emulation_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size emulation_switch,.-emulation_switch
+)");
+#endif
+
+namespace emulation {
+
+namespace {
+
+constexpr int kIllegalAddress = 700, kLaunchTimeout = 702, kLaunchFailed = 719;
+constexpr std::size_t kStack = 256 * 1024, kPage = 4096;
+constexpr unsigned kWarp = 32, kBarriers = 16;
+
+// ---- stacks ------------------------------------------------------------------------------------
+
+void enter();
+
+#if defined(__x86_64__)
+struct Stack {
+    void* top = nullptr;
+    void prepare(char* memory) {
+        void** p = reinterpret_cast<void**>(memory + kStack);
+        *--p = nullptr;  // keeps the stack aligned as after a call
+        *--p = reinterpret_cast<void*>(&enter);
+        for (int i = 0; i < 6; ++i) *--p = nullptr;
+        top = p;
+    }
+};
+inline void switch_to(Stack& from, Stack& to) { emulation_switch(&from.top, to.top); }
+#else
+struct Stack {
+    ucontext_t context;
+    void prepare(char* memory) {
+        getcontext(&context);
+        context.uc_stack.ss_sp = memory;
+        context.uc_stack.ss_size = kStack;
+        context.uc_link = nullptr;
+        makecontext(&context, enter, 0);
+    }
+};
+inline void switch_to(Stack& from, Stack& to) { swapcontext(&from.context, &to.context); }
+#endif
+
+// ---- state of the block that runs --------------------------------------------------------------
+
+struct Copy {
+    void* to;
+    const void* from;
+    int size, bytes, group;
+};
+
+enum State { kReady, kAtBarrier, kAtWarp, kDone };
+
+struct Fiber : Thread {
+    Stack stack;
+    State state = kReady;
+    std::uint64_t generation = 0;  // awaited
+    unsigned waits_for = 0;        // barrier, or mask of a warp
+    int group = 0;                 // of copies
+    std::vector<Copy> copies;
+};
+
+struct Barrier {
+    unsigned arrived = 0, count = 0;
+    std::uint64_t generation = 0;
+    std::vector<unsigned> waiting;
+};
+
+// Lanes of one mask that meet. Values of two meetings: nobody comes to the next but one before all
+// have read this one.
+struct Meeting {
+    unsigned mask = 0, arrived = 0, lanes[2] = {0, 0};
+    Kind kind = kSync;
+    std::uint64_t generation = 0;
+    unsigned long long values[2][kWarp * kWords];
+};
+
+struct Warp {
+    unsigned live = 0;
+    std::vector<Meeting> meetings;
+};
+
+std::vector<Fiber> fibers;
+std::vector<Warp> warps;
+std::vector<unsigned> ready;
+Barrier barriers[kBarriers];
+char* stacks = nullptr;
+Stack scheduler;
+unsigned live = 0;
+const Launch* running = nullptr;
+int failure = 0;
+sigjmp_buf recovery;
+std::mt19937 generator;
+
+Fiber& current();
+
+void report(const char* what) {
+    const Dim b = runtime().block;
+    std::fprintf(stderr, "emulated kernel %s, block (%u, %u, %u)", running->name.c_str(), b.x, b.y,
+                 b.z);
+    if (runtime().current != nullptr) {
+        const Dim t = runtime().current->index;
+        std::fprintf(stderr, ", thread (%u, %u, %u)", t.x, t.y, t.z);
+    }
+    std::fprintf(stderr, ": %s\n", what);
+}
+
+void suspend() { switch_to(current().stack, scheduler); }
+
+void wake(unsigned number) {
+    fibers[number].state = kReady;
+    ready.push_back(number);
+}
+
+[[noreturn]] void fail(const char* what) {
+    report(what);
+    failure = kLaunchFailed;
+    for (;;) suspend();
+}
+
+void yield() {
+    ready.push_back(current().number);
+    suspend();
+}
+
+// ---- barriers ----------------------------------------------------------------------------------
+
+void open_if_complete(Barrier& barrier) {
+    const unsigned wanted = barrier.count != 0 ? barrier.count : live;
+    if (barrier.arrived == 0 || barrier.arrived < wanted) return;
+    barrier.arrived = 0;
+    ++barrier.generation;
+    for (const unsigned number : barrier.waiting) wake(number);
+    barrier.waiting.clear();
+}
+
+void barrier(unsigned id, unsigned count, bool wait) {
+    if (id >= kBarriers) fail("a barrier's number must be less than 16");
+    if (count % kWarp != 0) fail("a barrier's number of threads must be a multiple of 32");
+    Barrier& at = barriers[id];
+    if (at.arrived != 0 && at.count != count) fail("threads disagree on the size of a barrier");
+    at.count = count;
+    ++at.arrived;
+    Fiber& self = current();
+    if (wait) {
+        self.state = kAtBarrier;
+        self.waits_for = id;
+        at.waiting.push_back(self.number);
+    }
+    open_if_complete(at);
+    if (!wait) return;
+    suspend();
+}
+
+// ---- warps -------------------------------------------------------------------------------------
+
+void close_if_complete(Warp& warp, unsigned first, Meeting& meeting) {
+    if (meeting.arrived == 0 || (meeting.mask & warp.live & ~meeting.arrived) != 0) return;
+    meeting.lanes[meeting.generation & 1] = meeting.arrived;
+    const unsigned arrived = meeting.arrived;
+    meeting.arrived = 0;
+    ++meeting.generation;
+    for (unsigned lane = 0; lane < kWarp; ++lane)
+        if ((arrived >> lane & 1) != 0 && fibers[first + lane].state == kAtWarp) wake(first + lane);
+}
+
+const unsigned long long* exchange(unsigned mask, Kind kind, const unsigned long long* value,
+                                   int words, unsigned* lanes) {
+    Fiber& self = current();
+    const unsigned lane = self.number % kWarp, first = self.number - lane;
+    Warp& warp = warps[self.number / kWarp];
+    if ((mask >> lane & 1) == 0) fail("a lane is not in the mask of its own operation");
+    std::size_t place = 0;
+    while (place < warp.meetings.size() && warp.meetings[place].mask != mask) ++place;
+    if (place == warp.meetings.size()) {
+        warp.meetings.emplace_back();
+        warp.meetings.back().mask = mask;
+    }
+    {
+        Meeting& meeting = warp.meetings[place];
+        if (meeting.arrived != 0 && meeting.kind != kind)
+            fail("lanes of a warp meet in different operations");
+        const std::uint64_t generation = meeting.generation;
+        if (meeting.arrived == 0)  // of lanes that have ended, nothing is known
+            std::memset(meeting.values[generation & 1], 0xff, sizeof meeting.values[0]);
+        meeting.kind = kind;
+        meeting.arrived |= 1u << lane;
+        std::copy(value, value + words, meeting.values[generation & 1] + lane * words);
+        self.generation = generation;
+        self.waits_for = mask;
+        close_if_complete(warp, first, meeting);
+        if (meeting.generation == generation) {
+            self.state = kAtWarp;
+            suspend();
+        }
+    }
+    // other masks may have moved it
+    const Meeting& meeting = warp.meetings[place];
+    *lanes = meeting.lanes[self.generation & 1];
+    return meeting.values[self.generation & 1];
+}
+
+// ---- copies to shared memory -------------------------------------------------------------------
+
+void copy(void* to, const void* from, int size, int bytes) {
+    const auto aligned = [&](const void* p) {
+        return reinterpret_cast<std::uintptr_t>(p) % static_cast<unsigned>(size) == 0;
+    };
+    if (!aligned(to) || !aligned(from)) fail("an asynchronous copy is not aligned to its size");
+    if (bytes < 0 || bytes > size) fail("an asynchronous copy reads more than its size");
+    Fiber& self = current();
+    self.copies.push_back({to, from, size, bytes, self.group});
+}
+
+void commit() { ++current().group; }
+
+// Waits until at most `groups` of the committed groups are under way; less than 0: for all copies.
+void wait_copies(int groups) {
+    Fiber& self = current();
+    const int before = groups < 0 ? self.group + 1 : self.group - groups;
+    std::size_t done = 0;
+    while (done < self.copies.size() && self.copies[done].group < before) {
+        const Copy& c = self.copies[done++];
+        std::memcpy(c.to, c.from, static_cast<std::size_t>(c.bytes));
+        std::memset(static_cast<char*>(c.to) + c.bytes, 0,
+                    static_cast<std::size_t>(c.size - c.bytes));
+    }
+    self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<long>(done));
+}
+
+// ---- the scheduler -----------------------------------------------------------------------------
+
+Fiber& current() { return *static_cast<Fiber*>(runtime().current); }
+
+void enter() {
+    running->kernel->run(running->parameters);
+    Fiber& self = current();
+    if (!self.copies.empty()) fail("it ended with copies that nobody waited for");
+    self.state = kDone;
+    --live;
+    const unsigned lane = self.number % kWarp;
+    Warp& warp = warps[self.number / kWarp];
+    warp.live &= ~(1u << lane);
+    for (Meeting& meeting : warp.meetings) close_if_complete(warp, self.number - lane, meeting);
+    for (Barrier& b : barriers)
+        if (b.count == 0) open_if_complete(b);
+    suspend();
+}
+
+void reserve_stacks(unsigned threads) {
+    static unsigned reserved = 0;
+    if (threads <= reserved) return;
+    if (stacks != nullptr) munmap(stacks, reserved * (kStack + kPage));
+    void* const memory = mmap(nullptr, threads * (kStack + kPage), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    stacks = static_cast<char*>(memory);
+    for (unsigned i = 0; i < threads; ++i)
+        mprotect(stacks + i * (kStack + kPage), kPage, PROT_NONE);
+    reserved = threads;
+}
+
+void explain_deadlock() {
+    unsigned at_barrier = 0, at_warp = 0, ended = 0;
+    const Fiber* first = nullptr;
+    for (const Fiber& fiber : fibers) {
+        at_barrier += fiber.state == kAtBarrier;
+        at_warp += fiber.state == kAtWarp;
+        ended += fiber.state == kDone;
+        if (first == nullptr && fiber.state != kDone) first = &fiber;
+    }
+    char text[200];
+    std::snprintf(text, sizeof text,
+                  "threads wait for ever: %u at barriers, %u for lanes of their warp, %u have "
+                  "ended; thread %u waits for %s %#x",
+                  at_barrier, at_warp, ended, first->number,
+                  first->state == kAtBarrier ? "barrier" : "lanes", first->waits_for);
+    runtime().current = nullptr;
+    report(text);
+    failure = kLaunchTimeout;
+}
+
+void run_block(const Launch& launch) {
+    const unsigned threads = static_cast<unsigned>(fibers.size());
+    std::memset(launch.dynamic_shared, 0xff, launch.dynamic_bytes + kSharedGuard);
+    if (launch.static_bytes != 0) std::memset(launch.static_shared, 0xff, launch.static_bytes);
+    for (Barrier& b : barriers) b = Barrier();
+    for (unsigned w = 0; w < warps.size(); ++w) {
+        const unsigned lanes = std::min(kWarp, threads - w * kWarp);
+        warps[w].live = lanes == kWarp ? ~0u : (1u << lanes) - 1;
+        warps[w].meetings.clear();
+    }
+    live = threads;
+    ready.resize(threads);
+    std::iota(ready.begin(), ready.end(), 0u);
+    for (unsigned i = 0; i < threads; ++i) {
+        Fiber& fiber = fibers[i];
+        fiber.state = kReady;
+        fiber.group = 0;
+        fiber.copies.clear();
+        fiber.stack.prepare(stacks + i * (kStack + kPage) + kPage);
+    }
+    while (!ready.empty() && failure == 0) {
+        const std::size_t chosen = generator() % ready.size();
+        const unsigned number = ready[chosen];
+        ready[chosen] = ready.back();
+        ready.pop_back();
+        runtime().current = &fibers[number];
+        switch_to(scheduler, fibers[number].stack);
+    }
+    runtime().current = nullptr;
+    if (failure == 0 && live != 0) explain_deadlock();
+    if (failure != 0) return;
+    for (std::size_t i = 0; i < kSharedGuard; ++i)
+        if (static_cast<unsigned char>(launch.dynamic_shared[launch.dynamic_bytes + i]) != 0xff) {
+            report("wrote past its dynamic shared memory");
+            failure = kIllegalAddress;
+            return;
+        }
+}
+
+void on_signal(int number, siginfo_t* info, void*) {
+    char text[80];
+    if (number == SIGFPE)
+        std::snprintf(text, sizeof text, "integer division by zero");
+    else
+        std::snprintf(text, sizeof text, "illegal address %p", info->si_addr);
+    report(text);
+    failure = number == SIGFPE ? kLaunchFailed : kIllegalAddress;
+    siglongjmp(recovery, 1);
+}
+
+// Turns faults of a kernel into errors of its launch while it lives.
+class FaultHandler {
+public:
+    FaultHandler() {
+        static char memory[64 * 1024];
+        stack_t mine = {};
+        mine.ss_sp = memory;
+        mine.ss_size = sizeof memory;
+        sigaltstack(&mine, &stack_);
+        struct sigaction action = {};
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, &actions_[i]);
+    }
+    ~FaultHandler() {
+        for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &actions_[i], nullptr);
+        sigaltstack(&stack_, nullptr);
+    }
+
+private:
+    static constexpr int kSignals[3] = {SIGSEGV, SIGBUS, SIGFPE};
+    stack_t stack_ = {};
+    struct sigaction actions_[3];
+};
+
+}  // namespace
+
+Runtime& runtime() {
+    static Runtime table = {nullptr, {},       {},         {},
+                            barrier, exchange, yield,      [](const char* what) { fail(what); },
+                            copy,    commit,   wait_copies};
+    return table;
+}
+
+int run(const Launch& launch) {
+    running = &launch;
+    failure = 0;
+    const char* const seed = std::getenv("EMULATED_CUDA_SEED");
+    static unsigned launches = 0;
+    generator.seed((seed != nullptr ? static_cast<unsigned>(std::atoi(seed)) : 0u) + ++launches);
+    const Dim g = launch.grid, b = launch.block;
+    const unsigned threads = b.x * b.y * b.z;
+    reserve_stacks(threads);
+    fibers.resize(threads);
+    warps.resize((threads + kWarp - 1) / kWarp);
+    for (unsigned i = 0; i < threads; ++i) {
+        fibers[i].number = i;
+        fibers[i].index = {i % b.x, i / b.x % b.y, i / (b.x * b.y)};
+    }
+    Runtime& table = runtime();
+    table.block_dim = b;
+    table.grid_dim = g;
+    const FaultHandler handler;
+    if (sigsetjmp(recovery, 1) == 0) {
+        // blocks start in no order either
+        std::vector<std::uint64_t> order(std::uint64_t(g.x) * g.y * g.z);
+        std::iota(order.begin(), order.end(), std::uint64_t(0));
+        std::shuffle(order.begin(), order.end(), generator);
+        for (const std::uint64_t i : order) {
+            table.block = {unsigned(i % g.x), unsigned(i / g.x % g.y),
+                           unsigned(i / (std::uint64_t(g.x) * g.y))};
+            run_block(launch);
+            if (failure != 0) break;
+        }
+    }
+    table.current = nullptr;
+    running = nullptr;
+    return failure;
+}
+
+}  // namespace emulation

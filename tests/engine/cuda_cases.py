@@ -1,0 +1,360 @@
+"""Packages on a CUDA device against the same on the processor.
+
+No file of tests by its name: test_cuda_engine.py runs it in a process of its own, where the device
+is an emulated one, or a real one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ase.build import molecule
+
+from mdcg import MDCGCalculator, _core
+from mdcg.errors import DeviceError, KernelCompileError, UnsupportedProblemError
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
+from mdcg.package.linear_map import LinearMap
+
+from .capi import Exchange, Rank, library
+from .programs import Array, Program, graph, open_model, run
+from .test_ghosts import WANT, parts
+from .test_program import two_layers
+
+DATA = Path(__file__).parents[1] / "data"
+LIMIT = {"float64": 1e-11, "float32": 5e-5}
+NAMES = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
+
+
+def with_kernels(package: Package, path: Path) -> Path:
+    layers, tensors = package.manifest["layers"], package.tensors
+    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    package.save(path)
+    return path
+
+
+def both(package: Package, path: Path) -> tuple[Any, Any]:
+    """Return the package on the processor and on the device."""
+    with_kernels(package, path)
+    return _core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")
+
+
+def assert_close(got: dict[str, Any], want: dict[str, Any], dtype: str) -> None:
+    assert set(got) == set(want)
+    for name, value in want.items():
+        scale = max(1e-3, float(np.abs(value).max(initial=0.0)))
+        error = float(np.abs(np.asarray(got[name]) - value).max(initial=0.0)) / scale
+        assert error < LIMIT[dtype], f"{name}: relative error {error:.1e}"
+
+
+def assert_equal(got: dict[str, Any], want: dict[str, Any]) -> None:
+    for name, value in want.items():
+        assert np.array_equal(got[name], value), f"{name} is not the same to the last bit"
+
+
+def water(seed: int = 0, count: int = 8) -> tuple[Array, Array, Array]:
+    """Return positions, types (H, O) and cell of a small periodic box, shorter than two cutoffs."""
+    rng = np.random.default_rng(seed)
+    one = molecule("H2O")
+    sites = np.stack(np.meshgrid(*[np.arange(2) * 3.1] * 3), -1).reshape(-1, 3)[:count]
+    at = np.concatenate([site + one.positions for site in sites])
+    at += rng.normal(scale=0.08, size=at.shape)
+    types = np.tile((one.numbers == 8).astype(np.int32), count)
+    cell = 6.2 * np.eye(3) + rng.normal(scale=0.2, size=(3, 3))
+    return at, types, cell
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_two_layers(tmp_path: Path, dtype: str) -> None:
+    cpu, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
+    g = graph(40, box=5.5)
+    for _ in range(3):  # layer by layer, captured, replayed
+        wanted = {"virial": True, "virials": True}
+        assert_close(run(cuda, g, **wanted), run(cpu, g, **wanted), dtype)
+    wanted = {"forces": False, "descriptors": True}
+    assert_close(run(cuda, g, **wanted), run(cpu, g, **wanted), dtype)
+
+
+@pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_converted_packages(tmp_path: Path, name: str, dtype: str) -> None:
+    package = Package.open(DATA / f"{name}_{dtype}.mdcg")
+    cpu, cuda = both(package, tmp_path / "p.mdcg")
+    positions, types, cell = water()
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        wanted = {"cell": cell, "periodic": (True, True, True), "virial": True}
+        assert_close(
+            cuda.evaluate(positions, types, **wanted),
+            cpu.evaluate(positions, types, **wanted),
+            dtype,
+        )
+        positions = positions + rng.normal(scale=0.02, size=positions.shape)
+        cell = cell * 1.001
+    report = json.loads(cuda.report())
+    assert report["neighbor_lists_built"] == 1
+    assert report["replays"] == 2
+
+
+def test_flipped_edges(tmp_path: Path) -> None:
+    g = graph(20, box=4.5)
+    package = two_layers().package(edge_vector="sender_minus_receiver")
+    cpu, cuda = both(package, tmp_path / "p.mdcg")
+    assert_close(run(cuda, g), run(cpu, g), "float64")
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 2])
+def test_hardly_any_nodes(tmp_path: Path, nodes: int) -> None:
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    at = np.array([[0.0, 0, 0], [100.0, 0, 0]])[:nodes]
+    types = np.zeros(nodes, dtype=np.int32)
+    for _ in range(2):
+        wanted = {"virial": True, "virials": True}
+        assert_close(
+            cuda.evaluate(at, types, **wanted), cpu.evaluate(at, types, **wanted), "float64"
+        )
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def test_replayed_steps_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    _, cuda = both(two_layers("float32").package(), tmp_path / "p.mdcg")
+    g = graph(40, box=5.5)
+    shifts = np.zeros((len(g["sender"]), 3))
+    edges = (g["sender"], g["receiver"], shifts)
+
+    def step(positions: Array, same: bool, **wanted: Any) -> dict[str, Any]:
+        found = cuda.evaluate(positions, g["types"], edges=edges, same_edges=same, **wanted)
+        assert isinstance(found, dict)
+        return found
+
+    moved = g["positions"] + 0.01
+    moved[3] += 0.02
+    replays = json.loads(cuda.report()).get("replays", 0)
+    assert replays == 0
+    first = step(g["positions"], False, virial=True)
+    assert_equal(step(g["positions"], True, virial=True), first)
+    other = step(moved, True, virial=True)
+    assert np.abs(other["forces"] - first["forces"]).max() > 1e-3
+    assert json.loads(cuda.report())["replays"] == 2
+    # energies alone and forces alone are steps of their own
+    for wanted in ({"forces": False}, {"virial": False}):
+        for _ in range(3):
+            found = step(g["positions"], True, **wanted)
+            assert_equal(found, {name: first[name] for name in found})
+    assert json.loads(cuda.report())["replays"] == 6
+    assert_equal(step(g["positions"], True, virial=True), first)
+    # a new list: everything anew, also the order of the nodes
+    assert_equal(step(g["positions"], False, virial=True), first)
+    assert_equal(step(g["positions"], True, virial=True), first)
+    assert_equal(step(moved, True, virial=True), other)
+
+
+def test_types_and_shifts_may_change_with_the_same_edges(tmp_path: Path) -> None:
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(30, box=5.0)
+    shifts = np.zeros((len(g["sender"]), 3))
+    for same, change in ((False, ""), (True, ""), (True, "types"), (True, "shifts"), (True, "")):
+        if change == "types":
+            g["types"] = np.ascontiguousarray(g["types"][::-1])
+        if change == "shifts":
+            shifts = shifts + np.array([0.01, 0.0, -0.02])
+        edges = (g["sender"], g["receiver"], shifts)
+        found = [
+            model.evaluate(g["positions"], g["types"], edges=edges, same_edges=same)
+            for model in (cuda, cpu)
+        ]
+        assert_close(found[0], found[1], "float64")
+
+
+def test_times_and_kernels_in_the_report(tmp_path: Path) -> None:
+    _, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    assert "not loaded" in cuda.summary()
+    run(cuda, graph(20, box=4.5))
+    report = json.loads(cuda.report())
+    assert report["device"] == "cuda:0"
+    assert report["bytes"] > 0
+    assert any(layer["backward_ms"] > 0 for layer in report["layers"])
+    assert {kernel["origin"] for kernel in report["kernels"]} <= {"cached", "compiled"}
+    assert "cuda:0 (" in cuda.summary()
+    assert "kernels: " in cuda.summary()
+
+
+# -- hosts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_two_ranks(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "p.mdcg"
+    cpu, _ = both(two_layers().package(), path)
+    g = graph(40, box=5.5)
+    want = run(cpu, g, virial=True, virials=True)
+    ranks = [
+        Rank(str(path), local, ghosts, device="cuda", kernels="auto")
+        for local, ghosts in parts(g, share)
+    ]
+    exchange = Exchange(2, len(g["positions"]))
+    got: list[Any] = [None, None]
+
+    def work(i: int) -> None:
+        try:
+            got[i] = ranks[i].evaluate(g, exchange, WANT)
+        except BaseException as error:
+            got[i] = error
+            exchange.barrier.abort()
+
+    for _ in range(2):
+        exchange.calls.clear()
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for result in got:
+            if isinstance(result, BaseException):
+                raise result
+        assert exchange.calls == ["forward", "reverse"]
+        total = {name: np.zeros_like(want[name]) for name in WANT if name != "energy"}
+        for rank, result in zip(ranks, got, strict=True):
+            total["energies"][rank.local] += result["energies"]
+            total["virial"] += result["virial"]
+            np.add.at(total["forces"], rank.nodes, result["forces"])
+            np.add.at(total["virials"], rank.nodes, result["virials"])
+        assert_close(total, {name: want[name] for name in total}, "float64")
+    for rank in ranks:
+        rank.close()
+
+
+def test_calculator(tmp_path: Path) -> None:
+    path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
+    atoms = molecule("CH3CH2OH")
+    found = []
+    for device in ("cpu", "cuda", "cuda:0"):
+        atoms.calc = MDCGCalculator(path, device=device)
+        found.append(atoms.get_forces())
+        assert device in repr(atoms.calc)
+    np.testing.assert_allclose(found[1], found[0], atol=1e-11 * np.abs(found[0]).max())
+    assert np.array_equal(found[1], found[2])
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_devices_that_are_not_there(tmp_path: Path) -> None:
+    path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
+    with pytest.raises(DeviceError, match="device is 'cuda:99', and there"):
+        MDCGCalculator(path, device="cuda:99")
+    with pytest.raises(UnsupportedProblemError, match="kernels is 'generic'"):
+        MDCGCalculator(path, device="cuda", kernels="generic")
+    model = ctypes.c_void_p()
+    rank = Rank.__new__(Rank)
+    rank.lib = library()
+    with pytest.raises(RuntimeError, match="device is 'cuda:', expected 'cpu', 'cuda' or 'cuda:N'"):
+        rank.open(str(path), model, device="cuda:", kernels="auto")
+
+
+def test_wrong_geometries_leave_the_model_usable(tmp_path: Path) -> None:
+    _, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(20, box=4.5)
+    want = run(cuda, g)
+    for value, sentence in ((np.nan, "is nan, expected finite numbers"), (0.0, "the same place")):
+        wrong = {**g, "positions": g["positions"].copy()}
+        wrong["positions"][0] = wrong["positions"][1] + value
+        wrong["sender"] = np.append(g["sender"], np.int32(0))
+        wrong["receiver"] = np.append(g["receiver"], np.int32(1))
+        with pytest.raises(_core.EngineError, match=sentence):
+            run(cuda, wrong)
+        assert_equal(run(cuda, g), want)
+
+
+def test_packages_without_cuda_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    two_layers().package().save(path)
+    with pytest.raises(_core.EngineError, match=r"CUDA kernel"):
+        _core.Model(str(path), device="cuda")
+    # layers that need none run
+    program = Program()
+    x = program.table("3x0e", program.random(3, 3))
+    program.readout(program.linear(x, LinearMap(x.irreps, x.irreps, {(0, 0): np.eye(3)}), "same"))
+    package = program.package()
+    g = graph(5)
+    cpu, cuda = (open_model(package, path, device=device) for device in ("cpu", "cuda"))
+    assert_close(run(cuda, g), run(cpu, g), "float64")
+
+
+def child(code: str, **environment: str) -> str:
+    """Run Python in a process whose environment differs; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_no_nvrtc(tmp_path: Path) -> None:
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    code = f"""
+import os, numpy as np
+from mdcg import _core
+model = _core.Model({str(path)!r}, device="cuda")
+good = os.environ.pop("MDCG_NVRTC_LIB", "")
+os.environ["MDCG_NVRTC_LIB"] = "/nonexistent/libnvrtc.so"
+try:
+    model.prepare()
+except _core.EngineError as error:
+    print(error.kind, error)
+cpu = _core.Model({str(path)!r}, kernels="generic")
+print(cpu.evaluate(np.zeros((1, 3)), np.zeros(1))["energy"] != 0)
+"""
+    said = child(code, MDCG_CACHE_DIR=str(tmp_path / "empty")).splitlines()
+    assert said[0].startswith("4 the NVRTC library named by MDCG_NVRTC_LIB cannot be used")
+    assert said[1] == "True"
+    said = child(code, MDCG_CACHE_DIR=str(tmp_path / "empty"), MDCG_DISABLE_JIT="1").splitlines()
+    assert "MDCG_DISABLE_JIT=1 forbids compiling it" in said[0]
+
+
+def test_no_jit_in_the_calculator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("MDCG_DISABLE_JIT", "1")
+    calc = MDCGCalculator(path, device="cuda")
+    with pytest.raises(KernelCompileError, match="MDCG_DISABLE_JIT=1"):
+        calc.get_potential_energy(molecule("H2O"))
+
+
+def test_forked_processes_are_told(tmp_path: Path) -> None:
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    code = f"""
+import os, numpy as np
+from mdcg import _core
+model = _core.Model({str(path)!r}, device="cuda")
+where, types = np.zeros((1, 3)), np.zeros(1)
+model.evaluate(where, types)
+read, write = os.pipe()
+if os.fork() == 0:
+    try:
+        model.evaluate(where, types)
+    except _core.EngineError as error:
+        os.write(write, str(error).encode())
+    os._exit(0)
+os.wait()
+print(os.read(read, 1000).decode())
+"""
+    assert "which a forked process cannot use" in child(code)

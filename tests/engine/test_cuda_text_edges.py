@@ -1,0 +1,90 @@
+"""Kernel text of edges: it compiles for all devices, and does on one what the processor does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..emulator.emulator import run_emulated
+
+CASES = Path(__file__).with_name("cuda_edge_cases.py")
+TEXTS = Path(__file__).parents[2] / "csrc" / "engine" / "cuda" / "text"
+
+# As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.
+RADIAL = """
+#define SLOTS 16
+#define THREADS 64
+#define BASIS 8
+#define BASIS_KIND 0
+#define TRANSFORM 1
+#define NORMALIZED 0
+#define CUTOFF 1
+#define CUTOFF_WHOLE 6
+#define CUTOFF_ON_BASIS 0
+#define TYPED_R_MAX 1
+#define LAYERS 2
+#define SENDER_TABLE 4096
+#define RECEIVER_TABLE -1
+#define SENDER_ROWS 0
+#define RECEIVER_ROWS 1
+#define LAST 32
+#define CONSTANT 1
+#define STRIDE 48
+#define ALIGN 16
+#define WIDEST 64
+#define KEPT_LAST 1552
+#define KEPT_ITEMS 2064
+constexpr int OUT[] = {64, 32}, KIND[] = {1, 2}, NORM[] = {0, 1}, WEIGHT[] = {0, 1024};
+constexpr int WEIGHT_T[] = {512, 3072}, BIAS[] = {5120, 5184}, NORM_WEIGHT[] = {5248, 5312};
+constexpr int NORM_BIAS[] = {5376, 5440}, FACTOR[] = {5504, 5520}, EPSILON[] = {5536, 5552};
+constexpr int KEPT[] = {0, 1024}, KEPT_SCALE[] = {1024, 1536};
+"""
+HARMONICS = "#define L_MAX {}\n#define THREADS 64\n"
+
+
+def _text(item: str, defines: str, *names: str) -> str:
+    found = [f"{defines}\ntypedef {item} T;\ntypedef long long Long;\n"]
+    for name in ("common", *names):
+        raw = re.fullmatch(r'R"CUDA\(\n(.*)\)CUDA"\n', (TEXTS / f"{name}.cuh").read_text(), re.S)
+        assert raw, f"{name}.cuh is not one raw string"
+        found.append(raw[1])
+    return "".join(found)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("item", ["float", "double"])
+def test_text_compiles(item: str, target: str) -> None:
+    nvrtc = pytest.importorskip("mdcg.runtime.nvrtc")
+    from mdcg.errors import KernelCompileError
+
+    try:
+        nvrtc.find_nvrtc()
+    except KernelCompileError as error:
+        pytest.skip(str(error))
+    for defines, *names in (
+        ("", "geometry"),
+        ("", "cutoff", "edge_sum"),
+        ("", "cutoff", "pair_energy"),
+        (HARMONICS.format(-1), "harmonics"),
+        (HARMONICS.format(3), "harmonics"),
+        (RADIAL, "activation", "radial"),
+    ):
+        cubin, _ = nvrtc.compile_cuda(_text(item, defines, *names), target)
+        assert cubin.startswith(b"\x7fELF")
+
+
+def test_against_the_processor_on_the_emulator() -> None:
+    done = run_emulated("-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES))
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.gpu
+def test_against_the_processor_on_a_device() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
