@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,13 @@ def gemm_defines(dtype: str) -> str:
     return "\n".join(lines)
 
 
-@lru_cache(maxsize=1)
-def capability() -> int:
-    """Return the compute capability of device 0, or 0 where there is none."""
-    try:
-        return _core.cuda_compute_capability(0)
-    except RuntimeError:
-        return 0
+def texts(dtype: str) -> dict[str, str]:
+    """Return the programs of products and of node layers."""
+    nodes = ("nodes.cuh", "activation.cuh", "gate.cuh")
+    return {
+        "gemm": program(dtype, ("gemm.cuh",), gemm_defines(dtype)),
+        "nodes": program(dtype, nodes),
+    }
 
 
 class Device:
@@ -111,7 +111,7 @@ class Device:
     @staticmethod
     @cache
     def module(text: str) -> Any:
-        cubin, _ = compile_cuda(text, f"sm_{capability()}")
+        cubin, _ = compile_cuda(text, f"sm_{_core.cuda_compute_capability(0)}")
         return _core.CudaModule(0, cubin)
 
 
