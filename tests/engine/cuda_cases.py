@@ -238,6 +238,31 @@ def test_two_ranks(tmp_path: Path, share: float) -> None:
         rank.close()
 
 
+def test_two_models_at_a_time(tmp_path: Path) -> None:
+    """On two devices, where there are two, from two threads; each with its own list."""
+    two = int(os.environ.get("EMULATED_CUDA_DEVICES", "1")) > 1
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    systems = [graph(24, box=4.5, seed=seed) for seed in (0, 1)]
+    models = [_core.Model(str(path), device=f"cuda:{k * two}") for k in (0, 1)]
+    want = [run(_core.Model(str(path), kernels="generic"), g) for g in systems]
+    got: list[list[Any]] = [[], []]
+
+    def work(k: int) -> None:
+        for _ in range(4):
+            got[k].append(run(models[k], systems[k]))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in (0, 1):
+        assert len(got[k]) == 4
+        for each in got[k]:
+            assert_close(each, want[k], "float64")
+            assert_equal(each, got[k][0])
+
+
 def test_calculator(tmp_path: Path) -> None:
     path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
     atoms = molecule("CH3CH2OH")

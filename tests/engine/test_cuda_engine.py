@@ -2,32 +2,129 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mdcg import _core
+
+from ..emulator.emulator import emulator_environment, run_emulated
+from .cuda_cases import with_kernels
+from .test_program import two_layers
+
 ROOT = Path(__file__).parents[2]
-EMULATOR = ROOT / "tests" / "emulator"
 
 
-def run_cases(environment: dict[str, str], *options: str) -> None:
+def run_cases(environment: dict[str, str]) -> None:
     """Run the cases in a process of their own: a driver is opened once and for all."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options]
+    cases = str(Path(__file__).with_name("cuda_cases.py"))
     done = subprocess.run(
-        [*command, str(Path(__file__).with_name("cuda_cases.py"))],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cases],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env=environment,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout
 
 
+def test_emulated() -> None:
+    run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"))
+
+
 @pytest.mark.gpu
 def test_on_a_device() -> None:
-    run_cases({})
+    run_cases(dict(os.environ))
+
+
+def said(code: str, **changes: str) -> list[str]:
+    done = run_emulated("-c", code, **changes)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_out_of_memory(tmp_path: Path) -> None:
+    """One sentence, and the next system that fits is evaluated."""
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    code = f"""
+import numpy as np
+from mdcg import _core
+model = _core.Model({str(path)!r}, device="cuda")
+def step(nodes):
+    where = np.stack(np.meshgrid(*[np.arange(nodes) * 1.5] * 3), -1).reshape(-1, 3)
+    return model.evaluate(where, np.zeros(len(where)))["energy"]
+small = step(2)
+for _ in range(2):
+    try:
+        step(9)
+    except _core.EngineError as error:
+        print(error.kind, error)
+    print(step(2) == small)
+"""
+    lines = said(code, EMULATED_CUDA_MEMORY=str(4 << 20))
+    assert len(lines) == 4
+    for line in lines[::2]:
+        assert line.startswith("5 out of memory on device cuda:0: ")
+        assert "of 4 MiB are free: evaluate a smaller system" in line
+    assert lines[1::2] == ["True", "True"]
+
+
+def test_no_device(tmp_path: Path) -> None:
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    code = f"""
+import numpy as np
+from mdcg import _core
+for device in ("cuda", "cuda:1"):
+    try:
+        _core.Model({str(path)!r}, device=device)
+    except _core.EngineError as error:
+        print(error.kind, error)
+print(_core.Model({str(path)!r}).evaluate(np.zeros((1, 3)), np.zeros(1))["energy"] != 0)
+"""
+    none = said(code, EMULATED_CUDA_DEVICES="0")
+    assert [line[:2] for line in none[:2]] == ["9 ", "9 "]
+    assert all("device is 'cuda" in line and "device cpu" in line for line in none[:2])
+    assert none[2] == "True"
+    one = said(code, EMULATED_CUDA_DEVICES="1")
+    assert one[0] == "9 device is 'cuda:1', and there is one, cuda:0: choose another one, or " + (
+        "device cpu"
+    )
+
+
+def test_no_driver(tmp_path: Path) -> None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+        with pytest.raises(_core.EngineError, match="device is 'cuda', and there is no CUDA driv"):
+            _core.Model(str(path), device="cuda")
+    else:
+        pytest.skip("this machine has a CUDA driver")
+
+
+@pytest.mark.parametrize(
+    ("capability", "sentence"),
+    [
+        ("61", "3 layer 0 (conv): the device has compute capability 6.1, CUDA kernels need 8.0"),
+        ("130", "4 NVRTC .*is too old for this card: it does not compile for sm_130, only for"),
+    ],
+)
+def test_cards_that_are_too_old_or_too_new(tmp_path: Path, capability: str, sentence: str) -> None:
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    code = f"""
+from mdcg import _core
+model = _core.Model({str(path)!r}, device="cuda")
+try:
+    model.prepare()
+except _core.EngineError as error:
+    print(error.kind, error)
+"""
+    (line,) = said(code, EMULATED_CUDA_CAPABILITY=capability)
+    assert re.match(sentence.replace("(", "[(]").replace(")", "[)]"), line), line
