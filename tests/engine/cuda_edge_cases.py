@@ -11,8 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
 
 from .small_package import SmallPackage
+from .test_conv_layer import system, two_layers
 
 R_MAX = 4.0
 TYPES = 3
@@ -441,3 +444,24 @@ def test_nodes_in_one_place(tmp_path: Path, rng: Any) -> None:
         model.evaluate(system.positions, system.types, edges=edges)
     system.shifts[70] += 1.0
     assert np.isfinite(model.evaluate(system.positions, system.types, edges=edges)["energy"])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
+def test_tables_in_a_whole_model(dtype: str, tolerance: float, tmp_path: Path) -> None:
+    """As the processor, which has tables of weights."""
+    package = Package.open(two_layers(dtype=dtype, knots=64, by_pair=True).write(tmp_path))
+    layers, tensors = package.manifest["layers"], package.tensors
+    for number, layer in enumerate(layers):
+        layer["name"] = f"layer_{number}"
+    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    path = tmp_path / "cuda.mdcg"
+    package.save(path)
+    models = [_core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")]
+    for types in (0, 1):  # the second graph has more pairs of types
+        s = system(12, 150, seed=3)
+        kinds = s.types * types
+        expected, found = (
+            model.evaluate(s.positions, kinds, edges=s.edges, virial=True) for model in models
+        )
+        for name in ("energies", "forces", "virial"):
+            assert _deviation(found[name], expected[name]) < tolerance, name
