@@ -86,6 +86,8 @@ def _radial(kind: str, package: SmallPackage, rng: Any, num_types: int) -> dict[
         found["r_max"] = package.tensor(rng.uniform(1.5, R_MAX, size=square))
         found["cutoff_on"] = "weights"
         found["layers"] = [{**last(5), "bias": package.tensor(np.zeros(5))}]
+    elif kind == "wide":  # more shared memory than every device has without asking
+        found["layers"] = [layer(5, 640, activation="silu"), layer(640, 5), last(5)]
     elif kind == "free":
         found["cutoff"] = None
         found["layers"] = [layer(5, 70, activation="relu", bias=bias(70)), last(70)]
@@ -155,6 +157,7 @@ def _deviation(found: Any, expected: Any) -> float:
         ("tables", 0, True),
         ("flat", 2, False),
         ("free", 7, False),
+        ("wide", 12, True),
     ],
 )
 def test_against_the_processor(
@@ -344,6 +347,38 @@ def test_layers_of_edges(
         )
         for name in ("energies", "forces", "virial", "virials"):
             assert _deviation(found[name], expected[name]) < tolerance, name
+
+
+def test_nothing_near(tmp_path: Path, rng: Any) -> None:
+    package = SmallPackage(["H", "O", "Fe"], R_MAX)
+    density = package.value("density", "18x0e")
+    package.layer("edge_sum", out=density, radial=_radial("silu", package, rng, TYPES))
+    one = package.tensor([1.0])
+    package.layer("energy", x=density, channel=3, scale=one, shift=one)
+    path = package.write(tmp_path / "density.mdcg")
+    models = [_core.Model(path, kernels="generic"), _core.Model(path, device="cuda")]
+    system = _System(rng, 9, 9, 90)
+    none = np.zeros(0, np.int32)
+    far = (np.array([4], np.int32), np.array([2], np.int32), np.array([[9.0, 0.0, 0.0]]))
+    for edges in ((none, none, np.zeros((0, 3))), far):
+        expected, found = (
+            model.evaluate(system.positions, system.types, edges=edges, virial=True)
+            for model in models
+        )
+        assert found["energy"] == expected["energy"] == 9.0
+        assert not found["forces"].any()
+        assert not found["virial"].any()
+
+
+def test_too_wide(tmp_path: Path, rng: Any) -> None:
+    package = SmallPackage(["H", "O", "Fe"], R_MAX)
+    radial = _radial("silu", package, rng, TYPES)
+    radial["layers"][0]["weight"] = package.tensor(np.zeros((5, 5000)))
+    radial["layers"][1]["weight"] = package.tensor(np.zeros((5000, 18)))
+    package.layer("edge_sum", out=package.value("density", "18x0e"), radial=radial)
+    path = package.write(tmp_path / "density.mdcg")
+    with pytest.raises(_core.EngineError, match="layers of 5000 units is too wide"):
+        _core.Model(path, device="cuda")
 
 
 def test_nodes_in_one_place(tmp_path: Path, rng: Any) -> None:
