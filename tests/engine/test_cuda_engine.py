@@ -44,7 +44,7 @@ def test_emulated() -> None:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return all programs of two converted packages: those of the engine and those that they have."""
+    """Return all programs of two packages: the engine's and their own."""
     folder = tmp_path_factory.mktemp("texts")
     for name in ("mace_water_float32", "nequip_water_float64"):
         path = with_kernels(Package.open(DATA / f"{name}.mdcg"), folder / f"{name}.mdcg")
