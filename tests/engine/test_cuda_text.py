@@ -1,0 +1,44 @@
+"""Fixed kernels of the CUDA engine: their text compiles, and its numbers are those of NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mdcg.errors import KernelCompileError
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
+
+from ..emulator.emulator import run_emulated
+from .cuda_device import texts
+
+CASES = str(Path(__file__).with_name("cuda_text_cases.py"))
+PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", CASES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("name", ["gemm", "nodes"])
+def test_compiles(name: str, target: str, dtype: str) -> None:
+    try:
+        nvrtc, _ = find_nvrtc()
+    except KernelCompileError as error:
+        pytest.skip(str(error))
+    if int(target[3:]) not in nvrtc.architectures:
+        pytest.skip(f"this NVRTC does not compile for {target}")
+    cubin, _ = compile_cuda(texts(dtype)[name], target)
+    assert cubin
+
+
+def test_on_an_emulated_device() -> None:
+    done = run_emulated(*PYTEST)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.gpu
+def test_on_a_device() -> None:
+    done = subprocess.run([sys.executable, *PYTEST], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
