@@ -128,8 +128,10 @@ class _Checker:
         self.need(layer in types, f"there is no layer {str(layer)[:80]!r}")
         self.need(kernel["pass"] in PASSES, f"pass is {str(kernel['pass'])[:40]!r}")
         known = ARGUMENTS.get(types[layer], set())
-        for name in (*kernel["arguments"], *kernel["zeroed"]):
+        for name in kernel["arguments"]:
             self.need(name in known, f"no {types[layer]} has an operand {str(name)[:40]!r}")
+        for name in kernel["zeroed"]:
+            self.need(name in ("out", "dx", "dy"), f"{str(name)[:40]!r} cannot be zeroed")
         for name in programs:
             found = isinstance(name, str) and name in self.tensors
             self.need(

@@ -175,7 +175,6 @@ def test_convolution_in_chunks(name: str, table: bool, tmp_path: Path) -> None:
             "w": aligned((count, wide.weight_numel), dtype),
             "dx": aligned((count, wide.irreps_in1.dim), dtype, np.nan),
             "dy": aligned((count, problem.irreps_in2.dim), dtype, np.nan),
-            "dw": aligned((count, wide.weight_numel), dtype, np.nan),
         }
         chunk["y"][...], chunk["w"][...] = plain["y"][begin:end], w[begin:end]
         place = np.zeros(edges, np.int32)
@@ -186,6 +185,7 @@ def test_convolution_in_chunks(name: str, table: bool, tmp_path: Path) -> None:
         values = {n: a.ctypes.data for n, a in {"order": order, "sender": sender, "x": x}.items()}
         values["row_ptr"] = row_ptr.ctypes.data + 4 * first
         values["place"] = place.ctypes.data
+        chunk["dw"] = chunk["w"]  # gradients take the place of weights
         for n in ("y", "w", "dy", "dw"):
             values[n] = chunk[n].ctypes.data - begin * chunk[n].shape[1] * size
         values["dx"] = chunk["dx"].ctypes.data
@@ -298,6 +298,7 @@ def test_equal_layers_share_programs() -> None:
         (lambda k: k["entries"][0].update(threads=7), "threads is 7, expected 32 to 1024"),
         (lambda k: k["entries"][0].update(program=3), "program is 3"),
         (lambda k: k.update(run=0), "run is 0"),
+        (lambda k: k["zeroed"].append("dw"), "'dw' cannot be zeroed"),
         (lambda k: k.pop("zeroed"), "lacks 'zeroed'"),
     ],
 )

@@ -104,6 +104,10 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
         entry.rows = each.integer("rows", 1, 1024);
         variant.entries.push_back(std::move(entry));
     }
+    // nothing that a kernel reads may be cleared for its results
+    for (const CudaArgument name : variant.zeroed)
+        if (name != CudaArgument::out && name != CudaArgument::dx && name != CudaArgument::dy)
+            fields.fail("zeroed", NAMES[static_cast<std::size_t>(name)], "out, dx or dy");
     if (variant.entries.empty()) fields.fail("entries", "empty", "at least one kernel");
     return variant;
 }

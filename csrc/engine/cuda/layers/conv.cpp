@@ -48,6 +48,9 @@ public:
     std::vector<int> gathered() override { return parts_.gathered(); }
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
+    void take_list(const Graph& graph, const CudaStream& stream) override {
+        edges_.take_list(graph, stream);
+    }
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
         return lay_out(nullptr, graph.longest_chunk, true).bytes;
     }
@@ -56,9 +59,10 @@ public:
 
 private:
     using Ends = typename CudaEdgeFunctions<T>::Ends;
-    // Of one chunk.
+    // Of one chunk. Gradients of weights and hidden units take the place of their values: the
+    // thread that writes the one has read the other before, and nobody else reads it.
     struct Scratch {
-        T *harmonics, *hidden, *weights, *d_harmonics, *d_hidden, *d_weights, *dx;
+        T *harmonics, *hidden, *weights, *d_harmonics, *dx;
         char* work;
         std::size_t bytes;
     };
@@ -117,8 +121,6 @@ typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, std::int64_t slo
     layout.take(s.weights, weights);
     if (backward) {
         layout.take(s.d_harmonics, harmonics);
-        layout.take(s.d_hidden, hidden);
-        layout.take(s.d_weights, weights);
         if (parts_.x.present()) layout.take(s.dx, slots * parts_.description.x.width);
         layout.take(s.work, static_cast<std::int64_t>(edges_.work_bytes(slots)));
     }
@@ -222,22 +224,21 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
         if (chunk.num_slots == 0) continue;
         CudaArguments arguments = fill(worker, chunk, ends, s);
         const std::int64_t first = chunk.first_slot, slots = chunk.num_slots;
-        const auto result = [&](A name, T* rows, std::int64_t row) {
+        const auto clear_result = [&](A name, T* rows, std::int64_t row) {
             if (backward_.zeroes(name))
                 clear_on_device(rows, static_cast<std::size_t>(slots * row) * sizeof(T), stream);
         };
-        result(A::dy, s.d_harmonics, harmonics);
-        result(A::dw, s.d_weights, width);
-        result(A::dx, s.dx, parts_.description.x.width);
+        clear_result(A::dy, s.d_harmonics, harmonics);
+        clear_result(A::dx, s.dx, parts_.description.x.width);
         arguments.set(A::place, graph.place);
         arguments.set(A::g,
                       worker.gradient(parts_.out) + chunk.first_receiver * parts_.out.rows.width);
         arguments.set(A::dx, s.dx);
         arguments.set(A::dy, s.d_harmonics - first * harmonics);
-        arguments.set(A::dw, s.d_weights - first * width);
+        arguments.set(A::dw, s.weights - first * width);
         backward_.launch(stream, arguments);
-        gemm_.run(stream, slots, 1, s.d_weights, width, 0, last_t_, s.d_hidden, hidden, 0, false);
-        edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.d_hidden);
+        gemm_.run(stream, slots, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
+        edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
         if (!parts_.x.needs_gradient) continue;
         // one pointer more than senders in every chunk before
         const std::int32_t* const row_ptr =
