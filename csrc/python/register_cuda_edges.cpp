@@ -109,6 +109,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     mdcg::CudaEdgeFunctions<T> functions(spec, in.l_max, in.normalization, info.flip_edges);
     functions.prepare(kernels, stream);
     kernels.load();
+    functions.take_list(host, stream);
 
     const std::int64_t slots = graph.num_slots, nodes = graph.num_nodes;
     const std::int64_t width = functions.harmonics_width(), stride = functions.hidden_stride();

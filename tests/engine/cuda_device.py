@@ -55,7 +55,9 @@ def texts(dtype: str) -> dict[str, str]:
     """Return the programs of products and of node layers."""
     nodes = ("nodes.cuh", "activation.cuh", "gate.cuh")
     return {
-        "gemm": program(dtype, ("gemm.cuh",), gemm_defines(dtype)),
+        name: program(dtype, ("gemm.cuh", f"{name}.cuh", "gemm_kernels.cuh"), gemm_defines(dtype))
+        for name in ("gemm_plain", "gemm_tensor")
+    } | {
         "nodes": program(dtype, nodes),
     }
 

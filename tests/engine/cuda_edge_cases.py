@@ -111,6 +111,11 @@ class _System:
         self.shifts[self.sender == self.receiver] += (1.0, 0.0, 0.0)
         self.vectors = self.positions[self.receiver] - self.positions[self.sender] + self.shifts
         self.lengths = np.linalg.norm(self.vectors, axis=1)
+        # shorter than every table
+        short = self.lengths < 0.3
+        self.shifts[short] += 1.0
+        self.vectors[short] += 1.0
+        self.lengths = np.linalg.norm(self.vectors, axis=1)
         assert 0.05 < (self.lengths >= R_MAX).mean() < 0.6
 
     def pairs(self) -> Any:
@@ -150,22 +155,36 @@ def _deviation(found: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize(("double", "tolerance"), [(True, 2e-14), (False, 2e-6)])
 @pytest.mark.parametrize(
-    ("kind", "l_max", "flip"),
+    ("kind", "l_max", "flip", "knots"),
     [
-        ("silu", 3, False),
-        ("norms", 1, True),
-        ("tables", 0, True),
-        ("flat", 2, False),
-        ("free", 7, False),
-        ("wide", 12, True),
+        ("silu", 3, False, 0),
+        ("norms", 1, True, 0),
+        ("tables", 0, True, 0),
+        ("flat", 2, False, 0),
+        ("free", 7, False, 0),
+        ("wide", 12, True, 0),
+        ("silu", 1, True, 40),
+        ("norms", 1, True, 40),
+        ("tables", 1, False, 40),
+        ("flat", 1, False, 40),
     ],
 )
 def test_against_the_processor(
-    kind: str, l_max: int, flip: bool, double: bool, tolerance: float, tmp_path: Path, rng: Any
+    kind: str,
+    l_max: int,
+    flip: bool,
+    knots: int,
+    double: bool,
+    tolerance: float,
+    tmp_path: Path,
+    rng: Any,
 ) -> None:
     package = SmallPackage(["H", "O", "Fe"], R_MAX, "float64")
     package.manifest["edge_vector"] = "sender_minus_receiver" if flip else "receiver_minus_sender"
-    package.layer("conv", radial=_radial(kind, package, rng, TYPES))
+    radial = _radial(kind, package, rng, TYPES)
+    if knots > 0:
+        radial["table"] = {"knots": knots, "error": 0.0}
+    package.layer("conv", radial=radial)
     path = package.write(tmp_path / "radial.mdcg")
     layers = package.manifest["layers"][0]["radial"]["layers"]
     constant = "bias" in layers[-1]
@@ -180,7 +199,7 @@ def test_against_the_processor(
     hidden, slope = np.zeros((75, outputs)), np.zeros(75)
     for receiver, sender, at in system.pairs():
         hidden[at], slope[at] = _core.radial_weights(
-            path, 0, system.lengths[at], receiver, sender, d_hidden[at, :outputs], True
+            path, 0, system.lengths[at], receiver, sender, d_hidden[at, :outputs], True, knots
         )
     live = system.lengths < R_MAX
     hidden *= live[:, None]
@@ -212,6 +231,31 @@ def test_against_the_processor(
     assert _deviation(found["gradient"], gradient) < tolerance
     assert _deviation(found["forces"], forces) < tolerance
     assert _deviation(found["virials"], virials) < tolerance
+
+
+def test_short_edges_leave_the_table(tmp_path: Path, rng: Any) -> None:
+    package = SmallPackage(["H", "O", "Fe"], R_MAX)
+    radial = {**_radial("silu", package, rng, TYPES), "table": {"knots": 40, "error": 0.0}}
+    package.layer("conv", radial=radial)
+    path = package.write(tmp_path / "radial.mdcg")
+    system = _System(rng, 7, 9, 75)
+    system.shifts[50] -= 0.99 * system.vectors[50]
+    system.lengths[50] *= 0.01
+    d_hidden = rng.normal(size=(75, 18))
+    hidden = np.zeros((75, 18))
+    for receiver, sender, at in system.pairs():
+        lengths = system.lengths[at]
+        hidden[at], _ = _core.radial_weights(path, 0, lengths, receiver, sender, d_hidden[at], True)
+    none = np.zeros((0, 0))
+    nodes = (system.positions, system.types, system.num_local, system.sender, system.receiver)
+    d_harmonics = np.zeros((75, 1))
+    found = _core.cuda_edge_functions(
+        path, 0, 0, "norm", *nodes, system.shifts, d_harmonics, d_hidden, none, True
+    )
+    assert system.lengths[50] < R_MAX / 16
+    assert _deviation(found["hidden"][50], hidden[50]) < 2e-13
+    assert _deviation(found["hidden"], hidden) < 1e-3
+    assert np.isfinite(found["forces"]).all()
 
 
 @pytest.mark.parametrize("edges", [90, 8300])

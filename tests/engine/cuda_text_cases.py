@@ -19,6 +19,7 @@ from .cuda_device import Device, gemm_tiles, structure, texts
 
 Array = NDArray[Any]
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+TEXTS = pytest.mark.parametrize("text", ["gemm_plain", "gemm_tensor"])
 TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
 POINTER, INT, LONG, DOUBLE = ctypes.c_uint64, ctypes.c_int, ctypes.c_longlong, ctypes.c_double
 
@@ -91,7 +92,9 @@ class Case:
         return -(-len(self.rows) * self.batch // numbers[0]) * -(-self.c_step // numbers[1])
 
 
-def run_products(device: Device, dtype: str, tile: int, cases: list[Case]) -> list[Array]:
+def run_products(
+    device: Device, text: str, dtype: str, tile: int, cases: list[Case]
+) -> list[Array]:
     name, _, numbers = gemm_tiles(dtype)[tile]
     arguments, blocks = Products(), 0
     for i, case in enumerate(cases):
@@ -99,7 +102,7 @@ def run_products(device: Device, dtype: str, tile: int, cases: list[Case]) -> li
         blocks += case.blocks(numbers)
     arguments.count = len(cases)
     threads = numbers[0] // numbers[3] * (numbers[1] // numbers[4])
-    device.launch(texts(dtype)["gemm"], name, blocks, threads, arguments)
+    device.launch(texts(dtype)[text], name, blocks, threads, arguments)
     return [device.download(case.address, case.c) for case in cases]
 
 
@@ -110,8 +113,11 @@ def close(got: Array, want: Array, dtype: str) -> None:
 
 
 @DTYPES
+@TEXTS
 @pytest.mark.parametrize("tile", range(3))
-def test_products(device: Device, rng: np.random.Generator, dtype: str, tile: int) -> None:
+def test_products(
+    device: Device, rng: np.random.Generator, text: str, dtype: str, tile: int
+) -> None:
     """Several in one launch: tails of all three sizes, lists, components, sums."""
     cases = [
         Case(rng, dtype, 41, 3, 7, 5),
@@ -120,16 +126,17 @@ def test_products(device: Device, rng: np.random.Generator, dtype: str, tile: in
         Case(rng, dtype, 1, 1, 1, 1, listed=True, add=True),
         Case(rng, dtype, 130, 1, 16, 16),
     ]
-    for case, got in zip(cases, run_products(device, dtype, tile, cases), strict=True):
+    for case, got in zip(cases, run_products(device, text, dtype, tile, cases), strict=True):
         close(got, case.want, dtype)
 
 
 @DTYPES
+@TEXTS
 def test_a_row_does_not_depend_on_the_tile(
-    device: Device, rng: np.random.Generator, dtype: str
+    device: Device, rng: np.random.Generator, text: str, dtype: str
 ) -> None:
     case = Case(rng, dtype, 37, 1, 40, 24)
-    first, *others = [run_products(device, dtype, tile, [case])[0] for tile in range(3)]
+    first, *others = [run_products(device, text, dtype, tile, [case])[0] for tile in range(3)]
     for other in others:
         assert np.array_equal(first, other)
 
@@ -244,7 +251,7 @@ def test_gate(device: Device, rng: np.random.Generator, dtype: str, kind: int, a
             entries=(POINTER, tables[2]),
             uses=(POINTER, tables[3]),
             columns=(POINTER, device.upload(channels)),
-            threads=(LONG, threads),
+            threads=(INT, threads),
             channels=(INT, len(channels)),
             x_width=(INT, x_rows.width),
             out_width=(INT, out_rows.width),

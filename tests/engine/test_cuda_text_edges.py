@@ -38,6 +38,7 @@ RADIAL = """
 #define WIDEST 64
 #define KEPT_LAST 1552
 #define KEPT_ITEMS 2064
+#define KNOTS {}
 constexpr int OUT[] = {64, 32}, KIND[] = {1, 2}, NORM[] = {0, 1}, WEIGHT[] = {0, 1024};
 constexpr int WEIGHT_T[] = {512, 3072}, BIAS[] = {5120, 5184}, NORM_WEIGHT[] = {5248, 5312};
 constexpr int NORM_BIAS[] = {5376, 5440}, FACTOR[] = {5504, 5520}, EPSILON[] = {5536, 5552};
@@ -71,7 +72,8 @@ def test_text_compiles(item: str, target: str) -> None:
         ("", "cutoff", "pair_energy"),
         (HARMONICS.format(-1), "harmonics"),
         (HARMONICS.format(3), "harmonics"),
-        (RADIAL, "activation", "radial"),
+        (RADIAL.replace("{}", "0", 1), "activation", "radial"),
+        (RADIAL.replace("{}", "256", 1), "activation", "radial"),
     ):
         cubin, _ = nvrtc.compile_cuda(_text(item, defines, *names), target)
         assert cubin.startswith(b"\x7fELF")

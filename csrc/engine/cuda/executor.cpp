@@ -85,6 +85,8 @@ template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
     graph_.upload(graph, num_types_, stream_);
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).take_list(graph, stream_);
     reserve(graph);
 }
 

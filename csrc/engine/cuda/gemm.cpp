@@ -7,8 +7,15 @@ namespace mdcg {
 
 namespace {
 
-const char* const TEXT =
+const char* const PLAIN =
 #include "engine/cuda/text/gemm.cuh"
+#include "engine/cuda/text/gemm_kernels.cuh"
+#include "engine/cuda/text/gemm_plain.cuh"
+    ;
+const char* const TENSOR =
+#include "engine/cuda/text/gemm.cuh"
+#include "engine/cuda/text/gemm_kernels.cuh"
+#include "engine/cuda/text/gemm_tensor.cuh"
     ;
 
 // One kernel of the text.
@@ -125,11 +132,12 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
 }
 
 template <typename T>
-CudaGemm<T>::CudaGemm(CudaKernels& kernels)
+CudaGemm<T>::CudaGemm(CudaKernels& kernels, CudaArithmetic arithmetic)
     : multiprocessors_(count_multiprocessors(kernels.device())) {
     const std::string tiles = defines<T>();
+    const char* const text = arithmetic == CudaArithmetic::plain ? PLAIN : TENSOR;
     for (std::size_t i = 0; i < NUM_TILES; ++i)
-        functions_[i] = kernels.fixed(TEXT, TILES<T>[i].name, tiles);
+        functions_[i] = kernels.fixed(text, TILES<T>[i].name, tiles);
 }
 
 template <typename T>

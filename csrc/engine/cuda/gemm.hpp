@@ -56,11 +56,14 @@ struct CudaProduct {
     bool add = false;
 };
 
+// On tensor cores, float is split in two numbers of 11 bits: errors stay those of float.
+enum class CudaArithmetic { plain, tensor };
+
 template <typename T>
 class CudaGemm {
 public:
     CudaGemm() = default;
-    explicit CudaGemm(CudaKernels& kernels);
+    explicit CudaGemm(CudaKernels& kernels, CudaArithmetic arithmetic = CudaArithmetic::plain);
 
     // In as few launches as there can be; no product reads or writes what another one writes.
     void run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const;

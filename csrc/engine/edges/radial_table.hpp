@@ -78,6 +78,17 @@ public:
     std::int64_t rows() const { return rows_; }
     std::size_t bytes() const { return (data_.size() + steps_.size()) * sizeof(T); }
     int tables() const { return static_cast<int>(built_.size()); }
+    bool complete() const { return built_.size() == first_row_.size(); }
+    // Of a pair of types: the first row of its table (-1: not built), and what turns the square
+    // root of a length into a place there.
+    struct Place {
+        std::int32_t first_row;
+        double first, inverse_step;
+    };
+    Place place(int receiver, int sender) const {
+        const Pair& pair = pairs_[static_cast<std::size_t>(receiver * num_types_ + sender)];
+        return {first_row_[static_cast<std::size_t>(pair.group)], pair.first, pair.inverse_step};
+    }
 
     // First row of each edge, [capacity], and what its three steps count, [3][capacity], in the
     // weight and in its derivative (ConvBlock); a row of zeros from r_max on and for unused edges.

@@ -6,6 +6,7 @@
 #include "engine/cuda/edges/radial_text.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
+#include "engine/edges/radial_table.hpp"
 
 namespace mdcg {
 
@@ -40,6 +41,11 @@ struct HarmonicsArguments {
     double sign;
 };
 
+struct TablePlace {
+    double first, inverse_step;
+    std::int64_t row;
+};
+
 template <typename T>
 struct RadialArguments {
     std::int64_t first, num_slots, num_types;
@@ -53,6 +59,9 @@ struct RadialArguments {
     double* d_length;
     T *d_sender, *d_receiver;
     const std::int32_t* place;
+    const T *table, *steps;
+    const TablePlace* places;
+    std::int64_t table_rows;
 };
 
 template <typename T>
@@ -75,15 +84,36 @@ void upload(CudaMemory& memory, const std::vector<N>& source, const CudaStream& 
 
 }  // namespace
 
-// The network is always evaluated: "table" of the manifest is for processors, where it is the
-// faster one.
+// Tables are of hidden rows, not of weights: a spline is linear in what it goes through, so that
+// the last layer makes the processor's tables of them.
 template <typename T>
 struct CudaEdgeFunctions<T>::Impl {
     Impl(const RadialSpec& s, int l, const std::string& normalization, bool f)
         : spec(s), text(s), l_max(l), flip(f) {
         if (l_max >= 0) factors = harmonic_factors<T>(l_max, normalization);
+        if (spec.knots > 0) {
+            WeightColumns columns;
+            for (int k = 0; k < spec.units(); ++k) columns.columns.push_back(k);
+            columns.width = text.hidden_stride;
+            table = std::make_unique<RadialTable<T>>(hidden_spec(spec), std::move(columns));
+        }
         const std::int64_t row = (width() | 1) * static_cast<std::int64_t>(sizeof(T));
         while (threads > 32 && threads * row > STAGED_BYTES) threads /= 2;
+    }
+
+    // The last layer copies its inputs, and its bias is the unit of constant 1.
+    static RadialSpec hidden_spec(RadialSpec found) {
+        const auto units = static_cast<std::size_t>(found.units());
+        RadialSpec::Layer& last = found.layers.back();
+        const auto in = static_cast<std::size_t>(last.in);
+        last.out = static_cast<int>(units);
+        last.weight.assign(in * units, 0.0);
+        for (std::size_t k = 0; k < in; ++k) last.weight[k * units + k] = 1.0;
+        if (!last.bias.empty()) {
+            last.bias.assign(units, 0.0);
+            last.bias.back() = 1.0;
+        }
+        return found;
     }
 
     std::int64_t width() const { return std::int64_t(l_max + 1) * (l_max + 1); }
@@ -141,6 +171,12 @@ struct CudaEdgeFunctions<T>::Impl {
         arguments.sender_width = ends.sender_width;
         arguments.receiver_width = ends.receiver_width;
         arguments.place = graph.place;
+        if (table) {
+            arguments.table = table_there->template as<const T>();
+            arguments.steps = steps_there->template as<const T>();
+            arguments.places = places_there->template as<const TablePlace>();
+            arguments.table_rows = table->rows();
+        }
         return arguments;
     }
 
@@ -150,7 +186,10 @@ struct CudaEdgeFunctions<T>::Impl {
     bool flip;
     int threads = 128;  // of the harmonics' blocks
     std::vector<T> factors;
+    std::unique_ptr<RadialTable<T>> table;
+    int tables_there = 0;  // on the device
     std::shared_ptr<CudaMemory> weights, numbers, factors_there;
+    std::unique_ptr<CudaMemory> table_there, steps_there, places_there;
     CudaFunction harmonics, to_vectors, radial_forward, radial_backward, sum_rows;
 };
 
@@ -177,6 +216,40 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
     upload(*m.weights, m.text.weights, stream);
     upload(*m.numbers, m.text.numbers, stream);
     upload(*m.factors_there, m.factors, stream);
+    stream.synchronize();
+}
+
+template <typename T>
+void CudaEdgeFunctions<T>::take_list(const Graph& graph, const CudaStream& stream) {
+    Impl& m = *impl_;
+    if (!m.table || (m.table->complete() && m.tables_there == m.table->tables())) return;
+    const std::vector<std::int64_t>& first = graph.all_row_ptr();
+    std::vector<std::int32_t> receiver;
+    for (std::int64_t r = 0; r < graph.num_local; ++r)
+        receiver.resize(static_cast<std::size_t>(first[static_cast<std::size_t>(r) + 1]),
+                        static_cast<std::int32_t>(r));
+    m.table->require(graph.types.data(), receiver.data(), graph.all_sender().data(),
+                     static_cast<std::int64_t>(receiver.size()));
+    if (m.table_there && m.tables_there == m.table->tables()) return;
+    const int n = m.spec.num_types;
+    std::vector<TablePlace> places;
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < n; ++j) {
+            const auto place = m.table->place(i, j);
+            places.push_back({place.first, place.inverse_step, place.first_row});
+        }
+    for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
+        *memory = std::make_unique<CudaMemory>(stream.device());
+    const auto copy = [&](CudaMemory& memory, const auto* source, std::size_t count) {
+        memory.reserve(std::max<std::size_t>(1, count) * sizeof(*source));
+        if (count > 0) memory.upload(source, count * sizeof(*source), stream);
+    };
+    const auto items = static_cast<std::size_t>(
+        m.table->tables() > 0 ? m.table->rows() * m.text.hidden_stride : 0);
+    copy(*m.table_there, m.table->data(), items);
+    copy(*m.steps_there, m.table->steps(), m.table->steps() != nullptr ? items : 0);
+    copy(*m.places_there, places.data(), places.size());
+    m.tables_there = m.table->tables();
     stream.synchronize();
 }
 

@@ -104,8 +104,9 @@ private:
             radial.fail("edge_sum sees features of nodes, expected tables by type");
         return found;
     }
-    // Without the cutoff outside of the activation.
+    // Without the cutoff outside of the activation, and exact.
     static RadialSpec inner(RadialSpec spec) {
+        spec.knots = 0;
         if (!spec.functions.cutoff_on_basis) spec.functions.cutoff_power = 0;
         spec.functions.cutoff_on_basis = true;
         return spec;
