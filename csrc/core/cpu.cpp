@@ -1,8 +1,11 @@
 #include "core/cpu.hpp"
 
+#include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <thread>
 
 #include "core/sha256.hpp"
 
@@ -49,6 +52,12 @@ std::string cpu_signature() {
         return digest.hex().substr(0, 12);
     }();
     return signature;
+}
+
+int usable_processors() {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 std::size_t l2_cache_bytes() {

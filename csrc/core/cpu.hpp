@@ -16,6 +16,9 @@ bool has_instruction_set(const std::string& level);
 // not suit, another.
 std::string cpu_signature();
 
+// Processors that this process may use, at least 1.
+int usable_processors();
+
 // Level-2 cache per core in bytes, 0 where unknown.
 std::size_t l2_cache_bytes();
 

@@ -1,7 +1,6 @@
 #include "core/cuda_kernels.hpp"
 
 #include <dlfcn.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/cpu.hpp"
 #include "core/kernel_cache.hpp"
 #include "core/nvrtc.hpp"
 
@@ -35,12 +35,6 @@ const char* const BINARY = "kernel.cubin";
 std::string variable(const char* name) {
     const char* text = std::getenv(name);
     return text != nullptr ? text : "";
-}
-
-int usable_processors() {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 // -- NVRTC ---------------------------------------------------------------------------------------

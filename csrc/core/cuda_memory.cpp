@@ -130,6 +130,16 @@ void CudaMemory::reserve(std::size_t bytes) {
     bytes_ = bytes;
 }
 
+void CudaMemory::grow(std::size_t bytes) {
+    if (bytes <= bytes_) return;
+    if (bytes_ > 0) try {
+            return reserve(bytes + bytes / 8);
+        } catch (const CudaError& error) {
+            if (error.code() != CUDA_OUT_OF_MEMORY) throw;
+        }
+    reserve(bytes);
+}
+
 void CudaMemory::upload(const void* source, std::size_t bytes, const CudaStream& stream) {
     copy_to_device(data(), source, bytes, stream);
 }

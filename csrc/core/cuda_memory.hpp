@@ -40,6 +40,8 @@ public:
     CudaMemory& operator=(CudaMemory&&) noexcept;
 
     void reserve(std::size_t bytes);
+    // As reserve, with room for an eighth more where it is not the first time and there is room.
+    void grow(std::size_t bytes);
     void release() noexcept;
     std::size_t bytes() const { return bytes_; }
     void* data() const { return reinterpret_cast<void*>(address_); }

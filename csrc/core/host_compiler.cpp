@@ -1,7 +1,6 @@
 #include "core/host_compiler.hpp"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -180,12 +179,6 @@ void compile(const std::string& source, const HostTarget& target, const std::str
                       "): source kept in " + kept.string() +
                       "; mdcg needs gcc >= 11 or clang >= 12, set MDCG_CXX to choose another "
                       "compiler");
-}
-
-int usable_processors() {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 // Makes one kernel; false while another process is at it and `wait` is not.

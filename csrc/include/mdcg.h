@@ -45,8 +45,8 @@ typedef struct mdcg_options {
     size_t size;         /* sizeof(mdcg_options) */
     const char* device;  /* "cpu", "cuda" (the first) or "cuda:N"; null: "cpu" */
     const char* kernels; /* null or "auto": bundled, cached, compiled or else generic ones;
-                            "generic": run no code of the package; "generated": an error where
-                            generic ones would run */
+                            "generic": run no code of the package, on "cpu" alone; "generated": an
+                            error where generic ones would run */
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
                             steps; 0: 0.5, negative: none */
@@ -132,11 +132,12 @@ MDCG_API mdcg_status mdcg_set_threads(mdcg_model* model, int threads);
 MDCG_API mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
                                    const mdcg_communicator* communicator,
                                    const mdcg_results* results);
-/* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. Owned by the
- * model, valid until the next call. */
+/* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. On a device
+ * steps are captured and replayed while the edges stay: layers' times are of the last step that was
+ * not. Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
-/* One line for logs: architecture, precision, device, threads, and where the kernels came from
- * (bundle, cache, compiled, generic). Owned by the model, valid until the next call. */
+/* One line for logs: architecture, precision, device, threads (of "cpu"), and where the kernels
+ * came from (bundle, cache, compiled, generic). Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_summary(mdcg_model* model);
 
 #ifdef __cplusplus

@@ -19,7 +19,8 @@ class EngineReport:
         For each package of the calculator: ``kernels`` (name, ``origin``: bundled, cached,
         compiled, generic or not loaded, and why), ``layers`` (milliseconds forward and backward in
         the last evaluation), ``milliseconds`` of all, ``nodes``, ``edges``, ``bytes`` of buffers,
-        ``instruction_set``.
+        ``instruction_set``; or ``device`` and ``device_name``, where layers' times are those of the
+        last step that was not captured, and ``replays`` counts the captured ones.
     """
 
     packages: tuple[Mapping[str, Any], ...]
@@ -29,9 +30,12 @@ class EngineReport:
 
 
 def _text(part: Mapping[str, Any]) -> str:
+    where = part.get("instruction_set", "")
+    if "device" in part:
+        where = f"{part['device']} ({part.get('device_name', '')})"
     lines = [
-        f"{part.get('package', 'package')}: {part.get('dtype', '')}, "
-        f"{part.get('instruction_set', '')}, {part.get('kernel_summary', '')}"
+        f"{part.get('package', 'package')}: {part.get('dtype', '')}, {where}, "
+        f"{part.get('kernel_summary', '')}"
     ]
     for kernel in part.get("kernels") or []:
         target = f" ({kernel['target']})" if "target" in kernel else ""

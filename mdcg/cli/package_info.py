@@ -100,7 +100,12 @@ def _verification(found: Any) -> str:
 
 
 def _kernels(manifest: dict[str, Any]) -> str:
-    kernels = manifest.get("kernels", [])
-    targets = sorted({b["target"] for kernel in kernels for b in kernel.get("binaries", [])})
-    kinds = ["source", *targets]
-    return f"kernels: {len(kernels)} ({', '.join(kinds)})" if kernels else "kernels: none"
+    lines = []
+    for title, key in (("kernels", "kernels"), ("CUDA kernels", "cuda_kernels")):
+        kernels = manifest.get(key, [])
+        targets = sorted({b["target"] for kernel in kernels for b in kernel.get("binaries", [])})
+        kinds = ["source", *targets]
+        lines.append(
+            f"{title}: {len(kernels)} ({', '.join(kinds)})" if kernels else f"{title}: none"
+        )
+    return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,11 +133,15 @@ class _Checker:
             self.need(name in known, f"no {types[layer]} has an operand {str(name)[:40]!r}")
         for name in kernel["zeroed"]:
             self.need(name in ("out", "dx", "dy"), f"{str(name)[:40]!r} cannot be zeroed")
-        for name in programs:
+        codes = [name for binary in kernel["binaries"] for name in binary["programs"]]
+        for name in (*programs, *codes):
             found = isinstance(name, str) and name in self.tensors
             self.need(
                 found and self.tensors[name][0] == "U8", f"program {str(name)[:80]!r} is no text"
             )
+        for target in (kernel["target"], *(binary["target"] for binary in kernel["binaries"])):
+            good = isinstance(target, str) and bool(re.fullmatch(r"sm_\d{2,3}", target))
+            self.need(good, f"target is {str(target)[:40]!r}, expected one such as 'sm_90'")
         self.need(bool(kernel["entries"]), "there are no entries")
         for entry in kernel["entries"]:
             self.need(isinstance(entry["name"], str), "an entry has no name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class Communicator(Struct):
 
 def library() -> ctypes.CDLL:
     lib = ctypes.CDLL(str(Path(mdcg.__file__).parent / "libmdcg.so"))
-    lib.mdcg_last_error.restype = ctypes.c_char_p
+    lib.mdcg_last_error.restype = lib.mdcg_report.restype = ctypes.c_char_p
     return lib
 
 
@@ -97,11 +98,18 @@ class Rank:
         if status:
             raise RuntimeError(self.lib.mdcg_last_error().decode())
 
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads(self.lib.mdcg_report(self.model).decode()))
+
     def close(self) -> None:
         self.lib.mdcg_close(self.model)
 
     def evaluate(
-        self, g: dict[str, Array], exchange: Any, want: tuple[str, ...]
+        self,
+        g: dict[str, Array],
+        exchange: Any,
+        want: tuple[str, ...],
+        same_edges: bool = False,
     ) -> dict[str, Array]:
         """Evaluate the edges whose receivers are local; senders are ghosts where not local."""
         number = np.full(len(g["positions"]), -1, dtype=np.int64)
@@ -129,6 +137,7 @@ class Rank:
             num_edges=len(sender),
             sender=sender.ctypes.data,
             receiver=receiver.ctypes.data,
+            same_edges=int(same_edges),
         )
         results = Results(**{name: array.ctypes.data for name, array in out.items()})
         communicator = exchange and Communicator(

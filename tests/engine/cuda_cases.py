@@ -208,15 +208,16 @@ def test_two_ranks(tmp_path: Path, share: float) -> None:
     ]
     exchange = Exchange(2, len(g["positions"]))
     got: list[Any] = [None, None]
+    before: dict[str, Array] = {}
 
     def work(i: int) -> None:
         try:
-            got[i] = ranks[i].evaluate(g, exchange, WANT)
+            got[i] = ranks[i].evaluate(g, exchange, WANT, same_edges=bool(before))
         except BaseException as error:
             got[i] = error
             exchange.barrier.abort()
 
-    for _ in range(2):
+    for _ in range(3):  # layer by layer, captured between exchanges, replayed
         exchange.calls.clear()
         threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
         for thread in threads:
@@ -234,7 +235,11 @@ def test_two_ranks(tmp_path: Path, share: float) -> None:
             np.add.at(total["forces"], rank.nodes, result["forces"])
             np.add.at(total["virials"], rank.nodes, result["virials"])
         assert_close(total, {name: want[name] for name in total}, "float64")
+        assert_equal(total, before)
+        before = total
     for rank in ranks:
+        report = rank.report()
+        assert report["replays"] == 2
         rank.close()
 
 

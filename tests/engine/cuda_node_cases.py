@@ -8,11 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from mdcg.package.linear_map import LinearMap
+from mdcg.problem import ConvProblem, Irreps
+
 from . import test_node_layers as layers
+from .capi import Rank
 from .cuda_cases import assert_close, both
-from .programs import Array, Program, run
+from .programs import Array, Program, graph, run
+from .test_ghosts import WANT, parts
 from .test_node_layers import (  # noqa: F401
     test_contraction,
     test_energies_add_up_in_double,
@@ -33,3 +39,33 @@ def check(program: Program, path: Path, g: dict[str, Array]) -> None:
 @pytest.fixture(autouse=True)
 def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "check", check)
+
+
+def test_what_types_alone_decide_is_found_for_ghosts(tmp_path: Path) -> None:
+    """Matrices and constants by type, for local nodes and ghosts, and nothing is exchanged."""
+    p = Program(3)
+    x = p.stored(p.table("7x0e+5x1o", p.random(3, 22)), "fixed")
+    weights = {(0, 0): p.random(3, 7, 9), (1, 2): p.random(3, 5, 4)}
+    bias = {0: p.random(9), 1: p.random(3, 2)}  # no path goes to block 1
+    y = p.linear(x, LinearMap(x.irreps, Irreps.parse("9x0e+2x0e+4x1o"), weights, bias), "typed")
+    y = p.scale(y, p.random(3), "by_type")
+    p._exchanged.add(p._use(y))
+    paths = [(0, 0, 0, "uvu", True), (1, 0, 1, "uvu", True), (2, 1, 2, "uvu", True)]
+    conv = ConvProblem.build(str(y.irreps), "1x0e+1x1o", "9x0e+2x0e+4x0e", paths)
+    p.readout(p.conv(y, conv, p.network(conv.weight_numel), "conv"))
+    package = p.package()
+    assert "exchange" not in {layer["type"] for layer in package.manifest["layers"]}
+    g = graph(40, box=5.5)
+    cpu, cuda = both(package, tmp_path / "p.mdcg")
+    want = run(cpu, g, virial=True, virials=True)
+    assert_close(run(cuda, g, virial=True, virials=True), want, "float64")
+    total = {name: np.zeros_like(want[name]) for name in WANT if name != "energy"}
+    for local, ghosts in parts(g, 0.5):
+        rank = Rank(str(tmp_path / "p.mdcg"), local, ghosts, device="cuda", kernels="auto")
+        result = rank.evaluate(g, None, WANT)
+        rank.close()
+        total["energies"][local] += result["energies"]
+        total["virial"] += result["virial"]
+        np.add.at(total["forces"], rank.nodes, result["forces"])
+        np.add.at(total["virials"], rank.nodes, result["virials"])
+    assert_close(total, {name: want[name] for name in total}, "float64")

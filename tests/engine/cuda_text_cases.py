@@ -251,7 +251,7 @@ def test_gate(device: Device, rng: np.random.Generator, dtype: str, kind: int, a
             entries=(POINTER, tables[2]),
             uses=(POINTER, tables[3]),
             columns=(POINTER, device.upload(channels)),
-            threads=(LONG, threads),
+            threads=(INT, threads),
             channels=(INT, len(channels)),
             x_width=(INT, x_rows.width),
             out_width=(INT, out_rows.width),

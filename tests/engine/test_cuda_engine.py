@@ -7,22 +7,25 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mdcg import _core
+from mdcg.package import Package
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..emulator.emulator import emulator_environment, run_emulated
-from .cuda_cases import with_kernels
+from .cuda_cases import DATA, with_kernels
 from .test_program import two_layers
 
 ROOT = Path(__file__).parents[2]
 
 
-def run_cases(environment: dict[str, str]) -> None:
+def run_cases(environment: dict[str, str], file: str = "cuda_cases.py") -> None:
     """Run the cases in a process of their own: a driver is opened once and for all."""
-    cases = str(Path(__file__).with_name("cuda_cases.py"))
+    cases = str(Path(__file__).with_name(file))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cases],
         cwd=ROOT,
@@ -37,6 +40,26 @@ def run_cases(environment: dict[str, str]) -> None:
 
 def test_emulated() -> None:
     run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return all programs of two packages: the engine's and their own."""
+    folder = tmp_path_factory.mktemp("texts")
+    for name in ("mace_water_float32", "nequip_water_float64"):
+        path = with_kernels(Package.open(DATA / f"{name}.mdcg"), folder / f"{name}.mdcg")
+        code = f"from mdcg import _core; _core.Model({str(path)!r}, device='cuda').prepare()"
+        assert said(code, MDCG_CACHE_DIR=str(folder / "cache")) == []
+    found = sorted({file.read_text() for file in folder.glob("cache/*/*/*/kernel.cu")})
+    assert len(found) > 20
+    return found
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_nvrtc_takes_all_texts(texts: list[str], target: str) -> None:
+    find_nvrtc()  # the tests' own requirements bring it
+    with ThreadPoolExecutor() as pool:
+        assert all(pool.map(lambda text: compile_cuda(text, target)[0], texts))
 
 
 @pytest.mark.gpu

@@ -18,6 +18,7 @@ from mdcg.ops.reference import conv_reference
 from mdcg.package.cuda_kernels import ARGUMENTS, add_cuda_kernels, padded_problem
 from mdcg.problem import ConvProblem, Irreps
 from mdcg.runtime import find_compiler
+from mdcg.runtime.nvrtc import compile_cuda
 
 from ..core.contraction_helpers import random_contraction
 from ..core.cuda_emulator import host_text
@@ -298,6 +299,8 @@ def test_equal_layers_share_programs() -> None:
         (lambda k: k["entries"][0].update(threads=7), "threads is 7, expected 32 to 1024"),
         (lambda k: k["entries"][0].update(program=3), "program is 3"),
         (lambda k: k.update(run=0), "run is 0"),
+        (lambda k: k.update(target="gfx90a"), "target is 'gfx90a'"),
+        (lambda k: k["binaries"].append({"target": "sm_90", "programs": ["x"]}), "'x' is no text"),
         (lambda k: k["zeroed"].append("dw"), "'dw' cannot be zeroed"),
         (lambda k: k.pop("zeroed"), "lacks 'zeroed'"),
     ],
@@ -310,3 +313,21 @@ def test_damaged_entries_are_refused(change: Any, message: str) -> None:
     change(entries[0])
     with pytest.raises(PackageError, match=message):
         package.check()
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_programs_compile(dtype: str, target: str) -> None:
+    """The text is the same for all devices."""
+    problem = build("9x0e+9x1o", "1x0e+1x1o", "9x0e+9x1o", dtype)
+    contraction = random_contraction("5x0e+5x1o", "5x0e", 2, dtype=dtype)
+    layers = [
+        {"name": "nodes", "type": "conv", "problem": problem.to_json(), "x": "x"},
+        {"name": "types", "type": "conv", "problem": problem.to_json(), "x_table": "x"},
+        {"name": "products", "type": "contraction", "problem": contraction.to_json()},
+    ]
+    tensors: dict[str, Array] = {}
+    assert len(add_cuda_kernels(layers, tensors)) == 6
+    for text in tensors.values():
+        cubin, _ = compile_cuda(bytes(text).decode(), target)
+        assert cubin.startswith(b"\x7fELF")

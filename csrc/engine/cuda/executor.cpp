@@ -23,12 +23,7 @@ struct SumArguments {
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
-// Room for a few more nodes and edges: their number changes from list to list.
-bool grow(CudaMemory& memory, std::size_t bytes) {
-    if (bytes <= memory.bytes()) return false;
-    memory.reserve(bytes + (memory.bytes() > 0 ? bytes / 8 : 0));
-    return true;
-}
+// Room for a few more nodes: their number changes from list to list.
 void grow(PinnedMemory& memory, std::size_t bytes) {
     if (bytes > memory.bytes()) memory.reserve(bytes + (memory.bytes() > 0 ? bytes / 8 : 0));
 }
@@ -103,12 +98,12 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     for (const BufferPlan* plan : {&program_.energy_plan, &program_.gradient_plan})
         rows = std::max(rows, size(plan->local_width * local +
                                    (plan->total_width + plan->chunk_width) * nodes));
-    grow(arena_, rows * sizeof(T));
-    grow(edge_gradient_, std::max<std::size_t>(1, size(3 * graph_.num_slots)) * sizeof(T));
+    arena_.grow(rows * sizeof(T));
+    edge_gradient_.grow(std::max<std::size_t>(1, size(3 * graph_.num_slots)) * sizeof(T));
     std::size_t scratch = 0;
     for (const auto& layer : program_.layers)
         scratch = std::max(scratch, static_cast<const CudaLayer<T>&>(*layer).scratch_bytes(graph_));
-    grow(scratch_, scratch);
+    scratch_.grow(scratch);
     std::size_t end = 0;
     const auto part = [&](std::int64_t count) {
         const Result result{end, 8 * size(count)};
@@ -121,10 +116,9 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     forces_ = part(3 * nodes);
     energies_ = part(local);
     virials_ = part(9 * nodes);
-    grow(outputs_, end);
+    outputs_.grow(end);
     grow(results_, end);
     grow(positions_, 24 * size(nodes) + 1);
-    grow(descriptors_, size(program_.descriptor_width > 0 ? 1 : 0));
     worker_.types = graph_.types;
     worker_.energies = on_device<double>(energies_);
     worker_.failures = on_device<int>(failures_);
@@ -191,14 +185,11 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.with_gradient = wanted.gradient;
     worker_.communicator = communicator;
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
-    if (wanted.descriptors != nullptr)
-        grow(
-            descriptors_, size(graph_.num_local) * sizeof(T) * [&] {
-                std::size_t width = 0;
-                for (const int id : program_.descriptors)
-                    width += size(program_.values[size(id)].rows.width);
-                return width;
-            }());
+    if (wanted.descriptors != nullptr) {
+        std::int64_t width = 0;
+        for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
+        grow(descriptors_, size(graph_.num_local * width) * sizeof(T));
+    }
     copy_to_device(graph_.positions, positions(), 24 * size(graph_.num_nodes), stream_);
     Step& step = step_of(wanted, communicator != nullptr);
     ++step.runs;

@@ -153,8 +153,7 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     const std::size_t positions_at = parts.add(24 * size(num_nodes));
     const std::size_t unit_at = parts.add(3 * size(num_slots) * size(item_bytes_));
     const std::size_t length_at = parts.add(8 * size(num_slots));
-    if (parts.bytes() > memory_.bytes())
-        memory_.reserve(parts.bytes() + (memory_.bytes() > 0 ? parts.bytes() / 8 : 0));
+    memory_.grow(parts.bytes());
     char* const base = memory_.as<char>();
     for (const Upload& each : uploads) {
         *each.target = reinterpret_cast<const std::int32_t*>(base + each.offset);

@@ -22,8 +22,7 @@ struct GateArguments {
     const GateBlock *x_blocks, *out_blocks;
     const GateEntry* entries;
     const std::int32_t *uses, *columns;
-    std::int64_t threads;
-    std::int32_t channels, x_width, out_width, add;
+    std::int32_t threads, channels, x_width, out_width, add;
 };
 
 std::vector<GateBlock> blocks_of(const Rows& rows) {
@@ -79,15 +78,21 @@ public:
     }
 
     void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override {
-        GateArguments<T> arguments = common(worker, nodes, out_channels_, device_out_channels_);
-        arguments.out = value_rows(worker, this->out_, nodes);
-        forward_.launch(*worker.stream, thread_blocks(arguments.threads), NODE_THREADS, arguments);
+        each_part(nodes, out_channels_, [&](Range part) {
+            GateArguments<T> arguments = common(worker, part, out_channels_, device_out_channels_);
+            arguments.out = value_rows(worker, this->out_, part);
+            forward_.launch(*worker.stream, thread_blocks(arguments.threads), NODE_THREADS,
+                            arguments);
+        });
     }
     void enqueue_backward(CudaWorker<T>& worker, Range nodes) const override {
-        GateArguments<T> arguments = common(worker, nodes, x_channels_, device_x_channels_);
-        arguments.g = gradient_rows(worker, this->out_, nodes);
-        arguments.dx = gradient_rows(worker, this->x_, nodes);
-        backward_.launch(*worker.stream, thread_blocks(arguments.threads), NODE_THREADS, arguments);
+        each_part(nodes, x_channels_, [&](Range part) {
+            GateArguments<T> arguments = common(worker, part, x_channels_, device_x_channels_);
+            arguments.g = gradient_rows(worker, this->out_, part);
+            arguments.dx = gradient_rows(worker, this->x_, part);
+            backward_.launch(*worker.stream, thread_blocks(arguments.threads), NODE_THREADS,
+                             arguments);
+        });
     }
 
 private:
@@ -96,6 +101,15 @@ private:
         out_blocks_[out].entry = static_cast<std::int32_t>(entries_.size());
         entries_.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out), gate,
                             gate_offset, static_cast<std::int32_t>(f.kind), 0, f.factor});
+    }
+
+    // Threads are counted in 32 bits.
+    template <typename Run>
+    static void each_part(Range nodes, const std::vector<std::int32_t>& channels, const Run& run) {
+        constexpr std::int64_t MOST = std::int64_t(1) << 30;
+        const std::int64_t step = MOST / static_cast<std::int64_t>(channels.size());
+        for (std::int64_t first = nodes.begin; first < nodes.end; first += step)
+            run(Range{first, std::min(nodes.end, first + step)});
     }
 
     GateArguments<T> common(const CudaWorker<T>& worker, Range nodes,
@@ -109,7 +123,7 @@ private:
         arguments.uses = device_uses_.data();
         arguments.columns = device_channels.data();
         arguments.channels = static_cast<std::int32_t>(channels.size());
-        arguments.threads = (nodes.end - nodes.begin) * arguments.channels;
+        arguments.threads = static_cast<std::int32_t>(nodes.end - nodes.begin) * arguments.channels;
         arguments.x_width = this->x_.rows.width;
         arguments.out_width = this->out_.rows.width;
         arguments.add = this->x_.accumulate;

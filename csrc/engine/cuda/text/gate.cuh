@@ -24,7 +24,7 @@ struct Gate {
     const GateEntry* entries;
     const int* uses;     // numbers of entries, by block of x
     const int* columns;  // block of each channel, padding included
-    Long threads;        // nodes times channels
+    int threads;         // nodes times channels
     int channels, x_width, out_width, add;
 };
 
@@ -42,10 +42,10 @@ INLINE int channel_in_block(const int* columns, const GateBlock* blocks, int cha
 }
 
 extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate p) {
-    const Long t = thread_number();
+    const int t = int(thread_number());
     if (t >= p.threads) return;
-    const Long n = t / p.channels;
-    const int channel = int(t - n * p.channels);
+    const Long n = unsigned(t) / unsigned(p.channels);
+    const int channel = t - int(n) * p.channels;
     const int u = channel_in_block(p.columns, p.out_blocks, channel);
     const GateBlock& to = p.out_blocks[p.columns[channel]];
     const GateEntry& e = p.entries[to.entry];
@@ -66,10 +66,10 @@ extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate p) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) gate_backward(const Gate p) {
-    const Long t = thread_number();
+    const int t = int(thread_number());
     if (t >= p.threads) return;
-    const Long n = t / p.channels;
-    const int channel = int(t - n * p.channels), b = p.columns[channel];
+    const Long n = unsigned(t) / unsigned(p.channels);
+    const int channel = t - int(n) * p.channels, b = p.columns[channel];
     const int u = channel_in_block(p.columns, p.x_blocks, channel);
     const GateBlock& block = p.x_blocks[b];
     const T* const x = p.x + n * p.x_width;

@@ -1,0 +1,138 @@
+"""Generated CUDA kernels of packages as the engine reads and runs them.
+
+No file of tests by its name: test_cuda_generated.py runs it in a process of its own, where the
+device is an emulated one, or a real one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
+from mdcg.problem import ConvProblem
+from mdcg.runtime.nvrtc import compile_cuda
+
+from ..core.contraction_helpers import random_contraction
+from .programs import Program, graph, run
+
+LIMIT = {"float64": 1e-12, "float32": 1e-5}
+
+
+def program(dtype: str = "float64") -> Program:
+    """Return convolutions of types and of features, and contractions with and without types."""
+    p = Program(dtype=dtype)
+    x = p.features(3, 1)
+    problem = random_contraction("3x0e+3x1o", "3x0e+3x1o", 3)
+    count = problem.num_coefficients
+    x = p.contraction(x, problem, p.random(3, count, 3), "of_types")
+    paths = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)]
+    conv = ConvProblem.build("3x0e+3x1o", "1x0e+1x1o", "3x0e+3x1o+3x0e", paths)
+    y = p.conv(x, conv, p.network(conv.weight_numel), "second")
+    z = p.contraction(x, problem, p.random(1, count, 3), "of_all")
+    for number, value in enumerate((x, y, z)):  # gradients of x come from three layers
+        p.readout(value, f"readout_{number}")
+    return p
+
+
+def package(dtype: str = "float64") -> Package:
+    found = program(dtype).package()
+    layers, tensors = found.manifest["layers"], found.tensors
+    found.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    return found
+
+
+def compare(path: Path, g: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
+    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    want = run(_core.Model(str(path), kernels="generic"), g, virial=True)
+    cuda = _core.Model(str(path), device="cuda")
+    got = [run(cuda, g, virial=True) for _ in range(3)]
+    for name, value in want.items():
+        scale = max(1e-3, float(np.abs(value).max()))
+        for found in got:
+            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
+            assert error < LIMIT[dtype], f"{name}: relative error {error:.1e}"
+            assert np.array_equal(found[name], got[0][name])
+    return got
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_one_chunk(tmp_path: Path, dtype: str) -> None:
+    package(dtype).save(tmp_path / "p.mdcg")
+    compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)
+
+
+def test_several_chunks(tmp_path: Path) -> None:
+    """More edges than one chunk has: copies of a cluster in one place of its list."""
+    package().save(tmp_path / "p.mdcg")
+    g = graph(40, box=3.5)
+    copies = 8  # of every edge, each one an image of another cell
+    shifts = [np.zeros(3) if k < 7 else np.full(3, 0.1) for k in range(copies)]
+    edges = len(g["sender"])
+    g = {
+        **g,
+        "sender": np.tile(g["sender"], copies),
+        "receiver": np.tile(g["receiver"], copies),
+        "shifts": np.repeat(shifts, edges, axis=0),
+    }
+    assert len(g["sender"]) > 8192 + 40 * copies
+    compare(tmp_path / "p.mdcg", g, "float64")
+
+
+def test_machine_code_of_the_package_is_taken(tmp_path: Path) -> None:
+    bundled = package()
+    target = f"sm_{_core.cuda_compute_capability(0)}"
+    for kernel in bundled.manifest["cuda_kernels"]:
+        codes = [compile_cuda(bundled.text(n), target)[0] for n in kernel["programs"]]
+        names = [f"{name}.{target}" for name in kernel["programs"]]
+        for name, code in zip(names, codes, strict=True):
+            bundled.tensors[name] = np.frombuffer(code, dtype=np.uint8)
+        digests = [hashlib.sha256(code).hexdigest() for code in codes]
+        kernel["binaries"] = [{"target": target, "programs": names, "sha256": digests}]
+    path = tmp_path / "p.mdcg"
+    bundled.save(path)
+    cuda = _core.Model(str(path), device="cuda")
+    found = run(cuda, graph(9, box=3.5))
+    origins = {kernel["origin"] for kernel in json.loads(cuda.report())["kernels"]}
+    assert "bundled" in origins
+    package().save(path)
+    plain = run(_core.Model(str(path), device="cuda"), graph(9, box=3.5))
+    assert np.array_equal(found["forces"], plain["forces"])
+    kernel = bundled.manifest["cuda_kernels"][0]
+    kernel["binaries"][0]["sha256"][0] = "0" * 64
+    bundled.save(path)
+    with pytest.raises(_core.EngineError, match="its SHA-256 differs"):
+        _core.Model(str(path), device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda k: k.update(layer="other"), "has no CUDA kernel for the forward pass"),
+        (lambda k: k["arguments"].append("edge"), "field arguments is .*edge"),
+        (lambda k: k["zeroed"].append("w"), "field zeroed is w, expected out, dx or dy"),
+        (lambda k: k.update(programs=["nothing"]), "field programs is .*nothing"),
+        (lambda k: k.update(programs=[]), "field program "),
+        (lambda k: k["entries"][0].update(program=9), "field program "),
+        (lambda k: k["entries"][0].update(threads=5000), "field threads "),
+        (lambda k: k.update(entries=[]), "field entries is empty"),
+        (lambda k: k.update(target="gfx90a"), "field target is .*gfx90a"),
+        (lambda k: k["widths"].update(x=1), "has rows of 1 items of x, expected"),
+        (lambda k: k.pop("run"), "has no field run|field run"),
+    ],
+)
+def test_damaged_entries_are_refused(tmp_path: Path, change: Any, sentence: str) -> None:
+    damaged = package()
+    change(damaged.manifest["cuda_kernels"][0])
+    damaged.save(tmp_path / "p.mdcg")
+    with pytest.raises(_core.EngineError, match=sentence) as error:
+        _core.Model(str(tmp_path / "p.mdcg"), device="cuda")
+    assert "\n" not in str(error.value)
+    _core.Model(str(tmp_path / "p.mdcg"), kernels="generic")  # processors read none of it
