@@ -72,8 +72,8 @@ def test_text_compiles(item: str, target: str) -> None:
         ("", "cutoff", "pair_energy"),
         (HARMONICS.format(-1), "harmonics"),
         (HARMONICS.format(3), "harmonics"),
-        (RADIAL.replace("{}", "0", 1), "activation", "radial"),
-        (RADIAL.replace("{}", "256", 1), "activation", "radial"),
+        (RADIAL.replace("{}", "0", 1), "activation", "radial", "radial_table", "radial_tiles"),
+        (RADIAL.replace("{}", "256", 1), "activation", "radial", "radial_table", "radial_tiles"),
     ):
         cubin, _ = nvrtc.compile_cuda(_text(item, defines, *names), target)
         assert cubin.startswith(b"\x7fELF")

@@ -18,6 +18,8 @@ const char* const HARMONICS =
 const char* const RADIAL =
 #include "engine/cuda/text/activation.cuh"
 #include "engine/cuda/text/radial.cuh"
+#include "engine/cuda/text/radial_table.cuh"
+#include "engine/cuda/text/radial_tiles.cuh"
     ;
 
 constexpr int SUM_THREADS = 128;
