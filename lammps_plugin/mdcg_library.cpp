@@ -64,14 +64,13 @@ Library open_library()
                                      std::to_string(MDCG_ABI_VERSION) +
                                      ": compile it again (python -m mdcg lammps)");
         Library library;
-        load(handle, "mdcg_version", library.version, path);
         load(handle, "mdcg_last_error", library.last_error, path);
         load(handle, "mdcg_open", library.open, path);
+        load(handle, "mdcg_prepare", library.prepare, path);
         load(handle, "mdcg_close", library.close, path);
         load(handle, "mdcg_describe", library.describe, path);
         load(handle, "mdcg_evaluate", library.evaluate, path);
         load(handle, "mdcg_summary", library.summary, path);
-        load(handle, "mdcg_report", library.report, path);
         library.path = path;
         return library;
     }

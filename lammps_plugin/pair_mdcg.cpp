@@ -81,6 +81,13 @@ PairMDCG::~PairMDCG()
 
 void PairMDCG::settings(int narg, char **arg)
 {
+  // again: nothing of the settings before is kept, and the package must be named again
+  impl->device = "auto";
+  impl->threads = 0;
+  impl->forget_model();
+  if (allocated)
+    for (int i = 1; i <= atom->ntypes; i++)
+      for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
     if (key != "device" && key != "threads")
@@ -125,8 +132,7 @@ void PairMDCG::coeff(int narg, char **arg)
                           " type names, expected " + usage);
 
   Impl &it = *impl;
-  if (it.model) it.library->close(it.model);
-  it.model = nullptr;
+  it.forget_model();
   it.file = arg[2];
   // also in the folders of $LAMMPS_POTENTIALS; where there is no such file, the library says so
   std::string path = utils::get_potential_file_path(it.file);
@@ -139,6 +145,7 @@ void PairMDCG::coeff(int narg, char **arg)
   it.info.size = sizeof(it.info);
   std::string reason;
   if (it.library->open(path.c_str(), &options, &it.model) != MDCG_OK ||
+      it.library->prepare(it.model) != MDCG_OK ||
       it.library->describe(it.model, &it.info) != MDCG_OK)
     reason = it.library->last_error();
   all_or_none(reason);

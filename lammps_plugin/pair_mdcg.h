@@ -37,6 +37,7 @@ class PairMDCG : public Pair {
   void announce();
   void check_bonds();
   void take_nodes();
+  bool take_types();
   void take_neighbors();
   void take_positions();
   void add_results(double energy, const double *sum);

@@ -2,6 +2,7 @@
 // Every step: edges, the evaluation, and the exchange of rows between its layers.
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "atom.h"
@@ -20,10 +21,13 @@ using namespace LAMMPS_NS;
 void PairMDCG::check_bonds()
 {
   impl->bonds_checked = true;
-  if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   bool removed[4] = {};
   for (int k = 1; k < 4; k++) removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
   if (!removed[1] && !removed[2] && !removed[3]) return;
+  if (atom->molecular == Atom::TEMPLATE)
+    all_or_none("special_bonds may leave out bonded neighbours, which the potential needs and "
+                "atom_style template does not list, expected special_bonds lj/coul 1 1 1");
+  if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   std::string reason;
   for (int i = 0; i < atom->nlocal; i++) {
     if (impl->kind[atom->type[i]] < 0) continue;
@@ -62,7 +66,6 @@ void PairMDCG::take_nodes()
     if (end == nlocal) it.num_local = it.num_nodes;
   }
   it.types.resize(it.num_nodes);
-  for (std::int64_t n = 0; n < it.num_nodes; n++) it.types[n] = it.kind[atom->type[it.atom_of(n)]];
   if (!it.folded) return;
   it.owner.resize(nall);
   for (int i = 0; i < nlocal; i++) it.owner[i] = i;
@@ -70,6 +73,19 @@ void PairMDCG::take_nodes()
   it.rows_of_atoms = true;
   comm->forward_comm(this, 1);
   it.rows_of_atoms = false;
+}
+
+// Types of the nodes; commands such as fix atom/swap change them between neighbour lists. False:
+// a node is none any more. (Atoms that were none have no neighbours in the list until it is made
+// anew, and become nodes then.)
+bool PairMDCG::take_types()
+{
+  Impl &it = *impl;
+  for (std::int64_t n = 0; n < it.num_nodes; n++) {
+    it.types[n] = it.kind[atom->type[it.atom_of(n)]];
+    if (it.types[n] < 0) return false;
+  }
+  return true;
 }
 
 // Edges of the neighbour list as it is, its skin included.
@@ -121,7 +137,22 @@ namespace {
 struct Exchange {
   PairMDCG *pair;
   Comm *comm;
+  double seconds = 0.0;
+  std::exception_ptr error;
 };
+
+// What LAMMPS throws must not pass through the C interface: it is kept, and thrown again behind it.
+template <typename Function> int timed(Exchange &of, const Function &exchange) noexcept
+{
+  const double start = platform::walltime();
+  try {
+    exchange();
+  } catch (...) {
+    of.error = std::current_exception();
+  }
+  of.seconds += platform::walltime() - start;
+  return of.error ? 1 : 0;
+}
 
 }    // namespace
 
@@ -133,8 +164,10 @@ void PairMDCG::compute(int eflag, int vflag)
   // each exchange
   if (!it.bonds_checked) check_bonds();
   if (neighbor->ago == 0 || it.known_local != atom->nlocal ||
-      it.known_all != atom->nlocal + atom->nghost)
+      it.known_all != atom->nlocal + atom->nghost || !take_types()) {
     take_neighbors();
+    take_types();
+  }
   take_positions();
 
   mdcg_system system{};
@@ -166,31 +199,29 @@ void PairMDCG::compute(int eflag, int vflag)
     results.virials = it.virials.data();
   }
 
-  Exchange exchange{this, comm};
+  Exchange exchange{this, comm, 0.0, nullptr};
   mdcg_communicator communicator{};
   communicator.size = sizeof(communicator);
   communicator.context = &exchange;
-  pvector[0] = 0.0;
   communicator.forward = [](void *context, void *rows, int width, int item_bytes) {
-    const auto &of = *static_cast<Exchange *>(context);
-    const double start = platform::walltime();
-    of.pair->impl->take_rows(rows, width, item_bytes);
-    of.comm->forward_comm(of.pair, of.pair->impl->doubles());
-    of.pair->pvector[0] += platform::walltime() - start;
-    return 0;
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] {
+      of.pair->impl->take_rows(rows, width, item_bytes);
+      of.comm->forward_comm(of.pair, of.pair->impl->doubles());
+    });
   };
   communicator.reverse = [](void *context, void *rows, int width, int item_bytes) {
-    const auto &of = *static_cast<Exchange *>(context);
-    const double start = platform::walltime();
-    of.pair->impl->take_rows(rows, width, item_bytes);
-    of.comm->reverse_comm(of.pair, of.pair->impl->doubles());
-    of.pair->pvector[0] += platform::walltime() - start;
-    return 0;
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] {
+      of.pair->impl->take_rows(rows, width, item_bytes);
+      of.comm->reverse_comm(of.pair, of.pair->impl->doubles());
+    });
   };
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.
   if (it.library->evaluate(it.model, &system, it.folded ? nullptr : &communicator, &results) !=
       MDCG_OK) {
+    if (exchange.error) std::rethrow_exception(exchange.error);
     const std::string reason = std::string("pair_style mdcg: ") + it.library->last_error();
     if (comm->nprocs > 1) {    // launchers lose what a rank prints just before it aborts
       std::fprintf(stderr, "rank %d: %s\n", comm->me, reason.c_str());
@@ -199,6 +230,7 @@ void PairMDCG::compute(int eflag, int vflag)
     }
     error->one(FLERR, reason);
   }
+  pvector[0] = exchange.seconds;
   pvector[1] = platform::walltime() - start;
   if (!it.announced) announce();
   add_results(energy, sum);

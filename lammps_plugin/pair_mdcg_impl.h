@@ -56,10 +56,12 @@ struct PairMDCG::Impl {
     item_bytes = bytes_of_item;
     row_bytes = width * bytes_of_item;
   }
-  ~Impl()
+  void forget_model()
   {
     if (model) library->close(model);
+    model = nullptr;
   }
+  ~Impl() { forget_model(); }
 };
 
 }    // namespace LAMMPS_NS
