@@ -97,8 +97,8 @@ void PairMDCG::settings(int narg, char **arg)
     if (key == "device") {
       impl->device = arg[i + 1];
       if (impl->device != "auto" && impl->device != "cpu" && impl->device != "cuda")
-        error->all(FLERR, "pair_style mdcg: device is " + impl->device +
-                              ", expected auto, cpu or cuda");
+        error->all(FLERR,
+                   "pair_style mdcg: device is " + impl->device + ", expected auto, cpu or cuda");
     } else {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
       if (impl->threads < 1)
@@ -124,7 +124,7 @@ void PairMDCG::coeff(int narg, char **arg)
   const int ntypes = atom->ntypes;
   const std::string usage = "pair_coeff * * water.mdcg O H (a package, then the package's type "
                             "name, or NULL, for each of the " +
-      std::to_string(ntypes) + " atom types)";
+                            std::to_string(ntypes) + " atom types)";
   if (narg < 3 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
     error->all(FLERR, "pair_style mdcg: expected " + usage);
   if (narg != 3 + ntypes)
@@ -231,13 +231,13 @@ double PairMDCG::memory_usage()
 {
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
-  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() +
-                               it.types.capacity() + it.node.capacity() + it.atom.capacity()) *
-      sizeof(std::int32_t);
+  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.types.capacity() +
+                               it.node.capacity() + it.atom.capacity()) *
+           sizeof(std::int32_t);
   bytes += static_cast<double>(it.image_edges.capacity()) * sizeof(Impl::ImageEdge);
-  bytes += static_cast<double>(it.positions.capacity() + it.forces.capacity() +
-                               it.energies.capacity() + it.virials.capacity() +
-                               it.owner.capacity() + it.shifts.capacity()) *
+  bytes +=
+      static_cast<double>(it.positions.capacity() + it.forces.capacity() + it.energies.capacity() +
+                          it.virials.capacity() + it.owner.capacity() + it.shifts.capacity()) *
       sizeof(double);
   return bytes;
 }

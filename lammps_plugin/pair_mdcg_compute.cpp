@@ -22,7 +22,8 @@ void PairMDCG::check_bonds()
 {
   impl->bonds_checked = true;
   bool removed[4] = {};
-  for (int k = 1; k < 4; k++) removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
+  for (int k = 1; k < 4; k++)
+    removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
   if (!removed[1] && !removed[2] && !removed[3]) return;
   if (atom->molecular == Atom::TEMPLATE)
     all_or_none("special_bonds may leave out bonded neighbours, which the potential needs and "
@@ -252,8 +253,7 @@ void PairMDCG::add_results(double energy, const double *sum)
     for (int k = 0; k < 6; k++) virial[k] += unit * sum[PLACE[k]];
   if (vflag_atom)
     for (std::int64_t n = 0; n < it.num_nodes; n++)
-      for (int k = 0; k < 6; k++)
-        vatom[it.atom_of(n)][k] += unit * it.virials[9 * n + PLACE[k]];
+      for (int k = 0; k < 6; k++) vatom[it.atom_of(n)][k] += unit * it.virials[9 * n + PLACE[k]];
 }
 
 // ---- rows of ghosts; their items travel as they are, two floats in the place of a double ----
