@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from .lmp import EXAMPLES, environment, executable, launcher, thermo_tables
@@ -30,8 +31,9 @@ def test_in_water(ranks: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     hot, free = thermo_tables(done.stdout)
     assert hot["Temp"].min() > 100
-    assert abs(free["TotEng"] - free["TotEng"][0]).max() < 0.03
-    assert abs(free["PotEng"] - free["PotEng"][0]).max() > 0.1
+    assert np.ptp(free["PotEng"]) > 0.1
+    # 0.023 was seen: what the time step leaves of exact conservation
+    assert np.ptp(free["TotEng"]) < 0.05 * np.ptp(free["PotEng"])
 
 
 def test_commands_of_the_readme(tmp_path: Path) -> None:

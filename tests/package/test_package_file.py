@@ -136,6 +136,19 @@ def test_absurd_manifests_are_described_in_a_sentence(
     assert len(printed.err.strip().splitlines()) == 1
 
 
+def test_names_at_the_top(file: Path) -> None:
+    code = (
+        "import sys, mdcg\n"
+        f"assert mdcg.Package.open({str(file)!r}).r_max == 3.0\n"
+        "assert mdcg.ConversionOptions().dtype is None and callable(mdcg.convert_checkpoint)\n"
+        "try:\n    mdcg.Package.open('none.mdcg')\nexcept mdcg.PackageError:\n    pass\n"
+        "print(*sorted({'torch', 'ase', 'e3nn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.strip()
+
+
 def test_every_truncation_is_refused(file: Path) -> None:
     data = file.read_bytes()
     for length in [0, 1, 7, 8, 9, 100, len(data) // 2, len(data) - 1]:
