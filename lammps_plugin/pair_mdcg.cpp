@@ -43,6 +43,7 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   manybody_flag = 1;
   no_virial_fdotr_compute = 1;
   centroidstressflag = CENTROID_NOTAVAIL;
+  comm_forward = 1;
   // compute pair: seconds of the last step in exchanges and in the whole evaluation, of all ranks
   nextra = 2;
   pvector = new double[nextra]{};
@@ -154,13 +155,9 @@ void PairMDCG::coeff(int narg, char **arg)
   for (int t = 0; t < it.info.num_types; t++)
     known += std::string(t ? " " : "") + it.info.type_names[t];
   it.kind.assign(ntypes + 1, -1);
-  it.excluded = false;
   for (int i = 1; i <= ntypes; i++) {
     const char *name = arg[2 + i];
-    if (std::strcmp(name, "NULL") == 0) {
-      it.excluded = true;
-      continue;
-    }
+    if (std::strcmp(name, "NULL") == 0) continue;
     for (int t = 0; t < it.info.num_types; t++)
       if (std::strcmp(name, it.info.type_names[t]) == 0) it.kind[i] = t;
     if (it.kind[i] < 0)
@@ -175,7 +172,6 @@ void PairMDCG::coeff(int narg, char **arg)
     }
   if (!count) error->all(FLERR, "pair_style mdcg: all atom types are NULL");
 
-  comm_forward = comm_reverse = std::max(1, (it.info.exchange_bytes + 7) / 8);
   it.announced = false;
   it.known_all = -1;
 }
@@ -193,12 +189,6 @@ void PairMDCG::init_style()
     error->all(FLERR, "pair_style mdcg: newton pair is off, expected on (command: newton on)");
   neighbor->add_request(this, NeighConst::REQ_FULL);
   if (lmp->citeme) lmp->citeme->add(CITATION);
-
-  // under hybrid the buffers are sized by the outer style, which asked before coeff was read
-  if (force->pair && force->pair != this) {
-    force->pair->comm_forward = std::max(force->pair->comm_forward, comm_forward);
-    force->pair->comm_reverse = std::max(force->pair->comm_reverse, comm_reverse);
-  }
   impl->known_all = -1;
   impl->bonds_checked = false;
 }
@@ -239,6 +229,7 @@ double PairMDCG::memory_usage()
       static_cast<double>(it.positions.capacity() + it.forces.capacity() + it.energies.capacity() +
                           it.virials.capacity() + it.owner.capacity() + it.shifts.capacity()) *
       sizeof(double);
+  bytes += it.ghosts.bytes();
   return bytes;
 }
 

@@ -180,7 +180,7 @@ mdcg_status mdcg_evaluate(mdcg_model *m, const mdcg_system *s, const mdcg_commun
                           const mdcg_results *r) {
   mdcg_status (*f)(mdcg_model *, const mdcg_system *, const mdcg_communicator *,
                    const mdcg_results *) = real("mdcg_evaluate");
-  note("evaluate", 0, 0);
+  note("evaluate", (int)s->num_local, (int)s->num_nodes);
   if (!c) return f(m, s, c, r);
   mdcg_communicator mine = *c;
   theirs = c;
@@ -195,9 +195,13 @@ mdcg_status mdcg_evaluate(mdcg_model *m, const mdcg_system *s, const mdcg_commun
 @pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("float64", 8)])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, ranks: int) -> None:
-    """Features before all layers but the first, their gradients back, each in its own width."""
+    """Features before all layers but the first, their gradients back, each in its own width.
+
+    However many images of an atom there are, a rank gets it once, or has it.
+    """
     spy = compile_c(tmp_path / "spy.so", SPY, "-shared", "-fPIC", f"-I{INCLUDE}")
-    write_data(tmp_path / "test.data", water(2))
+    atoms = water(2)
+    write_data(tmp_path / "test.data", atoms)
     env = environment() | {
         "MDCG_LIBRARY": str(spy),
         "SPY_LIBRARY": str(LIBRARY),
@@ -207,9 +211,15 @@ def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, rank
     run_input(tmp_path, text, env=env, ranks=ranks)
     seen = [path.read_text().splitlines() for path in tmp_path.glob("spy.[0-9]*")]
     assert len(seen) == ranks
+    local = 0
     for lines in seen:
-        want = Counter({"evaluate 0 0": 3})
+        found = [line for line in lines if line.startswith("evaluate")]
+        assert found == [found[0]] * 3
+        local += int(found[0].split()[1])
+        assert int(found[0].split()[2]) == len(atoms)
+        want = Counter(found)
         if ranks > 1:
             for width in widths(name, item):
                 want |= Counter({f"{way} {width} {item}": 3 for way in ("forward", "reverse")})
         assert Counter(lines) == want
+    assert local == len(atoms)
