@@ -9,7 +9,8 @@ header (JSON, at most 100 MB), the tensors without gaps. Its ``__metadata__`` ho
 ``mdcg``
     The manifest, JSON text with sorted keys and no spaces.
 ``sha256``
-    The digest of manifest and tensors, in hexadecimal, which readers check.
+    SHA-256, in hexadecimal, of the manifest's text followed by all bytes after the header; readers
+    check it.
 
 Equal packages are equal files. Reading one runs nothing of it; evaluating compiles and runs its
 kernels, unless generic ones are asked for.
