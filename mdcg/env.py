@@ -45,7 +45,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "MDCG_LIBRARY",
-        "beside the plugin's mdcg",
+        "that of the mdcg that compiled the plugin",
         "File of libmdcg.so that pair_style mdcg opens.",
     ),
     Variable(
