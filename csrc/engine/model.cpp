@@ -1,11 +1,10 @@
 #include "engine/model.hpp"
 
-#include <omp.h>
-
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/threads.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
 
@@ -53,7 +52,7 @@ public:
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
         Clock clock, whole;
-        const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
+        const int threads = usable_threads(threads_);
         if (system.num_nodes > system.num_local && communicator == nullptr &&
             program_.num_exchanges > 0)
             throw EngineError(ErrorKind::argument,

@@ -120,7 +120,8 @@ Package::~Package() {
 std::shared_ptr<const Package> Package::open(const std::string& path) {
     std::shared_ptr<Package> package(new Package());
     package->path_ = path;
-    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    // opening a pipe would wait for its other end
+    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     struct stat status{};
     if (file.descriptor < 0 || fstat(file.descriptor, &status) != 0)
         package->fail(std::string("cannot be opened: ") + std::strerror(errno));

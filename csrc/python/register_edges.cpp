@@ -93,7 +93,7 @@ py::tuple radial_weights(const std::string& path, std::size_t layer, const Matri
         columns.width = (outputs + panel - 1) / panel * panel;
         mdcg::RadialTable<T> table(spec, columns);
         const std::int32_t types[2] = {receiver, sender}, zero = 0, one = 1;
-        table.require(types, &zero, &one, 1);
+        table.require(types, &zero, &one, 1, 2);
         std::vector<std::int32_t> knot(r.size());
         std::vector<T> basis(4 * r.size()), slopes(4 * r.size());
         if (!table.look_up(edges, knot.data(), basis.data(), slopes.data()))

@@ -61,7 +61,7 @@ public:
     void begin(const Graph& graph) override {
         if (table_)
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
-                            graph.num_edges);
+                            graph.num_edges, graph.num_nodes);
     }
     void forward(Worker<T>& worker, Range nodes) const override;
     void backward(Worker<T>& worker, Range nodes) const override;
