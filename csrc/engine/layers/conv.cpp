@@ -107,9 +107,10 @@ private:
 template <typename T>
 typename Conv<T>::Parts Conv<T>::read(const LayerSpec& spec) {
     Parts parts;
-    parts.description = ConvDescription<T>::read(spec.fields);
-    parts.radial = RadialSpec::read(spec.fields.object("radial"), spec.info.num_types(),
-                                    static_cast<int>(parts.description.weights.columns.size()));
+    const Fields radial = spec.fields.object("radial");
+    const int outputs = RadialSpec::outputs(radial);
+    parts.description = ConvDescription<T>::read(spec.fields, outputs);
+    parts.radial = RadialSpec::read(radial, spec.info, outputs);
     parts.units = parts.radial.units();
     constexpr int align = row_align<T>();
     parts.hidden_stride = (parts.units + align - 1) / align * align;
