@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/sha256.hpp"
 #include "engine/error.hpp"
 #include "engine/fields.hpp"
 #include "engine/json_text.hpp"
@@ -208,10 +209,10 @@ void Package::read() {
         fail("has " + std::to_string(data_bytes) + " bytes of tensors, expected " +
              std::to_string(at) + ": the file is damaged");
 
-    if (!header.contains("__metadata__") || !header["__metadata__"].is_object() ||
-        !header["__metadata__"].contains("mdcg") || !header["__metadata__"]["mdcg"].is_string())
+    const json metadata = header.value("__metadata__", json());
+    if (!metadata.is_object() || !metadata.contains("mdcg") || !metadata["mdcg"].is_string())
         fail("is a safetensors file without the manifest of a .mdcg package");
-    text_ = header["__metadata__"]["mdcg"].get<std::string>();
+    text_ = metadata["mdcg"].get<std::string>();
     refuse_deep(text_.data(), text_.data() + text_.size(), "the manifest");
     manifest_ = std::make_unique<json>(json::parse(text_));
     if (!manifest_->is_object()) fail("the manifest is no JSON object");
@@ -221,6 +222,15 @@ void Package::read() {
         fail("has package format " + std::to_string(format) +
              ", this is mdcg " MDCG_VERSION " and reads up to " + std::to_string(PACKAGE_FORMAT) +
              ": install a newer mdcg, or convert the model again");
+    const auto digest = metadata.find("sha256");
+    if (digest == metadata.end() || !digest->is_string())
+        fail("has no SHA-256 of what it holds, which every package has: convert the model again");
+    Sha256 own;
+    own.update(text_).update(text + length, data_bytes);
+    if (own.hex() != digest->get<std::string>())
+        fail(
+            "was altered or damaged after it was written (its SHA-256 differs): copy it again, or "
+            "convert the model again");
 }
 
 ModelInfo read_model_info(const Package& package) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "core/sha256.hpp"
 #include "engine/evaluator.hpp"
 #include "engine/limits.hpp"
 #include "register_engine.hpp"
@@ -183,6 +184,15 @@ private:
 void register_engine(py::module_& m) {
     register_error(m);
     m.def("package_limits", &package_limits);
+    m.def(
+        "sha256",
+        [](const py::buffer& data, bool plain) {
+            const py::buffer_info info = data.request();
+            return mdcg::Sha256(plain)
+                .update(info.ptr, static_cast<std::size_t>(info.size * info.itemsize))
+                .hex();
+        },
+        py::arg("data"), py::kw_only(), py::arg("plain") = false);
     py::class_<PyModel>(m, "Model")
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",

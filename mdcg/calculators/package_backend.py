@@ -51,6 +51,8 @@ def is_package(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a package, by its name or by how it begins."""
     if os.fspath(path).endswith(_SUFFIX):
         return True
+    if not Path(path).is_file():  # opening a pipe would wait for its other end
+        return False
     try:
         with Path(path).open("rb") as file:
             start = file.read(9)
