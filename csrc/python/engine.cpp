@@ -13,6 +13,7 @@
 #include "engine/evaluator.hpp"
 #include "engine/limits.hpp"
 #include "register_engine.hpp"
+#include "shared_list.hpp"
 
 namespace py = pybind11;
 
@@ -119,8 +120,10 @@ public:
             system.types = types.data();
             system.same_edges = same_edges;
         }
-        if (py::isinstance<mdcg::NeighborList>(edges)) {
-            const auto& list = edges.cast<const mdcg::NeighborList&>();
+        std::optional<SharedList::Held> held;  // until the evaluation has read it
+        if (py::isinstance<SharedList>(edges)) {
+            held.emplace(edges.cast<SharedList&>());
+            const mdcg::NeighborList& list = **held;
             if (list.num_atoms() != nodes)
                 fail("the neighbour list is of " + std::to_string(list.num_atoms()) +
                      " atoms, expected " + std::to_string(nodes) + ": update it");

@@ -92,7 +92,9 @@ class _Checker:
         manifest = self.manifest
         names = manifest["type_names"]
         self.need(
-            isinstance(names, list) and 0 < len(names) <= limits.MAX_TYPES and len(set(names)) == len(names),
+            isinstance(names, list)
+            and 0 < len(names) <= limits.MAX_TYPES
+            and len(set(names)) == len(names),
             f"type_names are {str(names)[:80]}, expected different names",
         )
         self.need(all(isinstance(name, str) and name for name in names), "a type has no name")
@@ -100,7 +102,9 @@ class _Checker:
         numbers = manifest["atomic_numbers"]
         if numbers is not None:
             good = isinstance(numbers, list) and len(numbers) == len(names)
-            good = good and all(type(z) is int and 0 <= z <= limits.MAX_ATOMIC_NUMBER for z in numbers)
+            good = good and all(
+                type(z) is int and 0 <= z <= limits.MAX_ATOMIC_NUMBER for z in numbers
+            )
             self.need(good, f"atomic_numbers are {str(numbers)[:80]}, expected one for each type")
         self.r_max = self.number(manifest["r_max"], "r_max", above=0.0)
         self.need(self.r_max <= limits.MAX_LENGTH, f"r_max is {self.r_max} Å")
@@ -289,7 +293,10 @@ class _Checker:
         self.need(kind in ("bessel", "gaussian", "chebyshev"), f"basis {str(kind)[:40]!r}")
         if kind == "chebyshev":
             size = basis["order"]
-            self.need(type(size) is int and 0 < size <= limits.MAX_CHEBYSHEV_ORDER, f"order is {str(size)[:40]}")
+            self.need(
+                type(size) is int and 0 < size <= limits.MAX_CHEBYSHEV_ORDER,
+                f"order is {str(size)[:40]}",
+            )
         else:
             words = ("weights", "prefactor") if kind == "bessel" else ("centers", "coefficient")
             (size,) = self.tensor(basis[words[0]], (-1,), dtype="F64")
@@ -301,9 +308,7 @@ class _Checker:
             self.power(cutoff["p"])
         self.need(radial["cutoff_on"] in ("basis", "weights"), "cutoff_on is neither of two")
         count = len(radial["layers"])
-        self.need(
-            0 < count <= limits.MAX_RADIAL_LAYERS, f"the radial network has {count} layers"
-        )
+        self.need(0 < count <= limits.MAX_RADIAL_LAYERS, f"the radial network has {count} layers")
         for number, entry in enumerate(radial["layers"]):
             _, width = self.tensor(entry["weight"], (size, -1))
             self.need(0 < width <= limits.MAX_RADIAL_WIDTH, f"a radial layer has {width} outputs")

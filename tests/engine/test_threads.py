@@ -213,3 +213,71 @@ assert failed > 2, failed
 """
     )
     run(code, path)
+
+
+def test_threads_of_python_share_a_calculator() -> None:
+    """One made the list anew while the other read it, or evaluated with the other's list."""
+    code = """
+import sys, threading
+import numpy as np
+from ase.io import read
+from mdcg import MDCGCalculator
+package, structure = sys.argv[1:]
+backend = MDCGCalculator(package, kernels="generic", threads=1)._backend
+atoms = read(structure)
+others = [atoms, atoms[:96], atoms[::-1]]
+want = [backend.evaluate(each, forces=True, stress=False).forces for each in others]
+wrong = []
+def work(number):
+    for _ in range(12):
+        try:
+            found = backend.evaluate(others[number], forces=True, stress=False).forces
+            if not np.array_equal(found, want[number]):
+                wrong.append(number)
+        except Exception as error:
+            wrong.append(error)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not wrong, wrong
+"""
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+
+
+def test_a_list_stays_while_it_is_read() -> None:
+    code = """
+import sys, threading
+import numpy as np
+from ase.io import read
+from mdcg import _core
+package, structure = sys.argv[1:]
+model = _core.Model(package, kernels="generic", threads=1)
+atoms = read(structure)
+positions, cell = atoms.positions, atoms.cell.array
+types = (atoms.numbers == 8).astype(np.int32)
+new = _core.NeighborList(model.r_max, 0.0)
+def update(scale):
+    new.update(scale * positions, scale * cell, [True] * 3, 1)
+def energies():
+    return model.evaluate(positions, types, edges=new, forces=False)["energies"]
+allowed = []
+for scale in (1.0, 1.6):
+    update(scale)
+    allowed.append(energies())
+assert not np.array_equal(*allowed)
+done = threading.Event()
+def turn():
+    while not done.is_set():
+        update(1.6)
+        update(1.0)
+thread = threading.Thread(target=turn)
+thread.start()
+try:
+    for _ in range(60):
+        found = energies()
+        assert any(np.array_equal(found, each) for each in allowed)
+finally:
+    done.set()
+    thread.join()
+"""
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
