@@ -214,6 +214,6 @@ def test_kernels_without_their_functions(compiler: None, tmp_path: Path) -> None
     assert all("has no function mdcg_con" in kernel["why"] for kernel in kernels)
     generic, _ = evaluate(package, tmp_path / "p.mdcg", "generic")
     compare(found, generic, 0.0)
-    with pytest.raises(_core.EngineError, match="has no function .* convert the model") as error:
+    with pytest.raises(_core.EngineError, match=r"has no function .* convert the model") as error:
         evaluate(package, tmp_path / "p.mdcg", "generated")
     assert error.value.kind == 4
