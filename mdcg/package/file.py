@@ -102,9 +102,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
     except OSError as error:
         raise PackageError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        header = json.loads(text.decode("utf-8"))
-        if _too_deep(header):
-            raise ValueError(f"it nests more than {MAX_DEPTH} lists or objects")
+        header = _parse(text.decode("utf-8"))
         metadata = header.pop("__metadata__", None) or {}
         tensors = _tensors(header, size - 8 - length)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -117,6 +115,19 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
     manifest = _manifest(path, metadata[KEY])
     _check_digest(path, metadata, 8 + length)
     return manifest, tensors
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON as the engine does: no NaN, no halves of characters, not nested without end."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number in JSON")
+
+    value = json.loads(text, parse_constant=refuse)
+    if _too_deep(value):
+        raise ValueError(f"it nests more than {MAX_DEPTH} lists or objects")
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _too_deep(value: Any) -> bool:
@@ -178,9 +189,7 @@ def _tensors(header: Any, room: int) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 def _manifest(path: Path, text: Any) -> dict[str, Any]:
     try:
-        manifest = json.loads(text)
-        if _too_deep(manifest):
-            raise ValueError
+        manifest = _parse(text)
         version = manifest["format"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PackageError(f"{path} has a damaged manifest: {_COPY}") from error

@@ -261,6 +261,25 @@ for path in sys.argv[1:]:
     assert found[2:] == ["refused"] * 6, found
 
 
+@pytest.mark.parametrize("strange", [r'"\ud800"', "NaN", "-Infinity", "[1, 2", "'x'"])
+@pytest.mark.parametrize("inner", [False, True])
+def test_what_is_no_json(tmp_path: Path, strange: str, inner: bool) -> None:
+    header, tensors = split(MACE.read_bytes())
+    if inner:
+        manifest = json.loads(header["__metadata__"]["mdcg"])
+        manifest["options"] = "STRANGE"
+        text = json.dumps(manifest).replace('"STRANGE"', strange)
+        header["__metadata__"]["mdcg"] = text
+        path = tmp_path / "p.mdcg"
+        path.write_bytes(signed(joined(header, tensors)))
+    else:
+        header["__metadata__"]["other"] = "STRANGE"
+        raw = json.dumps(header).replace('"STRANGE"', strange).encode()
+        path = tmp_path / "p.mdcg"
+        path.write_bytes(len(raw).to_bytes(8, "little") + raw + tensors)
+    refused(path, "damaged")
+
+
 # ---- anything ----
 
 FUZZ = """
