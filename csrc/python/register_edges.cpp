@@ -94,20 +94,23 @@ py::tuple radial_weights(const std::string& path, std::size_t layer, const Matri
         const std::int32_t types[2] = {receiver, sender}, zero = 0, one = 1;
         table.require(types, &zero, &one, 1, 2);
         std::vector<std::int32_t> knot(r.size());
-        std::vector<T> basis(4 * r.size()), slopes(4 * r.size());
+        std::vector<T> basis(3 * r.size()), slopes(3 * r.size());
         if (!table.look_up(edges, knot.data(), basis.data(), slopes.data()))
             throw std::invalid_argument("a length is too short for the table");
         for (std::int64_t e = 0; e < n; ++e) {
             double total = 0;
             for (int k = 0; k < outputs; ++k) {
-                double w = 0, s = 0;
-                for (int j = 0; j < 4; ++j) {
-                    const double c = table.data()[(k / panel * table.rows() +
-                                                   knot[static_cast<std::size_t>(e)] + j) *
-                                                      panel +
-                                                  k % panel];
-                    w += c * basis[static_cast<std::size_t>(j * capacity + e)];
-                    s += c * slopes[static_cast<std::size_t>(j * capacity + e)];
+                const auto at = [&](int j) {
+                    const std::int64_t row = knot[static_cast<std::size_t>(e)] + j;
+                    return (k / panel * table.rows() + row) * panel + k % panel;
+                };
+                double w = table.data()[at(0)], s = 0;
+                for (int j = 0; j < 3; ++j) {
+                    const double step = table.steps() != nullptr
+                                            ? table.steps()[at(j)]
+                                            : table.data()[at(j + 1)] - table.data()[at(j)];
+                    w += step * basis[static_cast<std::size_t>(j * capacity + e)];
+                    s += step * slopes[static_cast<std::size_t>(j * capacity + e)];
                 }
                 out.mutable_at(e, k) = w;
                 total += s * d.at(e, k);

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import MdcgError
 from . import report
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
-from .jobs import DTYPES, NEQUIP_PRESETS, PASSES, SIZES, ConvJob, ModelJob
+from .jobs import DTYPES, NEQUIP_PRESETS, PASSES, SIZES, VARIANTS, ConvJob, ModelJob
 from .peers import (
     PEERS,
     choose_model_impls,
@@ -53,10 +53,11 @@ torch allocates during a call, inputs added."""
 _MODEL_HELP = """\
 Time energy and forces of a model, as it is and after mdcg.patch_model, in turns in one
 process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
-weights, 89 elements, the shapes of MACE-MP-0), nequip-s, -m, -l or -xl (random weights, 87
-elements, the shapes of NequIP's foundation models, stress included) or a checkpoint file. On a GPU
-(--device cuda) a model also runs as mace or NequIP converts it to cuEquivariance and
-OpenEquivariance, where installed."""
+weights, 89 elements, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23, 10
+elements, and of MACE-MPA-0, with Agnesi transform, density and ZBL), nequip-s, -m, -l or -xl
+(random weights, 87 elements, the shapes of NequIP's foundation models, stress included) or a
+checkpoint file. On a GPU (--device cuda) a model also runs as mace or NequIP converts it to
+cuEquivariance and OpenEquivariance, where installed."""
 
 _LAMMPS_HELP = """\
 Time pair_style mdcg in the installed LAMMPS, one thread per rank: the pair time of a step against
@@ -207,7 +208,7 @@ def _validate(options: argparse.Namespace) -> None:
         checks.append(("pass", options.passes, PASSES))
         options.layers = _layers(options)
     for name in options.model if options.command == "model" else ():
-        known = (*SIZES, *NEQUIP_PRESETS)
+        known = (*SIZES, *VARIANTS, *NEQUIP_PRESETS)
         if name not in known and not Path(name).is_file():
             raise ValueError(
                 f"model {name!r} is neither {', '.join(known)} nor a file: check the path"

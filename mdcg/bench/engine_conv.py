@@ -31,7 +31,7 @@ __all__ = ["Block", "EngineKernel", "aligned", "pad_rows", "pad_weights", "unpad
 Array = NDArray[Any]
 
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
-POINTERS = ("sender", "receiver", "harmonics", "hidden", "w2", "w2_t", "table")
+POINTERS = ("sender", "receiver", "harmonics", "hidden", "w2", "w2_t", "table", "steps")
 MORE_POINTERS = ("knot", "basis", "slope", "x", "out", "g", "dx", "d_harmonics")
 LAST_POINTERS = ("d_hidden", "d_length", "scratch")
 
@@ -190,8 +190,8 @@ def flops_per_edge(problem: ConvProblem, hidden: int) -> dict[str, float]:
     return {
         "forward": forward + 2 * hidden * numel,
         "backward": backward + 4 * hidden * numel,
-        "forward_table": forward + 8 * numel,
-        "backward_table": backward + 18 * numel,
+        "forward_table": forward + 9 * numel,
+        "backward_table": backward + 14 * numel,
     }
 
 
@@ -236,8 +236,9 @@ def measure(
         "dx": random(nodes, kernel.x_width) if dx else None,
         "harmonics": random(dim, capacity),
         "hidden": random(capacity, max(1, kernel.hidden_stride)),
-        "basis": random(4, capacity),
-        "slope": random(4, capacity),
+        "steps": random(kernel.weight_width, rows),
+        "basis": random(3, capacity),
+        "slope": random(3, capacity),
         "d_harmonics": random(dim, capacity),
         "d_hidden": random(capacity, max(1, kernel.hidden_stride)),
         "d_length": random(capacity),

@@ -39,13 +39,15 @@ def engine_model(impl: str, model: torch.nn.Module, head: str | None) -> EngineM
 
     Parameters
     ----------
-    impl : {"engine", "engine-exact"}
-        With tables of the radial networks where their error is below rounding, or without.
+    impl : {"engine", "engine-exact", "engine-table"}
+        With tables of the radial networks in float32 where their error is below rounding; without;
+        with them, in float64 too.
     model : torch.nn.Module
         Unpatched; it is not changed.
     head : str or None
     """
-    options = ConversionOptions(head=head, radial="exact" if impl == "engine-exact" else None)
+    _, _, radial = impl.partition("-")
+    options = ConversionOptions(head=head, radial=radial or None)
     package = convert_model(model, options)
     with tempfile.TemporaryDirectory(prefix="mdcg-") as folder:
         path = Path(folder) / "model.mdcg"

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "MODEL_IMPLS", "NEQUIP_PRESETS", "PASSES", "SIZES", "ConvJob", "ModelJob"]
+__all__ = [
+    "DTYPES",
+    "MODEL_IMPLS",
+    "NEQUIP_PRESETS",
+    "ON_REQUEST",
+    "PASSES",
+    "SIZES",
+    "VARIANTS",
+    "ConvJob",
+    "ModelJob",
+]
 
 PASSES = ("fwd", "fwd+bwd", "fwd+bwd+dbl")
 DTYPES = ("float32", "float64")
@@ -15,6 +25,21 @@ SIZES = {
     "small": "128x0e",
     "medium": "128x0e+128x1o",
     "large": "128x0e+128x1o+128x2e",
+}
+# Other MACE models of medium size, by what differs from "medium"; classes by their name.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "off-medium": {
+        "r_max": 5.0,
+        "num_bessel": 8,
+        "atomic_numbers": [1, 6, 7, 8, 9, 15, 16, 17, 35, 53],
+        "interaction_cls_first": "RealAgnosticInteractionBlock",
+    },
+    "mpa-medium": {
+        "distance_transform": "Agnesi",
+        "pair_repulsion": True,
+        "interaction_cls": "RealAgnosticDensityResidualInteractionBlock",
+        "interaction_cls_first": "RealAgnosticDensityInteractionBlock",
+    },
 }
 # Shapes of the NequIP foundation models, as NequIP names them.
 NEQUIP_PRESETS = {"nequip-s": "S", "nequip-m": "M", "nequip-l": "L", "nequip-xl": "XL"}
@@ -25,7 +50,10 @@ MODEL_IMPLS = {
     "mdcg": "the same model after mdcg.patch_model",
     "engine": "the same model as a package, evaluated by the engine without torch",
     "engine-exact": "the same, its radial networks not tabulated",
+    "engine-table": "the same, its radial networks tabulated in float64 too",
 }
+# What runs only where it is asked for: in float32 it is what "engine" is.
+ON_REQUEST = ("engine-table",)
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:

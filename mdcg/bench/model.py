@@ -25,7 +25,7 @@ from ..patch.hosts import double_copy
 from .conv import refusal
 from .engine_models import EngineModel, engine_model, engine_step
 from .gpu import device_times, release_memory
-from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, ModelJob
+from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, VARIANTS, ModelJob
 from .layer import default_dtype
 from .nequip_models import build_nequip
 from .systems import System, fragment, make_system, neighbours
@@ -47,7 +47,8 @@ def build_mace(size: str, dtype: torch.dtype, *, seed: int = 0, **changes: Any) 
     Parameters
     ----------
     size : str
-        ``"small"`` (128x0e), ``"medium"`` (+128x1o), ``"large"`` (+128x2e), or hidden irreps.
+        ``"small"`` (128x0e), ``"medium"`` (+128x1o), ``"large"`` (+128x2e), or hidden irreps; or a
+        medium model that differs: ``"off-medium"`` as MACE-OFF23, ``"mpa-medium"`` as MACE-MPA-0.
     dtype : torch.dtype
         Of the parameters; torch's default dtype is the same before and after.
     seed : int
@@ -65,10 +66,8 @@ def build_mace(size: str, dtype: torch.dtype, *, seed: int = 0, **changes: Any) 
         "interaction_cls": modules.RealAgnosticResidualInteractionBlock,
         "interaction_cls_first": modules.RealAgnosticResidualInteractionBlock,
         "num_interactions": 2,
-        "num_elements": 89,
-        "hidden_irreps": o3.Irreps(SIZES.get(size, size)),
+        "hidden_irreps": o3.Irreps(SIZES["medium"] if size in VARIANTS else SIZES.get(size, size)),
         "MLP_irreps": o3.Irreps("16x0e"),
-        "atomic_energies": np.zeros(89),
         # sqrt of the true number: messages of random sign then have size 1, and every order of the
         # product contributes to the forces that are compared
         "avg_num_neighbors": 9.0,
@@ -77,8 +76,14 @@ def build_mace(size: str, dtype: torch.dtype, *, seed: int = 0, **changes: Any) 
         "gate": torch.nn.functional.silu,
         "atomic_inter_scale": 1.0,
         "atomic_inter_shift": 0.0,
+        **VARIANTS.get(size, {}),
         **changes,
     }
+    for name in ("interaction_cls", "interaction_cls_first"):
+        if isinstance(options[name], str):
+            options[name] = getattr(modules, options[name])
+    count = len(options["atomic_numbers"])
+    options = {"num_elements": count, "atomic_energies": np.zeros(count), **options}
     with default_dtype(dtype), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: torch.nn.Module = modules.ScaleShiftMACE(**options)
@@ -94,7 +99,7 @@ def _mace_modules() -> Any:
 
 def _load(job: ModelJob) -> torch.nn.Module:
     """Return the unpatched model in the wanted dtype, without parameter gradients."""
-    if job.model in SIZES:
+    if job.model in (*SIZES, *VARIANTS):
         model = build_mace(job.model, getattr(torch, job.dtype or "float32"), seed=job.seed)
     elif job.model in NEQUIP_PRESETS:
         dtype = getattr(torch, job.dtype or "float32")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
 from ..problem import ConvProblem
-from .jobs import MODEL_IMPLS
+from .jobs import MODEL_IMPLS, ON_REQUEST
 from .layer import Graph, Layer, Peer, Prepared, component_major
 from .peers_cuda import CueqPeer, OeqPeer
 
@@ -143,7 +143,7 @@ def choose_peers(names: Sequence[str] | None, device: str) -> list[Peer]:
 
 def skipped_model_impls(device: str) -> dict[str, str]:
     """Return the implementations of whole models that cannot run on a device, with the reason."""
-    reasons = {name: _model_missing(name, device) for name in MODEL_IMPLS}
+    reasons = {name: _model_missing(name, device) for name in MODEL_IMPLS if name not in ON_REQUEST}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
@@ -166,7 +166,7 @@ def choose_model_impls(names: Sequence[str] | None, device: str) -> tuple[str, .
     """
     if names is None:
         skipped = skipped_model_impls(device)
-        return tuple(name for name in MODEL_IMPLS if name not in skipped)
+        return tuple(name for name in MODEL_IMPLS if name not in (*skipped, *ON_REQUEST))
     for name in names:
         if name not in MODEL_IMPLS:
             raise ValueError(

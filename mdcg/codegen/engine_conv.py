@@ -22,7 +22,7 @@ from .lowering import LoweredPath, LoweredProblem, lower
 __all__ = ["ABI", "EngineConv", "emit_engine_conv"]
 
 # MDCG_CONV_ABI of csrc/engine/conv_kernel.hpp.
-ABI = 2
+ABI = 3
 
 ITEMSIZE = {"float32": 4, "float64": 8}
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'

@@ -164,6 +164,7 @@ struct ConvBlock {
     const T* w2;
     const T* w2_t;
     const T* table;
+    const T* steps;
     int64_t table_rows;
     const int32_t* knot;
     const T* basis;
@@ -275,24 +276,32 @@ template <int U, bool SLOPE>
 static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __restrict dw) {
     for (int e = 0; e < (int)b->num_edges; ++e) {
         const V b0 = splat(b->basis[e]), b1 = splat(b->basis[EDGES + e]);
-        const V b2 = splat(b->basis[2 * EDGES + e]), b3 = splat(b->basis[3 * EDGES + e]);
-        // slopes sum to zero: differences of rows, which are exact, keep rounding errors small
+        const V b2 = splat(b->basis[2 * EDGES + e]);
         V s0, s1, s2;
         if constexpr (SLOPE) {
-            s0 = splat(-b->slope[e]), s2 = splat(b->slope[3 * EDGES + e]);
-            s1 = splat(b->slope[2 * EDGES + e] + b->slope[3 * EDGES + e]);
+            s0 = splat(b->slope[e]), s1 = splat(b->slope[EDGES + e]);
+            s2 = splat(b->slope[2 * EDGES + e]);
         }
+        // In single precision a derivative of differences of rounded rows would be too coarse.
+        constexpr bool STEPS = SLOPE && sizeof(T) == 4;
         MDCG_UNROLL(2)
         for (int u = 0; u < U; ++u) {
-            const T* rows = b->table + (column + u * A) * b->table_rows + (int64_t)b->knot[e] * A;
+            const int64_t from = (column + u * A) * b->table_rows + (int64_t)b->knot[e] * A;
+            const T* rows = b->table + from;
+            const T* steps = b->steps + from;
             MDCG_UNROLL(4)
             for (int v = 0; v < A; v += L) {
-                const V r0 = load(rows + v), r1 = load(rows + A + v);
-                const V r2 = load(rows + 2 * A + v), r3 = load(rows + 3 * A + v);
+                const V r0 = load(rows + v);
+                V d0, d1, d2;
+                if constexpr (STEPS) {
+                    d0 = load(steps + v), d1 = load(steps + A + v), d2 = load(steps + 2 * A + v);
+                } else {
+                    const V r1 = load(rows + A + v), r2 = load(rows + 2 * A + v);
+                    d0 = r1 - r0, d1 = r2 - r1, d2 = load(rows + 3 * A + v) - r2;
+                }
                 const int at = (e * U + u) * A + v;
-                store(w + at, b0 * r0 + b1 * r1 + b2 * r2 + b3 * r3);
-                if constexpr (SLOPE)
-                    store(dw + at, s0 * (r1 - r0) + s1 * (r2 - r1) + s2 * (r3 - r2));
+                store(w + at, r0 + b0 * d0 + b1 * d1 + b2 * d2);
+                if constexpr (SLOPE) store(dw + at, s0 * d0 + s1 * d1 + s2 * d2);
             }
         }
     }

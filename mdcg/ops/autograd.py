@@ -298,7 +298,9 @@ def _unwatched(args: tuple[Any, ...]) -> bool:
         return False
     if args[0].device.type not in FUNCTIONS:
         return False
-    return all(type(arg) in _PLAIN for arg in args if isinstance(arg, torch.Tensor))
+    batched = internal._functorch.is_legacy_batchedtensor  # gradients of `is_grads_batched`
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return all(type(t) in _PLAIN and not batched(t) for t in tensors)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

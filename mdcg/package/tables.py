@@ -3,8 +3,8 @@
 The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a clamped
 cubic spline through the exact network, on a grid that is uniform in the square root of the length.
 Its derivative is the force. It is built when a package runs; here the same is made in float64 and
-compared with the network between the knots. Rounding of the table itself shows when the package is
-verified.
+compared with the network between the knots. Rounding of the table itself is that of a weight and of
+its derivative, as the engine keeps both; it shows when the package is verified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TableError", "choose_table", "table_error"]
 Array = NDArray[np.float64]
 
 #: Numbers of intervals that are tried.
-LADDER = (256, 512, 1024, 2048)
+LADDER = (256, 384, 512, 768, 1024, 1536, 2048)
 #: The table begins at this part of the cutoff; shorter edges take the exact network.
 _FIRST = 1.0 / 16.0
 #: Places in an interval: the error of a cubic is largest in the middle, of its derivative at the
@@ -35,7 +35,7 @@ _MAX_PAIRS, _MAX_OUTPUTS = 5, 128
 #: Error of a length, Å, that comes of keeping positions in float32, some 10 Å from the origin.
 _POSITIONS = 5e-7
 #: In float64 a table is held to this error, relative to the largest weight.
-_DOUBLE = 1e-9
+_DOUBLE = 2e-7
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,6 @@ def random_operands(problem: ConvProblem, hidden: int, edges: int, seed: int = 0
         return rng.standard_normal(shape).astype(problem.dtype)
 
     receiver = np.sort(rng.integers(0, local, edges)).astype(np.int32)
-    slope = normal(4, edges)
     return Operands(
         sender=rng.integers(0, nodes, edges).astype(np.int32),
         receiver=receiver,
@@ -94,8 +93,8 @@ def random_operands(problem: ConvProblem, hidden: int, edges: int, seed: int = 0
         w2=normal(hidden, problem.weight_numel),
         table=normal(rows, problem.weight_numel),
         knot=rng.integers(0, rows - 3, edges).astype(np.int32),
-        basis=normal(4, edges),
-        slope=slope - slope.mean(axis=0),  # derivatives of functions whose sum is constant
+        basis=normal(3, edges),
+        slope=normal(3, edges),
     )
 
 
@@ -111,7 +110,8 @@ def expected(problem: ConvProblem, operands: Operands, table: bool) -> dict[str,
         moved = basis + length * torch.tensor(operands.slope, dtype=torch.float64)
         rows = torch.tensor(operands.table, dtype=torch.float64)
         knot = torch.tensor(operands.knot).long()
-        weights = torch.stack([moved[j][:, None] * rows[knot + j] for j in range(4)]).sum(0)
+        steps = [rows[knot + j + 1] - rows[knot + j] for j in range(3)]
+        weights = rows[knot] + sum(moved[j][:, None] * steps[j] for j in range(3))
     else:
         weights = leaves["hidden"] @ torch.tensor(operands.w2, dtype=torch.float64)
     out = conv_reference(
@@ -147,6 +147,8 @@ def evaluate(
     w2_t = aligned((kernel.weight_width, kernel.hidden_stride), dtype)
     w2_t[...] = w2.transpose(0, 2, 1).reshape(w2_t.shape)
     rows = pad_weights(operands.table, problem)
+    # in double kernels take differences themselves
+    steps = pad_weights(np.diff(operands.table, axis=0, append=operands.table[:1]), problem)
     found: dict[str, Array] = {
         "dy": np.zeros((edges, components)),
         "d_hidden": np.zeros((edges, inputs)),
@@ -180,6 +182,7 @@ def evaluate(
         if table:
             common |= {
                 "table": rows,
+                "steps": steps if dtype == np.float32 else None,
                 "table_rows": rows.shape[1],
                 "knot": np.ascontiguousarray(operands.knot[chosen]),
                 "basis": columns(operands.basis, chosen),

@@ -290,8 +290,10 @@ def test_table(basis: str, transform: str, net: str, cutoff_on: str, tmp_path: P
     # fourth order in the values, third in the derivatives
     assert errors[0][0] / errors[3][0] > 8**4 / 3
     assert errors[0][1] / errors[3][1] > 8**3 / 3
-    single, _ = _core.radial_weights(path, 0, r, 1, 2, d, False, 512)
+    single, single_slope = _core.radial_weights(path, 0, r, 1, 2, d, False, 512)
     assert np.abs(single - found).max() < 4e-7 * np.abs(exact).max()
+    # neighbouring coefficients have most digits in common
+    assert np.abs(single_slope - slope).max() < 1e-6 * np.abs(slope).max()
 
 
 def test_table_derivative_is_exact(tmp_path: Path) -> None:

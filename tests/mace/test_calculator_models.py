@@ -276,7 +276,7 @@ def test_bad_models(tmp_path: Path) -> None:
     (tmp_path / "text.model").write_text("no checkpoint")
     with pytest.raises(CheckpointError, match=r"text\.model"):
         MDCGCalculator(tmp_path / "text.model")
-    with pytest.raises(TypeError, match="model is a list, expected the path"):
+    with pytest.raises(ValueError, match=r"has the member .*expected paths of packages"):
         MDCGCalculator([CHECKPOINT, CHECKPOINT])
     with pytest.raises(TypeError, match="expected a MACE or NequIP model"):
         MDCGCalculator(torch.nn.Linear(2, 2))

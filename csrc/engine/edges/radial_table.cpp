@@ -9,6 +9,9 @@ namespace mdcg {
 
 namespace {
 
+// The first rows are zeros, for edges that have no weights.
+constexpr std::int64_t ZERO_ROWS = 4;
+
 // Shorter edges are left to the exact network: the distance transforms are steep there.
 constexpr double FIRST = 1.0 / 16;
 
@@ -117,6 +120,7 @@ std::vector<double> RadialSpline::hidden_slope(double length, int receiver, int 
 
 void RadialSpline::prepare(int receiver, int sender) const {
     if (pair_ == std::make_pair(receiver, sender)) return;
+    pair_ = {-1, -1};  // none, should memory run out
     const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
     std::vector<double> lengths(static_cast<std::size_t>(knots_) + 1);
@@ -268,14 +272,18 @@ bool RadialTable<T>::all_built(const std::int32_t* types, std::int64_t nodes) {
 template <typename T>
 void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     constexpr int panel = row_align<T>();
-    const std::int64_t old_rows = rows_;
+    const std::int64_t old_rows = std::max(rows_, ZERO_ROWS);
     const std::int64_t panels = columns_.width / panel;
-    const std::int64_t new_rows =
-        old_rows + static_cast<std::int64_t>(groups.size()) * spline_.rows();
-    AlignedArray<T> data(static_cast<std::size_t>(columns_.width * new_rows));
-    for (std::int64_t p = 0; p < panels && old_rows > 0; ++p)
-        std::copy_n(data_.data() + p * old_rows * panel, old_rows * panel,
-                    data.data() + p * new_rows * panel);
+    const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * spline_.rows();
+    const auto size = static_cast<std::size_t>(columns_.width * rows);
+    AlignedArray<T> data(size), steps(SINGLE ? size : 0);
+    for (std::int64_t p = 0; p < panels && rows_ > 0; ++p) {
+        std::copy_n(data_.data() + p * rows_ * panel, rows_ * panel,
+                    data.data() + p * rows * panel);
+        if constexpr (SINGLE)
+            std::copy_n(steps_.data() + p * rows_ * panel, rows_ * panel,
+                        steps.data() + p * rows * panel);
+    }
     const int outputs = static_cast<int>(columns_.columns.size());
     std::int64_t row = old_rows;
     constexpr int wide = 256;
@@ -287,10 +295,14 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
             spline_.fit(receiver, sender, start, count, fitted.data());
             for (int k = 0; k < count; ++k) {
                 const std::int64_t column = columns_.columns[static_cast<std::size_t>(start + k)];
-                T* to = data.data() + (column / panel * new_rows + row) * panel + column % panel;
-                for (int i = 0; i < spline_.rows(); ++i)
-                    to[static_cast<std::ptrdiff_t>(i) * panel] =
-                        static_cast<T>(fitted[static_cast<std::size_t>(i * count + k)]);
+                const std::int64_t to = (column / panel * rows + row) * panel + column % panel;
+                for (int i = 0; i < spline_.rows(); ++i) {
+                    const double* c = fitted.data() + static_cast<std::ptrdiff_t>(i) * count + k;
+                    const auto at = static_cast<std::size_t>(to + i * panel);
+                    data[at] = static_cast<T>(c[0]);
+                    if (SINGLE && i + 1 < spline_.rows())
+                        steps[at] = static_cast<T>(c[count] - c[0]);
+                }
             }
         }
         row += spline_.rows();
@@ -303,8 +315,9 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
         built_.push_back(group);
         row += spline_.rows();
     }
-    rows_ = new_rows;
     data_ = std::move(data);
+    steps_ = std::move(steps);
+    rows_ = rows;
 }
 
 template <typename T>
@@ -321,18 +334,22 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
         const double place = (root - pair.first) * pair.inverse_step;
         all = all && place >= 0;
         const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
-        knot[e] = first_row_[static_cast<std::size_t>(pair.group)] + i;
+        knot[e] = inside ? first_row_[static_cast<std::size_t>(pair.group)] + i : 0;
         double b[4], s[4];
         spline_basis(place - i, b, s);
         const double by_length = pair.inverse_step / (2 * root);
-        for (int j = 0; j < 4; ++j) {
-            basis[j * n + e] = inside ? static_cast<T>(b[j]) : T(0);
-            slope[j * n + e] = inside ? static_cast<T>(s[j] * by_length) : T(0);
+        // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[3]) (c[j + 1] - c[j]): b sum to one
+        double value = 0, derivative = 0;
+        for (int j = 2; j >= 0; --j) {
+            value += b[j + 1];
+            derivative += s[j + 1];
+            basis[j * n + e] = inside ? static_cast<T>(value) : T(0);
+            slope[j * n + e] = inside ? static_cast<T>(derivative * by_length) : T(0);
         }
     }
     for (std::int64_t e = edges.count; e < n; ++e) {
         knot[e] = 0;
-        for (int j = 0; j < 4; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
+        for (int j = 0; j < 3; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
     }
     return all;
 }

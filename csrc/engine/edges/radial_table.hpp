@@ -4,7 +4,9 @@
 // Knots are uniform in the square root of the length: weights bend most where edges are short, and
 // more knots than needed would cost accuracy, as a derivative's rounding error grows with them.
 //
-// Between the knots the spline is the energy: forces are its exact derivative. Edges shorter than
+// Between the knots the spline is the energy: forces are its exact derivative. In single precision
+// the differences of coefficients are kept beside them, as taken in double: the derivative would
+// otherwise lose the digits that neighbouring coefficients have in common. Edges shorter than
 // first() are not in the table; the exact network serves them.
 #pragma once
 
@@ -70,16 +72,20 @@ public:
     void require(const std::int32_t* types, const std::int32_t* receiver,
                  const std::int32_t* sender, std::int64_t edges, std::int64_t nodes);
 
-    const T* data() const { return data_.data(); }  // [width / A][rows()][A]
+    // [width / A][rows()][A]: coefficients, and by how much the next one differs; null in double.
+    const T* data() const { return data_.data(); }
+    const T* steps() const { return SINGLE ? steps_.data() : nullptr; }
     std::int64_t rows() const { return rows_; }
-    std::size_t bytes() const { return data_.size() * sizeof(T); }
+    std::size_t bytes() const { return (data_.size() + steps_.size()) * sizeof(T); }
     int tables() const { return static_cast<int>(built_.size()); }
 
-    // Rows and weights of the four coefficients of each edge, [capacity] and [4][capacity]; zeros
-    // from r_max on and for unused edges. False: an edge is too short for the table.
+    // First row of each edge, [capacity], and what its three steps count, [3][capacity], in the
+    // weight and in its derivative (ConvBlock); a row of zeros from r_max on and for unused edges.
+    // False: an edge is too short for the table.
     bool look_up(const RadialEdges& edges, std::int32_t* knot, T* basis, T* slope) const;
 
 private:
+    static constexpr bool SINGLE = sizeof(T) == 4;
     struct Pair {
         std::int32_t group = 0;                         // pairs of one group share a table
         double r_max = 0, first = 0, inverse_step = 0;  // the latter two of square roots
@@ -95,7 +101,7 @@ private:
     std::vector<std::int32_t> first_row_;              // of a group; -1: not built
     std::vector<std::int32_t> built_;
     std::vector<char> wanted_, present_;  // of require
-    AlignedArray<T> data_;
+    AlignedArray<T> data_, steps_;
     std::int64_t rows_ = 0;
 };
 

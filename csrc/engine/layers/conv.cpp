@@ -232,8 +232,8 @@ typename Conv<T>::Scratch Conv<T>::lay_out(char* start) const {
     layout.take(s.d_unit, 3 * n);
     layout.take(s.hidden, n * radial_.hidden_stride());
     layout.take(s.d_hidden, n * radial_.hidden_stride());
-    layout.take(s.basis, 4 * n);
-    layout.take(s.slope, 4 * n);
+    layout.take(s.basis, 3 * n);
+    layout.take(s.slope, 3 * n);
     layout.take(s.d_length, n);
     layout.take(s.knot, n);
     layout.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(n)));
@@ -270,6 +270,7 @@ bool Conv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block, boo
     block.x = x_.present() ? worker.value(x_) : x_table_.data();
     if (table) {
         block.table = table_->data();
+        block.steps = table_->steps();
         block.table_rows = table_->rows();
         block.knot = s.knot;
         block.basis = s.basis;

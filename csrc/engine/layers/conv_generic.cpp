@@ -59,10 +59,12 @@ void GenericConv<T>::fill(const ConvBlock<T>& block, std::int64_t capacity, std:
                 const T* rows =
                     block.table + (p * block.table_rows + block.knot[first + e]) * panel;
                 T* to = scratch.weights + e * width + p * panel;
-                std::fill_n(to, panel, T(0));
-                for (int j = 0; j < 4; ++j)
-                    dense.add_scaled(panel, block.basis[j * capacity + first + e], rows + j * panel,
-                                     to);
+                for (int v = 0; v < panel; ++v) {
+                    to[v] = rows[v];
+                    for (int j = 0; j < 3; ++j)
+                        to[v] += block.basis[j * capacity + first + e] *
+                                 (rows[(j + 1) * panel + v] - rows[j * panel + v]);
+                }
             }
     }
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
@@ -156,18 +158,18 @@ void GenericConv<T>::backward(const ConvBlock<T>& block, std::int64_t capacity) 
             continue;
         }
         for (std::int64_t e = 0; e < count; ++e) {
-            // slopes sum to zero: differences of rows, which are exact, keep rounding errors small
             const T* slope = block.slope + first + e;
-            const T by_row[3] = {-slope[0], slope[2 * capacity] + slope[3 * capacity],
-                                 slope[3 * capacity]};
             T along[panel], total = T(0);
             for (std::int64_t p = 0; p < width / panel; ++p) {
-                const T* table =
-                    block.table + (p * block.table_rows + block.knot[first + e]) * panel;
+                const std::int64_t row = (p * block.table_rows + block.knot[first + e]) * panel;
+                const T* rows = block.table + row;
                 for (int v = 0; v < panel; ++v) {
                     along[v] = T(0);
                     for (int j = 0; j < 3; ++j)
-                        along[v] += by_row[j] * (table[(j + 1) * panel + v] - table[j * panel + v]);
+                        along[v] += slope[j * capacity] *
+                                    (block.steps != nullptr
+                                         ? block.steps[row + j * panel + v]
+                                         : rows[(j + 1) * panel + v] - rows[j * panel + v]);
                 }
                 total += dense.dot(panel, along, scratch.d_weights + e * width + p * panel);
             }
