@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ def run(code: str, *arguments: object) -> None:
     """Run code in a process of its own, which may hang or be killed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+        # what is freed goes back, so that limits of memory mean the same in every repetition
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
         timeout=120,
         check=False,
         capture_output=True,
