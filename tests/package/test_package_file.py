@@ -21,6 +21,8 @@ from mdcg.package.tables import choose_table, table_error
 from mdcg.problem import ConvProblem
 from mdcg.problem.irreps import Irreps
 
+from ..signing import signed
+
 
 def small_radial(outputs: int, rng: np.random.Generator) -> Radial:
     weights = np.pi / 3.0 * np.arange(1.0, 5.0)
@@ -170,7 +172,7 @@ def test_flipped_bits_end_in_a_sentence(file: Path) -> None:
         for bit in (0, 6):
             changed = bytearray(data)
             changed[position] ^= 1 << bit
-            file.write_bytes(changed)
+            file.write_bytes(signed(bytes(changed)))
             try:
                 Package.open(file)
             except PackageError as error:
