@@ -11,6 +11,7 @@ import pytest
 from mdcg import _core
 from mdcg.package import ConversionOptions, convert_model
 
+from ..engine.smoothness import check_smooth
 from ..engine.symmetry import Box, check_kernels, check_symmetries
 from .conftest import build_model
 
@@ -59,3 +60,14 @@ def test_models(
     box = Box(model, rng, atoms=30)
     check_kernels(path, box)
     check_symmetries(model, rng, box)
+
+
+@pytest.mark.parametrize("radial", ["exact", "table"])
+def test_smooth_where_densities_and_repulsion_end(radial: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "density", "float64", radial)
+    model = _core.Model(str(path), kernels="generic")
+    radii = {0: 0.31, 1: 0.66}  # Å, covalent: their sum ends the repulsion
+    for types in ((0, 0), (0, 1), (1, 1)):
+        for cutoff in (model.r_max, radii[types[0]] + radii[types[1]]):
+            others = 5 if cutoff > 3.0 else 0
+            check_smooth(model, cutoff, others, types, table=radial == "table")
