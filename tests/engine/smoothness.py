@@ -1,6 +1,6 @@
 """An atom crosses a cutoff in steps of 1e-4 Å: forces are C1 functions, and slopes of the energy.
 
-The envelopes end as (r_max - r)^3, so second differences of forces stay below h² max|F''| also where
+The envelopes end as (r_max - r)^3: second differences of forces stay below h² max|F"| also where
 the cutoff is crossed. A jump would stand in them as it is: they are 1e-8 eV/Å. Tables end with the
 value and the slope of the network, 0, but not with its curvature: forces are continuous, and bend.
 """
