@@ -8,6 +8,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/threads.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -18,26 +20,6 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
-
-// The first exception of a parallel region, to be thrown after it.
-class FirstError {
-public:
-    void keep() {
-#pragma omp critical(mdcg_first_error)
-        if (!error_) {
-            error_ = std::current_exception();
-            failed_.store(true, std::memory_order_relaxed);
-        }
-    }
-    bool failed() const { return failed_.load(std::memory_order_relaxed); }
-    void rethrow() const {
-        if (error_) std::rethrow_exception(error_);
-    }
-
-private:
-    std::exception_ptr error_;
-    std::atomic<bool> failed_{false};
-};
 
 }  // namespace
 
@@ -82,7 +64,7 @@ void Executor<T>::reserve(const Graph& graph, const BufferPlan& plan, int thread
     };
     bytes(local_, plan.local_width, graph.num_local);
     bytes(total_, plan.total_width, graph.num_nodes);
-    if (static_cast<int>(workers_.size()) < threads) {
+    if (static_cast<int>(seconds_.size()) < threads) {  // the last that is made
         workers_.resize(size(threads));
         chunks_.resize(size(threads));
         seconds_.resize(size(threads));
@@ -253,7 +235,9 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
         if (std::find(stage.layers.begin(), stage.layers.end(), value.writer) != stage.layers.end())
             for (std::int64_t n = range.begin; n < std::min(range.end, graph.num_local); ++n) {
                 double* out =
-                    descriptors + graph.node[size(n)] * program_.descriptor_width + column;
+                    descriptors +
+                    static_cast<std::int64_t>(graph.node[size(n)]) * program_.descriptor_width +
+                    column;
                 const T* row = worker.values[size(id)] + n * value.rows.width;
                 for (const Block& block : value.rows.blocks)
                     for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]

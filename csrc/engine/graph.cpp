@@ -92,14 +92,15 @@ void Graph::update(const System& system, double r_max, int num_types, std::int64
             fail("types[" + std::to_string(n) + "] is " + std::to_string(system.types[n]) +
                  ", expected 0 to " + std::to_string(num_types - 1));
     if (system.same_edges) {
-        if (system.num_local != num_local || system.num_nodes != num_nodes ||
+        if (!ordered_ || system.num_local != num_local || system.num_nodes != num_nodes ||
             system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
             fail("same_edges is set for " + std::to_string(system.num_nodes) + " nodes and " +
                  std::to_string(system.num_edges) + " edges, but the last call had " +
                  std::to_string(num_nodes) + " and " + std::to_string(all_edge_.size()) +
                  ": give the edges anew");
     } else {
-        all_edge_.clear();  // nothing to go back to if this fails
+        all_edge_.clear();
+        ordered_ = false;  // nothing to go back to if this fails
         check_range(system.sender, system.num_edges, system.num_nodes, "sender");
         check_range(system.receiver, system.num_edges, system.num_local, "receiver");
         num_local = system.num_local;
@@ -114,11 +115,12 @@ void Graph::update(const System& system, double r_max, int num_types, std::int64
                 node[size(n)] = static_cast<std::int32_t>(n);
         }
         order(system);
+        ordered_ = true;
     }
     positions_.resize(size(3 * num_nodes));
     types.resize(size(num_nodes));
     for (std::int64_t n = 0; n < num_nodes; ++n) {
-        const std::int32_t old = node[size(n)];
+        const std::int64_t old = node[size(n)];
         types[size(n)] = system.types[old];
         for (int d = 0; d < 3; ++d) positions_[size(3 * n + d)] = system.positions[3 * old + d];
     }

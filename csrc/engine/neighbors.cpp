@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/threads.hpp"
 #include "engine/geometry_check.hpp"
 
 namespace mdcg {
@@ -50,8 +51,8 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
         throw GeometryError("the system has " + std::to_string(num_atoms) +
                             " atoms, expected at most 2^31 - 1");
     if (threads <= 0) threads = omp_get_max_threads();
-    threads = static_cast<int>(
-        std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1)));
+    threads = usable_threads(static_cast<int>(
+        std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1))));
     ++num_updates_;
     std::array<bool, 3> directions{};
     for (std::size_t k = 0; k < 3; ++k) directions[k] = cell != nullptr && periodic[k];
@@ -71,7 +72,12 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
     valid_ = false;
     num_atoms_ = num_atoms;
     periodic_ = directions;
-    build(positions, threads);
+    try {
+        build(positions, threads);
+    } catch (...) {
+        clear();
+        throw;
+    }
     valid_ = true;
     return Change::edges;
 }
@@ -119,6 +125,14 @@ void NeighborList::build(const double* positions, int threads) {
     search(reach, threads);
     transpose(threads);
     fill_shifts(threads);
+}
+
+// Nothing of a list that could not be finished stays, since its arrays differ in length.
+void NeighborList::clear() noexcept {
+    num_atoms_ = 0;
+    row_ptr_.resize(1);  // shrinks
+    row_ptr_[0] = 0;
+    sender_.clear(), receiver_.clear(), image_.clear(), shifts_.clear();
 }
 
 // Wraps atoms into the cell and sorts them by bin.
@@ -227,7 +241,7 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
                 if (z == bz && y == by && mx == 0)
                     own.own = at + static_cast<std::size_t>(begin[bx]) - from;
                 first = end + 1;
-                if (at + to - from > own.x.size()) {
+                if (at + to - from > own.candidates.size()) {  // the last that grows
                     const std::size_t size = 2 * (at + to - from);
                     own.x.resize(size), own.y.resize(size), own.z.resize(size);
                     own.squares.resize(size), own.candidates.resize(size);
@@ -257,38 +271,49 @@ void NeighborList::search(double reach, int threads) {
     for (Thread& each : threads_) each.used = 0;
     const double square = reach * reach;
     const auto bins = static_cast<std::int64_t>(occupied_.size());
+    FirstError error;
 #pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
     for (std::int64_t b = 0; b < bins; ++b) {
-        const int thread = omp_get_thread_num();
-        Thread& own = threads_[static_cast<std::size_t>(thread)];
-        const auto bin = static_cast<std::size_t>(occupied_[static_cast<std::size_t>(b)]);
-        collect(static_cast<std::int64_t>(bin), own);
-        const std::size_t count = own.count;
-        const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
-        const Hit* candidates = own.candidates.data();
-        double* squares = own.squares.data();
-        const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
-        const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
-        if (own.hits.size() < own.used + (last - first) * count)
-            own.hits.resize(2 * (own.used + (last - first) * count));
-        for (std::size_t i = first; i < last; ++i) {
-            const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
-#pragma omp simd
-            for (std::size_t j = 0; j < count; ++j) {
-                const double dx = x[j] - x0, dy = y[j] - y0, dz = z[j] - z0;
-                squares[j] = dx * dx + dy * dy + dz * dz;
-            }
-            squares[own.own + i - first] = square;  // itself
-            Hit* hits = own.hits.data() + own.used;
-            std::size_t taken = 0;
-            for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
-                hits[taken] = candidates[j];
-                taken += static_cast<std::size_t>(squares[j] < square);
-            }
-            found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
-                                                           own.used};
-            own.used += taken;
+        if (error.failed()) continue;
+        try {
+            search_bin(occupied_[static_cast<std::size_t>(b)], square);
+        } catch (...) {
+            error.keep();
         }
+    }
+    error.rethrow();
+}
+
+void NeighborList::search_bin(std::int64_t number, double square) {
+    const int thread = omp_get_thread_num();
+    Thread& own = threads_[static_cast<std::size_t>(thread)];
+    const auto bin = static_cast<std::size_t>(number);
+    collect(number, own);
+    const std::size_t count = own.count;
+    const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
+    const Hit* candidates = own.candidates.data();
+    double* squares = own.squares.data();
+    const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
+    const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
+    if (own.hits.size() < own.used + (last - first) * count)
+        own.hits.resize(2 * (own.used + (last - first) * count));
+    for (std::size_t i = first; i < last; ++i) {
+        const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
+#pragma omp simd
+        for (std::size_t j = 0; j < count; ++j) {
+            const double dx = x[j] - x0, dy = y[j] - y0, dz = z[j] - z0;
+            squares[j] = dx * dx + dy * dy + dz * dz;
+        }
+        squares[own.own + i - first] = square;  // itself
+        Hit* hits = own.hits.data() + own.used;
+        std::size_t taken = 0;
+        for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
+            hits[taken] = candidates[j];
+            taken += static_cast<std::size_t>(squares[j] < square);
+        }
+        found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
+                                                       own.used};
+        own.used += taken;
     }
 }
 

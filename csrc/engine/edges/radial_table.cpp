@@ -237,18 +237,32 @@ RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
 
 template <typename T>
 void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* receiver,
-                             const std::int32_t* sender, std::int64_t edges) {
-    if (built_.size() == first_row_.size()) return;
+                             const std::int32_t* sender, std::int64_t edges, std::int64_t nodes) {
+    if (built_.size() == first_row_.size() || all_built(types, nodes)) return;
     std::vector<std::int32_t> missing;
+    wanted_.assign(first_row_.size(), 0);
     for (std::int64_t e = 0; e < edges; ++e) {
         const Pair& pair =
             pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ + types[sender[e]])];
-        std::int32_t& row = first_row_[static_cast<std::size_t>(pair.group)];
-        if (row != -1) continue;
-        row = 0;
+        const auto group = static_cast<std::size_t>(pair.group);
+        if (first_row_[group] != -1 || wanted_[group]) continue;
+        wanted_[group] = 1;
         missing.push_back(pair.group);
     }
     if (!missing.empty()) build(missing);
+}
+
+// Whether there is a table for every two types of nodes; quicker to see than those of the edges.
+template <typename T>
+bool RadialTable<T>::all_built(const std::int32_t* types, std::int64_t nodes) {
+    present_.assign(static_cast<std::size_t>(num_types_), 0);
+    for (std::int64_t n = 0; n < nodes; ++n) present_[static_cast<std::size_t>(types[n])] = 1;
+    for (std::size_t i = 0; i < present_.size(); ++i)
+        for (std::size_t j = 0; present_[i] && j < present_.size(); ++j)
+            if (present_[j] &&
+                first_row_[static_cast<std::size_t>(pairs_[i * present_.size() + j].group)] == -1)
+                return false;
+    return true;
 }
 
 template <typename T>
@@ -256,25 +270,24 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     constexpr int panel = row_align<T>();
     const std::int64_t old_rows = rows_;
     const std::int64_t panels = columns_.width / panel;
-    rows_ += static_cast<std::int64_t>(groups.size()) * spline_.rows();
-    AlignedArray<T> data(static_cast<std::size_t>(columns_.width * rows_));
+    const std::int64_t new_rows =
+        old_rows + static_cast<std::int64_t>(groups.size()) * spline_.rows();
+    AlignedArray<T> data(static_cast<std::size_t>(columns_.width * new_rows));
     for (std::int64_t p = 0; p < panels && old_rows > 0; ++p)
         std::copy_n(data_.data() + p * old_rows * panel, old_rows * panel,
-                    data.data() + p * rows_ * panel);
+                    data.data() + p * new_rows * panel);
     const int outputs = static_cast<int>(columns_.columns.size());
     std::int64_t row = old_rows;
     constexpr int wide = 256;
     std::vector<double> fitted(static_cast<std::size_t>(spline_.rows() * wide));
     for (const std::int32_t group : groups) {
-        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
-        built_.push_back(group);
         const auto [receiver, sender] = representative_[static_cast<std::size_t>(group)];
         for (int start = 0; start < outputs; start += wide) {
             const int count = std::min(wide, outputs - start);
             spline_.fit(receiver, sender, start, count, fitted.data());
             for (int k = 0; k < count; ++k) {
                 const std::int64_t column = columns_.columns[static_cast<std::size_t>(start + k)];
-                T* to = data.data() + (column / panel * rows_ + row) * panel + column % panel;
+                T* to = data.data() + (column / panel * new_rows + row) * panel + column % panel;
                 for (int i = 0; i < spline_.rows(); ++i)
                     to[static_cast<std::ptrdiff_t>(i) * panel] =
                         static_cast<T>(fitted[static_cast<std::size_t>(i * count + k)]);
@@ -282,6 +295,15 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
         }
         row += spline_.rows();
     }
+    // last: everything above may run out of memory
+    built_.reserve(built_.size() + groups.size());
+    row = old_rows;
+    for (const std::int32_t group : groups) {
+        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
+        built_.push_back(group);
+        row += spline_.rows();
+    }
+    rows_ = new_rows;
     data_ = std::move(data);
 }
 

@@ -68,7 +68,7 @@ public:
 
     // Builds what the pairs of types (receiver, sender) of the edges need and is not there yet.
     void require(const std::int32_t* types, const std::int32_t* receiver,
-                 const std::int32_t* sender, std::int64_t edges);
+                 const std::int32_t* sender, std::int64_t edges, std::int64_t nodes);
 
     const T* data() const { return data_.data(); }  // [width / A][rows()][A]
     std::int64_t rows() const { return rows_; }
@@ -85,6 +85,7 @@ private:
         double r_max = 0, first = 0, inverse_step = 0;  // the latter two of square roots
     };
     void build(const std::vector<std::int32_t>& groups);
+    bool all_built(const std::int32_t* types, std::int64_t nodes);
 
     RadialSpline spline_;
     WeightColumns columns_;
@@ -93,6 +94,7 @@ private:
     std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
     std::vector<std::int32_t> first_row_;              // of a group; -1: not built
     std::vector<std::int32_t> built_;
+    std::vector<char> wanted_, present_;  // of require
     AlignedArray<T> data_;
     std::int64_t rows_ = 0;
 };

@@ -8,6 +8,7 @@
 #include "engine/error.hpp"
 #include "engine/kernels.hpp"
 #include "engine/layers/node_layer.hpp"
+#include "engine/limits.hpp"
 
 namespace mdcg {
 
@@ -62,7 +63,11 @@ public:
     void prepare(KernelLoader& loader) override {
         if (kernel_.empty()) return;
         const SharedLibrary* library = loader.load(kernel_);
-        if (library == nullptr) return;
+        if (library == nullptr || !has_symbols(*library,
+                                               {"mdcg_contraction_info", "mdcg_contraction_forward",
+                                                "mdcg_contraction_backward"},
+                                               loader, kernel_))
+            return;
         const auto* info =
             static_cast<const ContractionInfo*>(library->symbol("mdcg_contraction_info"));
         if (info->abi != MDCG_CONTRACTION_ABI || info->item_bytes != sizeof(T) ||
@@ -178,6 +183,10 @@ private:
                 ++m;
             }
             ++num_coefficients_;
+            if (num_coefficients_ * stride_ > limits::MAX_ROW_ITEMS)
+                problem.fail("polynomials",
+                             "more than " + std::to_string(limits::MAX_ROW_ITEMS) + " coefficients",
+                             "fewer");
         }
         for (const auto& [factors, entries] : found) {
             lists_.factor.insert(lists_.factor.end(), factors.begin(), factors.end());

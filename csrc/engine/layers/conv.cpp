@@ -61,7 +61,7 @@ public:
     void begin(const Graph& graph) override {
         if (table_)
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
-                            graph.num_edges);
+                            graph.num_edges, graph.num_nodes);
     }
     void forward(Worker<T>& worker, Range nodes) const override;
     void backward(Worker<T>& worker, Range nodes) const override;
@@ -107,9 +107,10 @@ private:
 template <typename T>
 typename Conv<T>::Parts Conv<T>::read(const LayerSpec& spec) {
     Parts parts;
-    parts.description = ConvDescription<T>::read(spec.fields);
-    parts.radial = RadialSpec::read(spec.fields.object("radial"), spec.info.num_types(),
-                                    static_cast<int>(parts.description.weights.columns.size()));
+    const Fields radial = spec.fields.object("radial");
+    const int outputs = RadialSpec::outputs(radial);
+    parts.description = ConvDescription<T>::read(spec.fields, outputs);
+    parts.radial = RadialSpec::read(radial, spec.info, outputs);
     parts.units = parts.radial.units();
     constexpr int align = row_align<T>();
     parts.hidden_stride = (parts.units + align - 1) / align * align;
@@ -184,7 +185,7 @@ template <typename T>
 void Conv<T>::prepare(KernelLoader& loader) {
     if (kernel_.empty()) return;
     const SharedLibrary* library = loader.load(kernel_);
-    if (library == nullptr) return;
+    if (library == nullptr || !has_symbols(*library, {"mdcg_conv_info"}, loader, kernel_)) return;
     const auto* info = static_cast<const ConvInfo*>(library->symbol("mdcg_conv_info"));
     const ConvInfo& own = generic_.info();
     const bool exact = info->hidden_stride != 0;
@@ -197,6 +198,11 @@ void Conv<T>::prepare(KernelLoader& loader) {
                           this->name + ": kernel \"" + kernel_ +
                               "\" was made for another layer or another version of mdcg: convert "
                               "the model again");
+    if ((exact &&
+         !has_symbols(*library, {"mdcg_conv_forward", "mdcg_conv_backward"}, loader, kernel_)) ||
+        (table_ && !has_symbols(*library, {"mdcg_conv_forward_table", "mdcg_conv_backward_table"},
+                                loader, kernel_)))
+        return;
     const auto function = [&](const char* symbol) {
         return reinterpret_cast<ConvFunction<T>>(library->symbol(symbol));
     };
