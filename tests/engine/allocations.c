@@ -10,12 +10,12 @@
 
 #include "mdcg.h"
 
-#define SIDE 6
+#define SIDE 5
 #define ATOMS (SIDE * SIDE * SIDE)
 #define SPACING 1.7
 #define MAX_EDGES (ATOMS * 400)
-#define WARM_UP 40
-#define STEPS 100
+#define WARM_UP 12
+#define STEPS 20
 
 static long count; /* from all threads */
 

@@ -18,8 +18,8 @@ from mdcg.package import ConversionOptions, convert_checkpoint
 CHECKPOINT = Path(__file__).resolve().parents[2] / "examples" / "data" / "water.model"
 STEPS = 10_000
 TIMESTEP = 0.25  # fs
-#: meV/atom/ps. Found: 0.0012 to 0.0013, ± 0.0003 of the fit; the limit is some thirty of its errors,
-#: a good margin over what a structure's own slow fluctuations do, and in 1 ns a third of kT.
+#: meV/atom/ps. Found: 0.0012 to 0.0013, ± 0.0003 of the fit; the limit is thirty errors, more
+#: than slow fluctuations of the structure do; in 1 ns it makes a third of kT.
 LIMIT = 0.01
 
 
