@@ -1,6 +1,5 @@
 #include "engine/executor.hpp"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <new>
 
 #include "core/threads.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -141,8 +141,7 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
         // never null in a backward pass, also where no atom has a neighbour
         edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (std::int64_t i = 0; i < 3 * graph.num_edges; ++i) gradient[i] = T(0);
+        share(threads, 3 * graph.num_edges, [&](std::int64_t i, int) { gradient[i] = T(0); });
         for (Worker<T>& worker : workers_) worker.edge_gradient = gradient;
         for (const Stage& stage : program_.backward_stages)
             run_stage(stage, true, graph, nullptr, threads);
@@ -174,32 +173,27 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
     const std::int64_t step = graph.nodes_per_block;
     const std::int64_t chunks = (rows + step - 1) / step;
     FirstError error;
-#pragma omp parallel num_threads(threads)
-    {
-        const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+    share_in_turns(threads, chunks, 1, [&](std::int64_t c, int number) {
+        if (error.failed()) return;
+        const auto thread = static_cast<std::size_t>(number);
         Worker<T>& worker = workers_[thread];
-#pragma omp for schedule(dynamic, 1)
-        for (std::int64_t c = 0; c < chunks; ++c) {
-            if (error.failed()) continue;
-            try {
-                const Range range{c * step, std::min(rows, (c + 1) * step)};
-                T* const chunk = chunks_[thread].data();
-                const auto place = [&](const std::vector<Place>& places, std::vector<T*>& rows_of) {
-                    for (std::size_t id = 0; id < places.size(); ++id)
-                        if (places[id].kind == Place::chunk)
-                            rows_of[id] = chunk + places[id].offset * step -
-                                          range.begin * program_.values[id].rows.width;
-                };
-                place(plan_->values, worker.values);
-                place(plan_->gradients, worker.gradients);
-                run_chunk(stage, backward, range, worker, seconds_[thread].data());
-                if (descriptors != nullptr)
-                    copy_descriptors(stage, range, worker, graph, descriptors);
-            } catch (...) {
-                error.keep();
-            }
+        try {
+            const Range range{c * step, std::min(rows, (c + 1) * step)};
+            T* const chunk = chunks_[thread].data();
+            const auto place = [&](const std::vector<Place>& places, std::vector<T*>& rows_of) {
+                for (std::size_t id = 0; id < places.size(); ++id)
+                    if (places[id].kind == Place::chunk)
+                        rows_of[id] = chunk + places[id].offset * step -
+                                      range.begin * program_.values[id].rows.width;
+            };
+            place(plan_->values, worker.values);
+            place(plan_->gradients, worker.gradients);
+            run_chunk(stage, backward, range, worker, seconds_[thread].data());
+            if (descriptors != nullptr) copy_descriptors(stage, range, worker, graph, descriptors);
+        } catch (...) {
+            error.keep();
         }
-    }
+    });
     error.rethrow();
 }
 
@@ -254,8 +248,7 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 template <typename T>
 void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, int threads) const {
     const std::int64_t step = graph.nodes_per_block;
-#pragma omp parallel for schedule(dynamic, 4) num_threads(threads)
-    for (std::int64_t b = 0; b < graph.num_blocks(); ++b) {
+    share_in_turns(threads, graph.num_blocks(), 4, [&](std::int64_t b, int) {
         const std::int64_t end = std::min(graph.num_nodes, (b + 1) * step);
         const auto add = [&](std::int64_t e, std::int64_t n, double sign) {
             const T* g = &edge_gradient_[size(3 * e)];
@@ -282,7 +275,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
             const std::int64_t e = graph.block_edge[size(i)];
             add(e, graph.sender[size(e)], -1.0);
         }
-    }
+    });
 }
 
 template class Executor<float>;

@@ -1,11 +1,13 @@
 #include "engine/graph.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "engine/error.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -172,19 +174,20 @@ void Graph::filter(const System& system, double r_max, int threads) {
     };
     row_ptr.resize(size(num_local) + 1);
     row_ptr[0] = 0;
-    std::int64_t coincident = -1;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : coincident)
-    for (std::int64_t r = 0; r < num_local; ++r) {
+    std::atomic<std::int64_t> coincident{-1};
+    share(threads, num_local, [&](std::int64_t r, int) {
         std::int64_t kept = 0;
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
             const double square = vector(i, r, v);
             kept += square <= limit;
             // shorter lengths overflow in their inverse powers
-            if (square < 1e-12) coincident = std::max(coincident, i);
+            if (square < 1e-12)
+                for (std::int64_t old = coincident; old < i;)
+                    if (coincident.compare_exchange_weak(old, i)) break;
         }
         row_ptr[size(r) + 1] = kept;
-    }
+    });
     if (coincident >= 0) {
         const auto e = size(all_edge_[size(coincident)]);
         fail("nodes " + std::to_string(system.sender[e]) + " and " +
@@ -197,8 +200,7 @@ void Graph::filter(const System& system, double r_max, int threads) {
     receiver.resize(size(num_edges));
     vec.resize(size(3 * num_edges));
     place_.resize(all_edge_.size());
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t r = 0; r < num_local; ++r) {
+    share(threads, num_local, [&](std::int64_t r, int) {
         std::int64_t at = row_ptr[size(r)];
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
@@ -212,28 +214,26 @@ void Graph::filter(const System& system, double r_max, int threads) {
             for (int d = 0; d < 3; ++d) vec[size(3 * at + d)] = v[d];
             ++at;
         }
-    }
+    });
 
     const auto blocks = static_cast<std::int64_t>(all_block_ptr_.size()) - 1;
     block_ptr.resize(size(blocks) + 1);
     block_ptr[0] = 0;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t b = 0; b < blocks; ++b) {
+    share(threads, blocks, [&](std::int64_t b, int) {
         std::int64_t kept = 0;
         for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i)
             kept += place_[size(all_block_edge_[size(i)])] >= 0;
         block_ptr[size(b) + 1] = kept;
-    }
+    });
     accumulate(block_ptr);
     block_edge.resize(size(num_edges));
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t b = 0; b < blocks; ++b) {
+    share(threads, blocks, [&](std::int64_t b, int) {
         std::int64_t at = block_ptr[size(b)];
         for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i) {
             const std::int32_t e = place_[size(all_block_edge_[size(i)])];
             if (e >= 0) block_edge[size(at++)] = e;
         }
-    }
+    });
 }
 
 std::size_t Graph::bytes() const {

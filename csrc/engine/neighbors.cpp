@@ -9,6 +9,7 @@
 
 #include "core/threads.hpp"
 #include "engine/geometry_check.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -272,20 +273,18 @@ void NeighborList::search(double reach, int threads) {
     const double square = reach * reach;
     const auto bins = static_cast<std::int64_t>(occupied_.size());
     FirstError error;
-#pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
-    for (std::int64_t b = 0; b < bins; ++b) {
-        if (error.failed()) continue;
+    share_in_turns(threads, bins, 16, [&](std::int64_t b, int thread) {
+        if (error.failed()) return;
         try {
-            search_bin(occupied_[static_cast<std::size_t>(b)], square);
+            search_bin(occupied_[static_cast<std::size_t>(b)], square, thread);
         } catch (...) {
             error.keep();
         }
-    }
+    });
     error.rethrow();
 }
 
-void NeighborList::search_bin(std::int64_t number, double square) {
-    const int thread = omp_get_thread_num();
+void NeighborList::search_bin(std::int64_t number, double square, int thread) {
     Thread& own = threads_[static_cast<std::size_t>(thread)];
     const auto bin = static_cast<std::size_t>(number);
     collect(number, own);
@@ -324,23 +323,21 @@ void NeighborList::transpose(int threads) {
     bool repeated = false;  // can an edge's two atoms have several
     for (std::size_t k = 0; k < 3; ++k) repeated |= periodic_[k] && 2 * stencil_[k] >= bins_[k] - 1;
     row_ptr_.assign(n + 1, 0);
-    const auto first_of = [&](int thread) {
+    const auto first_of = [&](std::int64_t thread) {
         return static_cast<std::int32_t>(num_atoms_ * thread / threads);
     };
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    share(threads, threads, [&](std::int64_t t, int) {
         const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (const Thread& each : threads_)
             for (std::size_t h = 0; h < each.used; ++h)
                 if (const std::int32_t atom = each.hits[h].atom; atom >= low && atom < high)
                     ++row_ptr_[static_cast<std::size_t>(atom) + 1];
-    }
+    });
     for (std::size_t i = 0; i < n; ++i) row_ptr_[i + 1] += row_ptr_[i];
     const auto edges = static_cast<std::size_t>(row_ptr_[n]);
     rows_.resize(edges), sender_.resize(edges), receiver_.resize(edges), image_.resize(edges);
     scratch_.assign(row_ptr_.begin(), row_ptr_.end() - 1);
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    share(threads, threads, [&](std::int64_t t, int) {
         const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (std::size_t s = 0; s < n; ++s) {
             const Row& row = found_[s];
@@ -368,7 +365,7 @@ void NeighborList::transpose(int threads) {
                 receiver_[e] = i;
             }
         }
-    }
+    });
 }
 
 std::vector<std::int32_t> NeighborList::cell_shifts() const {
@@ -385,8 +382,7 @@ std::vector<std::int32_t> NeighborList::cell_shifts() const {
 void NeighborList::fill_shifts(int threads) {
     shifts_.resize(3 * sender_.size());
     const auto edges = static_cast<std::int64_t>(sender_.size());
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t edge = 0; edge < edges; ++edge) {
+    share(threads, edges, [&](std::int64_t edge, int) {
         const auto e = static_cast<std::size_t>(edge);
         const auto m = unpack(image_[e]);
         const std::int32_t* ws = wraps_.data() + 3 * static_cast<std::size_t>(sender_[e]);
@@ -395,7 +391,7 @@ void NeighborList::fill_shifts(int threads) {
         // open directions: 0 times a finite vector
         for (std::size_t k = 0; k < 3; ++k)
             shifts_[3 * e + k] = a * full_[0][k] + b * full_[1][k] + c * full_[2][k];
-    }
+    });
 }
 
 }  // namespace mdcg

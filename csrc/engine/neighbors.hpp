@@ -74,7 +74,7 @@ private:
     void clear() noexcept;
     void bin(const double* positions, double reach);
     void search(double reach, int threads);
-    void search_bin(std::int64_t number, double square);
+    void search_bin(std::int64_t number, double square, int thread);
     void collect(std::int64_t bin, Thread& own) const;
     void transpose(int threads);
     void fill_shifts(int threads);
