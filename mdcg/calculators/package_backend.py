@@ -188,13 +188,6 @@ class PackageBackend:
         """Return nothing: packages read the geometry only."""
         return {}
 
-    def set_threads(self, threads: int) -> None:
-        """Let that many threads share the work."""
-        for member in self._members:
-            with engine_errors():
-                member.model.set_threads(threads)
-        self._threads = threads
-
     def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
         """Evaluate the models on one structure; of several: mean and deviation."""
         self._check_species(atoms)

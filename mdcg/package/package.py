@@ -22,7 +22,7 @@ class Package:
     Parameters
     ----------
     manifest : mapping
-        See ``mdcg/package/__init__.py`` for what is in it.
+        What is in it: see :mod:`mdcg.package`.
     tensors : mapping of str to array
 
     Examples
