@@ -247,7 +247,10 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
         (_top(values={"source": "99999999x0e"}), r"irreps \"99999999x0e\", expected such"),
         (_top(values=[]), r"field values is no object"),
         (_top(type_names=[]), r"field type_names is 0 names"),
-        (_top(descriptors=["nothing"]), r"field descriptors is \"nothing\", expected names"),
+        (
+            _top(descriptors=["nothing"]),
+            r"field descriptors is \"nothing\", expected different names",
+        ),
         (_top(energy_unit="kcal/mol"), r"field energy_unit is kcal/mol, expected eV"),
     ],
 )
