@@ -90,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m mdcg bench",
         description="Time mdcg side by side with other implementations.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="conv|model|lammps|startup")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="conv|model|lammps|startup"
+    )
     form = argparse.RawDescriptionHelpFormatter
     conv = commands.add_parser(
         "conv", help="one layer", description=_CONV_HELP, formatter_class=form
