@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mdcg
+
 from .lmp import EXAMPLES, environment, executable, launcher, thermo_tables
 
 
@@ -52,8 +54,8 @@ def test_commands_of_the_readme(tmp_path: Path) -> None:
     for script in scripts.iterdir():
         script.chmod(0o755)
     path = f"{scripts}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    root = str(EXAMPLES.parent)
-    env = environment() | {"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH", root)}
+    tried = str(Path(mdcg.__file__).parents[1])  # what this process has imported
+    env = environment() | {"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH", tried)}
     commands = [convert, run + " -var steps 10 -log none"]
     words = convert.split()
     assert words[0] == "mdcg-patch"
