@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import ase.io
@@ -113,12 +114,8 @@ def test_bonded_neighbours(tmp_path: Path, ranks: int) -> None:
 
 def write_molecules(path: Path, atoms: Atoms) -> None:
     write_data(path, atoms)
-    lines = path.read_text().replace("Atoms # atomic", "Atoms # bond").splitlines()
     count = len(atoms) // 3
-    start = lines.index("Atoms # bond") + 2
-    for k in range(len(atoms)):
-        number, rest = lines[start + k].split(maxsplit=1)
-        lines[start + k] = f"{number} {k // 3 + 1} {rest}"
+    lines = with_columns(path, "bond", lambda k: f"{k // 3 + 1}")
     lines[2] += (
         f"\n{2 * count} bonds\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
     )
@@ -126,6 +123,17 @@ def write_molecules(path: Path, atoms: Atoms) -> None:
     for m in range(count):
         lines += [f"{2 * m + h} 1 {3 * m + 1} {3 * m + 1 + h}" for h in (1, 2)]
     path.write_text("\n".join(lines) + "\n")
+
+
+def with_columns(path: Path, style: str, columns: Callable[[int], str]) -> list[str]:
+    """Return the lines of a data file for another atom_style, columns added after the id."""
+    lines = path.read_text().replace("Atoms # atomic", f"Atoms # {style}").splitlines()
+    start = lines.index(f"Atoms # {style}") + 2
+    end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+    for k in range(end - start):
+        number, rest = lines[start + k].split(maxsplit=1)
+        lines[start + k] = f"{number} {columns(k)} {rest}"
+    return lines
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -138,11 +146,9 @@ def test_template_bonds(tmp_path: Path, ranks: int) -> None:
         "Special Bond Counts\n\n1 2 0 0\n2 1 1 0\n3 1 1 0\n\n"
         "Special Bonds\n\n1 2 3\n2 1 3\n3 1 2\n"
     )
-    lines = (tmp_path / "test.data").read_text().replace("# atomic", "# template").splitlines()
-    start = lines.index("Atoms # template") + 2
-    for k in range(len(atoms)):
-        number, kind, *place = lines[start + k].split()
-        lines[start + k] = " ".join([number, str(k // 3 + 1), "1", str(k % 3 + 1), kind, *place])
+    lines = with_columns(
+        tmp_path / "test.data", "template", lambda k: f"{k // 3 + 1} 1 {k % 3 + 1}"
+    )
     lines[2] += "\n1 bond types"
     (tmp_path / "test.data").write_text("\n".join(lines) + "\n")
     text = head(model).replace(
