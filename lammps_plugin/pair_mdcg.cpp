@@ -43,6 +43,7 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   manybody_flag = 1;
   no_virial_fdotr_compute = 1;
   centroidstressflag = CENTROID_NOTAVAIL;
+  comm_forward = 1;
   // compute pair: seconds of the last step in exchanges and in the whole evaluation, of all ranks
   nextra = 2;
   pvector = new double[nextra]{};
@@ -81,6 +82,13 @@ PairMDCG::~PairMDCG()
 
 void PairMDCG::settings(int narg, char **arg)
 {
+  // again: nothing of the settings before is kept, and the package must be named again
+  impl->device = "auto";
+  impl->threads = 0;
+  impl->forget_model();
+  if (allocated)
+    for (int i = 1; i <= atom->ntypes; i++)
+      for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
     if (key != "device" && key != "threads")
@@ -90,8 +98,8 @@ void PairMDCG::settings(int narg, char **arg)
     if (key == "device") {
       impl->device = arg[i + 1];
       if (impl->device != "auto" && impl->device != "cpu" && impl->device != "cuda")
-        error->all(FLERR, "pair_style mdcg: device is " + impl->device +
-                              ", expected auto, cpu or cuda");
+        error->all(FLERR,
+                   "pair_style mdcg: device is " + impl->device + ", expected auto, cpu or cuda");
     } else {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
       if (impl->threads < 1)
@@ -117,7 +125,7 @@ void PairMDCG::coeff(int narg, char **arg)
   const int ntypes = atom->ntypes;
   const std::string usage = "pair_coeff * * water.mdcg O H (a package, then the package's type "
                             "name, or NULL, for each of the " +
-      std::to_string(ntypes) + " atom types)";
+                            std::to_string(ntypes) + " atom types)";
   if (narg < 3 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
     error->all(FLERR, "pair_style mdcg: expected " + usage);
   if (narg != 3 + ntypes)
@@ -125,8 +133,7 @@ void PairMDCG::coeff(int narg, char **arg)
                           " type names, expected " + usage);
 
   Impl &it = *impl;
-  if (it.model) it.library->close(it.model);
-  it.model = nullptr;
+  it.forget_model();
   it.file = arg[2];
   // also in the folders of $LAMMPS_POTENTIALS; where there is no such file, the library says so
   std::string path = utils::get_potential_file_path(it.file);
@@ -139,6 +146,7 @@ void PairMDCG::coeff(int narg, char **arg)
   it.info.size = sizeof(it.info);
   std::string reason;
   if (it.library->open(path.c_str(), &options, &it.model) != MDCG_OK ||
+      it.library->prepare(it.model) != MDCG_OK ||
       it.library->describe(it.model, &it.info) != MDCG_OK)
     reason = it.library->last_error();
   all_or_none(reason);
@@ -147,13 +155,9 @@ void PairMDCG::coeff(int narg, char **arg)
   for (int t = 0; t < it.info.num_types; t++)
     known += std::string(t ? " " : "") + it.info.type_names[t];
   it.kind.assign(ntypes + 1, -1);
-  it.excluded = false;
   for (int i = 1; i <= ntypes; i++) {
     const char *name = arg[2 + i];
-    if (std::strcmp(name, "NULL") == 0) {
-      it.excluded = true;
-      continue;
-    }
+    if (std::strcmp(name, "NULL") == 0) continue;
     for (int t = 0; t < it.info.num_types; t++)
       if (std::strcmp(name, it.info.type_names[t]) == 0) it.kind[i] = t;
     if (it.kind[i] < 0)
@@ -168,7 +172,6 @@ void PairMDCG::coeff(int narg, char **arg)
     }
   if (!count) error->all(FLERR, "pair_style mdcg: all atom types are NULL");
 
-  comm_forward = comm_reverse = std::max(1, (it.info.exchange_bytes + 7) / 8);
   it.announced = false;
   it.known_all = -1;
 }
@@ -186,12 +189,6 @@ void PairMDCG::init_style()
     error->all(FLERR, "pair_style mdcg: newton pair is off, expected on (command: newton on)");
   neighbor->add_request(this, NeighConst::REQ_FULL);
   if (lmp->citeme) lmp->citeme->add(CITATION);
-
-  // under hybrid the buffers are sized by the outer style, which asked before coeff was read
-  if (force->pair && force->pair != this) {
-    force->pair->comm_forward = std::max(force->pair->comm_forward, comm_forward);
-    force->pair->comm_reverse = std::max(force->pair->comm_reverse, comm_reverse);
-  }
   impl->known_all = -1;
   impl->bonds_checked = false;
 }
@@ -224,14 +221,15 @@ double PairMDCG::memory_usage()
 {
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
-  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() +
-                               it.types.capacity() + it.node.capacity() + it.atom.capacity()) *
-      sizeof(std::int32_t);
+  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.types.capacity() +
+                               it.node.capacity() + it.atom.capacity()) *
+           sizeof(std::int32_t);
   bytes += static_cast<double>(it.image_edges.capacity()) * sizeof(Impl::ImageEdge);
-  bytes += static_cast<double>(it.positions.capacity() + it.forces.capacity() +
-                               it.energies.capacity() + it.virials.capacity() +
-                               it.owner.capacity() + it.shifts.capacity()) *
+  bytes +=
+      static_cast<double>(it.positions.capacity() + it.forces.capacity() + it.energies.capacity() +
+                          it.virials.capacity() + it.owner.capacity() + it.shifts.capacity()) *
       sizeof(double);
+  bytes += it.ghosts.bytes();
   return bytes;
 }
 

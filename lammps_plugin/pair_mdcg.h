@@ -25,8 +25,6 @@ class PairMDCG : public Pair {
 
   int pack_forward_comm(int, int *, double *, int, int *) override;
   void unpack_forward_comm(int, int, double *) override;
-  int pack_reverse_comm(int, int, double *) override;
-  void unpack_reverse_comm(int, int *, double *) override;
 
  private:
   struct Impl;
@@ -37,6 +35,8 @@ class PairMDCG : public Pair {
   void announce();
   void check_bonds();
   void take_nodes();
+  bool take_types();
+  bool new_neighbors();
   void take_neighbors();
   void take_positions();
   void add_results(double energy, const double *sum);

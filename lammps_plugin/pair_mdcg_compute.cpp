@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // Every step: edges, the evaluation, and the exchange of rows between its layers.
+#include <mpi.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "atom.h"
@@ -14,16 +18,22 @@
 #include "platform.h"
 
 using namespace LAMMPS_NS;
+using mdcg_lammps::AtomId;
+using mdcg_lammps::GhostExchange;
 
 // special_bonds 0 takes pairs out of the neighbour list that the potential needs. Only now ghosts
 // are there, and with them the types of all partners.
 void PairMDCG::check_bonds()
 {
   impl->bonds_checked = true;
-  if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   bool removed[4] = {};
-  for (int k = 1; k < 4; k++) removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
+  for (int k = 1; k < 4; k++)
+    removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
   if (!removed[1] && !removed[2] && !removed[3]) return;
+  if (atom->molecular == Atom::TEMPLATE)
+    all_or_none("special_bonds may leave out bonded neighbours, which the potential needs and "
+                "atom_style template does not list, expected special_bonds lj/coul 1 1 1");
+  if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   std::string reason;
   for (int i = 0; i < atom->nlocal; i++) {
     if (impl->kind[atom->type[i]] < 0) continue;
@@ -38,69 +48,111 @@ void PairMDCG::check_bonds()
   all_or_none(reason);
 }
 
-// Which atoms are nodes of the graph: those of types that are not NULL; of one rank the local ones,
-// of several also ghosts.
+// Which atoms are nodes of the graph: those of types that are not NULL. First the local ones, then
+// those of other ranks to which pairs of the neighbour list lead, in the order of their owners.
 void PairMDCG::take_nodes()
 {
   Impl &it = *impl;
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
-  it.node.clear();
-  it.atom.clear();
-  it.folded = comm->nprocs == 1;
-  it.num_local = nlocal;
-  it.num_nodes = it.folded ? nlocal : nall;
-  if (it.excluded) {
-    it.node.assign(nall, -1);
-    const int end = it.folded ? nlocal : nall;
-    for (int i = 0; i < end; i++) {
-      if (i == nlocal) it.num_local = static_cast<std::int64_t>(it.atom.size());
-      if (it.kind[atom->type[i]] < 0) continue;
-      it.node[i] = static_cast<std::int32_t>(it.atom.size());
-      it.atom.push_back(i);
-    }
-    it.num_nodes = static_cast<std::int64_t>(it.atom.size());
-    if (end == nlocal) it.num_local = it.num_nodes;
-  }
-  it.types.resize(it.num_nodes);
-  for (std::int64_t n = 0; n < it.num_nodes; n++) it.types[n] = it.kind[atom->type[it.atom_of(n)]];
-  if (!it.folded) return;
   it.owner.resize(nall);
-  for (int i = 0; i < nlocal; i++) it.owner[i] = i;
-  it.take_rows(it.owner.data(), 1, sizeof(double));
-  it.rows_of_atoms = true;
+  for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
   comm->forward_comm(this, 1);
-  it.rows_of_atoms = false;
+
+  it.node.assign(nall, -1);
+  it.atom.clear();
+  for (int i = 0; i < nlocal; i++) {
+    if (it.kind[atom->type[i]] < 0) continue;
+    it.node[i] = static_cast<std::int32_t>(it.atom.size());
+    it.atom.push_back(i);
+  }
+  it.num_local = static_cast<std::int64_t>(it.atom.size());
+
+  std::vector<char> seen(atom->nghost, 0);
+  for (int ii = 0; ii < list->inum; ii++) {
+    const int *neighbors = list->firstneigh[list->ilist[ii]];
+    for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
+      const int j = neighbors[jj] & NEIGHMASK;
+      if (j >= nlocal) seen[j - nlocal] = 1;
+    }
+  }
+  std::vector<std::int32_t> images;    // of atoms of other ranks
+  for (int j = nlocal; j < nall; j++) {
+    if (!seen[j - nlocal] || it.kind[atom->type[j]] < 0) continue;
+    if (AtomId::rank(it.owner[j]) == comm->me)
+      it.node[j] = it.node[AtomId::atom(it.owner[j])];
+    else
+      images.push_back(j);
+  }
+  std::sort(images.begin(), images.end(), [&](int a, int b) {
+    return it.owner[a] != it.owner[b] ? it.owner[a] < it.owner[b] : a < b;
+  });
+  std::vector<double> wanted;
+  for (const int j : images) {
+    if (wanted.empty() || wanted.back() != it.owner[j]) {
+      wanted.push_back(it.owner[j]);
+      it.atom.push_back(j);
+    }
+    it.node[j] = static_cast<std::int32_t>(it.atom.size()) - 1;
+  }
+  it.num_nodes = static_cast<std::int64_t>(it.atom.size());
+  it.types.resize(it.num_nodes);
+  if (comm->nprocs == 1) return;
+  it.ghosts.sent.clear();
+  for (const int i : it.ghosts.plan(world, wanted)) it.ghosts.sent.push_back(it.node[i]);
+}
+
+// Types of the nodes; commands such as set change them between neighbour lists. False: a node is
+// none any more. (Atoms that were none have no neighbours in the list until it is made anew, and
+// become nodes then.)
+bool PairMDCG::take_types()
+{
+  Impl &it = *impl;
+  for (std::int64_t n = 0; n < it.num_nodes; n++) {
+    it.types[n] = it.kind[atom->type[it.atom[n]]];
+    if (it.types[n] < 0) return false;
+  }
+  return true;
 }
 
 // Edges of the neighbour list as it is, its skin included.
 void PairMDCG::take_neighbors()
 {
   Impl &it = *impl;
-  const int nlocal = atom->nlocal;
   take_nodes();
   it.sender.clear();
   it.receiver.clear();
   it.image_edges.clear();
   for (int ii = 0; ii < list->inum; ii++) {
     const int i = list->ilist[ii];
-    const std::int64_t receiver = it.node_of(i);
+    const std::int32_t receiver = it.node[i];
     if (receiver < 0) continue;
     const int *neighbors = list->firstneigh[i];
     for (int jj = 0; jj < list->numneigh[i]; jj++) {
       const int j = neighbors[jj] & NEIGHMASK;
-      const std::int64_t sender =
-          it.node_of(it.folded && j >= nlocal ? static_cast<int>(it.owner[j]) : j);
+      const std::int32_t sender = it.node[j];
       if (sender < 0) continue;
-      if (it.folded && j >= nlocal)
+      if (it.atom[sender] != j)
         it.image_edges.push_back({static_cast<std::int64_t>(it.sender.size()), j});
-      it.sender.push_back(static_cast<std::int32_t>(sender));
-      it.receiver.push_back(static_cast<std::int32_t>(receiver));
+      it.sender.push_back(sender);
+      it.receiver.push_back(receiver);
     }
   }
-  it.shifts.assign(it.folded ? 3 * it.sender.size() : 0, 0.0);
+  it.shifts.assign(3 * it.sender.size(), 0.0);
   it.fresh = true;
-  it.known_local = nlocal;
-  it.known_all = nlocal + atom->nghost;
+  it.known_local = atom->nlocal;
+  it.known_all = atom->nlocal + atom->nghost;
+}
+
+// Whether the neighbour list is another one than that of the step before, or does not fit any more;
+// the same on all ranks.
+bool PairMDCG::new_neighbors()
+{
+  if (neighbor->ago == 0) return true;
+  int mine = impl->known_local != atom->nlocal || impl->known_all != atom->nlocal + atom->nghost ||
+             !take_types();
+  int any = mine;
+  if (comm->nprocs > 1) MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, world);
+  return any != 0;
 }
 
 void PairMDCG::take_positions()
@@ -109,19 +161,34 @@ void PairMDCG::take_positions()
   double **x = atom->x;
   it.positions.resize(3 * it.num_nodes);
   for (std::int64_t n = 0; n < it.num_nodes; n++)
-    std::memcpy(&it.positions[3 * n], x[it.atom_of(n)], 3 * sizeof(double));
+    std::memcpy(&it.positions[3 * n], x[it.atom[n]], 3 * sizeof(double));
   for (const auto &image : it.image_edges) {
-    const double *ghost = x[image.ghost], *owner = x[static_cast<int>(it.owner[image.ghost])];
-    for (int k = 0; k < 3; k++) it.shifts[3 * image.edge + k] = owner[k] - ghost[k];
+    const double *ghost = x[image.ghost], *at = x[it.atom[it.node[image.ghost]]];
+    for (int k = 0; k < 3; k++) it.shifts[3 * image.edge + k] = at[k] - ghost[k];
   }
 }
 
 namespace {
 
 struct Exchange {
-  PairMDCG *pair;
-  Comm *comm;
+  GhostExchange *ghosts;
+  std::int64_t num_local;
+  double seconds = 0.0;
+  std::exception_ptr error;
 };
+
+// What is thrown must not pass through the C interface: it is kept, and thrown again behind it.
+template <typename Function> int timed(Exchange &of, const Function &exchange) noexcept
+{
+  const double start = platform::walltime();
+  try {
+    exchange();
+  } catch (...) {
+    of.error = std::current_exception();
+  }
+  of.seconds += platform::walltime() - start;
+  return of.error ? 1 : 0;
+}
 
 }    // namespace
 
@@ -132,9 +199,10 @@ void PairMDCG::compute(int eflag, int vflag)
   // every rank goes through all of this, also one without atoms: the others wait for its part of
   // each exchange
   if (!it.bonds_checked) check_bonds();
-  if (neighbor->ago == 0 || it.known_local != atom->nlocal ||
-      it.known_all != atom->nlocal + atom->nghost)
+  if (new_neighbors()) {
     take_neighbors();
+    take_types();
+  }
   take_positions();
 
   mdcg_system system{};
@@ -146,7 +214,7 @@ void PairMDCG::compute(int eflag, int vflag)
   system.num_edges = static_cast<std::int64_t>(it.sender.size());
   system.sender = it.sender.data();
   system.receiver = it.receiver.data();
-  system.shifts = it.folded ? it.shifts.data() : nullptr;
+  system.shifts = it.image_edges.empty() ? nullptr : it.shifts.data();
   system.same_edges = it.fresh ? 0 : 1;
   it.fresh = false;
 
@@ -166,31 +234,29 @@ void PairMDCG::compute(int eflag, int vflag)
     results.virials = it.virials.data();
   }
 
-  Exchange exchange{this, comm};
+  Exchange exchange{&it.ghosts, it.num_local, 0.0, nullptr};
   mdcg_communicator communicator{};
   communicator.size = sizeof(communicator);
   communicator.context = &exchange;
-  pvector[0] = 0.0;
   communicator.forward = [](void *context, void *rows, int width, int item_bytes) {
-    const auto &of = *static_cast<Exchange *>(context);
-    const double start = platform::walltime();
-    of.pair->impl->take_rows(rows, width, item_bytes);
-    of.comm->forward_comm(of.pair, of.pair->impl->doubles());
-    of.pair->pvector[0] += platform::walltime() - start;
-    return 0;
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] {
+      char *const first = static_cast<char *>(rows);
+      of.ghosts->forward(first, first + of.num_local * width * item_bytes, width * item_bytes);
+    });
   };
   communicator.reverse = [](void *context, void *rows, int width, int item_bytes) {
-    const auto &of = *static_cast<Exchange *>(context);
-    const double start = platform::walltime();
-    of.pair->impl->take_rows(rows, width, item_bytes);
-    of.comm->reverse_comm(of.pair, of.pair->impl->doubles());
-    of.pair->pvector[0] += platform::walltime() - start;
-    return 0;
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] {
+      char *const first = static_cast<char *>(rows);
+      of.ghosts->reverse(first, first + of.num_local * width * item_bytes, width, item_bytes);
+    });
   };
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.
-  if (it.library->evaluate(it.model, &system, it.folded ? nullptr : &communicator, &results) !=
-      MDCG_OK) {
+  if (it.library->evaluate(it.model, &system, comm->nprocs == 1 ? nullptr : &communicator,
+                           &results) != MDCG_OK) {
+    if (exchange.error) std::rethrow_exception(exchange.error);
     const std::string reason = std::string("pair_style mdcg: ") + it.library->last_error();
     if (comm->nprocs > 1) {    // launchers lose what a rank prints just before it aborts
       std::fprintf(stderr, "rank %d: %s\n", comm->me, reason.c_str());
@@ -199,6 +265,7 @@ void PairMDCG::compute(int eflag, int vflag)
     }
     error->one(FLERR, reason);
   }
+  pvector[0] = exchange.seconds;
   pvector[1] = platform::walltime() - start;
   if (!it.announced) announce();
   add_results(energy, sum);
@@ -210,73 +277,28 @@ void PairMDCG::add_results(double energy, const double *sum)
   const double unit = it.energy_unit;
   static constexpr int PLACE[6] = {0, 4, 8, 1, 2, 5};    // xx yy zz xy xz yz
   for (std::int64_t n = 0; n < it.num_nodes; n++) {
-    double *force = atom->f[it.atom_of(n)];
+    double *force = atom->f[it.atom[n]];
     for (int k = 0; k < 3; k++) force[k] += unit * it.forces[3 * n + k];
   }
   if (eflag_global) eng_vdwl += unit * energy;
   if (eflag_atom)
-    for (std::int64_t n = 0; n < it.num_local; n++) eatom[it.atom_of(n)] += unit * it.energies[n];
+    for (std::int64_t n = 0; n < it.num_local; n++) eatom[it.atom[n]] += unit * it.energies[n];
   if (vflag_global)
     for (int k = 0; k < 6; k++) virial[k] += unit * sum[PLACE[k]];
   if (vflag_atom)
     for (std::int64_t n = 0; n < it.num_nodes; n++)
-      for (int k = 0; k < 6; k++)
-        vatom[it.atom_of(n)][k] += unit * it.virials[9 * n + PLACE[k]];
+      for (int k = 0; k < 6; k++) vatom[it.atom[n]][k] += unit * it.virials[9 * n + PLACE[k]];
 }
 
-// ---- rows of ghosts; their items travel as they are, two floats in the place of a double ----
+// ---- what LAMMPS sends to ghosts: of which atom they are images ----
 
 int PairMDCG::pack_forward_comm(int n, int *atoms, double *buf, int, int *)
 {
-  const Impl &it = *impl;
-  const int size = it.doubles();
-  for (int k = 0; k < n; k++)
-    if (const auto row = it.row_of(atoms[k]); row >= 0)
-      std::memcpy(buf + k * size, it.rows + row * it.row_bytes, it.row_bytes);
-  return n * size;
+  for (int k = 0; k < n; k++) buf[k] = impl->owner[atoms[k]];
+  return n;
 }
 
 void PairMDCG::unpack_forward_comm(int n, int first, double *buf)
 {
-  const Impl &it = *impl;
-  const int size = it.doubles();
-  for (int k = 0; k < n; k++)
-    if (const auto row = it.row_of(first + k); row >= 0)
-      std::memcpy(it.rows + row * it.row_bytes, buf + k * size, it.row_bytes);
-}
-
-int PairMDCG::pack_reverse_comm(int n, int first, double *buf)
-{
-  const Impl &it = *impl;
-  const int size = it.doubles();
-  for (int k = 0; k < n; k++)
-    if (const auto row = it.row_of(first + k); row >= 0)
-      std::memcpy(buf + k * size, it.rows + row * it.row_bytes, it.row_bytes);
-  return n * size;
-}
-
-namespace {
-
-template <typename Item> void add(char *target, const double *source, int width)
-{
-  auto *to = reinterpret_cast<Item *>(target);
-  auto *from = reinterpret_cast<const Item *>(source);
-  for (int c = 0; c < width; c++) to[c] += from[c];
-}
-
-}    // namespace
-
-void PairMDCG::unpack_reverse_comm(int n, int *atoms, double *buf)
-{
-  const Impl &it = *impl;
-  const int size = it.doubles();
-  for (int k = 0; k < n; k++) {
-    const auto row = it.row_of(atoms[k]);
-    if (row < 0) continue;
-    char *target = it.rows + row * it.row_bytes;
-    if (it.item_bytes == 4)
-      add<float>(target, buf + k * size, it.row_width);
-    else
-      add<double>(target, buf + k * size, it.row_width);
-  }
+  for (int k = 0; k < n; k++) impl->owner[first + k] = buf[k];
 }

@@ -77,10 +77,10 @@ class Probe : public Pair {
   bool as_expected() const
   {
     return copymode == 0 && allocated == 0 && comm_forward == 0 && comm_reverse == 0 &&
-        single_enable == 1 && restartinfo == 1 && one_coeff == 0 && manybody_flag == 0 &&
-        no_virial_fdotr_compute == 0 && eatom == nullptr && vatom == nullptr && setflag == nullptr &&
-        cutsq == nullptr && elements == nullptr && map == nullptr &&
-        centroidstressflag == 0 && maxeatom == 0 && maxvatom == 0;
+           single_enable == 1 && restartinfo == 1 && one_coeff == 0 && manybody_flag == 0 &&
+           no_virial_fdotr_compute == 0 && eatom == nullptr && vatom == nullptr &&
+           setflag == nullptr && cutsq == nullptr && elements == nullptr && map == nullptr &&
+           centroidstressflag == 0 && maxeatom == 0 && maxvatom == 0;
   }
 };
 
@@ -109,28 +109,28 @@ std::string why_not(LAMMPS *lmp)
   const int running = version(lmp);
   if (running != MDCG_LAMMPS_VERSION)
     return "it was compiled for LAMMPS " + std::to_string(MDCG_LAMMPS_VERSION) + ", this is " +
-        std::to_string(running) + again;
+           std::to_string(running) + again;
   const struct {
     const char *name;
     int bytes;
-  } sizes[] = {{"tagint", sizeof(tagint)}, {"bigint", sizeof(bigint)},
-               {"imageint", sizeof(imageint)}};
+  } sizes[] = {
+      {"tagint", sizeof(tagint)}, {"bigint", sizeof(bigint)}, {"imageint", sizeof(imageint)}};
   for (const auto &size : sizes)
     if (setting(lmp, size.name) != size.bytes)
       return std::string("it was compiled with ") + std::to_string(8 * size.bytes) + "-bit " +
-          size.name + ", this LAMMPS has " + std::to_string(8 * setting(lmp, size.name)) +
-          "-bit ones" + again;
+             size.name + ", this LAMMPS has " + std::to_string(8 * setting(lmp, size.name)) +
+             "-bit ones" + again;
   if (auto mpi = host<int (*)(char *, int *)>("MPI_Get_library_version")) {
     char text[8192] = {};
     int length = 0;
     mpi(text, &length);
     if (mpi_of(text) != compiled_mpi())
       return "it was compiled with " + compiled_mpi() + ", this LAMMPS runs on " + mpi_of(text) +
-          again;
+             again;
   }
   if (!layout_fits(lmp))
     return "its class Pair has another layout than this LAMMPS " + std::to_string(running) +
-        " (another update of the same version)" + again;
+           " (another update of the same version)" + again;
   return "";
 }
 

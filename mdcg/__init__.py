@@ -16,6 +16,7 @@ from .errors import (
     KernelCompileError,
     MdcgError,
     MissingDependencyError,
+    PackageError,
     UnsupportedProblemError,
     VerificationError,
 )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         symmetric_contraction,
         tensor_product,
     )
+    from .package import ConversionOptions, Package, convert_checkpoint
     from .patch import PatchReport, patch_model, unpatch_model
     from .problem import ConvProblem, SymmetricContractionProblem
 
@@ -36,11 +38,14 @@ __all__ = [
     "CheckpointError",
     "ConvProblem",
     "ConvTensorProduct",
+    "ConversionOptions",
     "DeviceError",
     "KernelCompileError",
     "MDCGCalculator",
     "MdcgError",
     "MissingDependencyError",
+    "Package",
+    "PackageError",
     "PatchReport",
     "SymmetricContractionProblem",
     "TensorProduct",
@@ -48,6 +53,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "conv",
+    "convert_checkpoint",
     "patch_model",
     "symmetric_contraction",
     "tensor_product",
@@ -62,6 +68,9 @@ _ROOM_OF = {
     "conv": "ops",
     "symmetric_contraction": "ops",
     "tensor_product": "ops",
+    "ConversionOptions": "package",
+    "Package": "package",
+    "convert_checkpoint": "package",
     "PatchReport": "patch",
     "patch_model": "patch",
     "unpatch_model": "patch",

@@ -44,6 +44,11 @@ VARIABLES: tuple[Variable, ...] = (
         "File of the NVRTC library that compiles CUDA kernels.",
     ),
     Variable(
+        "MDCG_LIBRARY",
+        "that of the mdcg that compiled the plugin",
+        "File of libmdcg.so that pair_style mdcg opens.",
+    ),
+    Variable(
         "MDCG_DISABLE_JIT",
         "0",
         "1: a kernel that is not in the cache is an error instead of being compiled.",

@@ -3,6 +3,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <fstream>
 #include <thread>
@@ -11,12 +15,26 @@
 
 namespace mdcg {
 
+#if defined(__x86_64__)
+namespace {
+
+// What __builtin_cpu_supports of older compilers has no names for: f16c, movbe and lzcnt.
+bool rest_of_v3() {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+    const bool first = (c & 1u << 29) != 0 && (c & 1u << 22) != 0;
+    return first && __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & 1u << 5) != 0;
+}
+
+}  // namespace
+#endif
+
 std::string instruction_set_level() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
     const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && rest_of_v3();
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");

@@ -5,6 +5,8 @@
 #include <memory>
 #include <new>
 
+#include "core/threads.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -38,8 +40,8 @@ void launch_rounds(HostKernel kernel, const std::int64_t* arg, const std::int64_
     std::int64_t widest = 0;
     for (std::int64_t r = 0; r < num_rounds; ++r)
         widest = std::max(widest, round_ptr[r + 1] - round_ptr[r]);
-    const int threads = static_cast<int>(
-        std::min<std::int64_t>(std::max(num_threads, 1), std::max<std::int64_t>(widest, 1)));
+    const int threads = usable_threads(static_cast<int>(
+        std::min<std::int64_t>(std::max(num_threads, 1), std::max<std::int64_t>(widest, 1))));
     const std::size_t bytes = std::max<std::size_t>(scratch_bytes, 64);
     bool out_of_memory = false;
     (void)threads;

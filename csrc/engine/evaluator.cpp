@@ -1,7 +1,6 @@
 #include "engine/evaluator.hpp"
 
 #include <omp.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "core/cpu.hpp"
 #include "core/kernel_cache.hpp"
+#include "core/threads.hpp"
 #include "engine/cuda/model.hpp"
 
 namespace mdcg {
@@ -53,14 +53,6 @@ void Evaluator::prepare() {
 }
 
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
-    // GNU OpenMP's threads do not survive a fork, and waiting for them would last forever
-    if (process_ == 0) process_ = getpid();
-    if (process_ != getpid() && model_->on_device())
-        throw EngineError(ErrorKind::device,
-                          "the model is on " + model_->place() +
-                              ", which a forked process cannot use: open it after the fork, or "
-                              "use the start method 'spawn'");
-    if (process_ != getpid()) model_->set_threads(1);
     try {
         model_->evaluate(system, communicator, results);
     } catch (...) {
@@ -82,11 +74,9 @@ void Evaluator::evaluate(std::int64_t num_nodes, const double* positions, const 
                          const double* cell, const bool* periodic, const Results& results) {
     const auto start = std::chrono::steady_clock::now();
     if (neighbors_ == nullptr) neighbors_ = std::make_unique<NeighborList>(info().r_max, skin_);
-    const bool forked = process_ != 0 && process_ != getpid();
     System system;
     try {
-        const auto change =
-            neighbors_->update(num_nodes, positions, cell, periodic, forked ? 1 : threads_);
+        const auto change = neighbors_->update(num_nodes, positions, cell, periodic, threads_);
         system.same_edges = own_edges_ && change != NeighborList::Change::edges;
         system.same_shifts = own_edges_ && change == NeighborList::Change::none;
     } catch (const GeometryError& error) {
@@ -123,7 +113,9 @@ std::string Evaluator::report() const {
 
 std::string Evaluator::summary() const {
     const ModelInfo& about = info();
-    const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
+    const int threads = forked_after_threads() ? 1
+                        : threads_ > 0         ? threads_
+                                               : omp_get_max_threads();
     std::string text = about.architecture + " " + about.model_class + ", " +
                        (about.double_precision ? "float64" : "float32") + ", " + model_->place();
     if (!model_->on_device())

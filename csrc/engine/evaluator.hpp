@@ -1,8 +1,6 @@
 // A model with its kernels and neighbour list: what the C interface and Python hold.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -52,7 +50,6 @@ private:
     double skin_, neighbors_ms_ = 0;
     int threads_ = 0;
     bool own_edges_ = false;  // the last evaluation had those of neighbors_
-    pid_t process_ = 0;       // that evaluated first
 };
 
 }  // namespace mdcg

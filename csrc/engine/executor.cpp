@@ -1,12 +1,14 @@
 #include "engine/executor.hpp"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
+
+#include "core/threads.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -18,26 +20,6 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
-
-// The first exception of a parallel region, to be thrown after it.
-class FirstError {
-public:
-    void keep() {
-#pragma omp critical(mdcg_first_error)
-        if (!error_) {
-            error_ = std::current_exception();
-            failed_.store(true, std::memory_order_relaxed);
-        }
-    }
-    bool failed() const { return failed_.load(std::memory_order_relaxed); }
-    void rethrow() const {
-        if (error_) std::rethrow_exception(error_);
-    }
-
-private:
-    std::exception_ptr error_;
-    std::atomic<bool> failed_{false};
-};
 
 }  // namespace
 
@@ -82,7 +64,7 @@ void Executor<T>::reserve(const Graph& graph, const BufferPlan& plan, int thread
     };
     bytes(local_, plan.local_width, graph.num_local);
     bytes(total_, plan.total_width, graph.num_nodes);
-    if (static_cast<int>(workers_.size()) < threads) {
+    if (static_cast<int>(seconds_.size()) < threads) {  // the last that is made
         workers_.resize(size(threads));
         chunks_.resize(size(threads));
         seconds_.resize(size(threads));
@@ -159,8 +141,7 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
         // never null in a backward pass, also where no atom has a neighbour
         edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (std::int64_t i = 0; i < 3 * graph.num_edges; ++i) gradient[i] = T(0);
+        share(threads, 3 * graph.num_edges, [&](std::int64_t i, int) { gradient[i] = T(0); });
         for (Worker<T>& worker : workers_) worker.edge_gradient = gradient;
         for (const Stage& stage : program_.backward_stages)
             run_stage(stage, true, graph, nullptr, threads);
@@ -192,32 +173,27 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
     const std::int64_t step = graph.nodes_per_block;
     const std::int64_t chunks = (rows + step - 1) / step;
     FirstError error;
-#pragma omp parallel num_threads(threads)
-    {
-        const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+    share_in_turns(threads, chunks, 1, [&](std::int64_t c, int number) {
+        if (error.failed()) return;
+        const auto thread = static_cast<std::size_t>(number);
         Worker<T>& worker = workers_[thread];
-#pragma omp for schedule(dynamic, 1)
-        for (std::int64_t c = 0; c < chunks; ++c) {
-            if (error.failed()) continue;
-            try {
-                const Range range{c * step, std::min(rows, (c + 1) * step)};
-                T* const chunk = chunks_[thread].data();
-                const auto place = [&](const std::vector<Place>& places, std::vector<T*>& rows_of) {
-                    for (std::size_t id = 0; id < places.size(); ++id)
-                        if (places[id].kind == Place::chunk)
-                            rows_of[id] = chunk + places[id].offset * step -
-                                          range.begin * program_.values[id].rows.width;
-                };
-                place(plan_->values, worker.values);
-                place(plan_->gradients, worker.gradients);
-                run_chunk(stage, backward, range, worker, seconds_[thread].data());
-                if (descriptors != nullptr)
-                    copy_descriptors(stage, range, worker, graph, descriptors);
-            } catch (...) {
-                error.keep();
-            }
+        try {
+            const Range range{c * step, std::min(rows, (c + 1) * step)};
+            T* const chunk = chunks_[thread].data();
+            const auto place = [&](const std::vector<Place>& places, std::vector<T*>& rows_of) {
+                for (std::size_t id = 0; id < places.size(); ++id)
+                    if (places[id].kind == Place::chunk)
+                        rows_of[id] = chunk + places[id].offset * step -
+                                      range.begin * program_.values[id].rows.width;
+            };
+            place(plan_->values, worker.values);
+            place(plan_->gradients, worker.gradients);
+            run_chunk(stage, backward, range, worker, seconds_[thread].data());
+            if (descriptors != nullptr) copy_descriptors(stage, range, worker, graph, descriptors);
+        } catch (...) {
+            error.keep();
         }
-    }
+    });
     error.rethrow();
 }
 
@@ -253,7 +229,9 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
         if (std::find(stage.layers.begin(), stage.layers.end(), value.writer) != stage.layers.end())
             for (std::int64_t n = range.begin; n < std::min(range.end, graph.num_local); ++n) {
                 double* out =
-                    descriptors + graph.node[size(n)] * program_.descriptor_width + column;
+                    descriptors +
+                    static_cast<std::int64_t>(graph.node[size(n)]) * program_.descriptor_width +
+                    column;
                 const T* row = worker.values[size(id)] + n * value.rows.width;
                 for (const Block& block : value.rows.blocks)
                     for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]
@@ -270,8 +248,7 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 template <typename T>
 void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, int threads) const {
     const std::int64_t step = graph.nodes_per_block;
-#pragma omp parallel for schedule(dynamic, 4) num_threads(threads)
-    for (std::int64_t b = 0; b < graph.num_blocks(); ++b) {
+    share_in_turns(threads, graph.num_blocks(), 4, [&](std::int64_t b, int) {
         const std::int64_t end = std::min(graph.num_nodes, (b + 1) * step);
         const auto add = [&](std::int64_t e, std::int64_t n, double sign) {
             const T* g = &edge_gradient_[size(3 * e)];
@@ -298,7 +275,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
             const std::int64_t e = graph.block_edge[size(i)];
             add(e, graph.sender[size(e)], -1.0);
         }
-    }
+    });
 }
 
 template class Executor<float>;

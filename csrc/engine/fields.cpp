@@ -7,6 +7,8 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
+#include "engine/json_text.hpp"
+#include "engine/limits.hpp"
 
 namespace mdcg {
 
@@ -127,7 +129,13 @@ Fields Fields::object(const char* key) const {
         inner.owned_ = owned_;
         return inner;
     }
-    auto parsed = std::make_shared<Json>(Json::parse(value.get<std::string>(), nullptr, false));
+    const std::string inner_text = value.get<std::string>();
+    if (nests_too_deep(inner_text.data(), inner_text.data() + inner_text.size(), limits::MAX_DEPTH))
+        fail(key,
+             "a text that nests lists or objects more than " + std::to_string(limits::MAX_DEPTH) +
+                 " times",
+             "an object");
+    auto parsed = std::make_shared<Json>(Json::parse(inner_text, nullptr, false));
     if (!parsed->is_object()) fail(key, shown(value), "an object");
     Fields inner(*parsed, *package_, where);
     inner.owned_ = std::move(parsed);

@@ -74,11 +74,18 @@ void check_distance(std::int64_t num_atoms, const double* positions, const Matri
 
 Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
     Matrix3 full{};
-    std::vector<std::size_t> closed, open;
-    for (std::size_t k = 0; k < 3; ++k) (periodic[k] ? closed : open).push_back(k);
+    std::array<std::size_t, 3> closed{}, open{};
+    std::size_t num_closed = 0, num_open = 0;
+    for (std::size_t k = 0; k < 3; ++k) {
+        if (periodic[k])
+            closed[num_closed++] = k;
+        else
+            open[num_open++] = k;
+    }
     std::string zero;
     double largest = 1;
-    for (const std::size_t k : closed) {
+    for (std::size_t i = 0; i < num_closed; ++i) {
+        const std::size_t k = closed[i];
         for (std::size_t c = 0; c < 3; ++c) full[k][c] = cell[3 * k + c];
         if (!is_finite(full[k]))
             throw GeometryError("the cell " + text_of(cell, 3) +
@@ -90,7 +97,7 @@ Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
                             ", where its cell vector is zero; set a cell (atoms.cell) or switch "
                             "that direction off (atoms.pbc)");
     // sine of the angle between the last vector and those before it
-    if (closed.size() == 1) {
+    if (num_closed == 1) {
         const Vector3 a = unit(full[closed[0]]);
         std::size_t least = 0;
         for (std::size_t c = 1; c < 3; ++c)
@@ -99,11 +106,11 @@ Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
         axis[least] = 1;
         full[open[0]] = unit(cross(a, axis));
         full[open[1]] = cross(a, full[open[0]]);
-    } else if (closed.size() == 2) {
+    } else if (num_closed == 2) {
         const Vector3 normal = cross(unit(full[closed[0]]), unit(full[closed[1]]));
         largest = std::sqrt(dot(normal, normal));
         if (largest > 0) full[open[0]] = unit(normal);
-    } else if (closed.size() == 3) {
+    } else if (num_closed == 3) {
         const Vector3 a = unit(full[0]), b = unit(full[1]), c = unit(full[2]);
         largest = std::abs(dot(cross(a, b), c));
     } else {
@@ -111,9 +118,10 @@ Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
     }
     if (!(largest >= 1e-8)) {
         std::vector<double> rows;
-        for (const std::size_t k : closed) rows.insert(rows.end(), full[k].begin(), full[k].end());
+        for (std::size_t i = 0; i < num_closed; ++i)
+            rows.insert(rows.end(), full[closed[i]].begin(), full[closed[i]].end());
         throw GeometryError("the periodic cell vectors " +
-                            text_of(rows.data(), static_cast<int>(closed.size())) +
+                            text_of(rows.data(), static_cast<int>(num_closed)) +
                             " lie in one plane or on one line; expected linearly independent ones");
     }
     return full;

@@ -1,11 +1,13 @@
 #include "engine/graph.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "engine/error.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -96,7 +98,7 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
             fail("types[" + std::to_string(n) + "] is " + std::to_string(system.types[n]) +
                  ", expected 0 to " + std::to_string(num_types - 1));
     if (system.same_edges) {
-        if (system.num_local != num_local || system.num_nodes != num_nodes ||
+        if (!ordered_ || system.num_local != num_local || system.num_nodes != num_nodes ||
             system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
             fail("same_edges is set for " + std::to_string(system.num_nodes) + " nodes and " +
                  std::to_string(system.num_edges) + " edges, but the last call had " +
@@ -104,7 +106,8 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
                  ": give the edges anew");
         return false;
     }
-    all_edge_.clear();  // nothing to go back to if this fails
+    all_edge_.clear();
+    ordered_ = false;  // nothing to go back to if this fails
     check_range(system.sender, system.num_edges, system.num_nodes, "sender");
     check_range(system.receiver, system.num_edges, system.num_local, "receiver");
     num_local = system.num_local;
@@ -118,6 +121,7 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
         for (std::int64_t n = 0; n < num_nodes; ++n) node[size(n)] = static_cast<std::int32_t>(n);
     }
     order(system);
+    ordered_ = true;
     return true;
 }
 
@@ -128,7 +132,7 @@ void Graph::update(const System& system, double r_max, int num_types, std::int64
     positions_.resize(size(3 * num_nodes));
     types.resize(size(num_nodes));
     for (std::int64_t n = 0; n < num_nodes; ++n) {
-        const std::int32_t old = node[size(n)];
+        const std::int64_t old = node[size(n)];
         types[size(n)] = system.types[old];
         for (int d = 0; d < 3; ++d) positions_[size(3 * n + d)] = system.positions[3 * old + d];
     }
@@ -206,19 +210,20 @@ void Graph::filter(const System& system, double r_max, int threads) {
     };
     row_ptr.resize(size(num_local) + 1);
     row_ptr[0] = 0;
-    std::int64_t coincident = -1;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(max : coincident)
-    for (std::int64_t r = 0; r < num_local; ++r) {
+    std::atomic<std::int64_t> coincident{-1};
+    share(threads, num_local, [&](std::int64_t r, int) {
         std::int64_t kept = 0;
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
             const double square = vector(i, r, v);
             kept += square <= limit;
             // shorter lengths overflow in their inverse powers
-            if (square < 1e-12) coincident = std::max(coincident, i);
+            if (square < 1e-12)
+                for (std::int64_t old = coincident; old < i;)
+                    if (coincident.compare_exchange_weak(old, i)) break;
         }
         row_ptr[size(r) + 1] = kept;
-    }
+    });
     if (coincident >= 0) {
         const auto e = size(all_edge_[size(coincident)]);
         fail("nodes " + std::to_string(system.sender[e]) + " and " +
@@ -231,8 +236,7 @@ void Graph::filter(const System& system, double r_max, int threads) {
     receiver.resize(size(num_edges));
     vec.resize(size(3 * num_edges));
     place_.resize(all_edge_.size());
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t r = 0; r < num_local; ++r) {
+    share(threads, num_local, [&](std::int64_t r, int) {
         std::int64_t at = row_ptr[size(r)];
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
@@ -246,28 +250,26 @@ void Graph::filter(const System& system, double r_max, int threads) {
             for (int d = 0; d < 3; ++d) vec[size(3 * at + d)] = v[d];
             ++at;
         }
-    }
+    });
 
     const auto blocks = static_cast<std::int64_t>(all_block_ptr_.size()) - 1;
     block_ptr.resize(size(blocks) + 1);
     block_ptr[0] = 0;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t b = 0; b < blocks; ++b) {
+    share(threads, blocks, [&](std::int64_t b, int) {
         std::int64_t kept = 0;
         for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i)
             kept += place_[size(all_block_edge_[size(i)])] >= 0;
         block_ptr[size(b) + 1] = kept;
-    }
+    });
     accumulate(block_ptr);
     block_edge.resize(size(num_edges));
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t b = 0; b < blocks; ++b) {
+    share(threads, blocks, [&](std::int64_t b, int) {
         std::int64_t at = block_ptr[size(b)];
         for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i) {
             const std::int32_t e = place_[size(all_block_edge_[size(i)])];
             if (e >= 0) block_edge[size(at++)] = e;
         }
-    }
+    });
 }
 
 std::size_t Graph::bytes() const {

@@ -103,6 +103,14 @@ const SharedLibrary* KernelStore::load(const std::string& name) {
     return found->second.library.get();
 }
 
+void KernelStore::refuse(const std::string& name, const std::string& why) {
+    if (mode_ == KernelMode::generated) throw EngineError(ErrorKind::compiler, why);
+    Kernel& kernel = kernels_.at(name);  // whose library stays: other layers may run it
+    kernel.origin = "generic";
+    kernel.target = "";
+    kernel.why = why;
+}
+
 void KernelStore::load_all() {
     std::vector<std::pair<std::string, Kernel*>> missing;
     for (auto& [name, kernel] : kernels_) {

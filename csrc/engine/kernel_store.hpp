@@ -26,6 +26,7 @@ public:
     KernelStore(std::shared_ptr<const Package> package, KernelMode mode);
 
     const SharedLibrary* load(const std::string& name) override;
+    void refuse(const std::string& name, const std::string& why) override;
     std::string report() const override;
 
     // "3 kernels: 2 bundled (x86-64-v3), 1 compiled in 4.1 s"

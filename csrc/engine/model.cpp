@@ -1,11 +1,11 @@
 #include "engine/model.hpp"
 
-#include <omp.h>
-
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/cpu.hpp"
+#include "core/threads.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
@@ -18,6 +18,7 @@ namespace {
 class GenericOnly : public KernelLoader {
 public:
     const SharedLibrary* load(const std::string&) override { return nullptr; }
+    void refuse(const std::string&, const std::string&) override {}
     std::string report() const override { return "[]"; }
     std::string summary() const override { return "generic kernels"; }
 };
@@ -44,7 +45,7 @@ public:
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
         Clock clock, whole;
-        const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
+        const int threads = usable_threads(threads_);
         check_ghosts(system, communicator);
         if (!prepared_) {
             for (const auto& layer : program_.layers) layer->prepare(*loader_);
@@ -99,6 +100,8 @@ private:
         }
         check_energy(energy);
         if (results.energy != nullptr) *results.energy = energy;
+        if (results.descriptors != nullptr)
+            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width, "descriptors");
         double* virials = results.virials;
         if (results.virial != nullptr && virials == nullptr) {
             virials_.resize(static_cast<std::size_t>(9 * graph_.num_nodes));
@@ -106,16 +109,13 @@ private:
         }
         if (results.forces == nullptr && virials == nullptr) return;
         executor_.assemble(graph_, results.forces, virials, threads);
-        double check = 0;
-        if (results.forces != nullptr)
-            for (std::int64_t i = 0; i < 3 * graph_.num_nodes; ++i) check += results.forces[i];
+        if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
+        if (virials != nullptr) check_finite(virials, 9 * graph_.num_nodes, "virials");
         if (results.virial != nullptr) {
             std::fill(results.virial, results.virial + 9, 0.0);
             for (std::int64_t n = 0; n < graph_.num_nodes; ++n)
                 for (int i = 0; i < 9; ++i) results.virial[i] += virials[9 * n + i];
-            for (int i = 0; i < 9; ++i) check += results.virial[i];
         }
-        check_forces(check);
     }
 
     Program<T> program_;
@@ -144,11 +144,14 @@ void Model::check_energy(double energy) {
                               "model does not know such structures");
 }
 
-void Model::check_forces(double sum) {
+void Model::check_finite(const double* numbers, std::int64_t count, const char* name) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += numbers[i];
     if (!std::isfinite(sum))
         throw EngineError(ErrorKind::numeric,
-                          "forces or virial are not finite: atoms may be too close, or the "
-                          "model does not know such structures");
+                          std::string(name) +
+                              " are not finite numbers: atoms may be too close, or the model "
+                              "does not know such structures");
 }
 
 std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package,

@@ -66,10 +66,10 @@ protected:
         std::chrono::steady_clock::time_point before_ = std::chrono::steady_clock::now();
     };
 
-    // Throw EngineError: ghosts that nobody fills; results (or their sum) that are not finite.
+    // Throw EngineError: ghosts that nobody fills; results that are not finite.
     void check_ghosts(const System& system, const Communicator* communicator) const;
     static void check_energy(double energy);
-    static void check_forces(double sum);
+    static void check_finite(const double* numbers, std::int64_t count, const char* name);
 
     std::shared_ptr<const Package> package_;
     ModelInfo info_;

@@ -8,7 +8,9 @@
 #include <limits>
 #include <numeric>
 
+#include "core/threads.hpp"
 #include "engine/geometry_check.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -56,8 +58,8 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
         throw GeometryError("the system has " + std::to_string(num_atoms) +
                             " atoms, expected at most 2^31 - 1");
     if (threads <= 0) threads = omp_get_max_threads();
-    threads = static_cast<int>(
-        std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1)));
+    threads = usable_threads(static_cast<int>(
+        std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1))));
     ++num_updates_;
     std::array<bool, 3> directions{};
     for (std::size_t k = 0; k < 3; ++k) directions[k] = cell != nullptr && periodic[k];
@@ -79,7 +81,12 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
     version_ = next_version();
     num_atoms_ = num_atoms;
     periodic_ = directions;
-    build(positions, threads);
+    try {
+        build(positions, threads);
+    } catch (...) {
+        clear();
+        throw;
+    }
     valid_ = true;
     return Change::edges;
 }
@@ -127,6 +134,14 @@ void NeighborList::build(const double* positions, int threads) {
     search(reach, threads);
     transpose(threads);
     fill_shifts(threads);
+}
+
+// Nothing of a list that could not be finished stays, since its arrays differ in length.
+void NeighborList::clear() noexcept {
+    num_atoms_ = 0;
+    row_ptr_.resize(1);  // shrinks
+    row_ptr_[0] = 0;
+    sender_.clear(), receiver_.clear(), image_.clear(), shifts_.clear();
 }
 
 // Wraps atoms into the cell and sorts them by bin.
@@ -235,7 +250,7 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
                 if (z == bz && y == by && mx == 0)
                     own.own = at + static_cast<std::size_t>(begin[bx]) - from;
                 first = end + 1;
-                if (at + to - from > own.x.size()) {
+                if (at + to - from > own.candidates.size()) {  // the last that grows
                     const std::size_t size = 2 * (at + to - from);
                     own.x.resize(size), own.y.resize(size), own.z.resize(size);
                     own.squares.resize(size), own.candidates.resize(size);
@@ -265,38 +280,47 @@ void NeighborList::search(double reach, int threads) {
     for (Thread& each : threads_) each.used = 0;
     const double square = reach * reach;
     const auto bins = static_cast<std::int64_t>(occupied_.size());
-#pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
-    for (std::int64_t b = 0; b < bins; ++b) {
-        const int thread = omp_get_thread_num();
-        Thread& own = threads_[static_cast<std::size_t>(thread)];
-        const auto bin = static_cast<std::size_t>(occupied_[static_cast<std::size_t>(b)]);
-        collect(static_cast<std::int64_t>(bin), own);
-        const std::size_t count = own.count;
-        const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
-        const Hit* candidates = own.candidates.data();
-        double* squares = own.squares.data();
-        const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
-        const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
-        if (own.hits.size() < own.used + (last - first) * count)
-            own.hits.resize(2 * (own.used + (last - first) * count));
-        for (std::size_t i = first; i < last; ++i) {
-            const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
-#pragma omp simd
-            for (std::size_t j = 0; j < count; ++j) {
-                const double dx = x[j] - x0, dy = y[j] - y0, dz = z[j] - z0;
-                squares[j] = dx * dx + dy * dy + dz * dz;
-            }
-            squares[own.own + i - first] = square;  // itself
-            Hit* hits = own.hits.data() + own.used;
-            std::size_t taken = 0;
-            for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
-                hits[taken] = candidates[j];
-                taken += static_cast<std::size_t>(squares[j] < square);
-            }
-            found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
-                                                           own.used};
-            own.used += taken;
+    FirstError error;
+    share_in_turns(threads, bins, 16, [&](std::int64_t b, int thread) {
+        if (error.failed()) return;
+        try {
+            search_bin(occupied_[static_cast<std::size_t>(b)], square, thread);
+        } catch (...) {
+            error.keep();
         }
+    });
+    error.rethrow();
+}
+
+void NeighborList::search_bin(std::int64_t number, double square, int thread) {
+    Thread& own = threads_[static_cast<std::size_t>(thread)];
+    const auto bin = static_cast<std::size_t>(number);
+    collect(number, own);
+    const std::size_t count = own.count;
+    const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
+    const Hit* candidates = own.candidates.data();
+    double* squares = own.squares.data();
+    const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
+    const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
+    if (own.hits.size() < own.used + (last - first) * count)
+        own.hits.resize(2 * (own.used + (last - first) * count));
+    for (std::size_t i = first; i < last; ++i) {
+        const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
+#pragma omp simd
+        for (std::size_t j = 0; j < count; ++j) {
+            const double dx = x[j] - x0, dy = y[j] - y0, dz = z[j] - z0;
+            squares[j] = dx * dx + dy * dy + dz * dz;
+        }
+        squares[own.own + i - first] = square;  // itself
+        Hit* hits = own.hits.data() + own.used;
+        std::size_t taken = 0;
+        for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
+            hits[taken] = candidates[j];
+            taken += static_cast<std::size_t>(squares[j] < square);
+        }
+        found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
+                                                       own.used};
+        own.used += taken;
     }
 }
 
@@ -307,23 +331,21 @@ void NeighborList::transpose(int threads) {
     bool repeated = false;  // can an edge's two atoms have several
     for (std::size_t k = 0; k < 3; ++k) repeated |= periodic_[k] && 2 * stencil_[k] >= bins_[k] - 1;
     row_ptr_.assign(n + 1, 0);
-    const auto first_of = [&](int thread) {
+    const auto first_of = [&](std::int64_t thread) {
         return static_cast<std::int32_t>(num_atoms_ * thread / threads);
     };
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    share(threads, threads, [&](std::int64_t t, int) {
         const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (const Thread& each : threads_)
             for (std::size_t h = 0; h < each.used; ++h)
                 if (const std::int32_t atom = each.hits[h].atom; atom >= low && atom < high)
                     ++row_ptr_[static_cast<std::size_t>(atom) + 1];
-    }
+    });
     for (std::size_t i = 0; i < n; ++i) row_ptr_[i + 1] += row_ptr_[i];
     const auto edges = static_cast<std::size_t>(row_ptr_[n]);
     rows_.resize(edges), sender_.resize(edges), receiver_.resize(edges), image_.resize(edges);
     scratch_.assign(row_ptr_.begin(), row_ptr_.end() - 1);
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
+    share(threads, threads, [&](std::int64_t t, int) {
         const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (std::size_t s = 0; s < n; ++s) {
             const Row& row = found_[s];
@@ -351,7 +373,7 @@ void NeighborList::transpose(int threads) {
                 receiver_[e] = i;
             }
         }
-    }
+    });
 }
 
 std::vector<std::int32_t> NeighborList::cell_shifts() const {
@@ -368,8 +390,7 @@ std::vector<std::int32_t> NeighborList::cell_shifts() const {
 void NeighborList::fill_shifts(int threads) {
     shifts_.resize(3 * sender_.size());
     const auto edges = static_cast<std::int64_t>(sender_.size());
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t edge = 0; edge < edges; ++edge) {
+    share(threads, edges, [&](std::int64_t edge, int) {
         const auto e = static_cast<std::size_t>(edge);
         const auto m = unpack(image_[e]);
         const std::int32_t* ws = wraps_.data() + 3 * static_cast<std::size_t>(sender_[e]);
@@ -378,7 +399,7 @@ void NeighborList::fill_shifts(int threads) {
         // open directions: 0 times a finite vector
         for (std::size_t k = 0; k < 3; ++k)
             shifts_[3 * e + k] = a * full_[0][k] + b * full_[1][k] + c * full_[2][k];
-    }
+    });
 }
 
 }  // namespace mdcg

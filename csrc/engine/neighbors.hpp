@@ -73,8 +73,10 @@ private:
 
     bool still_covers(const double* positions, const Matrix3& full) const;
     void build(const double* positions, int threads);
+    void clear() noexcept;
     void bin(const double* positions, double reach);
     void search(double reach, int threads);
+    void search_bin(std::int64_t number, double square, int thread);
     void collect(std::int64_t bin, Thread& own) const;
     void transpose(int threads);
     void fill_shifts(int threads);
@@ -101,7 +103,7 @@ private:
     std::vector<Row> found_;  // [num_atoms]
     std::vector<Hit> rows_;   // [num_edges] sender and image
 
-    std::vector<std::int64_t> row_ptr_;
+    std::vector<std::int64_t> row_ptr_{0};
     std::vector<std::int32_t> sender_, receiver_, image_;
     std::vector<double> shifts_;
 };

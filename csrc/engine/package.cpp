@@ -11,9 +11,13 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "core/sha256.hpp"
 #include "engine/error.hpp"
 #include "engine/fields.hpp"
+#include "engine/json_text.hpp"
+#include "engine/limits.hpp"
 
 namespace mdcg {
 
@@ -21,15 +25,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t MAX_HEADER = std::uint64_t(1) << 28;
-
 std::size_t item_bytes(Dtype dtype) {
     switch (dtype) {
         case Dtype::f32:
         case Dtype::i32:
             return 4;
         case Dtype::f64:
-        case Dtype::i64:
             return 8;
         default:
             return 1;
@@ -79,9 +80,6 @@ std::vector<T> Tensor::read() const {
         case Dtype::i32:
             convert<std::int32_t>(*this, out);
             break;
-        case Dtype::i64:
-            convert<std::int64_t>(*this, out);
-            break;
         case Dtype::u8:
             throw EngineError(ErrorKind::file, "tensor " + name + " has bytes, expected numbers");
     }
@@ -120,7 +118,8 @@ Package::~Package() {
 std::shared_ptr<const Package> Package::open(const std::string& path) {
     std::shared_ptr<Package> package(new Package());
     package->path_ = path;
-    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    // opening a pipe would wait for its other end
+    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     struct stat status{};
     if (file.descriptor < 0 || fstat(file.descriptor, &status) != 0)
         package->fail(std::string("cannot be opened: ") + std::strerror(errno));
@@ -145,12 +144,18 @@ void Package::read() {
     const auto* bytes = static_cast<const unsigned char*>(map_);
     std::uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | bytes[i];
-    if (length > size_ - 8 || length > MAX_HEADER || length < 2 || bytes[8] != '{')
+    if (length > size_ - 8 || length > limits::MAX_HEADER_BYTES || length < 2 || bytes[8] != '{')
         fail("is no .mdcg package: its header of " + std::to_string(length) +
              " bytes does not fit in a file of " + std::to_string(size_) +
              " bytes, or is no JSON (truncated, damaged, or a checkpoint that mdcg-patch has not "
              "converted)");
     const char* text = static_cast<const char*>(map_) + 8;
+    const auto refuse_deep = [this](const char* from, const char* to, const char* what) {
+        if (nests_too_deep(from, to, limits::MAX_DEPTH))
+            fail(std::string(what) + " nests lists or objects more than " +
+                 std::to_string(limits::MAX_DEPTH) + " times: the file is damaged");
+    };
+    refuse_deep(text, text + length, "the header");
     const json header = json::parse(text, text + length);
     const std::uint64_t data_bytes = size_ - 8 - length;
 
@@ -168,14 +173,10 @@ void Package::read() {
             entry["data_offsets"].size() != 2)
             bad("has no dtype, shape or data_offsets");
         const auto dtype = entry["dtype"].get<std::string>();
-        static const std::map<std::string, Dtype> dtypes{{"F32", Dtype::f32},
-                                                         {"F64", Dtype::f64},
-                                                         {"U8", Dtype::u8},
-                                                         {"I32", Dtype::i32},
-                                                         {"I64", Dtype::i64}};
+        static const std::map<std::string, Dtype> dtypes{
+            {"F32", Dtype::f32}, {"F64", Dtype::f64}, {"U8", Dtype::u8}, {"I32", Dtype::i32}};
         const auto known = dtypes.find(dtype);
-        if (known == dtypes.end())
-            bad("has dtype " + dtype + ", expected F32, F64, I32, I64 or U8");
+        if (known == dtypes.end()) bad("has dtype " + dtype + ", expected F32, F64, I32 or U8");
         tensor.dtype = known->second;
         std::uint64_t count = 1;
         for (const json& size : entry["shape"]) {
@@ -208,10 +209,11 @@ void Package::read() {
         fail("has " + std::to_string(data_bytes) + " bytes of tensors, expected " +
              std::to_string(at) + ": the file is damaged");
 
-    if (!header.contains("__metadata__") || !header["__metadata__"].is_object() ||
-        !header["__metadata__"].contains("mdcg") || !header["__metadata__"]["mdcg"].is_string())
+    const json metadata = header.value("__metadata__", json());
+    if (!metadata.is_object() || !metadata.contains("mdcg") || !metadata["mdcg"].is_string())
         fail("is a safetensors file without the manifest of a .mdcg package");
-    text_ = header["__metadata__"]["mdcg"].get<std::string>();
+    text_ = metadata["mdcg"].get<std::string>();
+    refuse_deep(text_.data(), text_.data() + text_.size(), "the manifest");
     manifest_ = std::make_unique<json>(json::parse(text_));
     if (!manifest_->is_object()) fail("the manifest is no JSON object");
     const Fields fields(*manifest_, *this, "manifest");
@@ -220,10 +222,19 @@ void Package::read() {
         fail("has package format " + std::to_string(format) +
              ", this is mdcg " MDCG_VERSION " and reads up to " + std::to_string(PACKAGE_FORMAT) +
              ": install a newer mdcg, or convert the model again");
+    const auto digest = metadata.find("sha256");
+    if (digest == metadata.end() || !digest->is_string())
+        fail("has no SHA-256 of what it holds, which every package has: convert the model again");
+    Sha256 own;
+    own.update(text_).update(text + length, data_bytes);
+    if (own.hex() != digest->get<std::string>())
+        fail(
+            "was altered or damaged after it was written (its SHA-256 differs): copy it again, or "
+            "convert the model again");
 }
 
 ModelInfo read_model_info(const Package& package) {
-    constexpr int MAX_TYPES = 4096;
+    using namespace limits;
     const Fields fields(package.manifest(), package, "manifest");
     ModelInfo info;
     info.architecture = fields.text("architecture");
@@ -232,9 +243,14 @@ ModelInfo read_model_info(const Package& package) {
     if (info.type_names.empty() || info.type_names.size() > MAX_TYPES)
         fields.fail("type_names", std::to_string(info.type_names.size()) + " names",
                     "1 to " + std::to_string(MAX_TYPES));
+    const std::set<std::string> different(info.type_names.begin(), info.type_names.end());
+    if (different.size() != info.type_names.size() || different.count("") != 0)
+        fields.fail("type_names", "a list with a name twice or an empty one", "different names");
     if (fields.has("atomic_numbers")) {
         for (const double z : fields.numbers("atomic_numbers")) {
-            if (!(z >= 0 && z <= 200)) fields.fail("atomic_numbers", std::to_string(z), "0 to 200");
+            if (!(z >= 0 && z <= MAX_ATOMIC_NUMBER) || z != std::floor(z))
+                fields.fail("atomic_numbers", std::to_string(z),
+                            "integers from 0 to " + std::to_string(MAX_ATOMIC_NUMBER));
             info.atomic_numbers.push_back(static_cast<int>(z));
         }
         if (info.atomic_numbers.size() != info.type_names.size())
@@ -242,8 +258,8 @@ ModelInfo read_model_info(const Package& package) {
                         "one for each of " + std::to_string(info.type_names.size()) + " types");
     }
     info.r_max = fields.number("r_max");
-    if (!(info.r_max > 0 && info.r_max < 1000))
-        fields.fail("r_max", std::to_string(info.r_max), "a length in angstrom, 0 to 1000");
+    if (!(info.r_max > 0 && info.r_max <= MAX_LENGTH))
+        fields.fail("r_max", std::to_string(info.r_max), "a length in angstrom, up to 1000");
     const std::string dtype = fields.text("dtype");
     if (dtype != "float32" && dtype != "float64") fields.fail("dtype", dtype, "float32 or float64");
     info.double_precision = dtype == "float64";

@@ -14,7 +14,7 @@ namespace mdcg {
 // The newest package format that this library reads.
 constexpr int PACKAGE_FORMAT = 1;
 
-enum class Dtype { f32, f64, u8, i32, i64 };
+enum class Dtype { f32, f64, u8, i32 };
 
 // A tensor of the file, in place.
 struct Tensor {

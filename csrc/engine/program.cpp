@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
+#include "engine/limits.hpp"
 #include "engine/registry.hpp"
 
 namespace mdcg {
@@ -92,10 +93,13 @@ void Program<T>::unknown(const Package& package, std::size_t layer, const std::s
 
 template <typename T>
 void Program<T>::build_layers(const Package& package, const ModelInfo& info) {
-    constexpr std::size_t MAX_LAYERS = 100000;
+    constexpr std::size_t MAX_LAYERS = limits::MAX_LAYERS;
     const Fields manifest(package.manifest(), package, "manifest");
     const auto& listed = manifest.json("values");
     if (!listed.is_object()) manifest.fail("values", "no object", "names with their irreps");
+    if (listed.size() > MAX_LAYERS)
+        manifest.fail("values", std::to_string(listed.size()) + " values",
+                      "at most " + std::to_string(MAX_LAYERS));
     std::map<std::string, int> ids;
     std::vector<Rows> rows;
     for (const auto& [name, irreps] : listed.items()) {
@@ -133,10 +137,15 @@ void Program<T>::build_layers(const Package& package, const ModelInfo& info) {
     }
     if (manifest.has("descriptors"))
         for (const std::string& name : manifest.texts("descriptors")) {
-            if (ids.count(name) == 0)
-                manifest.fail("descriptors", "\"" + name + "\"", "names that \"values\" lists");
+            if (ids.count(name) == 0 || contains(descriptors, ids[name]))
+                manifest.fail("descriptors", "\"" + name + "\"",
+                              "different names that \"values\" lists");
             descriptors.push_back(ids[name]);
             descriptor_width += values[at(ids[name])].rows.features;
+            if (descriptor_width > limits::MAX_ROW_ITEMS)  // below 2^25 here: no overflow
+                manifest.fail("descriptors",
+                              "more than " + std::to_string(limits::MAX_ROW_ITEMS) + " numbers",
+                              "fewer");
         }
 }
 
@@ -360,6 +369,12 @@ BufferPlan Program<T>::plan(bool with_gradient) {
                 back_step[at(i)] = step++;
             }
 
+    std::vector<int> kept_until(values.size(), -1);  // the last backward stage that needs a value
+    for (std::size_t i = 0; i < layers.size(); ++i)
+        if (back_stage_of[i] >= 0)
+            for (const int id : layers[i]->kept())
+                kept_until[at(id)] = std::max(kept_until[at(id)], back_stage_of[i]);
+
     std::vector<Interval> chunk, local, total;
     const auto add = [&](Place& place, Interval stages, Interval steps, bool global, bool ghosts) {
         place.kind = !global ? Place::chunk : ghosts ? Place::total : Place::local;
@@ -373,16 +388,13 @@ BufferPlan Program<T>::plan(bool with_gradient) {
         const std::int64_t width = value.rows.width;
         Interval stages{id, false, width, stage_of[at(value.writer)], stage_of[at(value.writer)]};
         Interval steps{id, false, width, value.writer, value.writer};
-        bool global = value.gathered, kept = false;
+        bool global = value.gathered;
         for (const int reader : value.readers) {
             stages.end = std::max(stages.end, stage_of[at(reader)]);
             steps.end = std::max(steps.end, reader);
         }
-        for (std::size_t i = 0; i < layers.size(); ++i)
-            if (back_stage_of[i] >= 0 && contains(layers[i]->kept(), id)) {
-                stages.end = std::max(stages.end, back_stage_of[i]);
-                kept = true;
-            }
+        const bool kept = kept_until[at(id)] >= 0;
+        stages.end = std::max(stages.end, kept_until[at(id)]);
         // descriptors are copied when their stage ends
         if (contains(descriptors, id)) steps.end = static_cast<int>(layers.size());
         global = global || kept || stages.end != stages.begin;

@@ -3,10 +3,11 @@
 #include <cctype>
 #include <stdexcept>
 
+#include "engine/limits.hpp"
+
 namespace mdcg {
 
 Rows Rows::parse(const std::string& irreps, int align) {
-    constexpr int MAX_MUL = 1 << 16, MAX_L = 16, MAX_WIDTH = 1 << 24;
     const auto fail = [&irreps]() {
         throw std::invalid_argument("irreps \"" + irreps.substr(0, 80) +
                                     "\", expected such as \"128x0e+128x1o\"");
@@ -24,16 +25,16 @@ Rows Rows::parse(const std::string& irreps, int align) {
     };
     while (true) {
         Block block{};
-        block.mul = number(MAX_MUL);
+        block.mul = number(limits::MAX_MULTIPLICITY);
         if (block.mul == 0 || i >= irreps.size() || irreps[i++] != 'x') fail();
-        block.l = number(MAX_L);
+        block.l = number(limits::MAX_DEGREE);
         if (i >= irreps.size() || (irreps[i] != 'e' && irreps[i] != 'o')) fail();
         block.parity = irreps[i++] == 'e' ? 1 : -1;
         block.offset = rows.width;
         block.stride = (block.mul + align - 1) / align * align;
         rows.width += block.dim() * block.stride;
         rows.features += block.dim() * block.mul;
-        if (rows.width > MAX_WIDTH) fail();
+        if (rows.width > limits::MAX_ROW_ITEMS) fail();
         rows.blocks.push_back(block);
         if (i == irreps.size()) return rows;
         if (irreps[i++] != '+') fail();

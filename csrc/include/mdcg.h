@@ -105,7 +105,8 @@ typedef struct mdcg_results {
  * double); row n is of node n as the system numbers them. forward: copy rows of owners to their
  * ghosts; reverse: add rows of ghosts to their owners. Both are called from the thread that
  * evaluates, the same number of times and in the same order on every rank, also where num_local or
- * num_edges is 0. A non-zero return ends the evaluation with MDCG_ERROR_COMMUNICATION. */
+ * num_edges is 0. They must not
+ * throw: a non-zero return ends the evaluation with MDCG_ERROR_COMMUNICATION. */
 typedef struct mdcg_communicator {
     size_t size;
     void* context;

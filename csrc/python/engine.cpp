@@ -10,8 +10,11 @@
 #include <string>
 
 #include "core/cuda_kernels.hpp"
+#include "core/sha256.hpp"
 #include "engine/evaluator.hpp"
+#include "engine/limits.hpp"
 #include "register_engine.hpp"
+#include "shared_list.hpp"
 
 namespace py = pybind11;
 
@@ -39,6 +42,33 @@ void register_error(py::module_& m) {
             PyErr_SetObject(type, value.ptr());
         }
     });
+}
+
+// For a test that compares them with mdcg/package/limits.py.
+py::dict package_limits() {
+    using namespace mdcg::limits;
+    py::dict out;
+    out["MAX_HEADER_BYTES"] = MAX_HEADER_BYTES;
+    out["MAX_DEPTH"] = MAX_DEPTH;
+    out["MAX_TYPES"] = MAX_TYPES;
+    out["MAX_ATOMIC_NUMBER"] = MAX_ATOMIC_NUMBER;
+    out["MAX_LENGTH"] = MAX_LENGTH;
+    out["LENGTH_TOLERANCE"] = LENGTH_TOLERANCE;
+    out["MAX_LAYERS"] = MAX_LAYERS;
+    out["MAX_MULTIPLICITY"] = MAX_MULTIPLICITY;
+    out["MAX_DEGREE"] = MAX_DEGREE;
+    out["MAX_HARMONICS_DEGREE"] = MAX_HARMONICS_DEGREE;
+    out["MAX_ROW_ITEMS"] = MAX_ROW_ITEMS;
+    out["MAX_PATHS"] = MAX_PATHS;
+    out["MAX_RADIAL_LAYERS"] = MAX_RADIAL_LAYERS;
+    out["MAX_RADIAL_WIDTH"] = MAX_RADIAL_WIDTH;
+    out["MAX_CHEBYSHEV_ORDER"] = MAX_CHEBYSHEV_ORDER;
+    out["MIN_KNOTS"] = MIN_KNOTS;
+    out["MAX_KNOTS"] = MAX_KNOTS;
+    out["MIN_CUTOFF_POWER"] = MIN_CUTOFF_POWER;
+    out["MAX_CUTOFF_POWER"] = MAX_CUTOFF_POWER;
+    out["MAX_SCREENING_TERMS"] = MAX_SCREENING_TERMS;
+    return out;
 }
 
 [[noreturn]] void fail(const std::string& sentence) {
@@ -92,8 +122,10 @@ public:
             system.types = types.data();
             system.same_edges = same_edges;
         }
-        if (py::isinstance<mdcg::NeighborList>(edges)) {
-            const auto& list = edges.cast<const mdcg::NeighborList&>();
+        std::optional<SharedList::Held> held;  // until the evaluation has read it
+        if (py::isinstance<SharedList>(edges)) {
+            held.emplace(edges.cast<SharedList&>());
+            const mdcg::NeighborList& list = **held;
             if (list.num_atoms() != nodes)
                 fail("the neighbour list is of " + std::to_string(list.num_atoms()) +
                      " atoms, expected " + std::to_string(nodes) + ": update it");
@@ -162,6 +194,16 @@ private:
 void register_engine(py::module_& m) {
     register_error(m);
     m.def("set_nvrtc_path", &mdcg::set_nvrtc_path, py::arg("path"));
+    m.def("package_limits", &package_limits);
+    m.def(
+        "sha256",
+        [](const py::buffer& data, bool plain) {
+            const py::buffer_info info = data.request();
+            return mdcg::Sha256(plain)
+                .update(info.ptr, static_cast<std::size_t>(info.size * info.itemsize))
+                .hex();
+        },
+        py::arg("data"), py::kw_only(), py::arg("plain") = false);
     py::class_<PyModel>(m, "Model")
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",

@@ -1,6 +1,4 @@
 // Python bindings of the neighbour list and of the host compiler.
-#include "engine/neighbors.hpp"
-
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -13,6 +11,7 @@
 
 #include "core/host_compiler.hpp"
 #include "register_engine.hpp"
+#include "shared_list.hpp"
 
 namespace py = pybind11;
 
@@ -26,9 +25,8 @@ py::array_t<T> copy(const std::vector<T>& values, std::vector<py::ssize_t> shape
     return py::array_t<T>(std::move(shape), values.data());
 }
 
-std::string update(mdcg::NeighborList& self, const Doubles& positions,
-                   const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
-                   int threads) {
+std::string update(SharedList& self, const Doubles& positions, const std::optional<Doubles>& cell,
+                   const std::array<bool, 3>& periodic, int threads) {
     if (positions.ndim() != 2 || positions.shape(1) != 3)
         throw py::value_error("positions must have shape (n_atoms, 3)");
     if (cell && (cell->ndim() != 2 || cell->shape(0) != 3 || cell->shape(1) != 3))
@@ -36,8 +34,9 @@ std::string update(mdcg::NeighborList& self, const Doubles& positions,
     const double* where = positions.data();
     const double* box = cell ? cell->data() : nullptr;
     const std::int64_t count = positions.shape(0);
-    py::gil_scoped_release release;
-    switch (self.update(count, where, box, periodic.data(), threads)) {
+    const SharedList::Held list(self);
+    const py::gil_scoped_release release;
+    switch (list->update(count, where, box, periodic.data(), threads)) {
         case mdcg::NeighborList::Change::none:
             return "none";
         case mdcg::NeighborList::Change::shifts:
@@ -51,35 +50,45 @@ std::string update(mdcg::NeighborList& self, const Doubles& positions,
 
 void register_neighbors(py::module_& m) {
     py::register_exception<mdcg::GeometryError>(m, "GeometryError", PyExc_ValueError);
-    py::class_<mdcg::NeighborList>(m, "NeighborList")
+    using Held = SharedList::Held;
+    py::class_<SharedList>(m, "NeighborList")
         .def(py::init<double, double>(), py::arg("cutoff"), py::arg("skin"))
         .def("update", &update, py::arg("positions"), py::arg("cell"), py::arg("periodic"),
              py::arg("threads") = 0)
-        .def("reset", &mdcg::NeighborList::reset)
+        .def("reset", [](SharedList& self) { Held(self)->reset(); })
         .def_property_readonly("row_ptr",
-                               [](const mdcg::NeighborList& self) {
-                                   return copy(self.row_ptr(), {self.num_atoms() + 1});
+                               [](SharedList& self) {
+                                   const Held list(self);
+                                   return copy(list->row_ptr(), {list->num_atoms() + 1});
                                })
-        .def_property_readonly(
-            "sender",
-            [](const mdcg::NeighborList& self) { return copy(self.sender(), {self.num_edges()}); })
+        .def_property_readonly("sender",
+                               [](SharedList& self) {
+                                   const Held list(self);
+                                   return copy(list->sender(), {list->num_edges()});
+                               })
         .def_property_readonly("receiver",
-                               [](const mdcg::NeighborList& self) {
-                                   return copy(self.receiver(), {self.num_edges()});
+                               [](SharedList& self) {
+                                   const Held list(self);
+                                   return copy(list->receiver(), {list->num_edges()});
                                })
         .def_property_readonly("shifts",
-                               [](const mdcg::NeighborList& self) {
-                                   return copy(self.shifts(), {self.num_edges(), 3});
+                               [](SharedList& self) {
+                                   const Held list(self);
+                                   return copy(list->shifts(), {list->num_edges(), 3});
                                })
-        .def_property_readonly("num_edges", &mdcg::NeighborList::num_edges)
+        .def_property_readonly("num_edges",
+                               [](SharedList& self) { return Held(self)->num_edges(); })
         .def("cell_shifts",
-             [](const mdcg::NeighborList& self) {
-                 return copy(self.cell_shifts(), {self.num_edges(), 3});
+             [](SharedList& self) {
+                 const Held list(self);
+                 return copy(list->cell_shifts(), {list->num_edges(), 3});
              })
-        .def_property_readonly("cutoff", &mdcg::NeighborList::cutoff)
-        .def_property_readonly("skin", &mdcg::NeighborList::skin)
-        .def_property_readonly("num_builds", &mdcg::NeighborList::num_builds)
-        .def_property_readonly("num_updates", &mdcg::NeighborList::num_updates);
+        .def_property_readonly("cutoff", [](SharedList& self) { return Held(self)->cutoff(); })
+        .def_property_readonly("skin", [](SharedList& self) { return Held(self)->skin(); })
+        .def_property_readonly("num_builds",
+                               [](SharedList& self) { return Held(self)->num_builds(); })
+        .def_property_readonly("num_updates",
+                               [](SharedList& self) { return Held(self)->num_updates(); });
 
     m.def(
         "build_kernels",

@@ -56,8 +56,7 @@ py::tuple harmonics(int l_max, const std::string& normalization, const Matrix& u
 mdcg::RadialSpec radial_spec(const mdcg::Package& package, std::size_t layer, int outputs) {
     const nlohmann::json& layers = package.manifest().at("layers");
     const mdcg::Fields fields(layers.at(layer), package, "layer " + std::to_string(layer));
-    return mdcg::RadialSpec::read(fields.object("radial"),
-                                  mdcg::read_model_info(package).num_types(), outputs);
+    return mdcg::RadialSpec::read(fields.object("radial"), mdcg::read_model_info(package), outputs);
 }
 
 int last_outputs(const mdcg::Package& package, std::size_t layer) {
@@ -80,7 +79,7 @@ py::tuple radial_weights(const std::string& path, std::size_t layer, const Matri
     const int outputs = spec.layers.back().out;
     const auto n = static_cast<std::int64_t>(length.shape(0));
     const std::int64_t capacity = (n + 15) / 16 * 16;
-    std::vector<double> r(static_cast<std::size_t>(capacity), 1e3), slope(r.size());
+    std::vector<double> r(static_cast<std::size_t>(capacity), 2e3), slope(r.size());
     std::copy_n(length.data(), n, r.begin());
     const std::vector<std::int32_t> receivers(r.size(), receiver), senders(r.size(), sender);
     const mdcg::RadialEdges edges{n, capacity, r.data(), senders.data(), receivers.data()};
@@ -93,7 +92,7 @@ py::tuple radial_weights(const std::string& path, std::size_t layer, const Matri
         columns.width = (outputs + panel - 1) / panel * panel;
         mdcg::RadialTable<T> table(spec, columns);
         const std::int32_t types[2] = {receiver, sender}, zero = 0, one = 1;
-        table.require(types, &zero, &one, 1);
+        table.require(types, &zero, &one, 1, 2);
         std::vector<std::int32_t> knot(r.size());
         std::vector<T> basis(3 * r.size()), slopes(3 * r.size());
         if (!table.look_up(edges, knot.data(), basis.data(), slopes.data()))

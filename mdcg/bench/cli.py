@@ -1,4 +1,4 @@
-"""The command ``python -m mdcg bench conv|model|lammps``; alone in this room it prints."""
+"""The command ``python -m mdcg bench conv|model|lammps|startup``; alone in this room it prints."""
 
 from __future__ import annotations
 
@@ -65,6 +65,10 @@ the engine's own time for the same box of water in this process, the exchange of
 layers (a part of the pair time), LAMMPS' communication, and what a new neighbour list costs: making
 it, and the pair time of that step beyond that of others. Milliseconds of one rank on average."""
 
+_STARTUP_HELP = """\
+Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
+that they are compiled, and several times with a full one."""
+
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -86,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m mdcg bench",
         description="Time mdcg side by side with other implementations.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="conv|model")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="conv|model|lammps|startup"
+    )
     form = argparse.RawDescriptionHelpFormatter
     conv = commands.add_parser(
         "conv", help="one layer", description=_CONV_HELP, formatter_class=form
@@ -126,6 +132,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--atoms", type=_counts, default=(648, 5184), metavar="N,...", help="default 648,5184")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
     add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")
+    add("--json", metavar="FILE", help="write all numbers")
+    startup = commands.add_parser(
+        "startup", help="importing and opening", description=_STARTUP_HELP, formatter_class=form
+    )
+    startup.add_argument("package", type=Path, metavar="FILE.mdcg", help="a package")
+    add = startup.add_argument
+    add("--repeats", type=_positive, default=5, metavar="N", help="processes (default 5)")
     add("--json", metavar="FILE", help="write all numbers")
     return parser
 
@@ -170,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.command == "lammps":
             return _bench_lammps(options)
+        if options.command == "startup":
+            return _bench_startup(options)
         _validate(options)
         if options.command == "conv" and options.list:
             _print_list()
@@ -302,8 +317,7 @@ def _bench_model(options: argparse.Namespace) -> int:
 def _bench_lammps(options: argparse.Namespace) -> int:
     from . import lammps
 
-    if not options.package.is_file():
-        raise ValueError(f"{options.package} is not there: convert one, mdcg-patch IN -o OUT.mdcg")
+    _require_package(options.package)
     rows = []
     for atoms in options.atoms:
         _progress(f"{atoms} atoms")
@@ -312,6 +326,22 @@ def _bench_lammps(options: argparse.Namespace) -> int:
     if options.json:
         report.write_json(options.json, {"command": "lammps", "rows": rows})
     return 0
+
+
+def _bench_startup(options: argparse.Namespace) -> int:
+    from . import startup
+
+    _require_package(options.package)
+    result = startup.measure(options.package, options.repeats)
+    print(startup.table(result))
+    if options.json:
+        report.write_json(options.json, {"command": "startup", **result})
+    return 0
+
+
+def _require_package(path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: convert one, mdcg-patch IN -o OUT.mdcg")
 
 
 def _start(

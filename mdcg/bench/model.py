@@ -21,7 +21,7 @@ from ..patch import (
     patch_model,
     unpatch_model,
 )
-from ..patch.hosts import double_copy
+from ..patch.hosts import copy_in_dtype
 from .conv import refusal
 from .engine_models import EngineModel, engine_model, engine_step
 from .gpu import device_times, release_memory
@@ -332,7 +332,7 @@ def _exact(
     """
     if model_info(model).dtype == torch.float64:
         return None
-    step, _, _ = _step(double_copy(model), system, job.head, r_max)
+    step, _, _ = _step(copy_in_dtype(model, torch.float64), system, job.head, r_max)
     try:
         return _energy_forces(step())
     except torch.OutOfMemoryError:

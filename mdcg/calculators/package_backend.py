@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,8 @@ def is_package(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a package, by its name or by how it begins."""
     if os.fspath(path).endswith(_SUFFIX):
         return True
+    if not Path(path).is_file():  # opening a pipe would wait for its other end
+        return False
     try:
         with Path(path).open("rb") as file:
             start = file.read(9)
@@ -175,6 +178,7 @@ class PackageBackend:
         self.neighbors = _core.NeighborList(self.r_max, skin)
         self._threads = threads or 0
         self._version = 0  # of the neighbour list
+        self._lock = threading.Lock()  # held from the list's update to the last reading of it
         self._numbers: bytes | None = None
         self._said = False
 
@@ -198,23 +202,17 @@ class PackageBackend:
         """Return nothing: packages read the geometry only."""
         return {}
 
-    def set_threads(self, threads: int) -> None:
-        """Let that many threads share the work."""
-        for member in self._members:
-            with engine_errors():
-                member.model.set_threads(threads)
-        self._threads = threads
-
     def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
         """Evaluate the models on one structure; of several: mean and deviation."""
         self._check_species(atoms)
         if len(atoms) == 0:
             return Evaluation.of_nothing(forces=forces, stress=stress)
-        self._update(atoms)
-        found = [
-            _result(self._run(member, atoms, forces=forces, virial=stress), atoms)
-            for member in self._members
-        ]
+        with self._lock:
+            self._update(atoms)
+            found = [
+                _result(self._run(member, atoms, forces=forces, virial=stress), atoms)
+                for member in self._members
+            ]
         self._say()
         return found[0] if len(found) == 1 else _mean(found)
 
@@ -240,8 +238,9 @@ class PackageBackend:
         first = self._members[0]
         if len(atoms) == 0:
             return np.zeros((0, first.model.descriptor_width))
-        self._update(atoms)
-        found = self._run(first, atoms, forces=False, descriptors=True)
+        with self._lock:
+            self._update(atoms)
+            found = self._run(first, atoms, forces=False, descriptors=True)
         self._say()
         return np.asarray(found["descriptors"])
 
@@ -267,10 +266,13 @@ class PackageBackend:
         numbers = np.concatenate([atoms.numbers for atoms in group])
         positions = np.concatenate([atoms.positions for atoms in group])
         edges = (sender, receiver, shifts)
-        found = [
-            member.evaluate(positions, member.types[numbers], edges, forces=forces, virials=stress)
-            for member in self._members
-        ]
+        with self._lock:
+            found = [
+                member.evaluate(
+                    positions, member.types[numbers], edges, forces=forces, virials=stress
+                )
+                for member in self._members
+            ]
         parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * stress
         results = []
         for atoms, start, end in zip(group, starts[:-1], starts[1:], strict=True):

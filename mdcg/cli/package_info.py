@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..errors import PackageError
+
 __all__ = ["describe_package"]
 
 _LABELS = ("layer", "type", "in", "out", "kernel")
+_AGAIN = "copy the file again, or convert the checkpoint again"
 
 
 def describe_package(path: Path) -> tuple[dict[str, Any], str]:
@@ -21,6 +24,19 @@ def describe_package(path: Path) -> tuple[dict[str, Any], str]:
     from ..package.file import read_header
 
     manifest, tensors = read_header(path)
+    try:
+        return _describe(path, manifest, tensors)
+    except KeyError as error:
+        raise PackageError(f"{path}: the manifest lacks {error}: {_AGAIN}") from error
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise PackageError(
+            f"{path}: the manifest makes no sense ({str(error)[:200]}): {_AGAIN}"
+        ) from error
+
+
+def _describe(
+    path: Path, manifest: dict[str, Any], tensors: dict[str, tuple[str, tuple[int, ...]]]
+) -> tuple[dict[str, Any], str]:
     names = [str(name) for name in manifest.get("type_names", [])]
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
     head = manifest.get("head")

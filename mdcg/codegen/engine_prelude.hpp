@@ -288,7 +288,7 @@ static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __re
         for (int u = 0; u < U; ++u) {
             const int64_t from = (column + u * A) * b->table_rows + (int64_t)b->knot[e] * A;
             const T* rows = b->table + from;
-            const T* steps = b->steps + from;
+            const T* steps = STEPS ? b->steps + from : nullptr;
             MDCG_UNROLL(4)
             for (int v = 0; v < A; v += L) {
                 const V r0 = load(rows + v);

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import MdcgError, PackageError
 from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
+from . import limits
 from .activations import ACTIVATIONS
 from .cuda_kernels import ARGUMENTS, PASSES
 
@@ -20,8 +21,6 @@ __all__ = ["check_manifest", "check_tensors"]
 
 Declared = Mapping[str, tuple[str, tuple[int, ...]]]
 
-#: Far above any model; below it, sizes of rows fit an int32.
-_MAX_DIM = 1 << 24
 _UNITS = {"energy_unit": "eV", "length_unit": "angstrom"}
 _DTYPES = {"float32": "F32", "float64": "F64"}
 # transforms of the length and their numbers
@@ -31,8 +30,20 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_manifest(manifest: Mapping[str, Any], tensors: Declared) -> None:
+def check_manifest(
+    manifest: Mapping[str, Any],
+    tensors: Declared,
+    numbers: Mapping[str, NDArray[Any]] | None = None,
+) -> None:
     """Check the manifest of a package against the types and shapes of its tensors.
+
+    Parameters
+    ----------
+    manifest : mapping
+    tensors : mapping of str to (str, tuple of int)
+        Types and shapes.
+    numbers : mapping of str to array, optional
+        The tensors themselves; without them, cutoffs of pairs of types are not looked at.
 
     Raises
     ------
@@ -40,11 +51,13 @@ def check_manifest(manifest: Mapping[str, Any], tensors: Declared) -> None:
         One sentence that says what is wrong.
     """
     try:
-        _Checker(manifest, tensors).run()
+        _Checker(manifest, tensors, numbers or {}).run()
     except PackageError:
         raise
     except KeyError as error:
         raise PackageError(f"the manifest lacks {error}") from error
+    except RecursionError as error:
+        raise PackageError("the manifest nests too deep") from error
     except (ValueError, TypeError, AttributeError, IndexError, OverflowError, MdcgError) as error:
         raise PackageError(f"the manifest makes no sense: {str(error)[:200]}") from error
 
@@ -62,12 +75,15 @@ def check_tensors(tensors: Mapping[str, NDArray[Any]]) -> None:
 
 
 class _Checker:
-    def __init__(self, manifest: Mapping[str, Any], tensors: Declared) -> None:
-        self.manifest, self.tensors = manifest, tensors
+    def __init__(
+        self, manifest: Mapping[str, Any], tensors: Declared, numbers: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self.manifest, self.tensors, self.numbers = manifest, tensors, numbers
         self.rows: dict[str, Irreps] = {}
         self.written: set[str] = set()
         self.where = "the manifest"
         self.n_types = 0
+        self.r_max = 0.0
         self.short = ""
 
     def need(self, condition: bool, what: str) -> None:
@@ -78,7 +94,9 @@ class _Checker:
         manifest = self.manifest
         names = manifest["type_names"]
         self.need(
-            isinstance(names, list) and 0 < len(names) <= 1000 and len(set(names)) == len(names),
+            isinstance(names, list)
+            and 0 < len(names) <= limits.MAX_TYPES
+            and len(set(names)) == len(names),
             f"type_names are {str(names)[:80]}, expected different names",
         )
         self.need(all(isinstance(name, str) and name for name in names), "a type has no name")
@@ -86,9 +104,12 @@ class _Checker:
         numbers = manifest["atomic_numbers"]
         if numbers is not None:
             good = isinstance(numbers, list) and len(numbers) == len(names)
-            good = good and all(type(z) is int and 0 <= z < 200 for z in numbers)
+            good = good and all(
+                type(z) is int and 0 <= z <= limits.MAX_ATOMIC_NUMBER for z in numbers
+            )
             self.need(good, f"atomic_numbers are {str(numbers)[:80]}, expected one for each type")
-        self.number(manifest["r_max"], "r_max", above=0.0)
+        self.r_max = self.number(manifest["r_max"], "r_max", above=0.0)
+        self.need(self.r_max <= limits.MAX_LENGTH, f"r_max is {self.r_max} Å")
         self.need(manifest["dtype"] in _DTYPES, f"dtype is {manifest['dtype']!r}")
         self.short = _DTYPES[manifest["dtype"]]
         for key, unit in _UNITS.items():
@@ -98,12 +119,17 @@ class _Checker:
             vector in ("receiver_minus_sender", "sender_minus_receiver"),
             f"edge_vector is {vector!r}",
         )
-        for name, text in manifest["values"].items():
+        values = manifest["values"]
+        self.need(len(values) <= limits.MAX_LAYERS, f"there are {len(values)} values")
+        for name, text in values.items():
             irreps = Irreps.parse(text)
-            self.need(0 < irreps.dim <= _MAX_DIM, f"value {name!r} has irreps {text[:80]!r}")
+            self.need(self.fits(irreps), f"value {name!r} has irreps {text[:80]!r}")
             self.rows[name] = irreps
         layers = manifest["layers"]
-        self.need(isinstance(layers, list) and len(layers) <= 10_000, "layers are no list")
+        self.need(
+            isinstance(layers, list) and len(layers) <= limits.MAX_LAYERS,
+            f"layers are no list, or more than {limits.MAX_LAYERS}",
+        )
         for number, layer in enumerate(layers):
             self.where = f"layer {number}"
             kind = layer["type"]
@@ -116,8 +142,12 @@ class _Checker:
         self.need(not missing, f"no layer writes the value {missing[:1]}")
         kinds = {layer["type"] for layer in layers}
         self.need(bool(kinds & {"energy", "pair_energy"}), "no layer gives an energy")
-        for name in manifest["descriptors"]:
+        descriptors = manifest["descriptors"]
+        for name in descriptors:
             self.need(name in self.rows, f"descriptor {name!r} is no value")
+        width = sum(self.rows[name].dim for name in descriptors)
+        good = len(set(descriptors)) == len(descriptors) and width <= limits.MAX_ROW_ITEMS
+        self.need(good, f"descriptors are {str(descriptors)[:80]}, expected different values")
         for kernel in manifest["kernels"]:
             self.need(self.tensors[kernel["source"]][0] == "U8", "a kernel's source is no text")
         for number, kernel in enumerate(manifest.get("cuda_kernels", ())):
@@ -163,6 +193,17 @@ class _Checker:
         good = type(value) in (int, float) and math.isfinite(value) and value > above
         self.need(good, f"{name} is {str(value)[:40]}, expected a finite number above {above}")
         return float(value)
+
+    def fits(self, irreps: Irreps) -> bool:
+        """Return whether rows of these irreps, padded to 64 bytes, are such as the engine has."""
+        align = 16 if self.short == "F32" else 8
+        items = sum(-(-block.mul // align) * align * block.ir.dim for block in irreps)
+        return (
+            all(block.mul <= limits.MAX_MULTIPLICITY for block in irreps)
+            and all(block.ir.l <= limits.MAX_DEGREE for block in irreps)
+            and irreps.dim > 0
+            and items <= limits.MAX_ROW_ITEMS
+        )
 
     def read(self, name: Any) -> Irreps:
         self.need(isinstance(name, str) and name in self.rows, f"{str(name)[:80]!r} is no value")
@@ -212,13 +253,23 @@ class _Checker:
         self.tensor(name, (self.n_types,), (1,), dtype=dtype)
 
     def power(self, p: Any) -> None:
-        self.need(self.number(p, "p", above=0.0) < 200, f"p is {p}, expected less than 200")
+        least, most = limits.MIN_CUTOFF_POWER, limits.MAX_CUTOFF_POWER
+        good = least <= self.number(p, "p") <= most
+        self.need(good, f"p is {p}, expected {least:g} to {most:g}")
 
-    def pairs(self, value: Any, name: str) -> None:
+    def cutoffs(self, value: Any) -> None:
+        """See that cutoffs, one or one for each pair of types, are not beyond the package's."""
+        largest, least = value, value
         if isinstance(value, str):
             self.tensor(value, (self.n_types, self.n_types), dtype="F64")
-        else:
-            self.number(value, name, above=0.0)
+            if value not in self.numbers:
+                return
+            largest, least = float(self.numbers[value].max()), float(self.numbers[value].min())
+        self.number(least, "r_max", above=0.0)
+        self.need(
+            largest <= self.r_max * (1.0 + limits.LENGTH_TOLERANCE),
+            f"r_max is {largest} Å, expected at most the package's, {self.r_max} Å",
+        )
 
     # ---- layers ----
 
@@ -252,11 +303,15 @@ class _Checker:
             self.table(layer["x_table"], problem.irreps_in1)
         degrees = [(block.mul, block.ir.l) for block in problem.irreps_in2]
         self.need(
-            degrees == [(1, l) for l in range(len(degrees))] and len(degrees) <= 12,
+            degrees == [(1, l) for l in range(len(degrees))]
+            and len(degrees) <= limits.MAX_HARMONICS_DEGREE + 1,
             f"harmonics are {problem.irreps_in2}, expected one of each degree",
         )
         good = all(path.mode == "uvu" and path.has_weight for path in problem.paths)
-        self.need(good and problem.paths != (), "the problem has no paths, or others than uvu")
+        self.need(
+            good and 0 < len(problem.paths) <= limits.MAX_PATHS,
+            "the problem has no paths, too many, or others than uvu",
+        )
         self.need(problem.dtype == self.manifest["dtype"], f"the problem is {problem.dtype}")
         (nnz, _) = self.tensor(layer["nonzeros"], (-1, 4), dtype="I32")
         self.tensor(layer["values"], (nnz,), dtype="F64")
@@ -264,7 +319,7 @@ class _Checker:
         self.write(layer, problem.irreps_out)
 
     def radial(self, radial: Mapping[str, Any], outputs: int) -> None:
-        self.pairs(radial["r_max"], "r_max")
+        self.cutoffs(radial["r_max"])
         transform, basis, cutoff = radial["transform"], radial["basis"], radial["cutoff"]
         if transform is not None:
             kind = transform["kind"]
@@ -276,7 +331,10 @@ class _Checker:
         self.need(kind in ("bessel", "gaussian", "chebyshev"), f"basis {str(kind)[:40]!r}")
         if kind == "chebyshev":
             size = basis["order"]
-            self.need(type(size) is int and 0 < size <= 4096, f"order is {str(size)[:40]}")
+            self.need(
+                type(size) is int and 0 < size <= limits.MAX_CHEBYSHEV_ORDER,
+                f"order is {str(size)[:40]}",
+            )
         else:
             words = ("weights", "prefactor") if kind == "bessel" else ("centers", "coefficient")
             (size,) = self.tensor(basis[words[0]], (-1,), dtype="F64")
@@ -287,9 +345,11 @@ class _Checker:
             self.need(cutoff["kind"] == "polynomial", f"cutoff {str(cutoff['kind'])[:40]!r}")
             self.power(cutoff["p"])
         self.need(radial["cutoff_on"] in ("basis", "weights"), "cutoff_on is neither of two")
-        self.need(bool(radial["layers"]), "the radial network has no layers")
+        count = len(radial["layers"])
+        self.need(0 < count <= limits.MAX_RADIAL_LAYERS, f"the radial network has {count} layers")
         for number, entry in enumerate(radial["layers"]):
             _, width = self.tensor(entry["weight"], (size, -1))
+            self.need(0 < width <= limits.MAX_RADIAL_WIDTH, f"a radial layer has {width} outputs")
             size = width
             if "bias" in entry:
                 self.tensor(entry["bias"], (width,))
@@ -309,7 +369,8 @@ class _Checker:
         )
         if radial["table"] is not None:
             knots = radial["table"]["knots"]
-            self.need(type(knots) is int and 4 <= knots <= 1 << 20, f"{str(knots)[:40]} knots")
+            good = type(knots) is int and limits.MIN_KNOTS <= knots <= limits.MAX_KNOTS
+            self.need(good, f"{str(knots)[:40]} knots")
 
     def end(self, name: Any, width: int) -> None:
         if name is None:
@@ -393,7 +454,10 @@ class _Checker:
         for name in ("factor", "a", "r_max"):
             self.tensor(layer[name], (self.n_types, self.n_types), dtype="F64")
         lists = [layer["coefficients"], layer["exponents"]]
-        self.need(len(lists[0]) == len(lists[1]) <= 16, "coefficients and exponents differ")
+        self.need(
+            len(lists[0]) == len(lists[1]) <= limits.MAX_SCREENING_TERMS,
+            "coefficients and exponents differ in number, or are too many",
+        )
         for value in (*lists[0], *lists[1]):
             self.number(value, "a coefficient")
         self.power(layer["p"])

@@ -1,10 +1,13 @@
-"""Files of packages: safetensors with the manifest in the metadata.
+"""Files of packages: safetensors with the manifest and a SHA-256 in the metadata.
 
-Reading the manifest looks at the header only and needs nothing but the standard library.
+The digest is of the manifest's text (UTF-8) followed by all bytes after the header. It shows what
+was altered or damaged after the file was written, and vouches for nobody. Reading the manifest
+needs nothing but the standard library.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
@@ -17,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PackageError
+from .limits import MAX_DEPTH, MAX_HEADER_BYTES
 
 __all__ = ["FORMAT", "encode", "read_header", "read_tensors", "write_file"]
 
@@ -24,8 +28,7 @@ __all__ = ["FORMAT", "encode", "read_header", "read_tensors", "write_file"]
 FORMAT = 1
 
 KEY = "mdcg"
-#: What safetensors allows.
-MAX_HEADER = 100_000_000
+DIGEST = "sha256"
 _BYTES = {"F64": 8, "F32": 4, "I32": 4, "U8": 1}
 _NAMES = {"float64": "F64", "float32": "F32", "int32": "I32", "uint8": "U8"}
 _COPY = "copy it again, or convert the checkpoint again"
@@ -50,7 +53,16 @@ def encode(manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> 
         manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
     ordered = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}
-    return save(ordered, metadata={KEY: text})
+    data = memoryview(save(ordered, metadata={KEY: text}))
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(bytes(data[8:start]))
+    digest = hashlib.sha256(text.encode())
+    digest.update(data[start:])
+    # in this order: safetensors writes several keys in any
+    header["__metadata__"] = {KEY: text, DIGEST: digest.hexdigest()}
+    raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    raw += b" " * (-len(raw) % 8)  # tensors stay aligned
+    return b"".join((len(raw).to_bytes(8, "little"), raw, data[start:]))
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -68,19 +80,21 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]:
-    """Return manifest, and type and shape of every tensor, of a package.
+    """Return manifest, and type and shape of every tensor, of a package whose digest is right.
 
     Raises
     ------
     PackageError
-        The file is missing, damaged, of another kind or of a newer version.
+        The file is missing, damaged, altered, of another kind or of a newer version.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for its other end
+        raise PackageError(f"{path} is no file, expected a .mdcg package")
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = int.from_bytes(start, "little")
-            if len(start) < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
+            if len(start) < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
                 raise PackageError(
                     f"{path} is no .mdcg package, or it is truncated ({size} bytes): {_COPY}"
                 )
@@ -88,7 +102,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
     except OSError as error:
         raise PackageError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        header = json.loads(text.decode("utf-8"))
+        header = _parse(text.decode("utf-8"))
         metadata = header.pop("__metadata__", None) or {}
         tensors = _tensors(header, size - 8 - length)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -98,7 +112,53 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
             f"{path} is a safetensors file without an mdcg manifest: give a package that "
             "mdcg-patch has written"
         )
-    return _manifest(path, metadata[KEY]), tensors
+    manifest = _manifest(path, metadata[KEY])
+    _check_digest(path, metadata, 8 + length)
+    return manifest, tensors
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON as the engine does: no NaN, no halves of characters, not nested without end."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number in JSON")
+
+    value = json.loads(text, parse_constant=refuse)
+    if _too_deep(value):
+        raise ValueError(f"it nests more than {MAX_DEPTH} lists or objects")
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _too_deep(value: Any) -> bool:
+    containers, depth = [value], 0
+    while containers:
+        depth += 1
+        if depth > MAX_DEPTH:
+            return True
+        inner = (each.values() if isinstance(each, dict) else each for each in containers)
+        containers = [v for values in inner for v in values if isinstance(v, (dict, list))]
+    return False
+
+
+def _check_digest(path: Path, metadata: Mapping[str, Any], start: int) -> None:
+    if DIGEST not in metadata:
+        raise PackageError(
+            f"{path} has no SHA-256 of what it holds, which every package has: convert the "
+            "checkpoint again"
+        )
+    digest = hashlib.sha256(metadata[KEY].encode())
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            while part := file.read(1 << 20):
+                digest.update(part)
+    except OSError as error:
+        raise PackageError(f"{path} cannot be read: {error.strerror}") from error
+    if digest.hexdigest() != metadata[DIGEST]:
+        raise PackageError(
+            f"{path} was altered or damaged after it was written (its SHA-256 differs): {_COPY}"
+        )
 
 
 def _tensors(header: Any, room: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -129,7 +189,7 @@ def _tensors(header: Any, room: int) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 def _manifest(path: Path, text: Any) -> dict[str, Any]:
     try:
-        manifest = json.loads(text)
+        manifest = _parse(text)
         version = manifest["format"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PackageError(f"{path} has a damaged manifest: {_COPY}") from error

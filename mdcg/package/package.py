@@ -22,7 +22,7 @@ class Package:
     Parameters
     ----------
     manifest : mapping
-        See ``mdcg/package/__init__.py`` for what is in it.
+        What is in it: see :mod:`mdcg.package`.
     tensors : mapping of str to array
 
     Examples
@@ -49,7 +49,7 @@ class Package:
         manifest, declared = read_header(path)
         package = cls(manifest, read_tensors(path))
         try:
-            check_manifest(package.manifest, declared)
+            check_manifest(package.manifest, declared, package.tensors)
             check_tensors(package.tensors)
         except PackageError as error:
             raise PackageError(f"{path}: {error}") from error
@@ -67,7 +67,7 @@ class Package:
             name: (short.get(tensor.dtype.name, "?"), tensor.shape)
             for name, tensor in self.tensors.items()
         }
-        check_manifest(self.manifest, declared)
+        check_manifest(self.manifest, declared, self.tensors)
         check_tensors(self.tensors)
 
     def to_bytes(self) -> bytes:

@@ -34,6 +34,8 @@ _WINDOWS = 8
 _MAX_PAIRS, _MAX_OUTPUTS = 5, 128
 #: Error of a length, Å, that comes of keeping positions in float32, some 10 Å from the origin.
 _POSITIONS = 5e-7
+#: In float32 the error of a table is at most this part of what float32 itself makes.
+_SINGLE = 0.3
 #: In float64 a table is held to this error, relative to the largest weight.
 _DOUBLE = 2e-7
 
@@ -72,7 +74,7 @@ def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any]
     for knots in LADDER:
         error = table_error(radial, knots)
         largest = max(error.value, error.slope)
-        if error.rounding <= 1.0 if dtype == "float32" else largest <= _DOUBLE:
+        if error.rounding <= _SINGLE if dtype == "float32" else largest <= _DOUBLE:
             break
     else:
         if mode is None:

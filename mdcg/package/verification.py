@@ -59,19 +59,19 @@ def verify_package(
     """
     import torch
 
-    from ..patch import copy_model, is_nequip, model_info
-    from ..patch.hosts import double_copy
+    from ..patch import model_info
+    from ..patch.hosts import copy_in_dtype
     from ..patch.systems import verification_systems
     from ..patch.verify import verify_function
 
     package = Package.open(path)
     info = model_info(original)
-    exact = original if info.dtype == torch.float64 else double_copy(original)
+    exact = original if info.dtype == torch.float64 else copy_in_dtype(original, torch.float64)
     model = exact
     if package.dtype == "float32":
         model = original
-        if info.dtype != torch.float32 and not is_nequip(original):
-            model = copy_model(original).float()
+        if info.dtype != torch.float32:
+            model = copy_in_dtype(original, torch.float32)
     kinds = [info.kinds[info.symbols.index(name)] for name in package.type_names]
     if systems is None:
         systems = verification_systems(kinds, package.r_max)

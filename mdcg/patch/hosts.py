@@ -14,7 +14,7 @@ from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighb
 from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
 from .systems import Structure
 
-__all__ = ["Info", "double_copy", "evaluate_structure", "model_info"]
+__all__ = ["Info", "copy_in_dtype", "evaluate_structure", "model_info"]
 
 Info: TypeAlias = ModelInfo | NequipInfo
 
@@ -30,9 +30,11 @@ def model_info(model: torch.nn.Module) -> Info:
     return nequip_info(model) if is_nequip(model) else mace_info(model)
 
 
-def double_copy(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of a model that is evaluated in float64."""
-    return nequip_inputs.double_copy(model) if is_nequip(model) else copy_model(model).double()
+def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """Return a copy of a model that is evaluated in another precision."""
+    if is_nequip(model):
+        return nequip_inputs.copy_in_dtype(model, dtype)
+    return copy_model(model).to(dtype)
 
 
 def evaluate_structure(

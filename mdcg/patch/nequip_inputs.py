@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "NequipInfo",
-    "double_copy",
+    "copy_in_dtype",
     "is_nequip",
     "nequip_batch",
     "nequip_info",
@@ -211,20 +211,23 @@ def gives_forces(model: torch.nn.Module) -> bool:
 _NOTED = ("_output_dtype", "model_dtype")
 
 
-def double_copy(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of a NequIP model that is evaluated in float64.
+def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """Return a copy of a NequIP model that is evaluated in another precision.
 
-    ``model.double()`` is not enough: modules cast to the type they were built with.
+    ``model.to(dtype)`` is not enough: modules cast to the type they were built with.
     """
-    exact = copy.deepcopy(model).double()
-    for module in exact.modules():
+    found = copy.deepcopy(model).to(dtype)
+    for module in found.modules():
         for name in _NOTED:
-            if module.__dict__.get(name) == torch.float32:
-                module.__dict__[name] = torch.float64
-    return exact
+            if module.__dict__.get(name) in (torch.float32, torch.float64):
+                module.__dict__[name] = dtype
+    return found
 
 
 def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the outputs of a NequIP model under the names that MACE has for them."""
     names = {"total_energy": "energy", "forces": "forces", "stress": "stress"}
-    return {new: found[old] for old, new in names.items() if old in found and found[old].numel()}
+    outputs = {new: found[old] for old, new in names.items() if old in found and found[old].numel()}
+    if "energy" in outputs:
+        outputs["energy"] = outputs["energy"].reshape(-1)  # one per structure
+    return outputs

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import MdcgError, VerificationError
-from .hosts import Info, double_copy, evaluate_structure, model_info
+from .hosts import Info, copy_in_dtype, evaluate_structure, model_info
 from .report import format_table
 from .systems import Structure, verification_systems
 
@@ -236,7 +236,7 @@ def verify_function(
         systems = verification_systems(info.kinds, info.r_max)
     single = info.dtype == torch.float32
     if single and exact is None:
-        exact = double_copy(original)
+        exact = copy_in_dtype(original, torch.float64)
     runs = []
     for system in systems:
         got = evaluate(system)

@@ -235,3 +235,28 @@ def test_parsing_arguments_loads_no_torch() -> None:
     code = "import sys, mdcg.bench.cli; print('torch' in sys.modules, 'e3nn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_bench_startup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "startup.json"
+    package = DATA / "mace_water_float32.mdcg"
+    code, out, err = run_main(
+        capsys, "startup", str(package), "--repeats", "2", "--json", str(target)
+    )
+    assert code == 0, err
+    assert "median of 2" in out
+    assert "without torch" in out
+    result = json.loads(target.read_text())
+    assert result["command"] == "startup"
+    assert not result["torch"]
+    for kind in ("cold", "cached"):
+        assert set(result[kind]) == {"import", "core", "open", "kernels"}
+        assert all(seconds > 0 for seconds in result[kind].values())
+    assert result["cold"]["kernels"] > result["cached"]["kernels"], "they were compiled"
+    code, _, err = run_main(capsys, "startup", str(tmp_path / "no.mdcg"))
+    assert code == 2
+    assert "no.mdcg is not there: convert one" in err
+    (tmp_path / "bad.mdcg").write_bytes(b"abc")
+    code, _, err = run_main(capsys, "startup", str(tmp_path / "bad.mdcg"))
+    assert code == 1
+    assert "bad.mdcg" in err.splitlines()[-1]

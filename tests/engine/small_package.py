@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "uint8": "U8"}
+from ..signing import signed
+
+_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "uint8": "U8"}
 
 
 class SmallPackage:
@@ -79,5 +81,5 @@ class SmallPackage:
         raw = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
         raw += b" " * (-len(raw) % 8)
         data = b"".join(self.tensors[name].tobytes() for name in sorted(self.tensors))
-        path.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
+        path.write_bytes(signed(len(raw).to_bytes(8, "little") + raw + data))
         return str(path)

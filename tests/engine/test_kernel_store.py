@@ -201,3 +201,19 @@ def test_unknown_modes_and_targets(tmp_path: Path) -> None:
 def test_bundling_without_a_compiler(no_compiler: None) -> None:
     with pytest.raises(KernelCompileError, match="for native: no C\\+\\+ compiler was found"):
         add_binaries(with_kernels(), ["native"])
+
+
+def test_kernels_without_their_functions(compiler: None, tmp_path: Path) -> None:
+    """As another project's library would be: the generic kernels run, or an error says it."""
+    package = with_kernels()
+    for kernel in package.manifest["kernels"]:
+        name = kernel["source"]
+        package.tensors[name] = np.frombuffer(b'extern "C" int nothing = 1;\n', dtype=np.uint8)
+    found, kernels = evaluate(package, tmp_path / "p.mdcg")
+    assert origins(kernels) == {"generic"}
+    assert all("has no function mdcg_con" in kernel["why"] for kernel in kernels)
+    generic, _ = evaluate(package, tmp_path / "p.mdcg", "generic")
+    compare(found, generic, 0.0)
+    with pytest.raises(_core.EngineError, match=r"has no function .* convert the model") as error:
+        evaluate(package, tmp_path / "p.mdcg", "generated")
+    assert error.value.kind == 4

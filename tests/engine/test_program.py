@@ -247,7 +247,10 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
         (_top(values={"source": "99999999x0e"}), r"irreps \"99999999x0e\", expected such"),
         (_top(values=[]), r"field values is no object"),
         (_top(type_names=[]), r"field type_names is 0 names"),
-        (_top(descriptors=["nothing"]), r"field descriptors is \"nothing\", expected names"),
+        (
+            _top(descriptors=["nothing"]),
+            r"field descriptors is \"nothing\", expected different names",
+        ),
         (_top(energy_unit="kcal/mol"), r"field energy_unit is kcal/mol, expected eV"),
     ],
 )
@@ -292,3 +295,27 @@ def test_damaged_systems(tmp_path: Path) -> None:
         run(model, broken)
     assert np.isfinite(run(model, g)["energy"])  # the model is as good as before
     assert model.r_max == R_MAX
+
+
+def test_results_that_are_not_finite(tmp_path: Path) -> None:
+    """Also where they alone are asked for, and the energy is a number."""
+    g = graph()
+    p = Program(3, "float32")
+    x = p.features(7)
+    huge = LinearMap(x.irreps, x.irreps, {(0, 0): np.eye(7) * 3e38})
+    p.linear(p.linear(x, huge, "large"), huge, "larger")
+    p.readout(x)
+    package = p.package()
+    package.manifest["descriptors"] = ["larger"]
+    with pytest.raises(_core.EngineError, match="descriptors are not finite") as error:
+        run(open_model(package, tmp_path / "p.mdcg"), g, forces=False, descriptors=True)
+    assert error.value.kind == 7
+    p = Program(3, "float32")
+    x = p.features(7)
+    tiny = {(0, 0): np.full((7, 1), 1e-30)}
+    x = p.linear(x, LinearMap(x.irreps, Irreps.parse("1x0e"), tiny), "tiny")
+    p.energy(x, np.full(1, 1e300), np.zeros(1), "energy")  # beyond float32
+    model = open_model(p.package(), tmp_path / "p.mdcg")
+    assert np.isfinite(run(model, g, forces=False)["energy"])
+    with pytest.raises(_core.EngineError, match="virials are not finite"):
+        run(model, g, forces=False, virials=True)

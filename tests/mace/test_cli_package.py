@@ -57,6 +57,17 @@ def test_converts_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None
     assert output.read_bytes() == first
 
 
+def test_tables_are_no_worse_than_single_precision(
+    water: Path, tmp_path: Path, capsys: Any
+) -> None:
+    output = tmp_path / "water.mdcg"
+    assert main([str(water), "-o", str(output), "--dtype", "float32"]) == 0
+    assert "2 tabulated" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "water.mdcg.report.json").read_text())["verification"]
+    forces = [row for row in rows["deviations"] if row["quantity"] == "forces"]
+    assert max(r["error"] for r in forces) < max(r["own_error"] for r in forces)
+
+
 def test_info_needs_no_torch(water: Path, tmp_path: Path, capsys: Any) -> None:
     output = tmp_path / "water.mdcg"
     assert main([str(water), "-o", str(output), "--no-verify", "--types", "O"]) == 0

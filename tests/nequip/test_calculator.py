@@ -181,7 +181,7 @@ def test_edges_within_cutoffs_per_type_stay_the_same_tensors(
         atoms.positions[2, 1] = 1.2 + height
         atoms.positions[0, 0] = 0.01 * step
         forces = atoms.get_forces()
-        found.append(calculator._evaluator._reversed[1])
+        found.append(calculator._backend._evaluator._reversed[1])
         fresh = atoms.copy()
         fresh.calc = MDCGCalculator(build("per type"))
         assert forces == pytest.approx(fresh.get_forces(), abs=1e-12)

@@ -21,6 +21,8 @@ from mdcg.package.tables import choose_table, table_error
 from mdcg.problem import ConvProblem
 from mdcg.problem.irreps import Irreps
 
+from ..signing import signed
+
 
 def small_radial(outputs: int, rng: np.random.Generator) -> Radial:
     weights = np.pi / 3.0 * np.arange(1.0, 5.0)
@@ -111,6 +113,44 @@ def test_reading_a_manifest_needs_the_standard_library_only(file: Path) -> None:
     assert not done.stdout.strip()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"layers": value} for value in (7, [7], None, [[]], [{"radial": 7}])),
+        *({"layers": [{"radial": {"table": value}}]} for value in (7, {"x": 4})),
+        *({"type_names": value} for value in (None, 7)),
+        *({"verification": value} for value in ({}, {"below": 7}, {"below": {"x": "y"}})),
+        *({"kernels": value} for value in ([1], 7, [{"binaries": [1]}], [{"binaries": [{}]}])),
+        *({"values": value} for value in ([], 7, None)),
+    ],
+    ids=str,
+)
+def test_absurd_manifests_are_described_in_a_sentence(
+    file: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mdcg.cli.main import main
+
+    rewrite(file, lambda manifest: manifest.update(change))
+    assert main(["patch", str(file), "--info"]) == 4
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "small.mdcg: the manifest " in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+def test_names_at_the_top(file: Path) -> None:
+    code = (
+        "import sys, mdcg\n"
+        f"assert mdcg.Package.open({str(file)!r}).r_max == 3.0\n"
+        "assert mdcg.ConversionOptions().dtype is None and callable(mdcg.convert_checkpoint)\n"
+        "try:\n    mdcg.Package.open('none.mdcg')\nexcept mdcg.PackageError:\n    pass\n"
+        "print(*sorted({'torch', 'ase', 'e3nn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.strip()
+
+
 def test_every_truncation_is_refused(file: Path) -> None:
     data = file.read_bytes()
     for length in [0, 1, 7, 8, 9, 100, len(data) // 2, len(data) - 1]:
@@ -132,7 +172,7 @@ def test_flipped_bits_end_in_a_sentence(file: Path) -> None:
         for bit in (0, 6):
             changed = bytearray(data)
             changed[position] ^= 1 << bit
-            file.write_bytes(changed)
+            file.write_bytes(signed(bytes(changed)))
             try:
                 Package.open(file)
             except PackageError as error:

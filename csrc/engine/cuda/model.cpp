@@ -1,12 +1,15 @@
 #include "engine/cuda/model.hpp"
 
-#include <omp.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/threads.hpp"
 #include "engine/cuda/executor.hpp"
+#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -67,6 +70,12 @@ public:
                   const Results& results) override {
         Clock whole;
         check_ghosts(system, communicator);
+        if (process_ == 0) process_ = getpid();
+        if (process_ != getpid())
+            throw EngineError(ErrorKind::device,
+                              "the model is on " + place() +
+                                  ", which a forked process cannot use: open it after the fork, or "
+                                  "use the start method 'spawn'");
         try {
             guarded(device_, [&] { run(system, communicator, results); });
         } catch (const EngineError& error) {
@@ -113,7 +122,7 @@ private:
             executor_ = std::move(made);
         }
         Clock clock;
-        const int threads = threads_ > 0 ? threads_ : omp_get_max_threads();
+        const int threads = usable_threads(threads_);
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
@@ -141,22 +150,27 @@ private:
         const CudaExecutor<T>& found = *executor_;
         check_energy(found.energy());
         if (results.energy != nullptr) *results.energy = found.energy();
-        double check = 0;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : check)
-        for (std::int64_t n = 0; n < graph_.num_nodes; ++n) {
+        const auto scatter = [&](std::int64_t n, int) {
             const std::int64_t to = graph_.node[size(n)];
             if (results.energies != nullptr && n < graph_.num_local)
                 results.energies[to] = found.energies()[n];
             if (results.forces != nullptr)
                 for (int d = 0; d < 3; ++d)
-                    check += results.forces[3 * to + d] = found.forces()[3 * n + d];
+                    results.forces[3 * to + d] = found.forces()[3 * n + d];
             if (results.virials != nullptr)
                 for (int i = 0; i < 9; ++i)
-                    check += results.virials[9 * to + i] = found.virials()[9 * n + i];
-        }
-        if (results.virial != nullptr)
-            for (std::size_t i = 0; i < 9; ++i) check += results.virial[i] = found.virial()[i];
-        check_forces(check);
+                    results.virials[9 * to + i] = found.virials()[9 * n + i];
+        };
+        share(threads, graph_.num_nodes, scatter);
+        if (results.virial != nullptr) std::copy_n(found.virial().begin(), 9, results.virial);
+        if (results.descriptors != nullptr)
+            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
+                         "descriptors");
+        if (results.forces != nullptr)
+            check_finite(results.forces, 3 * graph_.num_nodes, "forces");
+        if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
+        if (results.virials != nullptr)
+            check_finite(results.virials, 9 * graph_.num_nodes, "virials");
     }
 
     // After an error nothing of the list is trusted, and memory that was short is given back.
@@ -167,6 +181,7 @@ private:
 
     Program<T> program_;
     int device_, capability_ = 0;
+    pid_t process_ = 0;  // of the first evaluation
     std::string name_;
     std::unique_ptr<CudaExecutor<T>> executor_;
     Graph graph_;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/limits.hpp"
+
 namespace mdcg {
 
 namespace {
-constexpr double LONGER_THAN_ANY = 1e3;
+constexpr double LONGER_THAN_ANY = 2 * limits::MAX_LENGTH;
 }
 
 template <typename T>

@@ -4,9 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/limits.hpp"
+
 namespace mdcg {
 
-constexpr int MAX_HARMONICS_L = 12;
+constexpr int MAX_HARMONICS_L = limits::MAX_HARMONICS_DEGREE;
 
 // [(l_max+1)^2] what harmonics() of EdgeKernels multiplies by. `normalization`: "component"
 // (squares sum to 2l+1 for each l), "norm" (to 1), "integral" (squares integrate to 1 over the

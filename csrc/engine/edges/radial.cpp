@@ -5,12 +5,11 @@
 #include <stdexcept>
 
 #include "engine/edges/layout.hpp"
+#include "engine/limits.hpp"
 
 namespace mdcg {
 
 namespace {
-
-constexpr int MAX_WIDTH = 1 << 20;
 
 template <typename T>
 std::int64_t padded(std::int64_t items) {
@@ -31,7 +30,7 @@ void read_basis(const Fields& fields, RadialSpec& spec) {
         f.factor = fields.number("coefficient");
     } else if (kind == "chebyshev") {
         f.kind = BasisKind::chebyshev;
-        f.count = static_cast<int>(fields.integer("order", 1, 4096));
+        f.count = static_cast<int>(fields.integer("order", 1, limits::MAX_CHEBYSHEV_ORDER));
     } else {
         fields.fail("kind", "'" + kind + "'", "bessel, gaussian or chebyshev");
     }
@@ -67,9 +66,9 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
     const Tensor& weight = fields.tensor("weight", {in, out});
     layer.in = static_cast<int>(in);
     layer.out = static_cast<int>(weight.shape[1]);
-    if (layer.out < 1 || layer.out > MAX_WIDTH)
+    if (layer.out < 1 || layer.out > limits::MAX_RADIAL_WIDTH)
         fields.fail("weight", weight.shape_text(),
-                    "1 .. " + std::to_string(MAX_WIDTH) + " outputs");
+                    "1 .. " + std::to_string(limits::MAX_RADIAL_WIDTH) + " outputs");
     layer.weight = weight.read<double>();
     if (fields.has("bias")) layer.bias = fields.values<double>("bias", {layer.out});
     if (fields.has("layer_norm")) {
@@ -89,6 +88,11 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
 
 }  // namespace
 
+void check_cutoff_power(const Fields& fields, double p) {
+    if (!(p >= limits::MIN_CUTOFF_POWER && p <= limits::MAX_CUTOFF_POWER))
+        fields.fail("p", std::to_string(p), "2 to 200");
+}
+
 void polynomial_cutoff(double p, double x, double& value, double& slope) {
     value = slope = 0;
     if (!(x < 1)) return;
@@ -97,16 +101,29 @@ void polynomial_cutoff(double p, double x, double& value, double& slope) {
     slope = -p * (p + 1) * (p + 2) / 2 * low * (1 - x) * (1 - x);
 }
 
-RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
+int RadialSpec::outputs(const Fields& fields) {
+    const std::vector<Fields> layers = fields.objects("layers");
+    if (layers.empty()) fields.fail("layers", "no layers", "a network");
+    const std::int64_t width = layers.back().tensor("weight", {-1, -1}).shape[1];
+    if (width < 1 || width > limits::MAX_RADIAL_WIDTH)
+        layers.back().fail("weight", std::to_string(width) + " outputs",
+                           "1 .. " + std::to_string(limits::MAX_RADIAL_WIDTH));
+    return static_cast<int>(width);
+}
+
+RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int outputs) {
     RadialSpec spec;
-    spec.num_types = num_types;
-    const std::int64_t n = num_types;
+    spec.num_types = info.num_types();
+    const std::int64_t n = info.num_types();
     if (fields.is_text("r_max"))
         spec.r_max = fields.values<double>("r_max", {n, n});
     else
         spec.r_max = {fields.number("r_max")};
     for (const double r : spec.r_max)
-        if (!(r > 0)) fields.fail("r_max", std::to_string(r), "a length over 0");
+        if (!(r > 0 && r <= info.r_max * (1 + limits::LENGTH_TOLERANCE)))
+            fields.fail(
+                "r_max", std::to_string(r),
+                "a length over 0, up to the package's r_max of " + std::to_string(info.r_max));
     read_basis(fields.object("basis"), spec);
     if (fields.has("transform")) read_transform(fields.object("transform"), spec);
     if (fields.has("cutoff")) {
@@ -114,8 +131,7 @@ RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
         if (cutoff.text("kind") != "polynomial")
             cutoff.fail("kind", "'" + cutoff.text("kind") + "'", "polynomial");
         spec.functions.cutoff_power = cutoff.number("p");
-        if (!(spec.functions.cutoff_power >= 2))
-            cutoff.fail("p", std::to_string(spec.functions.cutoff_power), "2 or more");
+        check_cutoff_power(cutoff, spec.functions.cutoff_power);
     }
     const std::string on = fields.text("cutoff_on", "basis");
     if (on != "basis" && on != "weights")
@@ -123,8 +139,9 @@ RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
     spec.functions.cutoff_on_basis = on == "basis";
 
     const std::vector<Fields> layers = fields.objects("layers");
-    if (layers.empty() || layers.size() > 16)
-        fields.fail("layers", std::to_string(layers.size()) + " layers", "1 .. 16");
+    if (layers.empty() || layers.size() > limits::MAX_RADIAL_LAYERS)
+        fields.fail("layers", std::to_string(layers.size()) + " layers",
+                    "1 .. " + std::to_string(limits::MAX_RADIAL_LAYERS));
     std::int64_t in = spec.functions.count;
     for (std::size_t i = 0; i < layers.size(); ++i) {
         const bool last = i + 1 == layers.size();
@@ -153,7 +170,7 @@ RadialSpec RadialSpec::read(const Fields& fields, int num_types, int outputs) {
     }
     if (fields.has("table")) {
         const Fields table = fields.object("table");
-        spec.knots = static_cast<int>(table.integer("knots", 4, 1 << 16));
+        spec.knots = static_cast<int>(table.integer("knots", limits::MIN_KNOTS, limits::MAX_KNOTS));
         spec.table_error = table.number("error", 0.0);
         if (!spec.sender_value.empty() || !spec.receiver_value.empty())
             fields.fail(

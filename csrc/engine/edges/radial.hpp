@@ -25,6 +25,7 @@
 
 #include "engine/edges/edge_kernels.hpp"
 #include "engine/fields.hpp"
+#include "engine/limits.hpp"
 #include "engine/simd.hpp"
 
 namespace mdcg {
@@ -52,8 +53,10 @@ struct RadialSpec {
     int knots = 0;                                     // 0: exact
     double table_error = 0;
 
-    // `outputs`: columns of the last layer.
-    static RadialSpec read(const Fields& fields, int num_types, int outputs);
+    // `outputs`: columns of the last layer, which must have as many.
+    static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs);
+    // Columns that the last layer has.
+    static int outputs(const Fields& fields);
 
     double pair_r_max(int receiver, int sender) const {
         return r_max.size() == 1 ? r_max[0] : r_max[pair(receiver, sender)];
@@ -72,6 +75,9 @@ private:
                static_cast<std::size_t>(sender);
     }
 };
+
+// Throws what Fields::fail does where a package may have no such power `p`.
+void check_cutoff_power(const Fields& fields, double p);
 
 // 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) and its derivative; 0 from x = 1 on.
 void polynomial_cutoff(double p, double x, double& value, double& slope);
@@ -130,7 +136,7 @@ private:
     struct Kept {
         T *value, *slope, *normalised, *scale;
     };
-    static constexpr int MAX_LAYERS = 16;
+    static constexpr int MAX_LAYERS = limits::MAX_RADIAL_LAYERS;
     struct Memory {
         double *r_max, *r_0, *cutoff, *cutoff_slope;
         T *basis, *basis_slope, *first, *second;

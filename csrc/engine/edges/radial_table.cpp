@@ -120,6 +120,7 @@ std::vector<double> RadialSpline::hidden_slope(double length, int receiver, int 
 
 void RadialSpline::prepare(int receiver, int sender) const {
     if (pair_ == std::make_pair(receiver, sender)) return;
+    pair_ = {-1, -1};  // none, should memory run out
     const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
     std::vector<double> lengths(static_cast<std::size_t>(knots_) + 1);
@@ -240,18 +241,32 @@ RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
 
 template <typename T>
 void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* receiver,
-                             const std::int32_t* sender, std::int64_t edges) {
-    if (built_.size() == first_row_.size()) return;
+                             const std::int32_t* sender, std::int64_t edges, std::int64_t nodes) {
+    if (built_.size() == first_row_.size() || all_built(types, nodes)) return;
     std::vector<std::int32_t> missing;
+    wanted_.assign(first_row_.size(), 0);
     for (std::int64_t e = 0; e < edges; ++e) {
         const Pair& pair =
             pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ + types[sender[e]])];
-        std::int32_t& row = first_row_[static_cast<std::size_t>(pair.group)];
-        if (row != -1) continue;
-        row = 0;
+        const auto group = static_cast<std::size_t>(pair.group);
+        if (first_row_[group] != -1 || wanted_[group]) continue;
+        wanted_[group] = 1;
         missing.push_back(pair.group);
     }
     if (!missing.empty()) build(missing);
+}
+
+// Whether there is a table for every two types of nodes; quicker to see than those of the edges.
+template <typename T>
+bool RadialTable<T>::all_built(const std::int32_t* types, std::int64_t nodes) {
+    present_.assign(static_cast<std::size_t>(num_types_), 0);
+    for (std::int64_t n = 0; n < nodes; ++n) present_[static_cast<std::size_t>(types[n])] = 1;
+    for (std::size_t i = 0; i < present_.size(); ++i)
+        for (std::size_t j = 0; present_[i] && j < present_.size(); ++j)
+            if (present_[j] &&
+                first_row_[static_cast<std::size_t>(pairs_[i * present_.size() + j].group)] == -1)
+                return false;
+    return true;
 }
 
 template <typename T>
@@ -274,8 +289,6 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     constexpr int wide = 256;
     std::vector<double> fitted(static_cast<std::size_t>(spline_.rows() * wide));
     for (const std::int32_t group : groups) {
-        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
-        built_.push_back(group);
         const auto [receiver, sender] = representative_[static_cast<std::size_t>(group)];
         for (int start = 0; start < outputs; start += wide) {
             const int count = std::min(wide, outputs - start);
@@ -292,6 +305,14 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
                 }
             }
         }
+        row += spline_.rows();
+    }
+    // last: everything above may run out of memory
+    built_.reserve(built_.size() + groups.size());
+    row = old_rows;
+    for (const std::int32_t group : groups) {
+        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
+        built_.push_back(group);
         row += spline_.rows();
     }
     data_ = std::move(data);

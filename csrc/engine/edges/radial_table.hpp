@@ -70,7 +70,7 @@ public:
 
     // Builds what the pairs of types (receiver, sender) of the edges need and is not there yet.
     void require(const std::int32_t* types, const std::int32_t* receiver,
-                 const std::int32_t* sender, std::int64_t edges);
+                 const std::int32_t* sender, std::int64_t edges, std::int64_t nodes);
 
     // [width / A][rows()][A]: coefficients, and by how much the next one differs; null in double.
     const T* data() const { return data_.data(); }
@@ -102,6 +102,7 @@ private:
         double r_max = 0, first = 0, inverse_step = 0;  // the latter two of square roots
     };
     void build(const std::vector<std::int32_t>& groups);
+    bool all_built(const std::int32_t* types, std::int64_t nodes);
 
     RadialSpline spline_;
     WeightColumns columns_;
@@ -110,6 +111,7 @@ private:
     std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
     std::vector<std::int32_t> first_row_;              // of a group; -1: not built
     std::vector<std::int32_t> built_;
+    std::vector<char> wanted_, present_;  // of require
     AlignedArray<T> data_, steps_;
     std::int64_t rows_ = 0;
 };

@@ -46,7 +46,11 @@ public:
     void prepare(KernelLoader& loader) override {
         if (kernel_.empty()) return;
         const SharedLibrary* library = loader.load(kernel_);
-        if (library == nullptr) return;
+        if (library == nullptr || !has_symbols(*library,
+                                               {"mdcg_contraction_info", "mdcg_contraction_forward",
+                                                "mdcg_contraction_backward"},
+                                               loader, kernel_))
+            return;
         const auto* info =
             static_cast<const ContractionInfo*>(library->symbol("mdcg_contraction_info"));
         if (info->abi != MDCG_CONTRACTION_ABI || info->item_bytes != sizeof(T) ||

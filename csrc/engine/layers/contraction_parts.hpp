@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/layers/node_layer.hpp"
+#include "engine/limits.hpp"
 
 namespace mdcg {
 
@@ -39,6 +40,10 @@ struct ContractionParts {
         ContractionParts found;
         found.stride = x.rows.blocks[0].stride;
         found.num_coefficients = static_cast<std::int64_t>(list.size());
+        if (found.num_coefficients * found.stride > limits::MAX_ROW_ITEMS)
+            problem.fail("polynomials",
+                         "more than " + std::to_string(limits::MAX_ROW_ITEMS) + " coefficients",
+                         "fewer");
         found.width = found.num_coefficients * found.stride;
         const Tensor& tensor = fields.tensor("coefficients", {-1, found.num_coefficients, mul});
         found.num_types = tensor.shape[0];

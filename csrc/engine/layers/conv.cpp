@@ -47,7 +47,7 @@ public:
     void begin(const Graph& graph) override {
         if (table_)
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
-                            graph.num_edges);
+                            graph.num_edges, graph.num_nodes);
     }
     void forward(Worker<T>& worker, Range nodes) const override;
     void backward(Worker<T>& worker, Range nodes) const override;
@@ -98,7 +98,7 @@ template <typename T>
 void Conv<T>::prepare(KernelLoader& loader) {
     if (kernel_.empty()) return;
     const SharedLibrary* library = loader.load(kernel_);
-    if (library == nullptr) return;
+    if (library == nullptr || !has_symbols(*library, {"mdcg_conv_info"}, loader, kernel_)) return;
     const auto* info = static_cast<const ConvInfo*>(library->symbol("mdcg_conv_info"));
     const ConvInfo& own = generic_.info();
     const bool exact = info->hidden_stride != 0;
@@ -111,6 +111,11 @@ void Conv<T>::prepare(KernelLoader& loader) {
                           this->name + ": kernel \"" + kernel_ +
                               "\" was made for another layer or another version of mdcg: convert "
                               "the model again");
+    if ((exact &&
+         !has_symbols(*library, {"mdcg_conv_forward", "mdcg_conv_backward"}, loader, kernel_)) ||
+        (table_ && !has_symbols(*library, {"mdcg_conv_forward_table", "mdcg_conv_backward_table"},
+                                loader, kernel_)))
+        return;
     const auto function = [&](const char* symbol) {
         return reinterpret_cast<ConvFunction<T>>(library->symbol(symbol));
     };

@@ -10,11 +10,11 @@ template <typename T>
 ConvParts<T> ConvParts<T>::read(const LayerSpec& spec) {
     const Fields& fields = spec.fields;
     ConvParts found;
-    found.description = ConvDescription<T>::read(fields);
-    const ConvDescription<T>& description = found.description;
     const Fields radial = fields.object("radial");
-    found.radial = RadialSpec::read(radial, spec.info.num_types(),
-                                    static_cast<int>(description.weights.columns.size()));
+    const int radial_outputs = RadialSpec::outputs(radial);
+    found.description = ConvDescription<T>::read(fields, radial_outputs);
+    const ConvDescription<T>& description = found.description;
+    found.radial = RadialSpec::read(radial, spec.info, radial_outputs);
     found.units = found.radial.units();
     constexpr int align = row_align<T>();
     found.hidden_stride = (found.units + align - 1) / align * align;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+
+#include "engine/limits.hpp"
 
 namespace mdcg {
 
@@ -21,7 +24,7 @@ Rows parse(const Fields& fields, const char* key, int align) {
 }  // namespace
 
 template <typename T>
-ConvDescription<T> ConvDescription<T>::read(const Fields& fields) {
+ConvDescription<T> ConvDescription<T>::read(const Fields& fields, int outputs) {
     const Fields problem = fields.object("problem");
     constexpr int align = row_align<T>();
     ConvDescription found;
@@ -34,9 +37,11 @@ ConvDescription<T> ConvDescription<T>::read(const Fields& fields) {
     }
 
     const nlohmann::json& paths = problem.json("paths");
-    if (!paths.is_array() || paths.empty() || paths.size() > 100000)
-        problem.fail("paths", paths.dump().substr(0, 40), "a list of paths");
-    std::int32_t offset = 0;
+    if (!paths.is_array() || paths.empty() || paths.size() > limits::MAX_PATHS)
+        problem.fail("paths", paths.dump().substr(0, 40),
+                     "a list of 1 to " + std::to_string(limits::MAX_PATHS) + " paths");
+    std::int64_t numel = 0;
+    std::int32_t offset = 0;  // at most the outputs, padded for every path
     for (const nlohmann::json& path : paths) {
         const auto index = [&](std::size_t at, const std::vector<Block>& blocks) -> const Block& {
             if (!path.is_array() || path.size() < 5 || !path[at].is_number_integer() ||
@@ -63,23 +68,31 @@ ConvDescription<T> ConvDescription<T>::read(const Fields& fields) {
         p.harmonic_dim = y.dim();
         p.mul = x.mul;
         p.stride = x.stride;
+        numel += x.mul;
+        if (numel > outputs) break;
         for (std::int32_t u = 0; u < x.mul; ++u) found.weights.columns.push_back(offset + u);
         offset += x.stride;
         found.paths.push_back(p);
     }
+    if (numel != outputs)
+        fields.fail("problem",
+                    (numel > outputs ? "of more than " : "of ") +
+                        std::to_string(std::min<std::int64_t>(numel, outputs)) + " weights",
+                    std::to_string(outputs) + ", the outputs of the radial network");
     found.weights.width = offset;
 
     const Tensor& indices = fields.tensor("nonzeros", {-1, 4});
     if (indices.dtype != Dtype::i32) fields.fail("nonzeros", "another type", "int32");
     const std::vector<double> values = fields.values<double>("values", {indices.shape[0]});
-    const auto* rows = static_cast<const std::int32_t*>(indices.data);
+    std::vector<std::int32_t> rows(4 * values.size());  // tensors need not be aligned
+    if (!rows.empty()) std::memcpy(rows.data(), indices.data, rows.size() * sizeof(rows[0]));
     struct Entry {
         std::int32_t path, a, c, b;
         double value;
     };
     std::vector<Entry> entries;
     for (std::size_t i = 0; i < values.size(); ++i) {
-        const std::int32_t* r = rows + 4 * i;
+        const std::int32_t* r = rows.data() + 4 * i;
         bool fits = r[0] >= 0 && r[0] < static_cast<std::int32_t>(found.paths.size());
         if (fits) {
             const GenericPath& p = found.paths[static_cast<std::size_t>(r[0])];

@@ -23,7 +23,7 @@ struct ConvDescription {
     // Of the fields "problem", "nonzeros" (int32 [n][4]: path, and components a of x, b of the
     // harmonic, c of out, counted inside their blocks) and "values" (float64 [n]: 3j symbol times
     // path weight).
-    static ConvDescription read(const Fields& fields);
+    static ConvDescription read(const Fields& fields, int outputs);
 };
 
 }  // namespace mdcg

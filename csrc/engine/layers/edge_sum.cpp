@@ -46,7 +46,7 @@ private:
             spec.fields.fail("out", "a value of other irreps", "scalars, one per output");
         Read found;
         const Fields radial = spec.fields.object("radial");
-        found.spec = RadialSpec::read(radial, spec.info.num_types(), out.rows.blocks[0].mul);
+        found.spec = RadialSpec::read(radial, spec.info, out.rows.blocks[0].mul);
         if (!found.spec.sender_value.empty() || !found.spec.receiver_value.empty())
             radial.fail("edge_sum sees features of nodes, expected tables by type");
         found.inner = found.spec;

@@ -39,18 +39,17 @@ public:
     void begin(const Graph& graph) override {
         if (!packed_) {
             for (Path& path : paths_)
-                if (!path.typed) {
-                    pack(path, 0);
-                    path.weight = {};
-                }
+                if (!path.typed) pack(path, 0);
+            for (Path& path : paths_)
+                if (!path.typed) path.weight = {};
             packed_ = true;
         }
         if (!typed_) return;
         for (const std::int32_t type : graph.types) {
             if (seen_[size(type)]) continue;
-            seen_[size(type)] = 1;
             for (Path& path : paths_)
                 if (path.typed) pack(path, size(type));
+            seen_[size(type)] = 1;  // last: packing may run out of memory
         }
     }
 

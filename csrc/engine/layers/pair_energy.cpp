@@ -4,6 +4,7 @@
 
 #include "engine/edges/radial.hpp"
 #include "engine/graph.hpp"
+#include "engine/limits.hpp"
 #include "engine/registry.hpp"
 
 namespace mdcg {
@@ -29,10 +30,14 @@ public:
             r_max_.assign(static_cast<std::size_t>(n * n), fields.number("r_max"));
         coefficients_ = fields.numbers("coefficients");
         exponents_ = fields.numbers("exponents");
+        if (coefficients_.size() > limits::MAX_SCREENING_TERMS)
+            fields.fail("coefficients", std::to_string(coefficients_.size()) + " numbers",
+                        "at most " + std::to_string(limits::MAX_SCREENING_TERMS));
         if (coefficients_.size() != exponents_.size())
             fields.fail("exponents", std::to_string(exponents_.size()) + " numbers",
                         std::to_string(coefficients_.size()) + ", as many as coefficients");
         p_ = fields.number("p");
+        check_cutoff_power(fields, p_);
         for (std::size_t i = 0; i < a_.size(); ++i)
             if (!(a_[i] > 0) || !(r_max_[i] > 0)) fields.fail("a and r_max must be over 0");
     }

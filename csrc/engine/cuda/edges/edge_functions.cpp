@@ -231,7 +231,7 @@ void CudaEdgeFunctions<T>::take_list(const Graph& graph, const CudaStream& strea
         receiver.resize(static_cast<std::size_t>(first[static_cast<std::size_t>(r) + 1]),
                         static_cast<std::int32_t>(r));
     m.table->require(graph.types.data(), receiver.data(), graph.all_sender().data(),
-                     static_cast<std::int64_t>(receiver.size()));
+                     static_cast<std::int64_t>(receiver.size()), graph.num_nodes);
     if (m.table_there && m.tables_there == m.table->tables()) return;
     const int n = m.spec.num_types;
     std::vector<TablePlace> places;

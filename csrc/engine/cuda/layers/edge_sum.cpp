@@ -99,7 +99,7 @@ private:
         if (out.rows.blocks.size() != 1 || out.rows.blocks[0].l != 0)
             spec.fields.fail("out", "a value of other irreps", "scalars, one per output");
         const Fields radial = spec.fields.object("radial");
-        RadialSpec found = RadialSpec::read(radial, spec.info.num_types(), out.rows.blocks[0].mul);
+        RadialSpec found = RadialSpec::read(radial, spec.info, out.rows.blocks[0].mul);
         if (!found.sender_value.empty() || !found.receiver_value.empty())
             radial.fail("edge_sum sees features of nodes, expected tables by type");
         return found;

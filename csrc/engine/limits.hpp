@@ -1,0 +1,29 @@
+// What a package may have at most: far above any model, and low enough that sizes fit their types
+// and that a file of a few bytes cannot ask for hours or all memory. The same numbers stand in
+// mdcg/package/limits.py; a test compares them.
+#pragma once
+
+#include <cstdint>
+
+namespace mdcg::limits {
+
+constexpr std::int64_t MAX_HEADER_BYTES = 100'000'000;  // what safetensors allows
+constexpr int MAX_DEPTH = 64;                           // of nested JSON
+constexpr int MAX_TYPES = 1000;
+constexpr int MAX_ATOMIC_NUMBER = 199;
+constexpr double MAX_LENGTH = 1000;        // of a cutoff, Å
+constexpr double LENGTH_TOLERANCE = 1e-6;  // cutoffs of layers beyond the package's, relative
+constexpr int MAX_LAYERS = 10'000;         // and values
+constexpr int MAX_MULTIPLICITY = 1 << 16;  // of an irrep
+constexpr int MAX_DEGREE = 16;             // of an irrep
+constexpr int MAX_HARMONICS_DEGREE = 12;   // of spherical harmonics
+constexpr int MAX_ROW_ITEMS = 1 << 24;     // of a value, padded to 64 bytes; of all descriptors
+constexpr int MAX_PATHS = 10'000;          // of a convolution
+constexpr int MAX_RADIAL_LAYERS = 16;
+constexpr int MAX_RADIAL_WIDTH = 1 << 20;  // outputs of a layer of a radial network
+constexpr int MAX_CHEBYSHEV_ORDER = 4096;
+constexpr int MIN_KNOTS = 4, MAX_KNOTS = 1 << 16;
+constexpr double MIN_CUTOFF_POWER = 2, MAX_CUTOFF_POWER = 200;
+constexpr int MAX_SCREENING_TERMS = 16;  // of the repulsion of nuclei
+
+}  // namespace mdcg::limits

@@ -1,0 +1,33 @@
+// Loops that threads share. One thread runs them without OpenMP, which allocates a team of one anew
+// every time.
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+
+namespace mdcg {
+
+// body(i, thread) for i of 0 .. count - 1, in equal parts of consecutive i.
+template <typename Body>
+void share(int threads, std::int64_t count, const Body& body) {
+    if (threads <= 1) {
+        for (std::int64_t i = 0; i < count; ++i) body(i, 0);
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t i = 0; i < count; ++i) body(i, omp_get_thread_num());
+}
+
+// The same, `chunk` of them at a time to whichever thread is free.
+template <typename Body>
+void share_in_turns(int threads, std::int64_t count, std::int64_t chunk, const Body& body) {
+    if (threads <= 1) {
+        for (std::int64_t i = 0; i < count; ++i) body(i, 0);
+        return;
+    }
+#pragma omp parallel for schedule(dynamic, chunk) num_threads(threads)
+    for (std::int64_t i = 0; i < count; ++i) body(i, omp_get_thread_num());
+}
+
+}  // namespace mdcg

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include "ghost_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mdcg_lammps {
+
+namespace {
+
+constexpr int TAG = 7203;
+// MPI counts with an int
+constexpr std::int64_t MOST_BYTES = 1 << 30;
+
+template <typename Item> void add(char *target, const char *source, int width)
+{
+  auto *to = reinterpret_cast<Item *>(target);
+  auto *from = reinterpret_cast<const Item *>(source);
+  for (int c = 0; c < width; c++) to[c] += from[c];
+}
+
+std::vector<int> offsets(const std::vector<int> &counts)
+{
+  std::vector<int> out(counts.size(), 0);
+  for (std::size_t i = 1; i < counts.size(); i++) out[i] = out[i - 1] + counts[i - 1];
+  return out;
+}
+
+}    // namespace
+
+std::vector<int> GhostExchange::plan(MPI_Comm world, const std::vector<double> &wanted)
+{
+  world_ = world;
+  int ranks = 1;
+  MPI_Comm_size(world, &ranks);
+  std::vector<int> mine(ranks, 0), theirs(ranks, 0), names, asked;
+  for (const double id : wanted) {
+    mine[AtomId::rank(id)]++;
+    names.push_back(AtomId::atom(id));
+  }
+  MPI_Alltoall(mine.data(), 1, MPI_INT, theirs.data(), 1, MPI_INT, world);
+  std::vector<int> to = offsets(mine), from = offsets(theirs);
+  asked.resize(from.back() + theirs.back());
+  MPI_Alltoallv(names.data(), mine.data(), to.data(), MPI_INT, asked.data(), theirs.data(),
+                from.data(), MPI_INT, world);
+  wanted_ = parts(mine);
+  asked_ = parts(theirs);
+  return asked;
+}
+
+std::vector<GhostExchange::Part> GhostExchange::parts(const std::vector<int> &counts)
+{
+  std::vector<Part> out;
+  std::int64_t at = 0;
+  for (std::size_t rank = 0; rank < counts.size(); rank++) {
+    if (counts[rank]) out.push_back({static_cast<int>(rank), at, at + counts[rank]});
+    at += counts[rank];
+  }
+  return out;
+}
+
+// Receives are begun; sends are done.
+void GhostExchange::move(Way way, const std::vector<Part> &from, char *data, int row_bytes)
+{
+  const std::int64_t most = std::max<std::int64_t>(1, MOST_BYTES / row_bytes);
+  for (const Part &part : from)
+    for (std::int64_t row = part.begin; row < part.end; row += most) {
+      const int bytes = static_cast<int>(std::min(most, part.end - row)) * row_bytes;
+      char *at = data + row * row_bytes;
+      if (way == Way::IN) {
+        requests_.emplace_back();
+        MPI_Irecv(at, bytes, MPI_BYTE, part.rank, TAG, world_, &requests_.back());
+      } else {
+        MPI_Send(at, bytes, MPI_BYTE, part.rank, TAG, world_);
+      }
+    }
+}
+
+void GhostExchange::forward(const char *rows, char *ghosts, int row_bytes)
+{
+  buffer_.resize(sent.size() * row_bytes);
+  requests_.clear();
+  move(Way::IN, wanted_, ghosts, row_bytes);
+  char *at = buffer_.data();
+  for (const std::int64_t row : sent) {
+    if (row >= 0)
+      std::memcpy(at, rows + row * row_bytes, row_bytes);
+    else
+      std::memset(at, 0, row_bytes);
+    at += row_bytes;
+  }
+  move(Way::OUT, asked_, buffer_.data(), row_bytes);
+  statuses_.resize(requests_.size());
+  MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
+}
+
+void GhostExchange::reverse(char *rows, char *ghosts, int width, int item_bytes)
+{
+  const int row_bytes = width * item_bytes;
+  buffer_.resize(sent.size() * row_bytes);
+  requests_.clear();
+  move(Way::IN, asked_, buffer_.data(), row_bytes);
+  move(Way::OUT, wanted_, ghosts, row_bytes);
+  statuses_.resize(requests_.size());
+  MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
+  const char *at = buffer_.data();
+  for (const std::int64_t row : sent) {
+    if (row >= 0) {
+      if (item_bytes == 4)
+        add<float>(rows + row * row_bytes, at, width);
+      else
+        add<double>(rows + row * row_bytes, at, width);
+    }
+    at += row_bytes;
+  }
+}
+
+double GhostExchange::bytes() const
+{
+  return static_cast<double>(buffer_.capacity() + sent.capacity() * sizeof(std::int64_t) +
+                             (wanted_.capacity() + asked_.capacity()) * sizeof(Part));
+}
+
+}    // namespace mdcg_lammps

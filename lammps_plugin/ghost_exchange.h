@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// Rows of atoms of other ranks: each rank gets those that its edges lead to, once each, straight
+// from their owners.
+#ifndef MDCG_GHOST_EXCHANGE_H
+#define MDCG_GHOST_EXCHANGE_H
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace mdcg_lammps {
+
+// An atom as all ranks know it: rank and number there in one exact double, so that LAMMPS can send
+// it to ghosts.
+class AtomId {
+ public:
+  static double of(int rank, int atom) { return rank * 2147483648.0 + atom; }
+  static int rank(double id) { return static_cast<int>(id / 2147483648.0); }
+  static int atom(double id) { return static_cast<int>(id - rank(id) * 2147483648.0); }
+};
+
+class GhostExchange {
+ public:
+  // Collective. `wanted`: ids of atoms of other ranks, ascending, each once. Returns the numbers of
+  // the atoms of this rank that the others want; `sent` must then be set to their rows (-1: none,
+  // zeros are sent).
+  std::vector<int> plan(MPI_Comm world, const std::vector<double> &wanted);
+  std::vector<std::int64_t> sent;
+
+  // `ghosts` is the first of the rows of the wanted atoms, in their order, which follow each other.
+  void forward(const char *rows, char *ghosts, int row_bytes);
+  // Adds rows of ghosts to those of their owners, in the order of the ranks.
+  void reverse(char *rows, char *ghosts, int width, int item_bytes);
+
+  double bytes() const;
+
+ private:
+  struct Part {
+    int rank;
+    std::int64_t begin, end;
+  };
+  enum class Way { IN, OUT };
+
+  static std::vector<Part> parts(const std::vector<int> &counts);
+  void move(Way way, const std::vector<Part> &from, char *data, int row_bytes);
+
+  MPI_Comm world_ = MPI_COMM_NULL;
+  std::vector<Part> wanted_, asked_;
+  std::vector<char> buffer_;
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+};
+
+}    // namespace mdcg_lammps
+
+#endif

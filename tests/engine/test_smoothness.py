@@ -1,0 +1,45 @@
+"""Energies and forces of trained models where an atom leaves the cutoff of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .smoothness import check_smooth
+from .symmetry import open_trained
+
+
+@pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
+@pytest.mark.parametrize(
+    ("dtype", "knots"), [("float64", None), ("float64", 512), ("float32", 512), ("float32", None)]
+)
+def test_cutoff(name: str, dtype: str, knots: int | None, tmp_path: Path) -> None:
+    model = open_trained(name, dtype, knots, tmp_path)
+    for types in ((0, 0), (0, 1), (1, 1)):
+        for others in (0, 5):
+            check_smooth(model, model.r_max, others, types, table=knots is not None)
+
+
+class _Early:
+    """A model whose edges end 0.1 Å before the radial functions do."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.r_max = model, model.r_max - 0.1
+        self.dtype, self.type_names = model.dtype, model.type_names
+
+    def evaluate(self, positions: Any, types: Any) -> Any:
+        length = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
+        receiver, sender = np.nonzero((length < self.r_max) & (length > 0))
+        return self.model.evaluate(
+            positions, types, edges=(sender, receiver, np.zeros((len(sender), 3)))
+        )
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_a_jump_is_found(others: int, tmp_path: Path) -> None:
+    model = _Early(open_trained("mace_water", "float64", None, tmp_path))
+    with pytest.raises(AssertionError, match="forces jump"):
+        check_smooth(model, model.r_max, others, (0, 1))

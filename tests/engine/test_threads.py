@@ -1,0 +1,286 @@
+"""Threads: children of a fork, and what is left after memory has run out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .small_package import SmallPackage
+
+WATER = Path(__file__).parents[2] / "examples" / "data"
+
+
+def run(code: str, *arguments: object) -> None:
+    """Run code in a process of its own, which may hang or be killed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+        # what is freed goes back, so that limits of memory mean the same in every repetition
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
+        timeout=120,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr or f"exit status {done.returncode}"
+
+
+FORK = """
+import os, signal, sys
+import numpy as np
+from ase.io import read
+from mdcg import MDCGCalculator, _core
+package, structure = sys.argv[1:]
+def calculator():
+    return MDCGCalculator(package, kernels="generic", threads=2)
+def in_a_child(work):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # kills, also inside of a library
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, f"the child ended with {status}"
+atoms = read(structure).repeat((2, 2, 1))
+assert len(atoms) >= 768
+moved = atoms.copy()
+moved.positions[0] += 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # the list is made again, the model evaluated by the one that the parent has used
+        "atoms.calc = calculator(); atoms.get_forces()\n"
+        "def work():\n    atoms.positions[:] = moved.positions\n"
+        "    return np.isfinite(atoms.get_forces()).all()",
+        # a model that only the child opens
+        "atoms.calc = calculator(); atoms.get_forces()\n"
+        "def work():\n    moved.calc = calculator()\n"
+        "    return np.isfinite(moved.get_forces()).all()",
+        # a list alone has had threads
+        "lists = [_core.NeighborList(5.0, 0.5) for _ in range(2)]\n"
+        "lists[0].update(atoms.positions, atoms.cell.array, atoms.pbc, 2)\n"
+        "def work():\n"
+        "    lists[1].update(moved.positions, atoms.cell.array, atoms.pbc, 2)\n"
+        "    return lists[1].num_edges > 0",
+        # and the child asks for threads
+        "model = _core.Model(package, kernels='generic', threads=2)\n"
+        "types = (atoms.numbers == 8).astype(np.int32)\n"
+        "def evaluate():\n"
+        "    return model.evaluate(atoms.positions, types, cell=atoms.cell.array,\n"
+        "                          periodic=[True] * 3)['forces']\n"
+        "before = evaluate()\n"
+        "def work():\n    model.set_threads(2)\n    return np.array_equal(evaluate(), before)",
+    ],
+    ids=["moved", "opened", "list", "set_threads"],
+)
+def test_a_forked_child_has_one_thread(case: str) -> None:
+    code = FORK + case + "\nin_a_child(work)\n"
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+from mdcg import _core
+def limited(bytes, work):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + bytes, hard))
+    try:
+        work()
+    except MemoryError:
+        return True
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    return False
+"""
+
+
+def test_a_list_runs_out_of_memory() -> None:
+    """Which was the end of the process: an exception left a parallel region."""
+    code = (
+        MEMORY
+        + """
+rng = np.random.default_rng(0)
+count = 100_000
+cell = np.eye(3) * (count / 0.1) ** (1 / 3)
+positions = rng.random((count, 3)) * cell[0, 0]
+new = _core.NeighborList(5.0, 0.5)
+few = positions[:600]
+new.update(few, np.eye(3) * 18.2, [True] * 3, 2)
+edges = new.num_edges
+failed = 0
+for megabytes in (4, 12, 20, 30, 50, 80, 110, 140, 170, 200):
+    failed += limited(megabytes << 20, lambda: new.update(positions, cell, [True] * 3, 2))
+    assert len(new.sender) == len(new.receiver) == len(new.shifts) == new.num_edges
+assert 2 < failed < 10, failed
+new.update(few, np.eye(3) * 18.2, [True] * 3, 2)
+assert new.num_edges == edges
+"""
+    )
+    run(code)
+
+
+def rows(channels: int) -> SmallPackage:
+    """Return a package of large matrices, by type and not, and no edges."""
+    rng = np.random.default_rng(5)
+    p = SmallPackage(["H", "O"], 3.0)
+    for name in ("a", "b", "c"):
+        p.value(name, f"{channels}x0e")
+    p.value("d", "1x0e")
+    p.layer("type_rows", out="a", table=p.tensor(rng.normal(size=(2, channels))))
+    typed = p.tensor(rng.normal(size=(2, channels, channels)))
+    p.layer("linear", x="a", out="b", paths=[{"in": 0, "out": 0, "weight": typed}], bias=[])
+    plain = [p.tensor(rng.normal(size=(channels, channels))) for _ in range(2)]
+    paths = [{"in": 0, "out": 0, "weight": weight} for weight in plain]
+    p.layer("linear", x="b", out="c", paths=paths, bias=[])
+    last = p.tensor(rng.normal(size=(channels, 1)))
+    p.layer("linear", x="c", out="d", paths=[{"in": 0, "out": 0, "weight": last}], bias=[])
+    one, zero = p.tensor(np.ones(1)), p.tensor(np.zeros(1))
+    p.layer("energy", x="d", channel=0, scale=one, shift=zero)
+    return p
+
+
+def tables(outputs: int, knots: int) -> SmallPackage:
+    """Return a package of one convolution with large radial tables of three pairs of types."""
+    rng = np.random.default_rng(6)
+    p = SmallPackage(["H", "O"], 3.0)
+    p.value("a", f"{outputs}x0e")
+    p.value("b", "1x0e")
+    radial = {
+        "r_max": 3.0,
+        "basis": {"kind": "bessel", "weights": p.tensor(np.arange(1.0, 5.0)), "prefactor": 0.8},
+        "cutoff": {"kind": "polynomial", "p": 6},
+        "layers": [
+            {"weight": p.tensor(rng.normal(size=(4, 8))), "activation": "silu"},
+            {"weight": p.tensor(rng.normal(size=(8, outputs)))},
+        ],
+        "sender": p.tensor(rng.normal(size=(2, 8))),
+        "receiver": p.tensor(rng.normal(size=(2, 8))),
+        "table": {"knots": knots, "error": 1e-9},
+    }
+    p.layer(
+        "conv",
+        x_table=p.tensor(rng.normal(size=(2, outputs))),
+        out="a",
+        problem={
+            "irreps_in1": f"{outputs}x0e",
+            "irreps_in2": "1x0e",
+            "irreps_out": f"{outputs}x0e",
+            "paths": [[0, 0, 0, "uvu", 1, 1.0]],
+        },
+        nonzeros=p.tensor(np.zeros((1, 4)), "int32"),
+        values=p.tensor(np.ones(1)),
+        radial=radial,
+    )
+    last = p.tensor(rng.normal(size=(outputs, 1)))
+    p.layer("linear", x="a", out="b", paths=[{"in": 0, "out": 0, "weight": last}], bias=[])
+    one, zero = p.tensor(np.ones(1)), p.tensor(np.zeros(1))
+    p.layer("energy", x="b", channel=0, scale=one, shift=zero)
+    return p
+
+
+@pytest.mark.parametrize("kind", ["rows", "tables"])
+def test_a_model_runs_out_of_memory(kind: str, tmp_path: Path) -> None:
+    """Matrices and tables that could not be made are made by the next evaluation."""
+    package = rows(900) if kind == "rows" else tables(64, 1 << 15)
+    path = package.write(tmp_path / "p.mdcg")
+    code = (
+        MEMORY
+        + """
+positions = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.1], [0.0, 1.2, 0.0], [1.3, 0.0, 0.2]])
+types = np.array([0, 1, 1, 0], dtype=np.int32)
+def opened():
+    return _core.Model(sys.argv[1], kernels="generic", threads=1)
+def evaluate(model):
+    return model.evaluate(positions, types)
+want = evaluate(opened())
+failed = 0
+for megabytes in (2, 3, 5, 8, 11, 15, 20, 26, 33, 41, 50, 60, 80, 100, 150, 250):
+    model = opened()
+    failed += limited(megabytes << 20, lambda: evaluate(model))
+    got = evaluate(model)
+    for name in ("energies", "forces"):
+        assert np.array_equal(got[name], want[name]), (megabytes, name)
+    del model
+assert failed > 2, failed
+"""
+    )
+    run(code, path)
+
+
+def test_threads_of_python_share_a_calculator() -> None:
+    """One made the list anew while the other read it, or evaluated with the other's list."""
+    code = """
+import sys, threading
+import numpy as np
+from ase.io import read
+from mdcg import MDCGCalculator
+package, structure = sys.argv[1:]
+backend = MDCGCalculator(package, kernels="generic", threads=1)._backend
+atoms = read(structure)
+others = [atoms, atoms[:96], atoms[::-1]]
+want = [backend.evaluate(each, forces=True, stress=False).forces for each in others]
+wrong = []
+def work(number):
+    for _ in range(12):
+        try:
+            found = backend.evaluate(others[number], forces=True, stress=False).forces
+            if not np.array_equal(found, want[number]):
+                wrong.append(number)
+        except Exception as error:
+            wrong.append(error)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not wrong, wrong
+"""
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+
+
+def test_a_list_stays_while_it_is_read() -> None:
+    code = """
+import sys, threading
+import numpy as np
+from ase.io import read
+from mdcg import _core
+package, structure = sys.argv[1:]
+model = _core.Model(package, kernels="generic", threads=1)
+atoms = read(structure)
+positions, cell = atoms.positions, atoms.cell.array
+types = (atoms.numbers == 8).astype(np.int32)
+new = _core.NeighborList(model.r_max, 0.0)
+def update(scale):
+    new.update(scale * positions, scale * cell, [True] * 3, 1)
+def energies():
+    return model.evaluate(positions, types, edges=new, forces=False)["energies"]
+allowed = []
+for scale in (1.0, 1.6):
+    update(scale)
+    allowed.append(energies())
+assert not np.array_equal(*allowed)
+done = threading.Event()
+def turn():
+    while not done.is_set():
+        update(1.6)
+        update(1.0)
+thread = threading.Thread(target=turn)
+thread.start()
+try:
+    for _ in range(60):
+        found = energies()
+        assert any(np.array_equal(found, each) for each in allowed)
+finally:
+    done.set()
+    thread.join()
+"""
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
