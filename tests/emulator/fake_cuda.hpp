@@ -70,6 +70,8 @@ bool is_device_memory(Address address, std::size_t bytes);
 // Allocates and frees; an owner may be a graph, whose memory lives as long as it.
 int allocate(Address* address, std::size_t bytes);
 int release(Address address);
+// Lets copies reach a variable of a library of kernels.
+void add_variable(Address address, std::size_t bytes);
 // Looks whether something was written beside an allocation; says so, and returns an error.
 int check_guards(const char* after);
 

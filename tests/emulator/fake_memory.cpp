@@ -14,7 +14,7 @@ namespace fake_cuda {
 
 namespace {
 
-constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256;
+constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256, kForbidden = 1 << 20;
 
 struct Allocation {
     std::size_t bytes;
@@ -23,6 +23,7 @@ struct Allocation {
 };
 
 std::map<Address, Allocation> allocations;
+std::map<Address, std::size_t> variables;
 std::size_t used = 0;
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -39,25 +40,21 @@ bool is_filled(const char* from, const char* to) {
     return true;
 }
 
-std::size_t guard_before(const Allocation& a, Address start) {
-    const std::size_t space = start - reinterpret_cast<Address>(a.region);
-    return space < kBefore ? space : kBefore;
-}
-
 }  // namespace
 
 int allocate(Address* address, std::size_t bytes) {
     if (address == nullptr || bytes == 0) return kInvalidValue;
     if (bytes > limit() || used + bytes > limit()) return kOutOfMemory;
     const std::size_t inside = rounded(bytes, kAlignment);
-    const std::size_t region_bytes = rounded(inside + kBefore, kPage) + kPage;
+    const std::size_t usable_bytes = rounded(inside + kBefore, kPage);
+    const std::size_t region_bytes = usable_bytes + 2 * kForbidden;
     void* const memory =
-        mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return kOutOfMemory;
     char* const region = static_cast<char*>(memory);
-    std::memset(region, 0xff, region_bytes - kPage);
-    mprotect(region + region_bytes - kPage, kPage, PROT_NONE);
-    *address = reinterpret_cast<Address>(region + region_bytes - kPage - inside);
+    mprotect(region + kForbidden, usable_bytes, PROT_READ | PROT_WRITE);
+    std::memset(region + kForbidden, 0xff, usable_bytes);
+    *address = reinterpret_cast<Address>(region + kForbidden + usable_bytes - inside);
     allocations[*address] = {bytes, region, region_bytes};
     used += bytes;
     return kSuccess;
@@ -66,7 +63,7 @@ int allocate(Address* address, std::size_t bytes) {
 int check_guards(const char* after) {
     for (const auto& [start, a] : allocations) {
         const char* const p = reinterpret_cast<const char*>(start);
-        const bool before = is_filled(p - guard_before(a, start), p);
+        const bool before = is_filled(p - kBefore, p);
         if (before && is_filled(p + a.bytes, p + rounded(a.bytes, kAlignment))) continue;
         std::fprintf(stderr, "emulated device memory: %s wrote %s an allocation of %zu bytes\n",
                      after, before ? "past the end of" : "before", a.bytes);
@@ -84,7 +81,11 @@ int release(Address address) {
     return kSuccess;
 }
 
+void add_variable(Address address, std::size_t bytes) { variables[address] = bytes; }
+
 bool is_device_memory(Address address, std::size_t bytes) {
+    for (const auto& [start, size] : variables)
+        if (address >= start && address + bytes <= start + size) return true;
     auto next = allocations.upper_bound(address);
     if (next == allocations.begin()) return false;
     --next;
@@ -212,6 +213,13 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Strea
 }
 EXPORT int cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream* stream) {
     return copy(stream, false, device(to), device(from), bytes);
+}
+// Each side may be on the device or on the host.
+EXPORT int cuMemcpy(Address to, Address from, std::size_t bytes) {
+    return copy(nullptr, true, {to, false}, {from, false}, bytes);
+}
+EXPORT int cuMemcpyAsync(Address to, Address from, std::size_t bytes, Stream* stream) {
+    return copy(stream, false, {to, false}, {from, false}, bytes);
 }
 EXPORT int cuMemsetD8_v2(Address to, unsigned char value, std::size_t count) {
     return fill(nullptr, true, to, value, count);
