@@ -302,6 +302,7 @@ EXPORT int cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*
 }
 EXPORT int cuModuleUnload(Module* module) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
+    finish_all();
     delete module;
     return kSuccess;
 }

@@ -61,6 +61,10 @@ void set_failed(int status);
 // Runs it now, or records it where the stream is captured.
 int enqueue(Stream* stream, const Work& work);
 
+// Runs what waits in a stream, or in all of them.
+void finish_stream(Stream* stream);
+void finish_all();
+
 // For calls that a capture forbids (an allocation, a wait): what they return then.
 int outside_capture();
 int synchronous_call();  // the same for those that use the default stream

@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "fake_cuda.hpp"
 
@@ -23,7 +26,7 @@ struct Allocation {
 };
 
 std::map<Address, Allocation> allocations;
-std::map<Address, std::size_t> variables;
+std::map<Address, std::size_t> variables, pinned;
 std::size_t used = 0;
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -95,6 +98,11 @@ bool is_device_memory(Address address, std::size_t bytes) {
 
 namespace {
 
+bool is_pinned(Address address) {
+    const auto next = pinned.upper_bound(address);
+    return next != pinned.begin() && address - std::prev(next)->first < std::prev(next)->second;
+}
+
 // A range that is to be read or written by a copy.
 struct Range {
     Address address;
@@ -111,11 +119,24 @@ int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
             (bytes != 0 && range.address == 0))
             return kInvalidValue;
     if (bytes == 0) return kSuccess;
-    return enqueue(stream, [=] {
-        std::memmove(reinterpret_cast<void*>(to.address),
-                     reinterpret_cast<const void*>(from.address), bytes);
+    // ordinary memory of the host is read before such a call returns, and written too
+    const auto ordinary = [&](const Range& range) {
+        return !capturing(stream) && !is_pinned(range.address) &&
+               !is_device_memory(range.address, bytes);
+    };
+    std::shared_ptr<std::vector<char>> staged;
+    if (ordinary(from)) {
+        const char* const p = reinterpret_cast<const char*>(from.address);
+        staged = std::make_shared<std::vector<char>>(p, p + bytes);
+    }
+    const int status = enqueue(stream, [=] {
+        const void* const source =
+            staged != nullptr ? staged->data() : reinterpret_cast<const void*>(from.address);
+        std::memmove(reinterpret_cast<void*>(to.address), source, bytes);
         return int(kSuccess);
     });
+    if (ordinary(to)) finish_stream(stream);
+    return status;
 }
 
 template <class V>
@@ -147,6 +168,7 @@ EXPORT int cuMemFree_v2(Address address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (const int status = outside_capture()) return status;
+    finish_all();
     return address == 0 ? int(kSuccess) : release(address);
 }
 EXPORT int cuMemAllocAsync(Address* address, std::size_t bytes, Stream* stream) {
@@ -160,7 +182,8 @@ EXPORT int cuMemFreeAsync(Address address, Stream* stream) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (!is_device_memory(address, 0)) return kInvalidValue;
-    return capturing(stream) ? int(kSuccess) : release(address);
+    if (capturing(stream)) return kSuccess;
+    return enqueue(stream, [=] { return release(address); });
 }
 EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -180,12 +203,17 @@ EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
     if (const int status = outside_capture()) return status;
     if (bytes == 0) return kInvalidValue;
     *address = std::aligned_alloc(kPage, rounded(bytes, kPage));
-    return *address != nullptr ? kSuccess : kOutOfMemory;
+    if (*address == nullptr) return kOutOfMemory;
+    pinned[reinterpret_cast<Address>(*address)] = bytes;
+    return kSuccess;
 }
 EXPORT int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
     return cuMemAllocHost_v2(address, bytes);
 }
 EXPORT int cuMemFreeHost(void* address) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    finish_all();
+    if (pinned.erase(reinterpret_cast<Address>(address)) == 0) return kInvalidValue;
     std::free(address);
     return kSuccess;
 }
@@ -193,8 +221,15 @@ EXPORT int cuMemHostGetDevicePointer_v2(Address* address, void* host_address, un
     *address = reinterpret_cast<Address>(host_address);
     return kSuccess;
 }
-EXPORT int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return kSuccess; }
-EXPORT int cuMemHostUnregister(void*) { return kSuccess; }
+EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    return pinned.emplace(reinterpret_cast<Address>(address), bytes).second ? kSuccess : 712;
+}
+EXPORT int cuMemHostUnregister(void* address) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    finish_all();
+    return pinned.erase(reinterpret_cast<Address>(address)) == 1 ? kSuccess : 713;
+}
 
 EXPORT int cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
     return copy(nullptr, true, device(to), host(from), bytes);

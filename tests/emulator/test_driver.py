@@ -195,6 +195,39 @@ def test_what_capture_forbids() -> None:
     run(KERNELS + textwrap.dedent(code))
 
 
+def test_work_that_runs_late() -> None:
+    """With EMULATED_CUDA_LATE=1 a result is not there before somebody has waited for it."""
+    code = """
+        by, n = ctypes.c_double(2), ctypes.c_int(40)
+        stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
+        blocking = driver.made("cuStreamCreate", 0)
+        done = driver.made("cuEventCreate", 0)
+        pinned = driver.made("cuMemAllocHost_v2", size)
+        seen = np.ctypeslib.as_array((ctypes.c_double * 40).from_address(pinned.value))
+        seen[:] = 0
+        ordinary = host + 1
+        from_host = ordinary.ctypes.data_as(ctypes.c_void_p)
+        driver.cuMemcpyHtoDAsync_v2(x, from_host, size, stream)
+        ordinary[:] = 0  # has been read
+        kernels.launch("scale", 1, 64, x, by, n, stream=stream)
+        driver.cuEventRecord(done, stream)
+        driver.cuStreamWaitEvent(other, done, 0)
+        driver.cuMemcpyDtoHAsync_v2(pinned, x, size, other)
+        assert (seen == 0).all() and (driver.fetch(x, host) == host).all()  # another stream
+        assert refused(driver.cuEventQuery, done) == 600  # CUDA_ERROR_NOT_READY
+        driver.cuStreamSynchronize(other)
+        assert (seen == 2 * (host + 1)).all()
+        driver.cuEventSynchronize(done)
+        kernels.launch("scale", 1, 64, x, by, n, stream=blocking)
+        assert (driver.fetch(x, host) == 4 * (host + 1)).all()  # the default stream waits for it
+        kernels.launch("scale", 1, 64, x, by, n, stream=stream)
+        driver.cuMemFree_v2(driver.allocate(8))  # waits for all
+        assert (driver.fetch(x, host) == 8 * (host + 1)).all()
+        driver.cuMemFreeHost(pinned)
+    """
+    run(KERNELS + textwrap.dedent(code), EMULATED_CUDA_LATE="1")
+
+
 def fault(text: str, status: int, *, block: int = 64, shared: int = 0) -> str:
     """Run a kernel that goes wrong; return what is said."""
     code = f"""
