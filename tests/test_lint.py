@@ -37,7 +37,7 @@ def test_mypy_strict() -> None:
 def test_clang_format() -> None:
     sources = sorted(
         str(path.relative_to(ROOT))
-        for folder in ("csrc", "mdcg", "lammps_plugin")
+        for folder in ("csrc", "mdcg", "lammps_plugin", "tests/emulator")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in CPP_SUFFIXES
     )

@@ -52,11 +52,14 @@ def _build(compiler: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         made = Path(temporary) / "made"
         made.mkdir()
+        builds = []
         for name, sources in (("libcuda.so.1", _DRIVER), ("libnvrtc.so", _NVRTC)):
             paths = [str(_SOURCES / source) for source in sources]
             command = [compiler, *_FLAGS, *paths, "-o", str(made / name), "-ldl"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+            builds.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        for build in builds:
+            _, messages = build.communicate()
+            assert build.returncode == 0, messages
         for header in _SOURCES.glob("*.hpp"):  # kernels are compiled with them
             shutil.copy(header, made)
         made.replace(folder)

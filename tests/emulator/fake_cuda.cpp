@@ -302,6 +302,7 @@ EXPORT int cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*
 }
 EXPORT int cuModuleUnload(Module* module) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
+    finish_all();
     delete module;
     return kSuccess;
 }
@@ -319,6 +320,21 @@ EXPORT int cuModuleGetFunction(Function** function, Module* module, const char* 
     auto made = std::make_unique<Function>(Function{name, module, kernel, kStaticLimit});
     *function = made.get();
     module->functions.emplace(name, std::move(made));
+    return kSuccess;
+}
+// A variable declared __constant__.
+EXPORT int cuModuleGetGlobal_v2(Address* address, std::size_t* bytes, Module* module,
+                                const char* name) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    const auto find = reinterpret_cast<void* (*)(std::size_t*)>(
+        dlsym(module->library, (std::string(name) + "__emulated_variable").c_str()));
+    if (find == nullptr) return kNotFound;
+    std::size_t size = 0;
+    const Address found = reinterpret_cast<Address>(find(&size));
+    if (address != nullptr) *address = found;
+    if (bytes != nullptr) *bytes = size;
+    add_variable(found, size);
     return kSuccess;
 }
 EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
@@ -388,6 +404,7 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
         values.emplace_back(p, p + kernel.sizes[i]);
     }
     return enqueue(stream, [=]() mutable {
+        if (failed != kSuccess) return failed;
         std::vector<void*> addresses;
         for (std::vector<char>& value : values) addresses.push_back(value.data());
         Module& module = *function->module;

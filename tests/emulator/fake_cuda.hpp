@@ -61,6 +61,10 @@ void set_failed(int status);
 // Runs it now, or records it where the stream is captured.
 int enqueue(Stream* stream, const Work& work);
 
+// Runs what waits in a stream, or in all of them.
+void finish_stream(Stream* stream);
+void finish_all();
+
 // For calls that a capture forbids (an allocation, a wait): what they return then.
 int outside_capture();
 int synchronous_call();  // the same for those that use the default stream
@@ -70,6 +74,8 @@ bool is_device_memory(Address address, std::size_t bytes);
 // Allocates and frees; an owner may be a graph, whose memory lives as long as it.
 int allocate(Address* address, std::size_t bytes);
 int release(Address address);
+// Lets copies reach a variable of a library of kernels.
+void add_variable(Address address, std::size_t bytes);
 // Looks whether something was written beside an allocation; says so, and returns an error.
 int check_guards(const char* after);
 

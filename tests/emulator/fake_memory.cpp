@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "fake_cuda.hpp"
 
@@ -14,7 +17,7 @@ namespace fake_cuda {
 
 namespace {
 
-constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256;
+constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256, kForbidden = 1 << 20;
 
 struct Allocation {
     std::size_t bytes;
@@ -23,6 +26,7 @@ struct Allocation {
 };
 
 std::map<Address, Allocation> allocations;
+std::map<Address, std::size_t> variables, pinned;
 std::size_t used = 0;
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -39,25 +43,21 @@ bool is_filled(const char* from, const char* to) {
     return true;
 }
 
-std::size_t guard_before(const Allocation& a, Address start) {
-    const std::size_t space = start - reinterpret_cast<Address>(a.region);
-    return space < kBefore ? space : kBefore;
-}
-
 }  // namespace
 
 int allocate(Address* address, std::size_t bytes) {
     if (address == nullptr || bytes == 0) return kInvalidValue;
     if (bytes > limit() || used + bytes > limit()) return kOutOfMemory;
     const std::size_t inside = rounded(bytes, kAlignment);
-    const std::size_t region_bytes = rounded(inside + kBefore, kPage) + kPage;
+    const std::size_t usable_bytes = rounded(inside + kBefore, kPage);
+    const std::size_t region_bytes = usable_bytes + 2 * kForbidden;
     void* const memory =
-        mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return kOutOfMemory;
     char* const region = static_cast<char*>(memory);
-    std::memset(region, 0xff, region_bytes - kPage);
-    mprotect(region + region_bytes - kPage, kPage, PROT_NONE);
-    *address = reinterpret_cast<Address>(region + region_bytes - kPage - inside);
+    mprotect(region + kForbidden, usable_bytes, PROT_READ | PROT_WRITE);
+    std::memset(region + kForbidden, 0xff, usable_bytes);
+    *address = reinterpret_cast<Address>(region + kForbidden + usable_bytes - inside);
     allocations[*address] = {bytes, region, region_bytes};
     used += bytes;
     return kSuccess;
@@ -66,7 +66,7 @@ int allocate(Address* address, std::size_t bytes) {
 int check_guards(const char* after) {
     for (const auto& [start, a] : allocations) {
         const char* const p = reinterpret_cast<const char*>(start);
-        const bool before = is_filled(p - guard_before(a, start), p);
+        const bool before = is_filled(p - kBefore, p);
         if (before && is_filled(p + a.bytes, p + rounded(a.bytes, kAlignment))) continue;
         std::fprintf(stderr, "emulated device memory: %s wrote %s an allocation of %zu bytes\n",
                      after, before ? "past the end of" : "before", a.bytes);
@@ -84,7 +84,11 @@ int release(Address address) {
     return kSuccess;
 }
 
+void add_variable(Address address, std::size_t bytes) { variables[address] = bytes; }
+
 bool is_device_memory(Address address, std::size_t bytes) {
+    for (const auto& [start, size] : variables)
+        if (address >= start && address + bytes <= start + size) return true;
     auto next = allocations.upper_bound(address);
     if (next == allocations.begin()) return false;
     --next;
@@ -93,6 +97,11 @@ bool is_device_memory(Address address, std::size_t bytes) {
 }
 
 namespace {
+
+bool is_pinned(Address address) {
+    const auto next = pinned.upper_bound(address);
+    return next != pinned.begin() && address - std::prev(next)->first < std::prev(next)->second;
+}
 
 // A range that is to be read or written by a copy.
 struct Range {
@@ -110,11 +119,24 @@ int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
             (bytes != 0 && range.address == 0))
             return kInvalidValue;
     if (bytes == 0) return kSuccess;
-    return enqueue(stream, [=] {
-        std::memmove(reinterpret_cast<void*>(to.address),
-                     reinterpret_cast<const void*>(from.address), bytes);
+    // ordinary memory of the host is read before such a call returns, and written too
+    const auto ordinary = [&](const Range& range) {
+        return !capturing(stream) && !is_pinned(range.address) &&
+               !is_device_memory(range.address, bytes);
+    };
+    std::shared_ptr<std::vector<char>> staged;
+    if (ordinary(from)) {
+        const char* const p = reinterpret_cast<const char*>(from.address);
+        staged = std::make_shared<std::vector<char>>(p, p + bytes);
+    }
+    const int status = enqueue(stream, [=] {
+        const void* const source =
+            staged != nullptr ? staged->data() : reinterpret_cast<const void*>(from.address);
+        std::memmove(reinterpret_cast<void*>(to.address), source, bytes);
         return int(kSuccess);
     });
+    if (ordinary(to)) finish_stream(stream);
+    return status;
 }
 
 template <class V>
@@ -146,6 +168,7 @@ EXPORT int cuMemFree_v2(Address address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (const int status = outside_capture()) return status;
+    finish_all();
     return address == 0 ? int(kSuccess) : release(address);
 }
 EXPORT int cuMemAllocAsync(Address* address, std::size_t bytes, Stream* stream) {
@@ -159,7 +182,8 @@ EXPORT int cuMemFreeAsync(Address address, Stream* stream) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (!is_device_memory(address, 0)) return kInvalidValue;
-    return capturing(stream) ? int(kSuccess) : release(address);
+    if (capturing(stream)) return kSuccess;
+    return enqueue(stream, [=] { return release(address); });
 }
 EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -179,12 +203,17 @@ EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
     if (const int status = outside_capture()) return status;
     if (bytes == 0) return kInvalidValue;
     *address = std::aligned_alloc(kPage, rounded(bytes, kPage));
-    return *address != nullptr ? kSuccess : kOutOfMemory;
+    if (*address == nullptr) return kOutOfMemory;
+    pinned[reinterpret_cast<Address>(*address)] = bytes;
+    return kSuccess;
 }
 EXPORT int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
     return cuMemAllocHost_v2(address, bytes);
 }
 EXPORT int cuMemFreeHost(void* address) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    finish_all();
+    if (pinned.erase(reinterpret_cast<Address>(address)) == 0) return kInvalidValue;
     std::free(address);
     return kSuccess;
 }
@@ -192,8 +221,15 @@ EXPORT int cuMemHostGetDevicePointer_v2(Address* address, void* host_address, un
     *address = reinterpret_cast<Address>(host_address);
     return kSuccess;
 }
-EXPORT int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return kSuccess; }
-EXPORT int cuMemHostUnregister(void*) { return kSuccess; }
+EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    return pinned.emplace(reinterpret_cast<Address>(address), bytes).second ? kSuccess : 712;
+}
+EXPORT int cuMemHostUnregister(void* address) {
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    finish_all();
+    return pinned.erase(reinterpret_cast<Address>(address)) == 1 ? kSuccess : 713;
+}
 
 EXPORT int cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
     return copy(nullptr, true, device(to), host(from), bytes);
@@ -212,6 +248,13 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Strea
 }
 EXPORT int cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream* stream) {
     return copy(stream, false, device(to), device(from), bytes);
+}
+// Each side may be on the device or on the host.
+EXPORT int cuMemcpy(Address to, Address from, std::size_t bytes) {
+    return copy(nullptr, true, {to, false}, {from, false}, bytes);
+}
+EXPORT int cuMemcpyAsync(Address to, Address from, std::size_t bytes, Stream* stream) {
+    return copy(stream, false, {to, false}, {from, false}, bytes);
 }
 EXPORT int cuMemsetD8_v2(Address to, unsigned char value, std::size_t count) {
     return fill(nullptr, true, to, value, count);

@@ -1,8 +1,11 @@
-// Streams, events, capture and graphs of the emulated driver. What is enqueued runs at once, unless
-// the stream is captured: then it is recorded, and runs when the graph does.
+// Streams, events, capture and graphs of the emulated driver. What is enqueued runs at once, or,
+// with EMULATED_CUDA_LATE=1, only when somebody waits for it: then a missing wait shows. Where a
+// stream is captured, work is recorded, and runs when the graph does.
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -36,9 +39,16 @@ struct Capture {
     std::set<Stream*> members;
 };
 
+// A place in the work of a stream.
+struct Marker {
+    Stream* stream;
+    bool reached = false;
+    std::chrono::steady_clock::time_point time = {};
+};
+
 struct Event {
-    std::chrono::steady_clock::time_point time;
-    bool recorded = false, timed = true;
+    std::shared_ptr<Marker> marker;  // null: never recorded
+    bool timed = true;
     std::shared_ptr<Capture> capture;
     Clock clock;
 };
@@ -64,12 +74,33 @@ struct Stream {
     bool blocking;
     std::shared_ptr<Capture> capture;
     Clock clock;
+    std::deque<Work> queue;
 };
 
 namespace {
 
+bool late() {
+    static const char* const text = std::getenv("EMULATED_CUDA_LATE");
+    return text != nullptr && *text == '1';
+}
+
+// Runs the next piece of work; what goes wrong in it is remembered by the context.
+void step(Stream* stream) {
+    const Work work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    work();
+}
+
+void finish(Stream* stream) {
+    while (!stream->queue.empty()) step(stream);
+}
+
+void reach(const Marker& marker) {
+    while (!marker.reached && !marker.stream->queue.empty()) step(marker.stream);
+}
+
 Stream* is_default(Stream* stream) {
-    static Stream legacy = {true, nullptr, {}};
+    static Stream legacy = {true, nullptr, {}, {}};
     return reinterpret_cast<std::uintptr_t>(stream) <= 2 ? &legacy : nullptr;
 }
 
@@ -132,11 +163,26 @@ int enqueue(Stream* stream, const Work& work) {
     if (const int status = find(&stream)) return status;
     if (is_default(nullptr) == stream)
         if (const int status = default_stream_during_capture()) return status;
-    if (stream->capture == nullptr) return work();
+    if (stream->capture == nullptr) {
+        if (is_default(nullptr) == stream)
+            for (Stream* other : streams())
+                if (other->blocking) finish(other);
+        if (!late() || is_default(nullptr) == stream) return work();
+        stream->queue.push_back(work);
+        return kSuccess;
+    }
     if (!stream->capture->valid) return kCaptureInvalidated;
     stream->capture->graph->nodes.push_back(work);
     ++stream->clock[stream];
     return kSuccess;
+}
+
+void finish_stream(Stream* stream) {
+    if (find(&stream) == kSuccess) finish(stream);
+}
+
+void finish_all() {
+    for (Stream* stream : streams()) finish(stream);
 }
 
 int outside_capture() {
@@ -165,7 +211,7 @@ int synchronous_call() {
 EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
     ENTER
     if (flags > 1) return kInvalidValue;
-    *stream = new Stream{flags == 0, nullptr, {}};
+    *stream = new Stream{flags == 0, nullptr, {}, {}};
     streams().insert(*stream);
     return kSuccess;
 }
@@ -179,7 +225,9 @@ EXPORT int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 EXPORT int cuStreamDestroy_v2(Stream* stream) {
     ENTER
-    if (streams().erase(stream) == 0) return kInvalidHandle;
+    if (streams().count(stream) == 0) return kInvalidHandle;
+    finish(stream);
+    streams().erase(stream);
     if (stream->capture != nullptr) stream->capture->valid = false;
     delete stream;
     return kSuccess;
@@ -191,13 +239,25 @@ EXPORT int cuStreamSynchronize(Stream* stream) {
         stream->capture->valid = false;
         return kCaptureUnsupported;
     }
-    if (is_default(nullptr) == stream) return default_stream_during_capture();
-    return kSuccess;
+    if (is_default(nullptr) == stream) {
+        if (const int status = default_stream_during_capture()) return status;
+        return enqueue(stream, usable);
+    }
+    finish(stream);
+    return usable();
 }
-EXPORT int cuStreamQuery(Stream* stream) { return cuStreamSynchronize(stream); }
+EXPORT int cuStreamQuery(Stream* stream) {
+    ENTER
+    if (const int status = find(&stream)) return status;
+    if (stream->capture != nullptr || stream->queue.empty()) return cuStreamSynchronize(stream);
+    step(stream);
+    return kNotReady;
+}
 EXPORT int cuCtxSynchronize() {
     ENTER
-    return synchronous_call();
+    if (const int status = synchronous_call()) return status;
+    finish_all();
+    return usable();
 }
 EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data) {
     ENTER
@@ -228,17 +288,26 @@ EXPORT int cuEventRecord(Event* event, Stream* stream) {
     if (stream->capture != nullptr && !stream->capture->valid) return kCaptureInvalidated;
     event->capture = stream->capture;
     event->clock = stream->clock;
-    event->recorded = true;
-    event->time = std::chrono::steady_clock::now();
-    return kSuccess;
+    const auto marker = std::make_shared<Marker>(Marker{stream});
+    event->marker = marker;
+    if (stream->capture != nullptr) return kSuccess;
+    return enqueue(stream, [marker] {
+        marker->reached = true;
+        marker->time = std::chrono::steady_clock::now();
+        return int(kSuccess);
+    });
 }
 EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     ENTER
     if (const int status = find(&stream)) return status;
     const auto& capture = event->capture;
     if (capture == nullptr) {
-        if (stream->capture == nullptr) return kSuccess;
-        if (!event->recorded) return kSuccess;
+        if (event->marker == nullptr) return kSuccess;
+        if (stream->capture == nullptr)
+            return enqueue(stream, [marker = event->marker] {
+                reach(*marker);
+                return int(kSuccess);
+            });
         stream->capture->valid = false;
         return kCaptureIsolation;  // work outside of the graph
     }
@@ -256,16 +325,30 @@ EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
 }
 EXPORT int cuEventSynchronize(Event* event) {
     ENTER
-    if (event->capture == nullptr) return kSuccess;
+    if (event->capture == nullptr) {
+        if (event->marker != nullptr) reach(*event->marker);
+        return usable();
+    }
     event->capture->valid = false;
     return kCapturedEvent;
 }
-EXPORT int cuEventQuery(Event* event) { return cuEventSynchronize(event); }
+EXPORT int cuEventQuery(Event* event) {
+    ENTER
+    const auto& marker = event->marker;
+    if (event->capture != nullptr || marker == nullptr || marker->reached)
+        return cuEventSynchronize(event);
+    step(marker->stream);
+    return kNotReady;
+}
 EXPORT int cuEventElapsedTime(float* milliseconds, Event* from, Event* to) {
     ENTER
-    if (!from->recorded || !to->recorded || !from->timed || !to->timed) return kInvalidHandle;
-    if (from->capture != nullptr || to->capture != nullptr) return kCapturedEvent;
-    *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+    for (const Event* event : {from, to}) {
+        if (event->marker == nullptr || !event->timed) return kInvalidHandle;
+        if (event->capture != nullptr) return kCapturedEvent;
+        if (!event->marker->reached) return kNotReady;
+    }
+    using Milliseconds = std::chrono::duration<float, std::milli>;
+    *milliseconds = Milliseconds(to->marker->time - from->marker->time).count();
     return kSuccess;
 }
 EXPORT int cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) {

@@ -130,6 +130,7 @@ unsigned live = 0;
 const Launch* running = nullptr;
 int failure = 0;
 sigjmp_buf recovery;
+thread_local bool in_kernel = false;
 std::mt19937 generator;
 
 Fiber& current();
@@ -360,6 +361,10 @@ void run_block(const Launch& launch) {
 }
 
 void on_signal(int number, siginfo_t* info, void*) {
+    if (!in_kernel) {  // another thread's fault: it happens again, as if nobody caught it
+        signal(number, SIG_DFL);
+        return;
+    }
     char text[80];
     if (number == SIGFPE)
         std::snprintf(text, sizeof text, "integer division by zero");
@@ -383,8 +388,10 @@ public:
         action.sa_sigaction = on_signal;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
         for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, &actions_[i]);
+        in_kernel = true;
     }
     ~FaultHandler() {
+        in_kernel = false;
         for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &actions_[i], nullptr);
         sigaltstack(&stack_, nullptr);
     }

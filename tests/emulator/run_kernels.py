@@ -21,10 +21,33 @@ from mdcg.codegen.cuda_rows import ROW_THREADS
 from mdcg.plan import CudaDevice, plan_cuda
 from mdcg.plan.contraction import CudaContractionPlan
 from mdcg.problem import ConvProblem, SymmetricContractionProblem
-from mdcg.runtime import load_cuda_kernels
+from mdcg.runtime import load_cuda_kernels, start_cuda_kernel
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
+
+
+TARGET = "sm_90"
+
+
+def sources(kernel: CudaKernel) -> tuple[str, ...]:
+    return (*kernel.programs, kernel.copies) if kernel.programs else (kernel.source,)
+
+
+def emit_convolution(task: dict[str, Any]) -> tuple[ConvProblem, KernelSpec, CudaKernel]:
+    problem = ConvProblem.from_json(task["problem"])
+    plan = plan_cuda(problem, CudaDevice(90)).with_changes(**task["plan"])
+    spec = KernelSpec(task["kind"], True, tuple(task["wants"]))
+    return problem, spec, emit_cuda(problem, plan, spec)
+
+
+def emit_contraction(
+    task: dict[str, Any],
+) -> tuple[SymmetricContractionProblem, ContractionSpec, CudaKernel]:
+    problem = SymmetricContractionProblem.from_json(task["problem"])
+    spec = ContractionSpec(task["kind"], True, tuple(task["wants"]))
+    plan = CudaContractionPlan(90, threads=64)
+    return problem, spec, emit_contraction_cuda(problem, plan, spec)
 
 
 class Program:
@@ -32,9 +55,8 @@ class Program:
 
     def __init__(self, kernel: CudaKernel) -> None:
         self.kernel = kernel
-        target = f"sm_{_core.cuda_compute_capability(0)}"
-        sources = (*kernel.programs, kernel.copies) if kernel.programs else (kernel.source,)
-        self.modules = [_core.CudaModule(0, cubin) for cubin in load_cuda_kernels(sources, target)]
+        cubins = load_cuda_kernels(sources(kernel), TARGET)
+        self.modules = [_core.CudaModule(0, cubin) for cubin in cubins]
 
     def run(self, runs: int, arguments: list[int]) -> None:
         """Launch all kernels of the pass."""
@@ -62,10 +84,7 @@ def address(array: Array) -> int:
 
 def convolution(task: dict[str, Any], arrays: Arrays) -> Arrays:
     """Run one pass of a convolution; results by the names of their operands, "out" the value."""
-    problem = ConvProblem.from_json(task["problem"])
-    plan = plan_cuda(problem, CudaDevice(90)).with_changes(**task["plan"])
-    spec = KernelSpec(task["kind"], True, tuple(task["wants"]))
-    kernel = emit_cuda(problem, plan, spec)
+    problem, spec, kernel = emit_convolution(task)
     program = Program(kernel)
     dtype = np.dtype(problem.dtype)
     given = {name: arrays[name].astype(dtype) for name in "xywg" if name in arrays}
@@ -122,9 +141,7 @@ def bounds(in_order: Array, rows: int) -> Array:
 
 def contraction(task: dict[str, Any], arrays: Arrays) -> Arrays:
     """Run one pass of a symmetric contraction; the gradient of w is per node."""
-    problem = SymmetricContractionProblem.from_json(task["problem"])
-    spec = ContractionSpec(task["kind"], True, tuple(task["wants"]))
-    kernel = emit_contraction_cuda(problem, CudaContractionPlan(90, threads=64), spec)
+    problem, spec, kernel = emit_contraction(task)
     program = Program(kernel)
     dtype = np.dtype(problem.dtype)
     values = {name: arrays[name].astype(dtype) for name in "xwyg" if name in arrays}
@@ -147,7 +164,13 @@ def main() -> None:
     with np.load(sys.argv[1]) as file:
         arrays = dict(file)
     results: Arrays = {}
-    for name, task in json.loads(str(arrays.pop("tasks"))).items():
+    assert _core.cuda_compute_capability(0) == 90
+    tasks = json.loads(str(arrays.pop("tasks")))
+    emit = {"convolution": emit_convolution, "contraction": emit_contraction}
+    for task in tasks.values():  # several at a time
+        for source in sources(emit[task["what"]](task)[-1]):
+            start_cuda_kernel(source, TARGET)
+    for name, task in tasks.items():
         own = {k.removeprefix(f"{name}/"): v for k, v in arrays.items() if k.startswith(f"{name}/")}
         run = {"convolution": convolution, "contraction": contraction}[task["what"]]
         results |= {f"{name}/{k}": v for k, v in run(task, own).items()}

@@ -1,8 +1,8 @@
 #include "translate.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <regex>
 #include <vector>
 
 namespace {
@@ -61,40 +61,76 @@ std::size_t skip_space(const std::string& s, std::size_t at) {
 // ---- inline PTX --------------------------------------------------------------------------------
 
 struct Meaning {
-    const char* pattern;  // of the whole opcode
+    const char* start;     // of the opcode
+    const char* contains;  // what follows somewhere
     const char* function;
 };
 
-// The first that fits holds.
+// The first that fits holds. Sizes of what is moved are those of the operands.
 const Meaning kMeanings[] = {
-    {R"(red(\.(relaxed|global|gpu|cta|sys))*\.add(\.noftz)?(\.v[24])?\.(f32|f64|u32|s32|u64))",
-     "red_add"},
-    {R"(ld(\.\w+|::\w+)*\.(f32|f64|b32|b64|u32|s32|u64|s64))", "load"},
-    {R"(st(\.\w+|::\w+)*\.(f32|f64|b32|b64|u32|s32|u64|s64))", "store"},
-    {R"(cp\.async\.(ca|cg)\.shared\.global(\.L2::\w+)*)", "copy"},
-    {R"(cp\.async\.commit_group)", "commit"},
-    {R"(cp\.async\.wait_group)", "wait_copies"},
-    {R"(cp\.async\.wait_all)", "wait_all_copies"},
-    {R"((bar|barrier)(\.cta)?\.sync(\.aligned)?)", "barrier"},
-    {R"((bar|barrier)(\.cta)?\.arrive(\.aligned)?)", "arrive"},
-    {R"(bar\.warp\.sync)", "sync_warp"},
-    {R"((griddepcontrol|prefetch|prefetchu|membar|fence|createpolicy|discard|applypriority|nanosleep)(\.[\w:]+)*)",
-     "nothing"},
-    {R"(\.reg.*)", "nothing"},
-    {R"(cvta\.to\.shared\.u64)", "to_shared"},
-    {R"(ex2\.approx(\.ftz)?\.f32)", "exp2"},
-    {R"(lg2\.approx(\.ftz)?\.f32)", "log2"},
-    {R"(rcp\.(approx|rn)(\.ftz)?\.(f32|f64))", "reciprocal"},
-    {R"(rsqrt\.approx(\.ftz)?\.(f32|f64))", "reciprocal_root"},
-    {R"(sqrt\.(approx|rn)(\.ftz)?\.(f32|f64))", "root"},
-    {R"(tanh\.approx\.f32)", "tangent_h"},
-    {R"(sin\.approx(\.ftz)?\.f32)", "sine"},
-    {R"(cos\.approx(\.ftz)?\.f32)", "cosine"},
-    {R"(fma\.rn(\.ftz)?\.(f32|f64))", "multiply_add"},
-    {R"(cvt\.rna\.tf32\.f32)", "to_tf32"},
-    {R"(mma\.sync\.aligned\.m8n8k4\.row\.col\.f64\.f64\.f64\.f64)", "mma_f64"},
-    {R"(mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32)", "mma_tf32"},
+    {"red.", ".add", "red_add"},
+    {"ld.", "", "load"},
+    {"st.", "", "store"},
+    {"cp.async.ca.shared.global", "", "copy"},
+    {"cp.async.cg.shared.global", "", "copy"},
+    {"cp.async.commit_group", "", "commit"},
+    {"cp.async.wait_group", "", "wait_copies"},
+    {"cp.async.wait_all", "", "wait_all_copies"},
+    {"bar.warp.sync", "", "sync_warp"},
+    {"bar.sync", "", "barrier"},
+    {"barrier.sync", "", "barrier"},
+    {"barrier.cta.sync", "", "barrier"},
+    {"bar.arrive", "", "arrive"},
+    {"barrier.arrive", "", "arrive"},
+    {"barrier.cta.arrive", "", "arrive"},
+    {"griddepcontrol.", "", "nothing"},
+    {"prefetch", "", "nothing"},
+    {"membar", "", "nothing"},
+    {"fence.", "", "nothing"},
+    {"createpolicy.", "", "nothing"},
+    {"discard.", "", "nothing"},
+    {"applypriority.", "", "nothing"},
+    {"nanosleep", "", "nothing"},
+    {".reg", "", "nothing"},
+    {"cvta.to.shared.u64", "", "to_shared"},
+    {"ex2.approx", "f32", "exp2"},
+    {"lg2.approx", "f32", "log2"},
+    {"rcp.", "f", "reciprocal"},
+    {"rsqrt.approx", "f", "reciprocal_root"},
+    {"sqrt.", "f", "root"},
+    {"tanh.approx", ".f32", "tangent_h"},
+    {"sin.approx", "f32", "sine"},
+    {"cos.approx", "f32", "cosine"},
+    {"fma.rn", "f", "multiply_add"},
+    {"cvt.rna.tf32.f32", "", "to_tf32"},
+    {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "", "mma_f64"},
+    {"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "", "mma_tf32"},
 };
+
+bool starts_with(const std::string& text, const std::string& start) {
+    return text.compare(0, start.size(), start) == 0;
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+    return text.size() >= end.size() &&
+           text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// What an opcode does; empty: not known here.
+std::string meaning_of(const std::string& opcode) {
+    for (const Meaning& meaning : kMeanings) {
+        if (!starts_with(opcode, meaning.start)) continue;
+        if (opcode.find(meaning.contains, std::strlen(meaning.start) - 1) == std::string::npos)
+            continue;
+        const std::string function = meaning.function;
+        // the operand of a narrower type has another size
+        bool whole = function != "red_add" && function != "load" && function != "store";
+        for (const char* type : {".f32", ".f64", ".b32", ".b64", ".u32", ".u64", ".s32", ".s64"})
+            whole |= ends_with(opcode, type);
+        return whole ? function : "";
+    }
+    return "";
+}
 
 std::string quoted(const std::string& text) {
     std::string result = "\"";
@@ -112,11 +148,7 @@ std::string call_of(const std::string& instruction, const std::vector<std::strin
     const std::string rest = trim(instruction.substr(end));
     const std::string unknown = "static_assert(sizeof(int) == 0, " +
                                 quoted("PTX that is not emulated: " + instruction) + ");";
-    const Meaning* meaning = nullptr;
-    for (const Meaning& candidate : kMeanings)
-        if (meaning == nullptr && std::regex_match(opcode, std::regex(candidate.pattern)))
-            meaning = &candidate;
-    const std::string function = meaning != nullptr ? meaning->function : "";
+    const std::string function = meaning_of(opcode);
     if (function == "nothing") return "";
     std::vector<std::string> arguments;
     bool registers = false;  // names that mean something to PTX only
@@ -234,6 +266,15 @@ Found kernel_at(const std::string& s, std::size_t at) {
     }
 }
 
+// The name of the variable declared behind the word __constant__.
+std::string variable_at(const std::string& s, std::size_t at) {
+    const std::size_t end = std::min(s.find_first_of("=;[({", at), s.size());
+    const std::string head = trim(s.substr(at, end - at));
+    std::size_t name = head.size();
+    while (name > 0 && is_word(head[name - 1])) --name;
+    return head.substr(name);
+}
+
 // extern __shared__ TYPE NAME[]; `at` is behind the words.
 std::string dynamic_memory(const std::string& s, std::size_t at, std::size_t* end) {
     const std::size_t stop = s.find(';', at);
@@ -243,8 +284,13 @@ std::string dynamic_memory(const std::string& s, std::size_t at, std::size_t* en
     std::string head = trim(declaration.substr(0, bracket));
     std::size_t name = head.size();
     while (name > 0 && is_word(head[name - 1])) --name;
-    static const std::regex alignment(R"((__align__|alignas)\s*\([^)]*(\([^)]*\))?[^)]*\))");
-    const std::string type = std::regex_replace(head.substr(0, name), alignment, "");
+    std::string type = head.substr(0, name);
+    for (const char* word : {"__align__", "alignas"}) {
+        const std::size_t start = type.find(word);
+        if (start == std::string::npos) continue;
+        const std::size_t bracket_end = behind_bracket(type, type.find('(', start));
+        type.erase(start, bracket_end - start);
+    }
     return type + "* const " + head.substr(name) + " = (" + type + "*)emulated_shared;";
 }
 
@@ -284,6 +330,12 @@ std::string translate(const std::string& source) {
             text += statement;
         } else if (const std::size_t behind = behind_words(source, at, "extern", "__shared__")) {
             text += dynamic_memory(source, behind, &end);
+        } else if (word_at(source, at, "__constant__")) {
+            end = at + 12;
+            const std::string name = variable_at(source, end);
+            kernels += "extern \"C\" __attribute__((visibility(\"default\"))) void* " + name +
+                       "__emulated_variable(size_t* bytes) { *bytes = sizeof(" + name +
+                       "); return (void*)&" + name + "; }\n";
         } else if (word_at(source, at, "__global__") && external) {
             const Found found = kernel_at(source, at + 10);
             if (!found.name.empty())

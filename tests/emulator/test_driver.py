@@ -1,0 +1,275 @@
+"""What the emulated driver does and refuses: memory, launches, streams, capture, faults."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+
+from .emulator import run_emulated
+
+START = """
+import ctypes
+import numpy as np
+from driver import CudaStatus, Driver, Kernels
+
+def refused(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except CudaStatus as error:
+        return error.status
+    return 0
+
+driver = Driver()
+"""
+
+
+def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run code with a driver at hand; it must end well."""
+    done = run_emulated("-c", START + textwrap.dedent(code), **changes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_memory_runs_out_and_is_freed() -> None:
+    code = """
+        first = driver.allocate(600_000)
+        assert refused(driver.allocate, 600_000) == 2  # CUDA_ERROR_OUT_OF_MEMORY
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        assert (free.value, total.value) == (400_000, 1_000_000)
+        driver.cuMemFree_v2(first)
+        second = driver.allocate(600_000)
+        assert second.value % 256 == 0
+        assert np.isnan(driver.fetch(second, np.empty(75_000))).all()  # never zeros by chance
+        assert refused(driver.cuMemFree_v2, ctypes.c_void_p(12345)) == 1
+        host = np.zeros(4)
+        address = host.ctypes.data_as(ctypes.c_void_p)
+        size = ctypes.c_size_t(32)
+        assert refused(driver.cuMemcpyHtoD_v2, address, address, size) == 1  # not on the device
+        assert refused(driver.cuMemcpyDtoH_v2, address, second, ctypes.c_size_t(600_001)) == 1
+        driver.cuMemsetD32_v2(second, 7, ctypes.c_size_t(8))
+        assert (driver.fetch(second, np.empty(8, np.int32)) == 7).all()
+        driver.cuCtxPopCurrent_v2(None)
+        assert refused(driver.allocate, 8) == 201  # CUDA_ERROR_INVALID_CONTEXT
+    """
+    run(code, EMULATED_CUDA_MEMORY="1000000")
+
+
+KERNELS = r'''
+kernels = Kernels(driver, """
+extern "C" __global__ void __launch_bounds__(1024) scale(double* x, double by, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= by;
+}
+extern "C" __global__ void __launch_bounds__(64) few(double* x) { x[0] = 1; }
+extern "C" __global__ void dynamic(double* x) {
+    extern __shared__ double s[];
+    s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
+}
+""")
+host = np.arange(40.0)
+x = driver.on_device(host)
+size = ctypes.c_size_t(host.nbytes)
+'''
+
+
+def test_launches_out_of_range_are_refused() -> None:
+    code = """
+        by, n = ctypes.c_double(2), ctypes.c_int(40)
+        kernels.launch("scale", 5, 8, x, by, n)
+        assert (driver.fetch(x, host) == 2 * host).all()
+        assert refused(kernels.launch, "scale", 1, 1025, x, by, n) == 1
+        assert refused(kernels.launch, "scale", 1, (64, 32, 1), x, by, n) == 1
+        assert refused(kernels.launch, "scale", 0, 64, x, by, n) == 1
+        assert refused(kernels.launch, "scale", (1, 65536, 1), 64, x, by, n) == 1
+        assert refused(kernels.launch, "few", 1, 65, x) == 1  # more than its launch bounds
+        kernels.launch("few", 1, 64, x)
+        function = driver.made("cuModuleGetFunction", kernels.module, b"dynamic")
+        launch = driver.cuLaunchKernel
+        pointers = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(x), ctypes.c_void_p))
+        sizes = 1, 1, 1, 40, 1, 1
+        assert refused(launch, function, *sizes, 50_000, None, pointers, None) == 1
+        driver.cuFuncSetAttribute(function, 8, 50_000)
+        launch(function, *sizes, 50_000, None, pointers, None)
+        assert refused(driver.cuFuncSetAttribute, function, 8, 250_000) == 1
+        assert refused(driver.made, "cuModuleGetFunction", kernels.module, b"absent") == 500
+        # the same through the library's own binding
+        from mdcg import _core
+        from mdcg.runtime.nvrtc import compile_cuda
+        cubin, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', "sm_90")
+        module = _core.CudaModule(0, cubin)
+        module.launch(module.function("k", 0), 1, 1024, 0, 0, [1])
+        try:
+            module.launch(module.function("k", 0), 1, 1056, 0, 0, [1])
+        except _core.CudaError as error:
+            assert error.code == 1 and "CUDA_ERROR_INVALID_VALUE" in str(error)
+        else:
+            raise AssertionError("it was launched")
+    """
+    run(KERNELS + textwrap.dedent(code))
+
+
+def test_capture_and_replay() -> None:
+    code = """
+        by, n = ctypes.c_double(3), ctypes.c_int(40)
+        stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
+        done, forked = (driver.made("cuEventCreate", 2) for _ in range(2))
+        source = host.copy()
+        from_host = source.ctypes.data_as(ctypes.c_void_p)
+        y = driver.on_device(host)
+
+        driver.cuStreamBeginCapture_v2(stream, 0)
+        driver.cuMemcpyHtoDAsync_v2(x, from_host, size, stream)
+        kernels.launch("scale", 1, 64, x, by, n, stream=stream)
+        by.value = 99  # parameters are those of the call
+        driver.cuEventRecord(forked, stream)
+        driver.cuStreamWaitEvent(other, forked, 0)
+        driver.cuMemcpyDtoDAsync_v2(y, x, size, other)
+        driver.cuEventRecord(done, other)
+        driver.cuStreamWaitEvent(stream, done, 0)
+        state = ctypes.c_int()
+        driver.cuStreamIsCapturing(other, ctypes.byref(state))
+        assert state.value == 1
+        driver.cuMemsetD8Async(x, 0, size, stream)
+        graph = ctypes.c_void_p()
+        driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+        count = ctypes.c_size_t()
+        driver.cuGraphGetNodes(graph, None, ctypes.byref(count))
+        assert count.value == 4
+        assert (driver.fetch(x, host) == host).all()  # nothing has run
+        run = driver.made("cuGraphInstantiateWithFlags", graph, ctypes.c_ulonglong(0))
+        driver.cuGraphDestroy(graph)
+        for step in range(3):
+            source[:] = host + step
+            driver.cuGraphLaunch(run, stream)
+            driver.cuStreamSynchronize(stream)
+            assert (driver.fetch(y, host) == 3 * (host + step)).all()
+            assert (driver.fetch(x, host) == 0).all()
+        driver.cuGraphExecDestroy(run)
+    """
+    run(KERNELS + textwrap.dedent(code))
+
+
+def test_what_capture_forbids() -> None:
+    code = """
+        by, n = ctypes.c_double(3), ctypes.c_int(40)
+        graph = ctypes.c_void_p()
+        stream, blocking, other = (driver.made("cuStreamCreate", f) for f in (1, 0, 1))
+
+        def captured(on, expected, function, *arguments, end=901, mode=0):
+            driver.cuStreamBeginCapture_v2(on, mode)
+            status = refused(function, *arguments)
+            assert status == expected, (function, status)
+            status = refused(driver.cuStreamEndCapture, on, ctypes.byref(graph))
+            assert status == end, (function, status)
+            assert bool(graph.value) == (end == 0)
+
+        captured(stream, 900, driver.allocate, 8)
+        captured(stream, 0, driver.allocate, 8, end=0, mode=2)
+        captured(stream, 900, driver.cuStreamSynchronize, stream)
+        captured(stream, 900, driver.cuCtxSynchronize)
+        captured(stream, 900, driver.fetch, x, host)
+        captured(blocking, 906, driver.fetch, x, host)
+        captured(blocking, 906, kernels.launch, "scale", 1, 64, x, by, n)
+        captured(stream, 0, kernels.launch, "scale", 1, 64, x, by, n, end=0)
+        assert (driver.fetch(x, host) == 3 * host).all()  # another stream's work ran at once
+        assert refused(driver.cuStreamBeginCapture_v2, None, 0) == 900
+        assert refused(driver.cuStreamEndCapture, stream, ctypes.byref(graph)) == 1
+
+        def fork():
+            event = driver.made("cuEventCreate", 2)
+            driver.cuEventRecord(event, stream)
+            driver.cuStreamWaitEvent(other, event, 0)
+            driver.cuMemsetD8Async(x, 0, size, other)
+
+        captured(stream, 0, fork, end=904)  # never joined again
+        assert (driver.fetch(x, host) == 3 * host).all()
+        event = driver.made("cuEventCreate", 0)
+        driver.cuEventRecord(event, other)
+        captured(stream, 905, driver.cuStreamWaitEvent, stream, event, 0)
+        captured(stream, 0, driver.cuEventRecord, event, stream, end=0)
+        assert refused(driver.cuEventSynchronize, event) == 907
+    """
+    run(KERNELS + textwrap.dedent(code))
+
+
+def test_work_that_runs_late() -> None:
+    """With EMULATED_CUDA_LATE=1 a result is not there before somebody has waited for it."""
+    code = """
+        by, n = ctypes.c_double(2), ctypes.c_int(40)
+        stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
+        blocking = driver.made("cuStreamCreate", 0)
+        done = driver.made("cuEventCreate", 0)
+        pinned = driver.made("cuMemAllocHost_v2", size)
+        seen = np.ctypeslib.as_array((ctypes.c_double * 40).from_address(pinned.value))
+        seen[:] = 0
+        ordinary = host + 1
+        from_host = ordinary.ctypes.data_as(ctypes.c_void_p)
+        driver.cuMemcpyHtoDAsync_v2(x, from_host, size, stream)
+        ordinary[:] = 0  # has been read
+        kernels.launch("scale", 1, 64, x, by, n, stream=stream)
+        driver.cuEventRecord(done, stream)
+        driver.cuStreamWaitEvent(other, done, 0)
+        driver.cuMemcpyDtoHAsync_v2(pinned, x, size, other)
+        assert (seen == 0).all() and (driver.fetch(x, host) == host).all()  # another stream
+        assert refused(driver.cuEventQuery, done) == 600  # CUDA_ERROR_NOT_READY
+        driver.cuStreamSynchronize(other)
+        assert (seen == 2 * (host + 1)).all()
+        driver.cuEventSynchronize(done)
+        kernels.launch("scale", 1, 64, x, by, n, stream=blocking)
+        assert (driver.fetch(x, host) == 4 * (host + 1)).all()  # the default stream waits for it
+        kernels.launch("scale", 1, 64, x, by, n, stream=stream)
+        driver.cuMemFree_v2(driver.allocate(8))  # waits for all
+        assert (driver.fetch(x, host) == 8 * (host + 1)).all()
+        driver.cuMemFreeHost(pinned)
+    """
+    run(KERNELS + textwrap.dedent(code), EMULATED_CUDA_LATE="1")
+
+
+def fault(text: str, status: int, *, block: int = 64, shared: int = 0) -> str:
+    """Run a kernel that goes wrong; return what is said."""
+    code = f"""
+        kernels = Kernels(driver, '''extern "C" __global__ void wrong(float* x) {{ {text} }}''')
+        x = driver.allocate(4 * 64)
+        kernels.launch("wrong", 2, {block}, x, shared={shared})
+        assert refused(driver.cuCtxSynchronize) == {status}, refused(driver.cuCtxSynchronize)
+        assert refused(driver.allocate, 8) == {status}  # nothing works any more
+    """
+    return run(code).stderr
+
+
+def test_faults_of_kernels() -> None:
+    said = fault("x[threadIdx.x] = x[threadIdx.x + 4096];", 700)
+    assert "emulated kernel wrong, block (" in said
+    assert "illegal address" in said
+    assert "past the end of an allocation of 256 bytes" in fault(
+        "if (threadIdx.x == 64) x[64] = 0;", 700, block=65
+    ) + fault("x[-1] = 0;", 700).replace("before", "past the end of")
+    assert "past its dynamic shared memory" in fault(
+        "extern __shared__ float s[]; s[threadIdx.x] = 0;", 700, shared=252
+    )
+    assert "32 at barriers" in fault('if (threadIdx.x < 32) asm("bar.sync 1, 64;");', 702)
+    assert "in different operations" in fault(
+        "if (threadIdx.x % 2) __syncwarp(); else __any_sync(~0u, 1);", 719
+    )
+    assert "misaligned" in fault("__ldg((const float4*)(x + 1));", 719)
+
+
+def test_what_is_not_known_is_refused() -> None:
+    code = """
+        from mdcg.errors import KernelCompileError
+        def compiles(text):
+            try:
+                Kernels(driver, 'extern "C" __global__ void k(float* x) { %s }' % text)
+            except KernelCompileError as error:
+                return str(error)
+            return ""
+        assert "PTX that is not emulated: wgmma.fence.sync" in compiles(
+            'asm volatile("wgmma.fence.sync.aligned;");')
+        assert "not emulated: @p" in compiles('asm("@p st.global.f32 [%0], 0f;" :: "l"(x));')
+        assert compiles('\\n#ifndef MDCG_EMULATED\\nasm("unheard.of;");\\n#endif\\n') == ""
+        assert "was not declared" in compiles("x[0] = y;")
+    """
+    run(code)
