@@ -184,7 +184,7 @@ class _Checker:
                 value = entry[field]
                 good = type(value) is int and low <= value <= high
                 self.need(good, f"{field} is {str(value)[:40]}, expected {low} to {high}")
-        good = type(kernel["run"]) is int and 1 <= kernel["run"] <= _MAX_DIM
+        good = type(kernel["run"]) is int and 1 <= kernel["run"] <= limits.MAX_MULTIPLICITY
         self.need(good, f"run is {str(kernel['run'])[:40]}")
 
     # ---- pieces ----
