@@ -155,8 +155,7 @@ private:
             if (results.energies != nullptr && n < graph_.num_local)
                 results.energies[to] = found.energies()[n];
             if (results.forces != nullptr)
-                for (int d = 0; d < 3; ++d)
-                    results.forces[3 * to + d] = found.forces()[3 * n + d];
+                for (int d = 0; d < 3; ++d) results.forces[3 * to + d] = found.forces()[3 * n + d];
             if (results.virials != nullptr)
                 for (int i = 0; i < 9; ++i)
                     results.virials[9 * to + i] = found.virials()[9 * n + i];
@@ -166,8 +165,7 @@ private:
         if (results.descriptors != nullptr)
             check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
                          "descriptors");
-        if (results.forces != nullptr)
-            check_finite(results.forces, 3 * graph_.num_nodes, "forces");
+        if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
         if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
         if (results.virials != nullptr)
             check_finite(results.virials, 9 * graph_.num_nodes, "virials");
