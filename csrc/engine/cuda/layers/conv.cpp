@@ -24,6 +24,8 @@ struct SenderSums {
     void* target;
     const std::int32_t* sender;
     const std::int32_t* row_ptr;
+    const std::int32_t* slot;
+    const double* length;
     std::int64_t senders, width;
 };
 
@@ -48,7 +50,7 @@ public:
     std::vector<int> gathered() override { return parts_.gathered(); }
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
-    void take_list(const Graph& graph, const CudaStream& stream) override {
+    void take_list(const CudaGraph& graph, const CudaStream& stream) override {
         edges_.take_list(graph, stream);
     }
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
@@ -245,9 +247,14 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
             graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(c);
         constexpr std::int64_t quad = 16 / sizeof(T);
         constexpr int threads = 256;
-        const SenderSums sums{
-            s.dx,    worker.gradient(parts_.x), graph.chunk_sender + chunk.first_sender,
-            row_ptr, chunk.num_senders,         parts_.x.rows.width / quad};
+        const SenderSums sums{s.dx,
+                              worker.gradient(parts_.x),
+                              graph.chunk_sender + chunk.first_sender,
+                              row_ptr,
+                              graph.slot_of_place + first,
+                              graph.length,
+                              chunk.num_senders,
+                              parts_.x.rows.width / quad};
         sum_by_sender_.launch(stream, (sums.senders * sums.width + threads - 1) / threads, threads,
                               sums);
     }
