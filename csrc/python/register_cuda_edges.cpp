@@ -83,8 +83,8 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     const mdcg::Tensor* last =
         package->find(entry.at("radial").at("layers").back().at("weight").get<std::string>());
     const mdcg::RadialSpec spec =
-        mdcg::RadialSpec::read(mdcg::Fields(entry, *package, "layer").object("radial"),
-                               info, static_cast<int>(last->shape.at(1)));
+        mdcg::RadialSpec::read(mdcg::Fields(entry, *package, "layer").object("radial"), info,
+                               static_cast<int>(last->shape.at(1)));
 
     mdcg::System system;
     system.num_local = in.num_local;
