@@ -236,6 +236,14 @@ class CudaModule:
         early: bool = False,
     ) -> None: ...
 
+def cuda_texts(path: str, target: str) -> list[tuple[str, str, str, list[str]]]:
+    """Return key, name, text and options of all kernels that a package runs on such devices."""
+
+def build_cuda_kernels(
+    sources: Sequence[tuple[str, Sequence[str]]], target: str
+) -> list[tuple[bytes, str, bool, float]]:
+    """Return for each text with options: machine code, what is wrong; compiled now, seconds."""
+
 def cuda_compute_capability(device: int) -> int: ...
 def cuda_driver_version() -> int:
     """Return the version of CUDA the driver is made for, as 1000 * major + 10 * minor."""

@@ -224,7 +224,8 @@ std::vector<CudaBinary> load_cuda_kernels(const std::vector<CudaSource>& sources
         const auto work = [&] {
             for (std::size_t k; (k = next++) < missing.size();) {
                 const std::size_t i = missing[k];
-                done[k] = build(cache, cuda_kernel_key(sources[i]), sources[i], target, wait, out[i]);
+                done[k] =
+                    build(cache, cuda_kernel_key(sources[i]), sources[i], target, wait, out[i]);
             }
         };
         std::vector<std::thread> threads;

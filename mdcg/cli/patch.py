@@ -94,7 +94,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_targets,
         default=(),
         help="also store compiled kernels, for machines without a compiler: native, x86-64-v2, "
-        "x86-64-v3, x86-64-v4, separated by commas",
+        "x86-64-v3, x86-64-v4; of CUDA devices sm_80 (A100; 8.6 and 8.9 too), sm_90 (H100, H200), "
+        "sm_100 (B200) and other sm_NN, which needs no such device; separated by commas",
     )
     radial = package.add_mutually_exclusive_group()
     radial.add_argument(
@@ -138,7 +139,9 @@ def _positive(text: str) -> float:
 def _targets(text: str) -> tuple[str, ...]:
     targets = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not targets:
-        raise argparse.ArgumentTypeError(f"{text!r} names no target, expected such as x86-64-v3")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no target, expected such as x86-64-v3,sm_90"
+        )
     return targets
 
 

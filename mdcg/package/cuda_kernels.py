@@ -111,7 +111,6 @@ def add_cuda_kernels(
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
-                    "binaries": [],
                 }
             )
     return found

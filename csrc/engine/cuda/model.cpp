@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/threads.hpp"
+#include "engine/cuda/bundle.hpp"
 #include "engine/cuda/executor.hpp"
 #include "engine/parallel.hpp"
 
@@ -50,6 +51,7 @@ class CudaModel : public Model {
 public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device)
         : program_(*package, info, &find_cuda_layer<T>, name_of(device)), device_(device) {
+        bundle_ = std::make_shared<CudaBundle>(package);
         package_ = std::move(package);
         info_ = std::move(info);
         threads_ = threads;
@@ -120,7 +122,8 @@ public:
 private:
     void run(const System& system, Communicator* communicator, const Results& results) {
         if (executor_ == nullptr) {
-            auto made = std::make_unique<CudaExecutor<T>>(program_, info_, device_);
+            auto made = std::make_unique<CudaExecutor<T>>(program_, info_,
+                                                          CudaPlace{device_, capability_, bundle_});
             made->prepare();
             executor_ = std::move(made);
         }
@@ -184,11 +187,20 @@ private:
     int device_, capability_ = 0;
     pid_t process_ = 0;  // of the first evaluation
     std::string name_;
+    std::shared_ptr<const CudaBundle> bundle_;
     std::unique_ptr<CudaExecutor<T>> executor_;
     Graph graph_;
     bool listed_ = false;  // is the graph on the device
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 };
+
+template <typename T>
+std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info, int capability) {
+    Program<T> program(package, info, &find_cuda_layer<T>, "cuda");
+    CudaExecutor<T> executor(program, info, CudaPlace{NO_DEVICE, capability});
+    executor.ask_for_kernels();
+    return executor.kernels().texts();
+}
 
 }  // namespace
 
@@ -221,6 +233,12 @@ int parse_device(const std::string& text) {
                                             : "are cuda:0 to " + name_of(count - 1)) +
                               ": choose another one, or device cpu");
     return device;
+}
+
+std::vector<CudaText> cuda_texts(const Package& package, int capability) {
+    const ModelInfo info = read_model_info(package);
+    return info.double_precision ? list_texts<double>(package, info, capability)
+                                 : list_texts<float>(package, info, capability);
 }
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,

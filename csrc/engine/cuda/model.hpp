@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "engine/cuda/kernels.hpp"
 #include "engine/model.hpp"
 
 namespace mdcg {
@@ -11,6 +13,10 @@ namespace mdcg {
 // "cuda" (the first) and "cuda:N" are numbers of devices, "cpu" is -1; throws EngineError where it
 // is nothing of that, or where there is no such device.
 int parse_device(const std::string& text);
+
+// The texts that a package's evaluation runs on devices of a compute capability such as 90; no
+// device is needed. Throws EngineError.
+std::vector<CudaText> cuda_texts(const Package& package, int capability);
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
                                        int threads, int device);
