@@ -77,6 +77,8 @@ private:
     }
     Step& step_of(const Wanted& wanted, bool communicates);
     void reserve(const Graph& graph);
+    std::int64_t chunk_slots() const;
+    std::size_t scratch_bytes(const CudaGraph& graph) const;
     void bind(const BufferPlan& plan);
     void enqueue(const Part& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);
@@ -85,7 +87,7 @@ private:
     void sum_rows(const Result& rows, std::int64_t count, int width, const Result& out);
     void download_descriptors(const Stage& stage);
     const int* on_host_flags() const { return reinterpret_cast<const int*>(on_host(failures_)); }
-    void prepare_exact(const Graph& graph);
+    void prepare_exact();
     void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;

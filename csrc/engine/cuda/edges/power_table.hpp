@@ -9,7 +9,7 @@
 
 #include "core/cuda_memory.hpp"
 #include "engine/edges/radial_table.hpp"
-#include "engine/graph.hpp"
+#include "engine/cuda/graph.hpp"
 
 namespace mdcg {
 
@@ -34,7 +34,7 @@ public:
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
     // yet; synchronizes where it does, and addresses change. Returns whether it did.
-    bool take_list(const Graph& graph, const CudaStream& stream);
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
 
     // On the device, after the first list.
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
@@ -66,9 +66,6 @@ private:
 // makes tables of weights out of those of units.
 RadialSpec hidden_spec(RadialSpec spec);
 WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
-
-// [edges of the list]
-std::vector<std::int32_t> receivers_of(const Graph& graph);
 
 extern template class CudaPowerTable<float>;
 extern template class CudaPowerTable<double>;

@@ -42,7 +42,7 @@ public:
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
     void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
-    void take_list(const Graph& graph, const CudaStream& stream) override {
+    void take_list(const CudaGraph& graph, const CudaStream& stream) override {
         if (fused_) fused_->take_list(graph, stream);
         if (chunked_) edges_.take_list(graph, stream);
     }
