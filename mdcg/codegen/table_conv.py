@@ -286,7 +286,7 @@ def emit_table_conv(
         f"// {plan}",
         f"typedef {'float' if problem.dtype == 'float32' else 'double'} T;",
         f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define KNOTS {knots}\n"
-        f"#define BATCH {tile.batch}\n"
+        f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(slot) {'p.place[slot]' if 'place' in arguments else '0'}",
         "\n".join([*struct, "};"]),
         files(__package__).joinpath("table_conv_prelude.cuh").read_text(),

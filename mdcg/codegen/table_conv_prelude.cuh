@@ -1,5 +1,5 @@
-// T is float or double; L_MAX, NORM (factors of harmonics), BATCH, WIDTH (columns of the table) and
-// X_WIDTH (items of a row of features) are defined before.
+// T is float or double; L_MAX, NORM (factors of harmonics), KNOTS, BATCH, BACKWARD and PLACE (row of
+// an edge's gradient of features) are defined before.
 
 typedef long long Long;
 #define MDCG_INLINE static __device__ __forceinline__
@@ -146,6 +146,8 @@ MDCG_INLINE void harmonics_gradient(const T* u, const T* d, T* gradient) {
     gradient[2] = gz;
 }
 
+#if BACKWARD
+
 // Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors. A row
 // of `parts` holds the harmonics' and, last, that of the length.
 template <int WARPS>
@@ -194,3 +196,5 @@ template <int N> MDCG_INLINE T reduce(T (&v)[N], int lane) {
     reduce_step<N / 2, 16>(v, lane);
     return v[0];
 }
+
+#endif
