@@ -213,8 +213,8 @@ void register_engine(py::module_& m) {
         .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
              py::arg("edges") = py::none(), py::arg("same_edges") = false,
-             py::arg("same_shifts") = false, py::arg("forces") = true,
-             py::arg("virial") = false, py::arg("virials") = false, py::arg("descriptors") = false)
+             py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
+             py::arg("virials") = false, py::arg("descriptors") = false)
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(
             "set_threads",

@@ -19,11 +19,11 @@ from ..plan.table_conv import TableConvPlan, TableConvTile
 from ..problem import ConvProblem, Irreps
 from .cuda import CudaEntry, CudaKernel
 from .cuda_paths import SlotTable, literal
-from .cuda_roles import Role, RoleSet, role_sets
+from .cuda_roles import RoleSet, role_sets
 from .expression import Statement, Sum, print_statements
 from .lowering import LoweredProblem, lower
 from .spec import KernelSpec
-from .table_conv_roles import TableRoleWriter, sum_chunks
+from .table_conv_roles import TableRoleWriter
 
 # Of a Record of the prelude.
 _RECORD_BYTES = 32
@@ -193,7 +193,12 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
 
 
 def emit_table_conv(
-    problem: ConvProblem, kind: str, *, wants_x: bool, normalization: str, knots: int,
+    problem: ConvProblem,
+    kind: str,
+    *,
+    wants_x: bool,
+    normalization: str,
+    knots: int,
     plan: TableConvPlan | None = None,
 ) -> CudaKernel:
     """Print the kernels of one pass.
@@ -231,9 +236,7 @@ def emit_table_conv(
     itemsize = ITEMSIZE[problem.dtype]
     spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
     words = itemsize // 4
-    sets = role_sets(
-        lowered, CudaTile(1, tile.components * words, warps=tile.warps), alone=True
-    )
+    sets = role_sets(lowered, CudaTile(1, tile.components * words, warps=tile.warps), alone=True)
     attributes = (l_max + 1) ** 2
     arguments = table_conv_arguments(kind, wants_x)
     written_out: set[int] = set()

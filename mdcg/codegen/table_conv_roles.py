@@ -97,7 +97,7 @@ class TableRoleWriter:
             f"    const int channel = chunk * {WARP} + lane;",
             f"    const bool inside = channel < {role.in1.mul};",
             f"    const int u = inside ? channel : {role.in1.mul - 1};",
-            f"    const Cubic* const table = p.table + u;",
+            "    const Cubic* const table = p.table + u;",
             f"    const T* const features = p.x + {role.in1.offset} + u;",
             *(f"    {line}" for line in self._state()),
             f"    Cubic {', '.join(f'c{i}' for i in range(len(role.paths)))};",
@@ -109,10 +109,7 @@ class TableRoleWriter:
                 for i, path in enumerate(role.paths)
             ),
             f"        const T* const x = features + Long(r.sender) * {self.problem.irreps_in1.dim};",
-            *(
-                f"        n{a} = __ldg(x + {a * role.in1.mul});"
-                for a in range(self.dim)
-            ),
+            *(f"        n{a} = __ldg(x + {a * role.in1.mul});" for a in range(self.dim)),
             "    };",
             "    int buffer = 0, turn = 0;",
             f"    for (int first = 0; first < count; first += {batch}) {{",
@@ -197,7 +194,7 @@ class TableRoleWriter:
             if not self.forward:
                 lines.append(f"const T v{i} = slope_of(c{i}, t);")
         lines += [
-            f"if (k + 1 < many) load_edge(record[k + 1]);",
+            "if (k + 1 < many) load_edge(record[k + 1]);",
             f"const T* const m = m_batch + k * {self.table.stride};",
         ]
         chunks = sum_chunks(self.attributes + 1)

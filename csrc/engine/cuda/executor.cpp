@@ -12,7 +12,7 @@ namespace {
 const char* const SUM_TEXT =
 #include "engine/cuda/text/sum.cuh"
     ;
-constexpr std::int64_t SUM_ROWS = 1024;                // of a block
+constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
 constexpr std::size_t CHUNK_BYTES = std::size_t(1) << 28;  // of scratch for a chunk's slots
 
 struct SumArguments {

@@ -95,7 +95,8 @@ private:
     CudaMemory memory_, shift_memory_;
     // Made on the host, kept for their memory.
     std::vector<std::int32_t> row_ptr_, receiver_, sender_type_, receiver_type_, slot_, place_,
-        slot_of_place_,         chunk_sender_, chunk_sender_ptr_, sender_ptr_, by_sender_, by_type_, chunk_of_;
+        slot_of_place_, chunk_sender_, chunk_sender_ptr_, sender_ptr_, by_sender_, by_type_,
+        chunk_of_;
     std::vector<double> shift_;
 };
 

@@ -11,10 +11,10 @@ namespace mdcg {
 namespace {
 
 constexpr const char* NAMES[] = {
-    "order",  "sender",  "row_ptr", "place", "types",  "sender_type", "live",   "num_live",
-    "n_rows", "n_types", "n_adds",  "n_flip", "unit",  "length",      "places", "table",
-    "x",      "y",       "w",       "g",     "out",    "dx",          "dy",     "dw",
-    "de",     "short_edges"};
+    "order",    "sender", "row_ptr", "place",  "types",      "sender_type", "live",
+    "num_live", "n_rows", "n_types", "n_adds", "n_flip",     "unit",        "length",
+    "places",   "table",  "x",       "y",      "w",          "g",           "out",
+    "dx",       "dy",     "dw",      "de",     "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {

@@ -15,11 +15,11 @@ namespace mdcg {
 // What kernels may ask for. Addresses of edge operands are those of slot 0, also where only a chunk
 // of slots is in memory; row_ptr, out and g start with the first receiver.
 enum class CudaArgument : int {
-    order,    // [slots] row of y, w, dy, dw
-    sender,   // [slots] row of x
-    row_ptr,  // [n_rows + 1] slots
-    place,    // [slots] row of dx
-    types,    // [n_rows]
+    order,        // [slots] row of y, w, dy, dw
+    sender,       // [slots] row of x
+    row_ptr,      // [n_rows + 1] slots
+    place,        // [slots] row of dx
+    types,        // [n_rows]
     sender_type,  // [slots]
     live,         // [slots] of each receiver first those shorter than r_max
     num_live,     // [n_rows]

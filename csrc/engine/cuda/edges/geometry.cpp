@@ -46,12 +46,11 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 
 template <typename T>
 void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
-    const GeometryArguments<T> arguments{graph.num_local, graph.row_ptr,
-                                         graph.sender,    graph.shift,
-                                         graph.positions, static_cast<T*>(graph.unit),
-                                         graph.length,    graph.live,
-                                         graph.num_live,  failures,
-                                         r_max_,          flip_ ? -1.0 : 1.0};
+    const GeometryArguments<T> arguments{
+        graph.num_local, graph.row_ptr,   graph.sender,
+        graph.shift,     graph.positions, static_cast<T*>(graph.unit),
+        graph.length,    graph.live,      graph.num_live,
+        failures,        r_max_,          flip_ ? -1.0 : 1.0};
     geometry_.launch(stream, blocks(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
                      arguments);
 }

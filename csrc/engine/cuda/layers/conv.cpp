@@ -230,8 +230,7 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
                                 parts_.x.needs_gradient ? worker.gradient(parts_.x) : nullptr);
     const std::int64_t width = parts_.description.weights.width;
     const std::int64_t harmonics = edges_.harmonics_width(), hidden = edges_.hidden_stride();
-    const Scratch s =
-        lay_out(worker.device_scratch(chunk_bytes(graph)), graph.longest_chunk, true);
+    const Scratch s = lay_out(worker.device_scratch(chunk_bytes(graph)), graph.longest_chunk, true);
     const Ends ends = this->ends(worker, true);
     using A = CudaArgument;
     for (std::size_t c = 0; c < graph.chunks.size(); ++c) {

@@ -20,7 +20,9 @@ public:
 
     CudaTableConv(const LayerSpec& spec, const ConvParts<T>& parts);
     void prepare(CudaKernels& kernels);
-    void take_list(const CudaGraph& graph, const CudaStream& stream) { table_.take_list(graph, stream); }
+    void take_list(const CudaGraph& graph, const CudaStream& stream) {
+        table_.take_list(graph, stream);
+    }
 
     // Bytes per slot of a chunk.
     std::int64_t slot_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
