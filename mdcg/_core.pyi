@@ -148,6 +148,7 @@ class Model:
         kernels: str = "auto",
         threads: int = 0,
         skin: float = 0.5,
+        precision: str = "",
     ) -> None: ...
     def evaluate(
         self,

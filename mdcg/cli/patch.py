@@ -66,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
     add("--dtype", choices=("float32", "float64"), help="convert the model (default: as it is)")
+    add(
+        "--precision",
+        dest="dtype",
+        type=_precision,
+        metavar="{fp32,fp64}",
+        help="the same as --dtype, by other names",
+    )
     add("--device", default="cpu", help="where to check it: cpu (default) or cuda")
     add(
         "--allow-partial",
@@ -134,6 +141,18 @@ def _positive(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def _precision(text: str) -> str:
+    names = {"fp32": "float32", "fp64": "float64"}
+    if text not in names:
+        chosen = text in ("tf32", "bf16")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is "
+            + ("chosen when a package is opened, for a device" if chosen else "no precision")
+            + ", expected fp32 or fp64"
+        )
+    return names[text]
 
 
 def _targets(text: str) -> tuple[str, ...]:

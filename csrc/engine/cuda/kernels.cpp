@@ -105,6 +105,17 @@ private:
     std::unique_ptr<const CudaModule> module_;
 };
 
+const char* name_of(CudaPrecision precision) {
+    switch (precision) {
+        case CudaPrecision::tf32:
+            return "tf32";
+        case CudaPrecision::bf16:
+            return "bf16";
+        default:
+            return "";
+    }
+}
+
 CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
                            int shared_bytes)
     : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, 0})) {}

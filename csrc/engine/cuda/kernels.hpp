@@ -54,11 +54,17 @@ struct CudaText {
     CudaSource source;
 };
 
+// How float products with weights are computed. `strict`: as float; the others round what is
+// multiplied to 11 or 8 bits, and sum in float.
+enum class CudaPrecision { strict, tf32, bf16 };
+const char* name_of(CudaPrecision precision);  // "tf32"; of strict: ""
+
 // What kernels are for.
 struct CudaPlace {
     int device = 0;                                 // or NO_DEVICE: texts are asked for, and listed
     int capability = 0;                             // 90 for sm_90; 0: what the device has
     std::shared_ptr<const CudaBundle> bundle = {};  // of the package; null: none
+    CudaPrecision precision = CudaPrecision::strict;
 };
 
 // Compiles and loads for one device and one precision; each text once. Functions can be asked for
@@ -71,6 +77,7 @@ public:
 
     int device() const { return place_.device; }
     int compute_capability() const { return place_.capability; }
+    CudaPrecision precision() const { return place_.precision; }
 
     // Text in T without any includes; "typedef float T; typedef long long Long;" and
     // text/common.cuh are put before it. `defines` are lines put before everything.
