@@ -18,7 +18,7 @@ const char* const TEXT =
 
 // One kernel of the text.
 struct TileShape {
-    const char *name, *unit;
+    const char *name, *macro, *unit;
     int rows, columns, depth, stages, warp_rows, warp_columns;
     int groups;         // of warps that share a slice: for long sums of few columns
     int blocks;         // of a multiprocessor, that registers are kept for
@@ -30,16 +30,16 @@ template <typename T>
 const std::vector<TileShape> TILES{};
 template <>
 const std::vector<TileShape> TILES<float>{
-    {"gemm_large", "Plain", 128, 128, 16, 3, 32, 64, 1, 2, 1.0},
-    {"gemm_medium", "Plain", 64, 64, 16, 4, 32, 32, 1, 4, 0.8},
-    {"gemm_small", "Plain", 32, 32, 32, 4, 16, 32, 1, 8, 0.5},
-    {"gemm_deep", "Plain", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
+    {"gemm_large", "GEMM_LARGE", "Plain", 128, 128, 16, 3, 32, 64, 1, 2, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", "Plain", 64, 64, 16, 4, 32, 32, 1, 4, 0.8},
+    {"gemm_small", "GEMM_SMALL", "Plain", 32, 32, 32, 4, 16, 32, 1, 8, 0.5},
+    {"gemm_deep", "GEMM_DEEP", "Plain", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
 template <>
 const std::vector<TileShape> TILES<double>{
-    {"gemm_large", "Tensor", 128, 64, 16, 3, 32, 32, 1, 2, 1.0},
-    {"gemm_medium", "Tensor", 64, 64, 16, 3, 32, 32, 1, 3, 0.9},
-    {"gemm_small", "Tensor", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
-    {"gemm_deep", "Tensor", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
+    {"gemm_large", "GEMM_LARGE", "Tensor", 128, 64, 16, 3, 32, 32, 1, 2, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", "Tensor", 64, 64, 16, 3, 32, 32, 1, 3, 0.9},
+    {"gemm_small", "GEMM_SMALL", "Tensor", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
+    {"gemm_deep", "GEMM_DEEP", "Tensor", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
 
 // As the text has them.
 template <typename T>
@@ -52,18 +52,19 @@ int shared_bytes(const TileShape& tile) {
            static_cast<int>(sizeof(T));
 }
 
-// "#define GEMM_KERNELS GEMM(gemm_large, Plain, 128, 128, ..) GEMM(..)"
+// "#define GEMM_LARGE Plain, 128, 128, 16, 3, 32, 64, 1" and "#define GEMM_LARGE_BLOCKS 2"
 template <typename T>
 std::string defines() {
-    std::string text = "#define GEMM_KERNELS";
+    std::string text;
     for (const TileShape& t : TILES<T>) {
-        text += std::string(" GEMM(") + t.name + ", " + t.unit;
-        for (const int number : {t.rows, t.columns, t.depth, t.stages, t.warp_rows, t.warp_columns,
-                                 t.groups, t.blocks})
+        const std::string name = std::string("#define ") + t.macro;
+        text += name + " " + t.unit;
+        for (const int number :
+             {t.rows, t.columns, t.depth, t.stages, t.warp_rows, t.warp_columns, t.groups})
             text += ", " + std::to_string(number);
-        text += ")";
+        text += "\n" + name + "_BLOCKS " + std::to_string(t.blocks) + "\n";
     }
-    return text + "\n";
+    return text;
 }
 
 // As in the text.
@@ -108,7 +109,7 @@ void cut(const CudaProduct<T>& p, std::vector<Product<T>>& all) {
         const std::int64_t skipped = p.list != nullptr ? 0 : first;
         Product<T> one{};
         one.a = p.a + skipped * p.a_width;
-        one.b = p.matrix->data(p.number);
+        one.b = p.matrix != nullptr ? p.matrix->data(p.number) : p.a;
         one.c = p.c + skipped * p.c_width;
         one.list = p.list != nullptr ? p.list + first : nullptr;
         one.bias = p.bias;
@@ -117,7 +118,7 @@ void cut(const CudaProduct<T>& p, std::vector<Product<T>>& all) {
         one.c_width = small(p.c_width);
         one.c_step = small(p.c_step);
         one.batch = p.batch;
-        one.columns = small(p.matrix->stride());
+        one.columns = small(p.columns);
         one.rows = small(rows * p.batch);
         one.add = p.add ? 1 : 0;
         one.parts = small(static_cast<std::int64_t>(p.parts.size()));
@@ -239,6 +240,7 @@ void CudaGemm<T>::run(const CudaStream& stream, std::int64_t rows, int batch, co
     product.a_width = a_width;
     product.parts = {{0, a_step, matrix.rows(), 0}};
     product.matrix = &matrix;
+    product.columns = matrix.stride();
     product.c = c;
     product.c_width = c_width;
     product.c_step = c_step;

@@ -42,9 +42,9 @@ struct CudaPart {
 // For all i < rows, m < batch: c[i * c_width + m * c_step + j] (+)= bias[j] +
 //     sum over parts, k < part.depth:
 //         a[i * a_width + part.at + m * part.step + k] * matrix[part.row + k][j]
-// for all columns j < matrix.stride(); with a list, list[i] stands for i. Widths and steps count
-// items; starts, widths and steps are multiples of 16 bytes. Sums run over k in order (but see
-// `groups` in gemm.cpp), and do not depend on how many rows there are.
+// for all j < columns, the matrix's stride; with a list, list[i] stands for i. Widths and steps
+// count items; starts, widths and steps are multiples of 16 bytes. Sums run over k in order (but
+// see `groups` in gemm.cpp), and do not depend on how many rows there are.
 template <typename T>
 struct CudaProduct {
     std::int64_t rows = 0;
@@ -53,13 +53,14 @@ struct CudaProduct {
     const T* a = nullptr;
     std::int64_t a_width = 0;
     std::vector<CudaPart> parts;
-    const CudaMatrix<T>* matrix = nullptr;
-    int number = 0;  // of the matrix
+    const CudaMatrix<T>* matrix = nullptr;  // not needed where there are no parts
+    int number = 0;                         // of the matrix
+    std::int64_t columns = 0;
     T* c = nullptr;
     std::int64_t c_width = 0, c_step = 0;
     bool add = false;
-    const T* bias = nullptr;                   // [matrix.stride()], or
-    const std::int32_t* bias_types = nullptr;  // by type of the row's node [types][stride]
+    const T* bias = nullptr;                   // [columns], or
+    const std::int32_t* bias_types = nullptr;  // by type of the row's node [types][columns]
 };
 
 template <typename T>
