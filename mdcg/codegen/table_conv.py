@@ -25,8 +25,8 @@ from .lowering import LoweredProblem, lower
 from .spec import KernelSpec
 from .table_conv_roles import TableRoleWriter
 
-# Of a Record of the prelude.
-_RECORD_BYTES = 32
+# Of a Record, and of a warp's exchange, both of the prelude.
+_RECORD_BYTES, _EXCHANGE_ITEMS = 32, 640
 
 __all__ = ["emit_table_conv", "table_conv_arguments"]
 
@@ -63,6 +63,12 @@ class _Block:
     itemsize: int
 
     @property
+    def exchanges(self) -> bool:
+        """Sums over lanes go through shared memory."""
+        fits = 8 < self.attributes <= 16 and self.itemsize == 4
+        return self.tile.exchange and fits and not self.forward
+
+    @property
     def threads(self) -> int:
         return self.kernel.warps * WARP
 
@@ -79,11 +85,13 @@ class _Block:
     def part_items(self) -> int:
         if self.forward:
             return 0
-        return 2 * self.kernel.warps * self.tile.batch * (self.attributes + 1)
+        return 2 * self.kernel.warps * self.tile.batch * self.attributes
 
     @property
     def shared_bytes(self) -> int:
         items = self.record_items + self.slot_items + self.part_items
+        if self.exchanges:
+            items += self.kernel.warps * _EXCHANGE_ITEMS
         return -(-items * self.itemsize // 16) * 16
 
 
@@ -150,8 +158,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
 
 def _entry(name: str, prefix: str, block: _Block) -> str:
     kernel, tile = block.kernel, block.tile
-    warps, batch, stride = kernel.warps, tile.batch, block.table.stride
-    row = block.attributes + 1
+    warps = kernel.warps
     bounds = f"{block.threads}, {tile.blocks}" if tile.blocks else str(block.threads)
     lines = [
         f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{',
@@ -188,7 +195,6 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
             f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, "
             f"warp - {start});"
         )
-    del batch, stride, row
     return "\n".join([*lines, "}"])
 
 
@@ -262,6 +268,7 @@ def emit_table_conv(
                 warps=kernel.warps,
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
+                exchanges=block.exchanges,
             )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:

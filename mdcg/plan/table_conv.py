@@ -26,12 +26,15 @@ class TableConvTile:
         of one input block until they do.
     blocks : int
         Blocks per multiprocessor that the compiler must leave registers for; 0: its own choice.
+    exchange : bool
+        Sums over the lanes of a warp go through shared memory where they fit: fewer instructions.
     """
 
     batch: int = 32
     warps: int = 8
     components: int = 64
     blocks: int = 0
+    exchange: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= WARP or not 1 <= self.warps <= WARP:
