@@ -199,42 +199,4 @@ template <int N> MDCG_INLINE T reduce(T (&v)[N], int lane) {
     return v[0];
 }
 
-// Sums 16 values over 32 lanes through shared memory, with half the instructions: `exchange` is the
-// warp's own, EXCHANGE items. Returns the sum of value `exchanged(lane)`.
-constexpr int EXCHANGE_ROW = 20, EXCHANGE = 32 * EXCHANGE_ROW;
-MDCG_INLINE int exchanged(int lane) {
-    return 4 * (lane % 4) + (lane & 16 ? 2 : 0) + (lane & 8 ? 1 : 0);
-}
-MDCG_INLINE T reduce_exchanged(const T (&v)[16], T* exchange, int lane) {
-    Quad* const mine = (Quad*)(exchange + lane * EXCHANGE_ROW);
-#pragma unroll
-    for (int i = 0; i < 16 / QUAD; ++i) {
-        Quad part;
-#pragma unroll
-        for (int k = 0; k < QUAD; ++k) part.v[k] = v[i * QUAD + k];
-        mine[i] = part;
-    }
-    __syncwarp();
-    // lanes that read at the same time have rows whose banks differ
-    const T* const from =
-        exchange + (4 * (lane / 4 % 2) + lane / 8) * EXCHANGE_ROW + 4 * (lane % 4);
-    T sum[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; j += QUAD) {
-            const Quad part = *(const Quad*)(from + 8 * i * EXCHANGE_ROW + j);
-#pragma unroll
-            for (int k = 0; k < QUAD; ++k) sum[j + k] += part.v[k];
-        }
-    __syncwarp();
-    const bool third = lane & 16, second = lane & 8;
-    T a = third ? sum[2] : sum[0], b = third ? sum[3] : sum[1];
-    a += __shfl_xor_sync(0xffffffffu, third ? sum[0] : sum[2], 16);
-    b += __shfl_xor_sync(0xffffffffu, third ? sum[1] : sum[3], 16);
-    T kept = second ? b : a;
-    kept += __shfl_xor_sync(0xffffffffu, second ? a : b, 8);
-    return kept + __shfl_xor_sync(0xffffffffu, kept, 4);
-}
-
 #endif

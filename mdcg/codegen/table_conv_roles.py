@@ -60,8 +60,6 @@ class TableRoleWriter:
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
         The same of the role's block of the features' gradient.
-    exchanges : bool
-        Sums over lanes go through shared memory, which only 16 values at most do.
     """
 
     def __init__(
@@ -75,9 +73,7 @@ class TableRoleWriter:
         warps: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
-        exchanges: bool = False,
     ) -> None:
-        self.exchanges = exchanges
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps = batch, warps
@@ -130,8 +126,6 @@ class TableRoleWriter:
         ]
         if not self.forward:
             size = self.warps * batch * row
-            if self.exchanges:
-                lines.append(f"        T* const exchange = parts + {2 * size} + warp * EXCHANGE;")
             lines += [
                 f"        if (first > 0 && warp == turn) to_vectors<{self.warps}>(p, "
                 f"parts + (buffer ^ 1) * {size}, begin, first - {batch}, count, lane);",
@@ -220,7 +214,7 @@ class TableRoleWriter:
             "if (k + 1 < many) load_edge(record[k + 1]);",
             f"const T* const m = m_batch + k * {self.table.stride};",
         ]
-        chunks = ((0, 16),) if self.exchanges else sum_chunks(self.attributes)
+        chunks = sum_chunks(self.attributes)
         if not self.forward:
             lines.append("T along = 0;")
             lines += [f"T dy{n}[{size}] = {{}};" for n, (_, size) in enumerate(chunks)]
@@ -242,15 +236,6 @@ class TableRoleWriter:
             if not role.whole:
                 lines.append("}")
         lines.append("dy0[0] = along * record[k].slope;")
-        if self.exchanges:
-            guard = "(lane & 4) == 0"
-            if self.attributes < 16:
-                guard += f" && exchanged(lane) < {self.attributes}"
-            return [
-                *lines,
-                "const T sum = reduce_exchanged(dy0, exchange, lane);",
-                f"if ({guard}) part[k * {self.attributes} + exchanged(lane)] = sum;",
-            ]
         for n, (start, size) in enumerate(chunks):
             count = min(size, self.attributes - start)
             lanes = WARP // size
@@ -264,8 +249,6 @@ class TableRoleWriter:
 
     def _sum(self, b: int) -> str:
         """Name of an edge's sum: an attribute's gradient."""
-        if self.exchanges:
-            return f"dy0[{b}]"
         for n, (start, size) in enumerate(sum_chunks(self.attributes)):
             if start <= b < start + size:
                 return f"dy{n}[{b - start}]"
