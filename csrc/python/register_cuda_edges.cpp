@@ -83,8 +83,8 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     const mdcg::Tensor* last =
         package->find(entry.at("radial").at("layers").back().at("weight").get<std::string>());
     const mdcg::RadialSpec spec =
-        mdcg::RadialSpec::read(mdcg::Fields(entry, *package, "layer").object("radial"),
-                               info, static_cast<int>(last->shape.at(1)));
+        mdcg::RadialSpec::read(mdcg::Fields(entry, *package, "layer").object("radial"), info,
+                               static_cast<int>(last->shape.at(1)));
 
     mdcg::System system;
     system.num_local = in.num_local;
@@ -100,7 +100,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     const mdcg::CudaStream stream(in.device);
     mdcg::CudaGraph graph(in.device, sizeof(T));
     graph.upload(host, info.num_types(), stream);
-    graph.upload_shifts(host, system.shifts, stream);
+    graph.upload_shifts(host, system, true, stream);
     mdcg::copy_to_device(graph.positions, system.positions,
                          static_cast<std::size_t>(24 * system.num_nodes), stream);
 

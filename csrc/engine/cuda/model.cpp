@@ -106,6 +106,7 @@ public:
         if (executor_ != nullptr) {
             out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
             out["replays"] = executor_->replays();
+            out["exchanged_bytes"] = executor_->exchanged_bytes();
             for (std::size_t i = 0; i < executor_->times().size(); ++i)
                 out["layers"].push_back({{"name", program_.layers[i]->name},
                                          {"forward_ms", executor_->times()[i].forward},
@@ -126,9 +127,9 @@ private:
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
-        if (changed || !listed_) executor_->set_graph(graph_);
-        if (changed || !listed_ || !system.same_shifts)
-            executor_->set_shifts(graph_, system.shifts);
+        const bool fresh = changed || !listed_;
+        if (fresh) executor_->set_graph(graph_);
+        if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
@@ -155,8 +156,7 @@ private:
             if (results.energies != nullptr && n < graph_.num_local)
                 results.energies[to] = found.energies()[n];
             if (results.forces != nullptr)
-                for (int d = 0; d < 3; ++d)
-                    results.forces[3 * to + d] = found.forces()[3 * n + d];
+                for (int d = 0; d < 3; ++d) results.forces[3 * to + d] = found.forces()[3 * n + d];
             if (results.virials != nullptr)
                 for (int i = 0; i < 9; ++i)
                     results.virials[9 * to + i] = found.virials()[9 * n + i];
@@ -166,8 +166,7 @@ private:
         if (results.descriptors != nullptr)
             check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
                          "descriptors");
-        if (results.forces != nullptr)
-            check_finite(results.forces, 3 * graph_.num_nodes, "forces");
+        if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
         if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
         if (results.virials != nullptr)
             check_finite(results.virials, 9 * graph_.num_nodes, "virials");

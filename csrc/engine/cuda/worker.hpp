@@ -9,6 +9,9 @@
 
 namespace mdcg {
 
+template <typename T>
+class CudaGhosts;  // engine/cuda/ghosts.hpp
+
 // `values`, `gradients`, `types`, `energies` and `edge_gradient` are of the device; the latter has
 // a row for every slot of `edges`. `graph` is null.
 template <typename T>
@@ -16,6 +19,7 @@ class CudaWorker : public Worker<T> {
 public:
     const CudaStream* stream = nullptr;
     const CudaGraph* edges = nullptr;
+    CudaGhosts<T>* ghosts = nullptr;
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
 
     // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
