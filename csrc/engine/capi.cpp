@@ -296,6 +296,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.receiver = given.receiver;
         inner.shifts = given.shifts;
         inner.same_edges = given.same_edges != 0;
+        inner.same_shifts = inner.same_edges && given.same_shifts != 0;
         inner.images = given.image;
         inner.num_images = given.num_images;
         inner.image_shifts = given.image_shifts;

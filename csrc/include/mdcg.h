@@ -94,6 +94,8 @@ typedef struct mdcg_system {
     /* Non-zero: the full list of neighbours is made here, from positions and cell, and kept while
      * atoms move less than the skin allows. No ghosts, no communicator; edges must be absent. */
     int make_edges;
+    /* Non-zero, with same_edges: the shifts are those of the last call, too. */
+    int same_shifts;
     /* Instead of shifts, where few of them differ: edge e has row image[e] of image_shifts. With
      * same_edges image is that of the last call as well, and image_shifts may be others. */
     const int32_t* image; /* [num_edges] < num_images; null: see shifts */

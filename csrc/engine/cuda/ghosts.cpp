@@ -14,7 +14,7 @@ namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// As in text/exchange.cuh.
+// As in text/rows.cuh.
 template <typename T>
 struct GatherArguments {
     const T* rows;

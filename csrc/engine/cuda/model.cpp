@@ -17,6 +17,9 @@ namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
+// The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
+constexpr std::int64_t NODES_FOR_THREADS = 100000;
+
 std::string name_of(int device) { return "cuda:" + std::to_string(device); }
 
 // What the driver says, as one sentence of the engine.
@@ -123,7 +126,7 @@ private:
             executor_ = std::move(made);
         }
         Clock clock;
-        const int threads = usable_threads(threads_);
+        const int threads = system.num_nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
