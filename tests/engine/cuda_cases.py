@@ -306,7 +306,7 @@ def test_images(tmp_path: Path) -> None:
     assert np.isclose(seen[-1], whole["energy"], rtol=1e-13)
     g["image"][5] = 3
     for rank in ranks:
-        with pytest.raises(RuntimeError, match="image.5. is 3, expected 0 <= image < 3"):
+        with pytest.raises(RuntimeError, match=r"image.5. is 3, expected 0 <= image < 3"):
             rank.evaluate(g, None, WANT)
         rank.close()
 
