@@ -127,6 +127,13 @@ void GhostExchange::reverse(char *rows, char *ghosts, int width, int item_bytes)
   }
 }
 
+int GhostExchange::any(int flag) const
+{
+  int found = flag;
+  MPI_Allreduce(&flag, &found, 1, MPI_INT, MPI_MAX, world_);
+  return found;
+}
+
 double GhostExchange::bytes() const
 {
   return static_cast<double>(buffer_.capacity() + sent.capacity() * sizeof(std::int64_t) +

@@ -36,6 +36,9 @@ class GhostExchange {
   void forward_rows(const char *rows, char *ghosts, int row_bytes);
   void reverse_rows(const char *ghosts, char *rows, int row_bytes);
 
+  // 1 where it is that on any rank.
+  int any(int flag) const;
+
   double bytes() const;
 
  private:

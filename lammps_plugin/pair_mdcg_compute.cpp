@@ -307,6 +307,10 @@ void PairMDCG::compute(int eflag, int vflag)
                               row_bytes);
     });
   };
+  communicator.any = [](void *context, int *flag) {
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] { *flag = of.ghosts->any(*flag); });
+  };
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.
   if (it.library->evaluate(it.model, &system, comm->nprocs == 1 ? nullptr : &communicator,

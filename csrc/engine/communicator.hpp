@@ -28,6 +28,10 @@ public:
     virtual SentNodes sent_nodes() const { return {}; }  // the same while edges are
     virtual void forward_rows(const void* /*sent*/, void* /*ghosts*/, int /*row_bytes*/) {}
     virtual void reverse_rows(const void* /*ghosts*/, void* /*sent*/, int /*row_bytes*/) {}
+
+    // Whether any process says so; called by all of them.
+    virtual bool has_any() const { return false; }
+    virtual bool any(bool mine) { return mine; }
 };
 
 }  // namespace mdcg

@@ -137,6 +137,9 @@ typedef struct mdcg_communicator {
     const int64_t* sent;
     int (*forward_rows)(void* context, const void* sent_rows, void* ghost_rows, int row_bytes);
     int (*reverse_rows)(void* context, const void* ghost_rows, void* sent_rows, int row_bytes);
+    /* On a device, once per evaluation: *flag becomes 1 on all ranks where it is on any. Null: a
+     * step that all would have to repeat, for very short edges, is an error. */
+    int (*any)(void* context, int* flag);
 } mdcg_communicator;
 
 MDCG_API int mdcg_abi_version(void); /* MDCG_ABI_VERSION of the library */

@@ -90,6 +90,10 @@ private:
     void run_captured(Step& step, const Wanted& wanted);
     void sum_rows(const Result& rows, std::int64_t count, int width, const Result& out);
     void download_descriptors(const Stage& stage);
+    const int* on_host_flags() const { return reinterpret_cast<const int*>(on_host(failures_)); }
+    void prepare_exact();
+    bool repeat_exact(Communicator* communicator);
+    void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
     void forget_steps() { steps_.clear(); }
@@ -102,7 +106,7 @@ private:
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
     CudaFunction sum_, image_shifts_;
-    bool prepared_ = false;
+    bool prepared_ = false, prepared_exact_ = false;
 
     CudaMemory arena_, edge_gradient_, scratch_, outputs_;
     PinnedMemory positions_, results_, descriptors_;
