@@ -169,6 +169,17 @@ def test_float32(tmp_path: Path, models: Models, env: Any) -> None:
     compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
 
 
+def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
+    """Shorter than tables of the radial networks: all ranks repeat the step without them."""
+    atoms = water(3, seed=3)
+    inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
+    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    write_data(tmp_path / "test.data", atoms)
+    start = head(models("mace", "float32"), before="processors 2 1 1")
+    got = run_input(tmp_path, on("cuda", start + DUMP + "run 0\n"), ranks=2, env=env)
+    compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
+
+
 def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
     """A molecule in a corner: a rank with ghosts alone, and ranks without anything."""
     atoms = water(1, seed=8)
