@@ -165,6 +165,7 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     const std::size_t unit_at = parts.add(3 * size(num_slots) * size(item_bytes_));
     const std::size_t length_at = parts.add(8 * size(num_slots));
     const std::size_t live_at = parts.add(4 * size(num_slots));
+    const std::size_t by_length_at = parts.add(4 * size(num_slots));
     const std::size_t num_live_at = parts.add(4 * size(num_local));
     memory_.grow(parts.bytes());
     char* const base = memory_.as<char>();
@@ -176,6 +177,7 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     unit = base + unit_at;
     length = reinterpret_cast<double*>(base + length_at);
     live = reinterpret_cast<std::int32_t*>(base + live_at);
+    by_length = reinterpret_cast<std::int32_t*>(base + by_length_at);
     num_live = reinterpret_cast<std::int32_t*>(base + num_live_at);
     shift = nullptr;
     stream.synchronize();

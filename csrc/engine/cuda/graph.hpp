@@ -82,7 +82,8 @@ public:
     // Slots of receiver r that are shorter than r_max, ascending: the first num_live[r] from
     // live + row_ptr[r].
     std::int32_t* live = nullptr;      // [num_slots]
-    std::int32_t* num_live = nullptr;  // [num_local]
+    std::int32_t* by_length = nullptr;  // the same, the shortest first
+    std::int32_t* num_live = nullptr;   // [num_local]
 
     std::size_t bytes() const {
         return memory_.bytes() + shift_memory_.bytes() + image_memory_.bytes();
