@@ -65,7 +65,7 @@ def gemm_text(dtype: str, unit: str = "") -> str:
 
 def texts(dtype: str) -> dict[str, str]:
     """Return the programs of products and of node layers."""
-    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh")
+    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh", "rows.cuh")
     return {
         "gemm": gemm_text(dtype),
         "gemm_plain": gemm_text(dtype, "Plain"),
