@@ -158,8 +158,8 @@ class MDCGCalculator(Calculator):
         else:
             if kernels != "auto" or threads is not None or precision is not None:
                 raise ValueError(
-                    "kernels, threads and precision are for packages (.mdcg); torch runs other models, see "
-                    "torch.set_num_threads"
+                    "kernels, threads and precision are for packages (.mdcg); torch runs other "
+                    "models, see torch.set_num_threads"
                 )
             from .torch_backend import TorchBackend
 
