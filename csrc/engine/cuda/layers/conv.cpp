@@ -5,6 +5,7 @@
 
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/gemm.hpp"
+#include "engine/cuda/layers/sender_sums.hpp"
 #include "engine/cuda/pass_kernel.hpp"
 #include "engine/cuda/worker.hpp"
 #include "engine/edges/layout.hpp"
@@ -13,19 +14,6 @@
 namespace mdcg {
 
 namespace {
-
-const char* const TEXT =
-#include "engine/cuda/text/conv.cuh"
-    ;
-
-// As in text/conv.cuh.
-struct SenderSums {
-    const void* rows;
-    void* target;
-    const std::int32_t* sender;
-    const std::int32_t* row_ptr;
-    std::int64_t senders, width;
-};
 
 template <typename T>
 class CudaConv : public CudaLayer<T> {
@@ -85,7 +73,7 @@ private:
     CudaPassKernel forward_, backward_;
     CudaGemm<T> gemm_;
     CudaMatrix<T> last_, last_t_;  // [units][weights], [weights][units]
-    CudaFunction sum_by_sender_;
+    CudaSenderSums<T> sums_;
     std::shared_ptr<CudaMemory> x_table_;
 };
 
@@ -95,7 +83,7 @@ void CudaConv<T>::prepare_device(CudaKernels& kernels, const CudaStream& stream)
     forward_.prepare(kernels);
     backward_.prepare(kernels);
     gemm_ = CudaGemm<T>(kernels);
-    sum_by_sender_ = kernels.fixed(TEXT, "sum_by_sender");
+    sums_ = CudaSenderSums<T>(kernels);
     const int width = static_cast<int>(parts_.description.weights.width);
     const T* const w2_t = parts_.w2_t.data();
     const std::int64_t stride = parts_.hidden_stride;
@@ -239,17 +227,8 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
         backward_.launch(stream, arguments);
         gemm_.run(stream, slots, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
         edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
-        if (!parts_.x.needs_gradient) continue;
-        // one pointer more than senders in every chunk before
-        const std::int32_t* const row_ptr =
-            graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(c);
-        constexpr std::int64_t quad = 16 / sizeof(T);
-        constexpr int threads = 256;
-        const SenderSums sums{
-            s.dx,    worker.gradient(parts_.x), graph.chunk_sender + chunk.first_sender,
-            row_ptr, chunk.num_senders,         parts_.x.rows.width / quad};
-        sum_by_sender_.launch(stream, (sums.senders * sums.width + threads - 1) / threads, threads,
-                              sums);
+        if (parts_.x.needs_gradient)
+            sums_.run(worker, c, s.dx, parts_.x.rows.width, worker.gradient(parts_.x));
     }
 }
 
