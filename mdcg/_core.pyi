@@ -160,6 +160,7 @@ class Model:
         | tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]], NDArray[np.float64]]
         | None = None,
         same_edges: bool = False,
+        same_shifts: bool = False,
         forces: bool = True,
         virial: bool = False,
         virials: bool = False,

@@ -247,6 +247,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.receiver = given.receiver;
         inner.shifts = given.shifts;
         inner.same_edges = given.same_edges != 0;
+        inner.same_shifts = inner.same_edges && given.same_shifts != 0;
         if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
         Callbacks callbacks(read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZE));
         need(reinterpret_cast<const void*>(communicator->forward), "communicator.forward");

@@ -153,14 +153,14 @@ bool Graph::update_order(const System& system, double r_max, int num_types, bool
 }
 
 void Graph::gather_positions(const System& system, double* positions, int threads) const {
-    bool finite = true;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(&& : finite)
-    for (std::int64_t n = 0; n < num_nodes; ++n)
+    std::atomic<bool> finite{true};
+    share(threads, num_nodes, [&](std::int64_t n, int) {
         for (int d = 0; d < 3; ++d) {
             const double x = system.positions[3 * static_cast<std::int64_t>(node[size(n)]) + d];
             positions[3 * n + d] = x;
-            finite = finite && std::isfinite(x);
+            if (!std::isfinite(x)) finite = false;
         }
+    });
     if (!finite) check_positions(system);
 }
 

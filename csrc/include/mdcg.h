@@ -87,6 +87,8 @@ typedef struct mdcg_system {
     /* Non-zero: the full list of neighbours is made here, from positions and cell, and kept while
      * atoms move less than the skin allows. No ghosts, no communicator; edges must be absent. */
     int make_edges;
+    /* Non-zero, with same_edges: the shifts are those of the last call, too. */
+    int same_shifts;
 } mdcg_system;
 
 /* What is wanted: null pointers are left out, and nothing is computed for them. An energy alone

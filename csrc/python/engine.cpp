@@ -103,8 +103,8 @@ public:
 
     py::dict evaluate(const Doubles& positions, const Integers& types,
                       const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
-                      const py::object& edges, bool same_edges, bool forces, bool virial,
-                      bool virials, bool descriptors) {
+                      const py::object& edges, bool same_edges, bool same_shifts, bool forces,
+                      bool virial, bool virials, bool descriptors) {
         if (positions.ndim() != 2) check_shape(positions, "positions", types.size(), 3);
         const py::ssize_t nodes = positions.shape(0);
         check_shape(positions, "positions", nodes, 3);
@@ -121,6 +121,7 @@ public:
             system.positions = positions.data();
             system.types = types.data();
             system.same_edges = same_edges;
+            system.same_shifts = same_edges && same_shifts;
         }
         std::optional<SharedList::Held> held;  // until the evaluation has read it
         if (py::isinstance<SharedList>(edges)) {
@@ -211,8 +212,9 @@ void register_engine(py::module_& m) {
              py::call_guard<py::gil_scoped_release>())
         .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
-             py::arg("edges") = py::none(), py::arg("same_edges") = false, py::arg("forces") = true,
-             py::arg("virial") = false, py::arg("virials") = false, py::arg("descriptors") = false)
+             py::arg("edges") = py::none(), py::arg("same_edges") = false,
+             py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
+             py::arg("virials") = false, py::arg("descriptors") = false)
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(
             "set_threads",

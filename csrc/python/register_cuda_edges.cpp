@@ -114,7 +114,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     mdcg::CudaEdgeFunctions<T> functions(spec, in.l_max, in.normalization, info.flip_edges);
     functions.prepare(kernels, stream);
     kernels.load();
-    functions.take_list(host, stream);
+    functions.take_list(graph, stream);
 
     const std::int64_t slots = graph.num_slots, nodes = graph.num_nodes;
     const std::int64_t width = functions.harmonics_width(), stride = functions.hidden_stride();
@@ -170,6 +170,15 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     out["forces"] = forces.get();
     out["virials"] = virials.get();
     out["edges"] = host.all_edge();
+    const auto integers = [&](const std::int32_t* from, std::int64_t count) {
+        std::vector<std::int32_t> to(static_cast<std::size_t>(count));
+        mdcg::copy_to_host(to.data(), from, 4 * to.size(), stream);
+        stream.synchronize();
+        return to;
+    };
+    out["row_ptr"] = integers(graph.row_ptr, graph.num_local + 1);
+    out["live"] = integers(graph.live, slots);
+    out["num_live"] = integers(graph.num_live, graph.num_local);
     out["num_chunks"] = graph.chunks.size();
     return out;
 }
@@ -200,7 +209,9 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
         system.receiver = receiver.data();
         mdcg::Graph host;
         host.update_order(system, info.r_max, info.num_types(), false);
-        built.push_back(table.take_list(host, stream));
+        mdcg::CudaGraph graph(device, sizeof(T));
+        graph.upload(host, info.num_types(), stream);
+        built.push_back(table.take_list(graph.pairs, stream));
     }
     const std::int64_t count = table.rows() * table.columns() * 4;
     std::vector<T> data(static_cast<std::size_t>(count));

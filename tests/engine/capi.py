@@ -47,6 +47,7 @@ class System(Struct):
         ("periodic", _P),
         ("same_edges", ctypes.c_int),
         ("make_edges", ctypes.c_int),
+        ("same_shifts", ctypes.c_int),
     ]
 
 

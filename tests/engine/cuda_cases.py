@@ -180,6 +180,31 @@ def test_types_and_shifts_may_change_with_the_same_edges(tmp_path: Path) -> None
         assert_close(found[0], found[1], "float64")
 
 
+def test_same_shifts(tmp_path: Path) -> None:
+    """Are not looked at; and steps with and without any follow each other."""
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(30, box=5.0)
+    shifts = np.full((len(g["sender"]), 3), 0.01)
+    nowhere = np.full_like(shifts, np.nan)
+
+    def step(model: Any, given: Array, **same: bool) -> dict[str, Any]:
+        edges = (g["sender"], g["receiver"], given)
+        found = model.evaluate(g["positions"], g["types"], edges=edges, **same)
+        assert isinstance(found, dict)
+        return found
+
+    want = step(cpu, shifts)
+    assert_close(step(cuda, shifts), want, "float64")
+    for _ in range(3):
+        assert_close(step(cuda, nowhere, same_edges=True, same_shifts=True), want, "float64")
+    other = step(cpu, 2 * shifts)
+    assert_close(step(cuda, 2 * shifts, same_edges=True), other, "float64")
+    # other types: everything is uploaded anew
+    g["types"] = np.ascontiguousarray(g["types"][::-1])
+    want = step(cpu, shifts)
+    assert_close(step(cuda, shifts, same_edges=True, same_shifts=True), want, "float64")
+
+
 def test_times_and_kernels_in_the_report(tmp_path: Path) -> None:
     _, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
     assert "not loaded" in cuda.summary()

@@ -12,7 +12,8 @@ namespace {
 const char* const SUM_TEXT =
 #include "engine/cuda/text/sum.cuh"
     ;
-constexpr std::int64_t SUM_ROWS = 1024;  // of a block
+constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
+constexpr std::size_t CHUNK_BYTES = std::size_t(1) << 28;  // of scratch for a chunk's slots
 
 struct SumArguments {
     const double* rows;
@@ -21,6 +22,7 @@ struct SumArguments {
 };
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
 // Room for a few more nodes: their number changes from list to list.
@@ -79,15 +81,37 @@ void CudaExecutor<T>::release() {
 template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
+    graph_.chunk_slots = chunk_slots();
     graph_.upload(graph, num_types_, stream_);
     for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).take_list(graph, stream_);
+        static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
     reserve(graph);
 }
 
 template <typename T>
 void CudaExecutor<T>::set_shifts(const Graph& graph, const double* shifts) {
+    const double* const before = graph_.shift;
     graph_.upload_shifts(graph, shifts, stream_);
+    if (graph_.shift != before) forget_steps();
+}
+
+// As many as fit into CHUNK_BYTES of scratch.
+template <typename T>
+std::int64_t CudaExecutor<T>::chunk_slots() const {
+    CudaGraph one(stream_.device(), sizeof(T));
+    one.longest_chunk = narrow(CudaGraph::FEWEST_CHUNK_SLOTS);
+    const std::size_t fewest = scratch_bytes(one);
+    const auto times = static_cast<std::int64_t>(CHUNK_BYTES / std::max<std::size_t>(fewest, 1));
+    return std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
+                      CudaGraph::MOST_CHUNK_SLOTS);
+}
+
+template <typename T>
+std::size_t CudaExecutor<T>::scratch_bytes(const CudaGraph& graph) const {
+    std::size_t most = 0;
+    for (const auto& layer : program_.layers)
+        most = std::max(most, static_cast<const CudaLayer<T>&>(*layer).scratch_bytes(graph));
+    return most;
 }
 
 // What both kinds of evaluation need at most, so that captured steps keep their addresses.
@@ -100,10 +124,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
                                    (plan->total_width + plan->chunk_width) * nodes));
     arena_.grow(rows * sizeof(T));
     edge_gradient_.grow(std::max<std::size_t>(1, size(3 * graph_.num_slots)) * sizeof(T));
-    std::size_t scratch = 0;
-    for (const auto& layer : program_.layers)
-        scratch = std::max(scratch, static_cast<const CudaLayer<T>&>(*layer).scratch_bytes(graph_));
-    scratch_.grow(scratch);
+    scratch_.grow(scratch_bytes(graph_));
     std::size_t end = 0;
     const auto part = [&](std::int64_t count) {
         const Result result{end, 8 * size(count)};

@@ -77,6 +77,8 @@ private:
     }
     Step& step_of(const Wanted& wanted, bool communicates);
     void reserve(const Graph& graph);
+    std::int64_t chunk_slots() const;
+    std::size_t scratch_bytes(const CudaGraph& graph) const;
     void bind(const BufferPlan& plan);
     void enqueue(const Part& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);

@@ -34,7 +34,7 @@ void CudaGraph::make_chunks(const Graph& graph) {
     longest_chunk = 0;
     for (std::int64_t begin = 0; begin < num_local;) {
         std::int64_t end = begin + 1;
-        while (end < num_local && first[size(end + 1)] - first[size(begin)] <= CHUNK_SLOTS) ++end;
+        while (end < num_local && first[size(end + 1)] - first[size(begin)] <= chunk_slots) ++end;
         for (std::int64_t r = begin; r < end; ++r)
             chunk_of_[size(r)] = narrow(static_cast<std::int64_t>(chunks.size()));
         CudaChunk chunk{};
@@ -75,6 +75,7 @@ void CudaGraph::sort_by_sender(const Graph& graph) {
         most_senders = std::max(most_senders, chunk.num_senders);
     }
     place_.resize(size(num_slots));
+    slot_of_place_.resize(size(num_slots));
     chunk_sender_.resize(size(total));
     chunk_sender_ptr_.resize(size(total) + chunks.size());
     std::vector<std::int32_t> rows(chunks.size(), 0), found(chunks.size(), 0);
@@ -86,6 +87,7 @@ void CudaGraph::sort_by_sender(const Graph& graph) {
             chunk_sender_[k] = last[c] = senders[size(i)];
             chunk_sender_ptr_[k + c] = rows[c];
         }
+        slot_of_place_[size(chunks[c].first_slot + rows[c])] = i;
         place_[size(i)] = rows[c]++;
     }
     for (std::size_t c = 0; c < chunks.size(); ++c)
@@ -119,11 +121,20 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     receiver_type_.resize(size(num_slots));
     slot_.resize(size(num_slots));
     std::iota(slot_.begin(), slot_.end(), 0);
+    std::vector<char> found(size(num_types) * size(num_types), 0);
+    pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t r = 0; r < num_local; ++r)
         for (std::int64_t i = first[size(r)]; i < first[size(r) + 1]; ++i) {
+            const std::int32_t to = graph.types[size(r)];
+            const std::int32_t from = graph.types[size(graph.all_sender()[size(i)])];
             receiver_[size(i)] = narrow(r);
-            sender_type_[size(i)] = graph.types[size(graph.all_sender()[size(i)])];
-            receiver_type_[size(i)] = graph.types[size(r)];
+            sender_type_[size(i)] = from;
+            receiver_type_[size(i)] = to;
+            char& known = found[size(to) * size(num_types) + size(from)];
+            if (known) continue;
+            known = 1;
+            pairs.receiver.push_back(to);
+            pairs.sender.push_back(from);
         }
     make_chunks(graph);
     sort_by_sender(graph);
@@ -141,6 +152,7 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
                         {&receiver_type, &receiver_type_, 0},
                         {&slot, &slot_, 0},
                         {&place, &place_, 0},
+                        {&slot_of_place, &slot_of_place_, 0},
                         {&chunk_sender, &chunk_sender_, 0},
                         {&chunk_sender_ptr, &chunk_sender_ptr_, 0},
                         {&sender_ptr, &sender_ptr_, 0},
@@ -149,38 +161,37 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
                         {&by_type, &by_type_, 0}};
     Parts parts;
     for (Upload& each : uploads) each.offset = parts.add(4 * each.source->size());
-    const std::size_t shift_at = parts.add(24 * size(num_slots));
     const std::size_t positions_at = parts.add(24 * size(num_nodes));
     const std::size_t unit_at = parts.add(3 * size(num_slots) * size(item_bytes_));
     const std::size_t length_at = parts.add(8 * size(num_slots));
+    const std::size_t live_at = parts.add(4 * size(num_slots));
+    const std::size_t num_live_at = parts.add(4 * size(num_local));
     memory_.grow(parts.bytes());
     char* const base = memory_.as<char>();
     for (const Upload& each : uploads) {
         *each.target = reinterpret_cast<const std::int32_t*>(base + each.offset);
         copy_to_device(base + each.offset, each.source->data(), 4 * each.source->size(), stream);
     }
-    shift = reinterpret_cast<const double*>(base + shift_at);
     positions = reinterpret_cast<double*>(base + positions_at);
     unit = base + unit_at;
     length = reinterpret_cast<double*>(base + length_at);
-    no_shifts_ = false;
+    live = reinterpret_cast<std::int32_t*>(base + live_at);
+    num_live = reinterpret_cast<std::int32_t*>(base + num_live_at);
+    shift = nullptr;
     stream.synchronize();
 }
 
 void CudaGraph::upload_shifts(const Graph& graph, const double* shifts, const CudaStream& stream) {
-    double* const target = const_cast<double*>(shift);
-    if (shifts == nullptr) {
-        if (!no_shifts_) clear_on_device(target, 24 * size(num_slots), stream);
-        no_shifts_ = true;
-        return;
-    }
-    no_shifts_ = false;
+    shift = nullptr;
+    if (shifts == nullptr) return;
     shift_.resize(size(3 * num_slots));
     const std::vector<std::int32_t>& edge = graph.all_edge();
     for (std::int64_t i = 0; i < num_slots; ++i)
         for (int d = 0; d < 3; ++d)
             shift_[size(3 * i + d)] = shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
-    copy_to_device(target, shift_.data(), 24 * size(num_slots), stream);
+    shift_memory_.grow(24 * size(num_slots) + 1);
+    shift = shift_memory_.as<double>();
+    shift_memory_.upload(shift_.data(), 24 * size(num_slots), stream);
     stream.synchronize();
 }
 

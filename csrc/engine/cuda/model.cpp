@@ -17,6 +17,9 @@ namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
+// The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
+constexpr std::int64_t NODES_FOR_THREADS = 100000;
+
 std::string name_of(int device) { return "cuda:" + std::to_string(device); }
 
 // What the driver says, as one sentence of the engine.
@@ -122,7 +125,7 @@ private:
             executor_ = std::move(made);
         }
         Clock clock;
-        const int threads = usable_threads(threads_);
+        const int threads = system.num_nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
@@ -155,8 +158,7 @@ private:
             if (results.energies != nullptr && n < graph_.num_local)
                 results.energies[to] = found.energies()[n];
             if (results.forces != nullptr)
-                for (int d = 0; d < 3; ++d)
-                    results.forces[3 * to + d] = found.forces()[3 * n + d];
+                for (int d = 0; d < 3; ++d) results.forces[3 * to + d] = found.forces()[3 * n + d];
             if (results.virials != nullptr)
                 for (int i = 0; i < 9; ++i)
                     results.virials[9 * to + i] = found.virials()[9 * n + i];
@@ -166,8 +168,7 @@ private:
         if (results.descriptors != nullptr)
             check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
                          "descriptors");
-        if (results.forces != nullptr)
-            check_finite(results.forces, 3 * graph_.num_nodes, "forces");
+        if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
         if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
         if (results.virials != nullptr)
             check_finite(results.virials, 9 * graph_.num_nodes, "virials");

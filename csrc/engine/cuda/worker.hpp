@@ -32,7 +32,7 @@ public:
     // Once, before the first evaluation: takes kernels, uploads weights.
     virtual void prepare_device(CudaKernels& kernels, const CudaStream& stream) = 0;
     // For every new list of edges, before its first evaluation.
-    virtual void take_list(const Graph&, const CudaStream&) {}
+    virtual void take_list(const CudaGraph&, const CudaStream&) {}
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const CudaGraph&) const { return 0; }
     virtual void enqueue_forward(CudaWorker<T>& worker, Range nodes) const = 0;

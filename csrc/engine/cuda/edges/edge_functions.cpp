@@ -1,6 +1,7 @@
 #include "engine/cuda/edges/edge_functions.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "engine/cuda/edges/power_table.hpp"
@@ -201,14 +202,16 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
 }
 
 template <typename T>
-void CudaEdgeFunctions<T>::take_list(const Graph& graph, const CudaStream& stream) {
+void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
     Impl& m = *impl_;
     if (!m.table || (m.table->complete() && m.tables_there == m.table->tables())) return;
-    const std::vector<std::int32_t> receiver = receivers_of(graph);
-    m.table->require(graph.types.data(), receiver.data(), graph.all_sender().data(),
-                     static_cast<std::int64_t>(receiver.size()), graph.num_nodes);
-    if (m.table_there && m.tables_there == m.table->tables()) return;
     const int n = m.spec.num_types;
+    const TypePairs& pairs = graph.pairs;
+    std::vector<std::int32_t> types(static_cast<std::size_t>(n));  // one node of each
+    std::iota(types.begin(), types.end(), 0);
+    m.table->require(types.data(), pairs.receiver.data(), pairs.sender.data(),
+                     static_cast<std::int64_t>(pairs.receiver.size()), n);
+    if (m.table_there && m.tables_there == m.table->tables()) return;
     std::vector<TablePlace> places;
     for (int i = 0; i < n; ++i)
         for (int j = 0; j < n; ++j) {

@@ -17,12 +17,12 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
 // As text/geometry.cuh has them.
 template <typename T>
 struct GeometryArguments {
-    std::int64_t num_slots;
-    const std::int32_t *sender, *receiver;
+    std::int64_t num_local;
+    const std::int32_t *row_ptr, *sender;
     const double *shift, *positions;
     T* unit;
     double* length;
-    int* failures;
+    std::int32_t *live, *num_live, *failures;
     double r_max, sign;
 };
 
@@ -46,12 +46,12 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 
 template <typename T>
 void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
-    const GeometryArguments<T> arguments{graph.num_slots, graph.sender,
-                                         graph.receiver,  graph.shift,
-                                         graph.positions, static_cast<T*>(graph.unit),
-                                         graph.length,    failures,
-                                         r_max_,          flip_ ? -1.0 : 1.0};
-    geometry_.launch(stream, blocks(graph.num_slots, GEOMETRY_THREADS), GEOMETRY_THREADS,
+    const GeometryArguments<T> arguments{
+        graph.num_local, graph.row_ptr,   graph.sender,
+        graph.shift,     graph.positions, static_cast<T*>(graph.unit),
+        graph.length,    graph.live,      graph.num_live,
+        failures,        r_max_,          flip_ ? -1.0 : 1.0};
+    geometry_.launch(stream, blocks(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
                      arguments);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/cuda/edges/power_table.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/threads.hpp"
@@ -38,15 +39,6 @@ WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
     return found;
 }
 
-std::vector<std::int32_t> receivers_of(const Graph& graph) {
-    const std::vector<std::int64_t>& first = graph.all_row_ptr();
-    std::vector<std::int32_t> receiver;
-    receiver.reserve(graph.all_sender().size());
-    for (std::int64_t r = 0; r < graph.num_local; ++r)
-        receiver.resize(size(first[size(r) + 1]), static_cast<std::int32_t>(r));
-    return receiver;
-}
-
 template <typename T>
 CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
     : spline_(spec, spec.knots),
@@ -55,12 +47,12 @@ CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
       num_types_(spec.num_types) {}
 
 template <typename T>
-bool CudaPowerTable<T>::take_list(const Graph& graph, const CudaStream& stream) {
-    if (data_ && groups_.complete()) return false;
-    const std::vector<std::int32_t> receiver = receivers_of(graph);
+bool CudaPowerTable<T>::take_list(const TypePairs& pairs, const CudaStream& stream) {
+    std::vector<std::int32_t> types(size(num_types_));  // one node of each
+    std::iota(types.begin(), types.end(), 0);
     const std::vector<std::int32_t> missing =
-        groups_.missing(graph.types.data(), receiver.data(), graph.all_sender().data(),
-                        static_cast<std::int64_t>(receiver.size()), graph.num_nodes);
+        groups_.missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
+                        static_cast<std::int64_t>(pairs.receiver.size()), num_types_);
     if (data_ && missing.empty()) return false;
     build(missing, stream);
     return true;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/cuda_memory.hpp"
+#include "engine/cuda/graph.hpp"
 #include "engine/edges/radial_table.hpp"
-#include "engine/graph.hpp"
 
 namespace mdcg {
 
@@ -32,9 +32,10 @@ public:
     // `spec.knots` intervals; columns that no weight stands at are zeros.
     CudaPowerTable(const RadialSpec& spec, WeightColumns columns);
 
-    // Before the first evaluation of a list: builds what its pairs of types need and is not there
-    // yet; synchronizes where it does, and addresses change. Returns whether it did.
-    bool take_list(const Graph& graph, const CudaStream& stream);
+    // Before the first evaluation of a list: builds what its pairs of types (CudaGraph::pairs)
+    // need and is not there yet; synchronizes where it does, and addresses change. Returns
+    // whether it did.
+    bool take_list(const TypePairs& pairs, const CudaStream& stream);
 
     // On the device, after the first list.
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
@@ -66,9 +67,6 @@ private:
 // makes tables of weights out of those of units.
 RadialSpec hidden_spec(RadialSpec spec);
 WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
-
-// [edges of the list]
-std::vector<std::int32_t> receivers_of(const Graph& graph);
 
 extern template class CudaPowerTable<float>;
 extern template class CudaPowerTable<double>;

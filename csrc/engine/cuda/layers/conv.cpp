@@ -36,7 +36,7 @@ public:
     std::vector<int> gathered() override { return parts_.gathered(); }
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
-    void take_list(const Graph& graph, const CudaStream& stream) override {
+    void take_list(const CudaGraph& graph, const CudaStream& stream) override {
         edges_.take_list(graph, stream);
     }
     std::size_t scratch_bytes(const CudaGraph& graph) const override {

@@ -16,6 +16,8 @@ struct SenderSums {
     void* target;
     const std::int32_t* sender;
     const std::int32_t* row_ptr;
+    const std::int32_t* slot;
+    const double* length;
     std::int64_t senders, width;
 };
 
@@ -34,8 +36,14 @@ void CudaSenderSums<T>::run(const CudaWorker<T>& worker, std::size_t number, con
     const std::int32_t* const row_ptr =
         graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(number);
     constexpr std::int64_t quad = 16 / sizeof(T);
-    const SenderSums sums{rows,    target,            graph.chunk_sender + chunk.first_sender,
-                          row_ptr, chunk.num_senders, width / quad};
+    const SenderSums sums{rows,
+                          target,
+                          graph.chunk_sender + chunk.first_sender,
+                          row_ptr,
+                          graph.slot_of_place + chunk.first_slot,
+                          graph.length,
+                          chunk.num_senders,
+                          width / quad};
     sum_.launch(*worker.stream, (sums.senders * sums.width + THREADS - 1) / THREADS, THREADS, sums);
 }
 

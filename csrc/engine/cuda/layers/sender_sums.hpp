@@ -15,7 +15,8 @@ public:
     explicit CudaSenderSums(CudaKernels& kernels);
 
     // Adds rows [slots of the chunk][width], at their places, to the rows of `target` of their
-    // senders, in a fixed order. `width` is a multiple of 16 bytes.
+    // senders, in a fixed order; those of dead slots may hold anything. `width` is a multiple of 16
+    // bytes.
     void run(const CudaWorker<T>& worker, std::size_t chunk, const T* rows, std::int64_t width,
              T* target) const;
 

@@ -10,30 +10,49 @@ INLINE void edge_vector(const double* positions, const double* shift, int sender
 }
 
 struct GeometryArguments {
-    Long num_slots;
-    const int *sender, *receiver;
+    Long num_local;
+    const int *row_ptr, *sender;
     const double *shift, *positions;
     T* unit;         // [num_slots][3]
     double* length;  // [num_slots]
+    int* live;       // [num_slots] of each receiver, from where its slots begin
+    int* num_live;   // [num_local]
     int* failures;
     double r_max, sign;
 };
 
-extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments p) {
-    for (Long s = thread_number(); s < p.num_slots; s += thread_count()) {
-        double v[3];
-        edge_vector(p.positions, p.shift, p.sender[s], p.receiver[s], s, v);
-        const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
-        // shorter lengths overflow in their inverse powers
-        if (!(square >= 1e-12)) atomicMax(p.failures, int(s) + 1);
-        double r = sqrt(square);
-        if (r < 1e-8) r = 1e-8;
-        const bool live = r < p.r_max;
-        p.length[s] = live ? r : 1e3;  // longer than any cutoff
-        const double inverse = live ? p.sign / r : 0.0;
+// One slot; whether it is shorter than r_max.
+INLINE bool measure(const GeometryArguments& p, int receiver, int slot) {
+    double v[3];
+    edge_vector(p.positions, p.shift, p.sender[slot], receiver, slot, v);
+    const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
+    // shorter lengths overflow in their inverse powers
+    if (!(square >= 1e-12)) atomicMax(p.failures, slot + 1);
+    double r = sqrt(square);
+    if (r < 1e-8) r = 1e-8;
+    const bool live = r < p.r_max;
+    p.length[slot] = live ? r : DEAD;
+    const double inverse = live ? p.sign / r : 0.0;
 #pragma unroll
-        for (int k = 0; k < 3; ++k) p.unit[3 * s + k] = live ? T(v[k] * inverse) : T(0);
+    for (int k = 0; k < 3; ++k) p.unit[3 * Long(slot) + k] = live ? T(v[k] * inverse) : T(0);
+    return live;
+}
+
+// A warp per receiver: lists its live slots, in order.
+extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments p) {
+    const Long receiver = thread_number() / 32;
+    const int lane = threadIdx.x % 32;
+    if (receiver >= p.num_local) return;
+    const int first = p.row_ptr[receiver], end = p.row_ptr[receiver + 1];
+    int count = 0;
+    for (int at = first; at < end; at += 32) {
+        const int slot = at + lane;
+        const bool live = slot < end && measure(p, int(receiver), slot);
+        const unsigned found = __ballot_sync(0xffffffffu, live);
+        if (live) p.live[first + count + __popc(found & ((1u << lane) - 1))] = slot;
+        count += __popc(found);
     }
+    if (lane == 0) p.num_live[receiver] = count;
 }
 
 struct AssembleArguments {
