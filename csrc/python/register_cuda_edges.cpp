@@ -211,7 +211,7 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
         host.update_order(system, info.r_max, info.num_types(), false);
         mdcg::CudaGraph graph(device, sizeof(T));
         graph.upload(host, info.num_types(), stream);
-        built.push_back(table.take_list(graph.pairs, stream));
+        built.push_back(table.take_list(graph, stream));
     }
     const std::int64_t count = table.rows() * table.columns() * 4;
     std::vector<T> data(static_cast<std::size_t>(count));

@@ -131,7 +131,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
         end += (result.bytes + 255) / 256 * 256;
         return result;
     };
-    failures_ = part(1);
+    failures_ = part(1);  // two flags
     energy_parts_ = part(blocks_of(local));
     virial_parts_ = part(9 * blocks_of(nodes));
     forces_ = part(3 * nodes);
@@ -143,6 +143,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     worker_.types = graph_.types;
     worker_.energies = on_device<double>(energies_);
     worker_.failures = on_device<int>(failures_);
+    worker_.short_edges = worker_.failures + 1;
 }
 
 template <typename T>
@@ -218,7 +219,28 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         run_direct(step, wanted);
     else
         run_captured(step, wanted);
+    download(wanted);
+    if (on_host_flags()[1] != 0) {  // some edge is too short for a table
+        prepare_exact();
+        worker_.exact = true;
+        run_direct(step, wanted);
+        worker_.exact = false;
+        download(wanted);
+    }
     finish(graph, wanted);
+}
+
+// What only evaluations without tables need, which are rare.
+template <typename T>
+void CudaExecutor<T>::prepare_exact() {
+    if (prepared_exact_) return;
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).prepare_exact(kernels_, stream_);
+    kernels_.load();
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
+    stream_.synchronize();
+    prepared_exact_ = true;
 }
 
 // Layer by layer, with the time of each.
@@ -339,7 +361,7 @@ void CudaExecutor<T>::sum_rows(const Result& rows, std::int64_t count, int width
 // -- results -------------------------------------------------------------------------------------
 
 template <typename T>
-void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
+void CudaExecutor<T>::download(const Wanted& wanted) {
     char* const host = results_.as<char>();
     const auto download = [&](const Result& first, const Result& last) {
         copy_to_host(host + first.offset, on_device<char>(first),
@@ -350,7 +372,11 @@ void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
     if (wanted.energies) download(energies_, energies_);
     if (wanted.virials) download(virials_, virials_);
     stream_.synchronize();
-    const int failure = *reinterpret_cast<const int*>(host + failures_.offset);
+}
+
+template <typename T>
+void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
+    const int failure = on_host_flags()[0];
     if (failure != 0) {
         const std::size_t slot = size(failure - 1);
         const auto& first = graph.all_row_ptr();

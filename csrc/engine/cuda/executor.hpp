@@ -86,6 +86,9 @@ private:
     void run_captured(Step& step, const Wanted& wanted);
     void sum_rows(const Result& rows, std::int64_t count, int width, const Result& out);
     void download_descriptors(const Stage& stage);
+    const int* on_host_flags() const { return reinterpret_cast<const int*>(on_host(failures_)); }
+    void prepare_exact();
+    void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
     void forget_steps() { steps_.clear(); }
@@ -97,7 +100,7 @@ private:
     CudaGraph graph_;
     CudaGeometry<T> geometry_;
     CudaFunction sum_;
-    bool prepared_ = false;
+    bool prepared_ = false, prepared_exact_ = false;
 
     CudaMemory arena_, edge_gradient_, scratch_, outputs_;
     PinnedMemory positions_, results_, descriptors_;

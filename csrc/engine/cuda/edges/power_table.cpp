@@ -47,9 +47,11 @@ CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
       num_types_(spec.num_types) {}
 
 template <typename T>
-bool CudaPowerTable<T>::take_list(const TypePairs& pairs, const CudaStream& stream) {
+bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    if (data_ && groups_.complete()) return false;
     std::vector<std::int32_t> types(size(num_types_));  // one node of each
     std::iota(types.begin(), types.end(), 0);
+    const TypePairs& pairs = graph.pairs;
     const std::vector<std::int32_t> missing =
         groups_.missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
                         static_cast<std::int64_t>(pairs.receiver.size()), num_types_);

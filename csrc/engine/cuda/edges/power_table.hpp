@@ -32,10 +32,9 @@ public:
     // `spec.knots` intervals; columns that no weight stands at are zeros.
     CudaPowerTable(const RadialSpec& spec, WeightColumns columns);
 
-    // Before the first evaluation of a list: builds what its pairs of types (CudaGraph::pairs)
-    // need and is not there yet; synchronizes where it does, and addresses change. Returns
-    // whether it did.
-    bool take_list(const TypePairs& pairs, const CudaStream& stream);
+    // Before the first evaluation of a list: builds what its pairs of types need and is not there
+    // yet; synchronizes where it does, and addresses change. Returns whether it did.
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
 
     // On the device, after the first list.
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
