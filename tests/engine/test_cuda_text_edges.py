@@ -70,8 +70,8 @@ def test_text_compiles(item: str, target: str) -> None:
         ("", "geometry"),
         ("", "cutoff", "edge_sum"),
         ("", "cutoff", "pair_energy"),
-        (HARMONICS.format(-1), "harmonics"),
-        (HARMONICS.format(3), "harmonics"),
+        (HARMONICS.format(-1), "harmonic_functions", "harmonics"),
+        (HARMONICS.format(3), "harmonic_functions", "harmonics"),
         (RADIAL.replace("{}", "0", 1), "activation", "radial", "radial_table", "radial_tiles"),
         (RADIAL.replace("{}", "256", 1), "activation", "radial", "radial_table", "radial_tiles"),
     ):
