@@ -1,8 +1,12 @@
-"""Tables of weights on a device against the processor's: cases that test_cuda_text_edges.py runs
-in a process with emulated CUDA, and that run on a device as they are."""
+"""Fused convolutions on a CUDA device against the same tables on the processor.
+
+No file of tests by its name: test_cuda_tables.py runs it in a process of its own, where the device
+is an emulated one, or a real one.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,46 +14,133 @@ import numpy as np
 import pytest
 
 from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
 
-from .cuda_edge_cases import R_MAX, TYPES, deviation, radial_network
-from .small_package import SmallPackage
+from .test_conv_layer import R_MAX, Model, System, system, two_layers
+
+LIMIT = {"float64": 1e-12, "float32": 1e-5}
 
 
-@pytest.mark.parametrize(("double", "tolerance"), [(True, 1e-13), (False, 5e-7)])
-@pytest.mark.parametrize("kind", ["silu", "norms", "tables", "flat"])
-def test_power_tables(kind: str, double: bool, tolerance: float, tmp_path: Path, rng: Any) -> None:
-    """Polynomials of intervals are the splines, for the pairs of types of two lists."""
-    package = SmallPackage(["H", "O", "Fe"], R_MAX)
-    knots, n = 30, 60
-    radial = {**radial_network(kind, package, rng, TYPES), "table": {"knots": knots, "error": 0.0}}
-    package.layer("conv", radial=radial)
-    path = package.write(tmp_path / "radial.mdcg")
-    layers = radial["layers"]
-    outputs = package.tensors[layers[-1]["weight"]].shape[1]
-    r_max = np.broadcast_to(package.tensors.get(radial["r_max"], R_MAX), (TYPES, TYPES))
-    types = np.array([0, 1, 2, 1], dtype=np.int32)
-    first = (np.array([1, 3], dtype=np.int32), np.array([0, 0], dtype=np.int32))
-    second = (np.array([2, 0, 1], dtype=np.int32), np.array([1, 2, 0], dtype=np.int32))
-    found = _core.cuda_power_table(path, 0, types, [first, first, second], double)
-    one_table = kind == "silu"
-    assert found["built"] == [True, False, not one_table]
-    coefficients, places = found["coefficients"], found["places"]
-    assert found["bytes"] >= coefficients.size * (8 if double else 4)
-    assert not coefficients[0].any()
-    assert not coefficients[:, ::2].any()
-    for i, j in ((0, 1), (1, 2), (2, 0)):
-        root_first, inverse_step, row = places[i, j]
-        lengths = np.linspace(r_max[i, j] / 16, r_max[i, j] * (1 - 1e-9), n)
-        place = (np.sqrt(lengths) - root_first) * inverse_step
-        interval = np.clip(place.astype(int), 0, knots - 1)
-        t = (place - interval)[:, None]
-        a = coefficients[int(row) + interval, 1 : 2 * outputs : 2]
-        value = ((a[..., 3] * t + a[..., 2]) * t + a[..., 1]) * t + a[..., 0]
-        slope = (3 * a[..., 3] * t + 2 * a[..., 2]) * t + a[..., 1]
-        slope *= (inverse_step / (2 * np.sqrt(lengths)))[:, None]
-        d = rng.normal(size=(n, outputs))
-        want = _core.radial_weights(path, 0, lengths, i, j, d, True, knots)
-        assert deviation(value, want[0]) < tolerance
-        assert deviation((slope * d).sum(axis=1), want[1]) < 20 * tolerance
-    # pairs of types without edges
-    assert (places[2, 2, 2] == -1) == (not one_table)
+def with_kernels(path: str) -> str:
+    package = Package.open(path)
+    layers, tensors = package.manifest["layers"], package.tensors
+    for number, layer in enumerate(layers):
+        layer["name"] = f"{layer['type']}_{number}"
+    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    passes = {kernel["pass"] for kernel in package.manifest["cuda_kernels"]}
+    assert {"table_forward", "table_backward"} <= passes
+    package.save(path)
+    return path
+
+
+def evaluate(model: Any, s: System) -> dict[str, Any]:
+    found: dict[str, Any] = model.evaluate(s.positions, s.types, edges=s.edges, virial=True)
+    return found
+
+
+def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
+    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    want = evaluate(_core.Model(path, kernels="generic"), s)
+    cuda = _core.Model(with_kernels(path), device="cuda")
+    got = [evaluate(cuda, s) for _ in range(3)]
+    for name, value in want.items():
+        scale = max(1e-3, float(np.abs(value).max()))
+        for found in got:
+            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
+            assert error < limit, f"{name}: relative error {error:.1e}"
+            assert np.array_equal(found[name], got[0][name])
+    return got
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("by_pair", [False, True])
+def test_channels_that_are_no_whole_warps(tmp_path: Path, dtype: str, by_pair: bool) -> None:
+    """Outputs of several inputs, cutoffs of pairs shorter than the list's, isolated nodes."""
+    path = two_layers(dtype=dtype, by_pair=by_pair, knots=48).write(tmp_path)
+    compare(path, system(14, 260), LIMIT[dtype])
+
+
+def test_flipped_vectors(tmp_path: Path) -> None:
+    compare(two_layers(flip=True, knots=32).write(tmp_path), system(9, 120), 1e-12)
+
+
+@pytest.mark.parametrize("lmax", [0, 1, 2, 4])
+def test_degrees(tmp_path: Path, lmax: int) -> None:
+    model = Model(knots=32)
+    first = model.conv(None, "4x0e", lmax, "+".join(f"4x{k}{'eo'[k % 2]}" for k in range(lmax + 1)))
+    x = model.linear(first, "40x0e" + "+33x1o" * (lmax > 0))
+    out = "40x0e" + "+33x0e+33x1o+40x1o" * (lmax > 0)
+    model.energy(model.conv(x, "40x0e" + "+33x1o" * (lmax > 0), lmax, out))
+    compare(model.write(tmp_path), system(8, 90), 1e-12)
+
+
+def test_many_neighbours(tmp_path: Path) -> None:
+    """More than are put in order of length."""
+    s = system(5, 1200)
+    assert np.bincount(s.receiver).max() > 256
+    compare(two_layers(knots=32).write(tmp_path), s, 1e-12)
+
+
+@pytest.mark.parametrize("edges", [0, 1])
+def test_hardly_any_edges(tmp_path: Path, edges: int) -> None:
+    s = system(4, edges)
+    compare(two_layers(knots=32).write(tmp_path), s, 1e-12)
+
+
+def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
+    s = system(6, 30)
+    unit = s.shifts / np.linalg.norm(s.shifts, axis=1, keepdims=True)
+    far = System(0 * s.positions, s.types, s.sender, s.receiver, 1.05 * R_MAX * unit)
+    got = compare(two_layers(knots=32).write(tmp_path), far, 1e-12)
+    assert not np.any(got[0]["forces"])
+
+
+def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
+    """The step is done again without tables, then with them."""
+    path = with_kernels(two_layers(knots=512).write(tmp_path))
+    cuda, cpu = _core.Model(path, device="cuda"), _core.Model(path, kernels="generic")
+    s = system(6, 40, seed=5)
+    first = evaluate(cuda, s)
+    moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
+    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
+    )
+    want = evaluate(cpu, moved)
+    for _ in range(3):
+        found = evaluate(cuda, moved)
+        assert abs(found["energy"] - want["energy"]) < 5e-6 * abs(want["energy"])
+        error = np.abs(found["forces"] - want["forces"]).max()
+        assert error < 5e-6 * np.abs(want["forces"]).max()  # the tables are other ones
+    for _ in range(2):
+        again = evaluate(cuda, s)
+        assert np.array_equal(again["forces"], first["forces"])
+
+
+def test_forces_are_the_derivative(tmp_path: Path) -> None:
+    """Of what the device itself computes, with few knots."""
+    path = with_kernels(two_layers(knots=16, by_pair=True).write(tmp_path))
+    model = _core.Model(path, device="cuda")
+    s = system(10, 90, seed=3)
+    forces = evaluate(model, s)["forces"]
+    step = 2e-4
+    for node, axis in ((0, 0), (3, 1)):
+        energies = []
+        for n in (-2, -1, 1, 2):
+            moved = s.positions.copy()
+            moved[node, axis] += n * step
+            found = model.evaluate(moved, s.types, edges=s.edges, forces=False)
+            energies.append(float(found["energy"]))
+        a, b, c, d = energies
+        slope = -(a - 8 * b + 8 * c - d) / (12 * step)
+        assert abs(slope - forces[node, axis]) < 1e-5 * np.abs(forces).max()
+
+
+def test_the_fused_kernels_run(tmp_path: Path) -> None:
+    """Weights of edges are made by no other kernel."""
+    path = with_kernels(two_layers(knots=32).write(tmp_path))
+    model = _core.Model(path, device="cuda")
+    evaluate(model, system(6, 40))
+    names = [kernel["name"] for kernel in json.loads(model.report())["kernels"]]
+    assert any("mdcg_run_0" in name for name in names)
+    assert not any("radial_forward" in name for name in names)

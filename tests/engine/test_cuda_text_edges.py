@@ -11,7 +11,7 @@ import pytest
 
 from ..emulator.emulator import run_emulated
 
-CASES = [str(Path(__file__).with_name(f"cuda_{what}_cases.py")) for what in ("edge", "table")]
+CASES = [str(Path(__file__).with_name(f"cuda_{what}_cases.py")) for what in ("edge", "power")]
 TEXTS = Path(__file__).parents[2] / "csrc" / "engine" / "cuda" / "text"
 
 # As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.

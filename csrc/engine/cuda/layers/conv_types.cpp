@@ -270,10 +270,11 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
                 CudaProduct<T> p;
                 p.rows = count;
                 p.batch = 2 * part.l + 1;
-                p.a = scratch.sums + part.l * part.l * depth();
+                p.a = scratch.sums;
                 p.a_width = width() * depth();
-                p.a_step = depth();
+                p.parts.push_back({part.l * part.l * depth(), depth(), part.matrix.rows(), 0});
                 p.matrix = &part.matrix;
+                p.columns = part.matrix.stride();
                 p.c = out + first * out_width + part.offset;
                 p.c_width = out_width;
                 p.c_step = part.stride;
@@ -307,10 +308,11 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
                 CudaProduct<T> p;
                 p.rows = count;
                 p.batch = 2 * part.l + 1;
-                p.a = gradient + first * out_width + part.offset;
+                p.a = gradient + first * out_width;
                 p.a_width = out_width;
-                p.a_step = part.stride;
+                p.parts.push_back({part.offset, part.stride, part.mul, 0});
                 p.matrix = &part.transposed;
+                p.columns = part.transposed.stride();
                 p.c = scratch.sums + part.l * part.l * depth();
                 p.c_width = width() * depth();
                 p.c_step = depth();
