@@ -157,7 +157,7 @@ def _emit_table(
     layer: Mapping[str, Any], problem: ConvProblem, kind: str
 ) -> tuple[CudaKernel, dict[str, int]] | None:
     """Return the kernel of a convolution whose radial network has a table."""
-    table = layer["radial"].get("table")
+    table = layer.get("radial", {}).get("table")
     if not table:
         return None
     kernel = emit_table_conv(

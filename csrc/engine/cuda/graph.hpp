@@ -81,7 +81,7 @@ public:
     double* length = nullptr;     // [num_slots] Å; longer than any cutoff from r_max on
     // Slots of receiver r that are shorter than r_max, ascending: the first num_live[r] from
     // live + row_ptr[r].
-    std::int32_t* live = nullptr;      // [num_slots]
+    std::int32_t* live = nullptr;       // [num_slots]
     std::int32_t* by_length = nullptr;  // the same, the shortest first
     std::int32_t* num_live = nullptr;   // [num_local]
 
