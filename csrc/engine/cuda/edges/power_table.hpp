@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/cuda_memory.hpp"
-#include "engine/edges/radial_table.hpp"
 #include "engine/cuda/graph.hpp"
+#include "engine/edges/radial_table.hpp"
 
 namespace mdcg {
 
