@@ -14,7 +14,10 @@ const char* const TEXT =
 #include "engine/cuda/text/sum.cuh"
     ;
 constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
-constexpr std::size_t CHUNK_BYTES = std::size_t(1) << 28;  // of scratch for a chunk's slots
+// Of scratch for a chunk's slots. In double, where convolutions always go chunk by chunk, a chunk
+// must have enough receivers to fill all multiprocessors with blocks.
+template <typename T>
+constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
 
 struct SumArguments {
     const double* rows;
@@ -117,13 +120,13 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
     image_shifts_.launch(stream_, (3 * graph_.num_slots + 255) / 256, 256, arguments);
 }
 
-// As many as fit into CHUNK_BYTES of scratch.
+// As many as fit into CHUNK_BYTES.
 template <typename T>
 std::int64_t CudaExecutor<T>::chunk_slots() const {
     CudaGraph one(stream_.device(), sizeof(T));
     one.longest_chunk = narrow(CudaGraph::FEWEST_CHUNK_SLOTS);
     const std::size_t fewest = scratch_bytes(one);
-    const auto times = static_cast<std::int64_t>(CHUNK_BYTES / std::max<std::size_t>(fewest, 1));
+    const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
     return std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
                       CudaGraph::MOST_CHUNK_SLOTS);
 }
