@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from .runner import (
     machine_section,
     model_section,
 )
-from .systems import ORDERS, make_system
+from .systems import DEFAULT_ATOMS, ORDERS, make_system
 
 __all__ = ["main"]
 
@@ -61,9 +62,11 @@ cuEquivariance and OpenEquivariance, where installed."""
 
 _LAMMPS_HELP = """\
 Time pair_style mdcg in the installed LAMMPS, one thread per rank: the pair time of a step against
-the engine's own time for the same box of water in this process, the exchange of rows between
+the engine's own time for the same system in this process, the exchange of rows between
 layers (a part of the pair time), LAMMPS' communication, and what a new neighbour list costs: making
-it, and the pair time of that step beyond that of others. Milliseconds of one rank on average."""
+it, and the pair time of that step beyond that of others. Milliseconds of one rank on average.
+With --device cuda each rank takes a device; --system iron has the sizes of published timings
+(54, 686, 2662, 6750, 13718 atoms); --weak gives each rank as many atoms."""
 
 _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
@@ -127,9 +130,15 @@ def _parser() -> argparse.ArgumentParser:
     lammps = commands.add_parser(
         "lammps", help="pair_style mdcg", description=_LAMMPS_HELP, formatter_class=form
     )
-    lammps.add_argument("package", type=Path, metavar="FILE.mdcg", help="a package with H and O")
+    lammps.add_argument(
+        "package", metavar="FILE.mdcg|MODEL",
+        help="a package with the elements of the system, or a model of `bench model`, converted",
+    )  # fmt: skip
     add = lammps.add_argument
-    add("--atoms", type=_counts, default=(648, 5184), metavar="N,...", help="default 648,5184")
+    add("--system", choices=("water", "carbon", "iron"), default="water", help="default water")
+    add("--atoms", type=_counts, metavar="N,...", help="default 648,5184 of water; 686 of iron")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
+    add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
     add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")
     add("--json", metavar="FILE", help="write all numbers")
@@ -317,15 +326,43 @@ def _bench_model(options: argparse.Namespace) -> int:
 def _bench_lammps(options: argparse.Namespace) -> int:
     from . import lammps
 
-    _require_package(options.package)
+    default = (648, 5184) if options.system == "water" else (DEFAULT_ATOMS[options.system],)
     rows = []
-    for atoms in options.atoms:
-        _progress(f"{atoms} atoms")
-        rows += lammps.measure(options.package, atoms, options.ranks, options.steps)
+    with _package(options.package) as package:
+        for atoms in options.atoms or default:
+            _progress(f"{atoms} atoms")
+            rows += lammps.measure(
+                lammps.Job(
+                    package,
+                    options.system,
+                    atoms,
+                    options.ranks,
+                    options.steps,
+                    options.device,
+                    options.weak,
+                )
+            )
     print(lammps.table(rows))
     if options.json:
         report.write_json(options.json, {"command": "lammps", "rows": rows})
     return 0
+
+
+@contextmanager
+def _package(name: str) -> Iterator[Path]:
+    """Give the file of that name, or the model of that name as a package."""
+    known = (*SIZES, *VARIANTS, *NEQUIP_PRESETS)
+    if name not in known:
+        _require_package(Path(name))
+        yield Path(name)
+        return
+    from .engine_models import save_package
+
+    with tempfile.TemporaryDirectory(prefix="mdcg-") as folder:
+        _progress(f"convert {name}")
+        path = Path(folder) / f"{name}.mdcg"
+        save_package(name, path)
+        yield path
 
 
 def _bench_startup(options: argparse.Namespace) -> int:

@@ -14,9 +14,10 @@ from ase.data import chemical_symbols
 
 from .. import _core
 from ..package import ConversionOptions, convert_model
+from .jobs import ModelJob
 from .systems import System, neighbours
 
-__all__ = ["EngineModel", "engine_model", "engine_step"]
+__all__ = ["EngineModel", "engine_model", "engine_step", "save_package"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ def engine_model(impl: str, model: torch.nn.Module, head: str | None) -> EngineM
         opened = _core.Model(str(path), threads=torch.get_num_threads())
     flipped = package.manifest["edge_vector"] == "sender_minus_receiver"
     return EngineModel(opened, tuple(package.type_names), package.r_max, flipped)
+
+
+def save_package(name: str, path: Path) -> None:
+    """Convert a model of the benchmark, by its name, in float32."""
+    from .model import load_model_of  # which imports this module
+
+    job = ModelJob(model=name, dtype="float32", device="cpu", atoms=None, impls=("engine",))
+    convert_model(load_model_of(job), ConversionOptions()).save(path)
 
 
 def engine_step(

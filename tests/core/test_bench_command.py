@@ -201,7 +201,7 @@ def test_random_model_leaves_no_trace() -> None:
         ),
         (["model", "no.model"], "nequip-l, nequip-xl nor a file: check the path"),
         (["conv", "--atoms", "100"], "no water box has 100 atoms"),
-        (["conv", "--system", "ice"], "system 'ice' is neither water, carbon nor a file"),
+        (["conv", "--system", "ice"], "system 'ice' is neither water, carbon, iron nor a file"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(
