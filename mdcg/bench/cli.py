@@ -1,4 +1,4 @@
-"""The command ``python -m mdcg bench conv|model|lammps|startup``; alone in this room it prints."""
+"""The command ``python -m mdcg bench``; alone in this room it prints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .runner import (
     conv_section,
     document,
     machine_section,
-    model_section,
+    model_sections,
 )
 from .systems import DEFAULT_ATOMS, ORDERS, make_system
 
@@ -57,8 +57,28 @@ process. The neighbour list is made before and not counted. MODEL is small, medi
 weights, 89 elements, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23, 10
 elements, and of MACE-MPA-0, with Agnesi transform, density and ZBL), nequip-s, -m, -l or -xl
 (random weights, 87 elements, the shapes of NequIP's foundation models, stress included) or a
-checkpoint file. On a GPU (--device cuda) a model also runs as mace or NequIP converts it to
-cuEquivariance and OpenEquivariance, where installed."""
+checkpoint file. The engine runs the model as a package, as in dynamics: positions come from the
+host at every step and results go back, and the neighbour list holds.
+
+On a GPU (--device cuda) a model also runs as mace or NequIP converts it to cuEquivariance and
+OpenEquivariance, where installed; everything computes the stress too; all sizes of one model are
+measured in one process; and all times are the host's, each step being waited for. An implementation
+that runs out of memory is left out at that size. For one size, "GPU ms" is while kernels run, from
+a profiler that runs after all timing. `bench table` and `bench plot` show what --json wrote:
+
+  python -m mdcg bench model medium --device cuda --atoms 192,1536,5184,24000 --json a.json
+  python -m mdcg bench model medium --device cuda --atoms 1029000 --impl engine --no-check \\
+      --json b.json
+  python -m mdcg bench table a.json b.json
+  python -m mdcg bench plot a.json b.json -o times.svg"""
+
+_TABLE_HELP = """\
+Print a Markdown table of what `bench model --json` wrote: milliseconds per step and memory of each
+model and size. Where several files have the same, the last one counts."""
+
+_PLOT_HELP = """\
+Draw what `bench model --json` wrote of one model: milliseconds per step, and microseconds per atom
+and step, against the number of atoms."""
 
 _LAMMPS_HELP = """\
 Time pair_style mdcg in the installed LAMMPS, one thread per rank: the pair time of a step against
@@ -94,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Time mdcg side by side with other implementations.",
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="conv|model|lammps|startup"
+        dest="command", required=True, metavar="conv|model|lammps|startup|table|plot"
     )
     form = argparse.RawDescriptionHelpFormatter
     conv = commands.add_parser(
@@ -124,7 +144,15 @@ def _parser() -> argparse.ArgumentParser:
         "model", help="a whole model", description=_MODEL_HELP, formatter_class=form
     )
     model.add_argument("model", nargs="*", metavar="MODEL", help="default: medium")
-    model.add_argument("--head", help="head of a model with several")
+    add = model.add_argument
+    add("--head", help="head of a model with several")
+    add(
+        "--stress", action=argparse.BooleanOptionalAction,
+        help="the stress too (default: on a GPU)",
+    )  # fmt: skip
+    add("--packages", metavar="DIR", help="take packages of random models from there, keep them")
+    add("--no-kernels", action="store_true", help="skip times of kernels on a GPU")
+    add("--no-rates", action="store_true", help="skip the machine's ceilings")
     for command in (conv, model):
         _common(command)
     lammps = commands.add_parser(
@@ -149,6 +177,18 @@ def _parser() -> argparse.ArgumentParser:
     add = startup.add_argument
     add("--repeats", type=_positive, default=5, metavar="N", help="processes (default 5)")
     add("--json", metavar="FILE", help="write all numbers")
+    table = commands.add_parser(
+        "table", help="results as Markdown", description=_TABLE_HELP, formatter_class=form
+    )
+    plot = commands.add_parser(
+        "plot", help="results as a drawing", description=_PLOT_HELP, formatter_class=form
+    )
+    for command in (table, plot):
+        command.add_argument("results", nargs="+", metavar="RESULT.json", help="of bench model")
+    add = plot.add_argument
+    add("-o", "--output", required=True, metavar="FILE", help=".svg, .png or .pdf")
+    add("--model", metavar="MODEL", help="default: the one with most sizes")
+    add("--dtype", choices=DTYPES, help="default: the one with most sizes")
     return parser
 
 
@@ -194,6 +234,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _bench_lammps(options)
         if options.command == "startup":
             return _bench_startup(options)
+        if options.command in ("table", "plot"):
+            return _show_results(options)
         _validate(options)
         if options.command == "conv" and options.list:
             _print_list()
@@ -271,6 +313,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         memory=not options.no_memory,
         startup=options.command == "conv" and not options.no_startup,
         verbose=options.verbose,
+        rates=not getattr(options, "no_rates", False),
     )
 
 
@@ -311,16 +354,41 @@ def _bench_model(options: argparse.Namespace) -> int:
     names = choose_model_impls(options.impl, options.device)
     skipped = {} if options.impl else skipped_model_impls(options.device)
     settings = _settings(options)
-    shared = {**_shared(options), "impls": names, "head": options.head}
+    on_gpu = options.device == "cuda"
+    shared = {
+        **_shared(options),
+        "impls": names,
+        "head": options.head,
+        "stress": on_gpu if options.stress is None else options.stress,
+        "kernels": not options.no_kernels,
+        "packages": options.packages,
+    }
     result = _start(options, settings, shared, options.dtype or DTYPES, skipped)
+    sizes = _sizes(options)
+    # on a GPU all sizes share what it costs to convert a model
+    together = [sizes] if on_gpu else [(atoms,) for atoms in sizes]
     for model in options.model or ("medium",):
         for dtype in options.dtype or (None,):
-            for atoms in _sizes(options):
+            for atoms in together:
                 job = ModelJob(model=model, dtype=dtype, atoms=atoms, **shared)
-                section = model_section(job, settings, _progress)
-                _take(options, result, section)
-                _show(report.model_table(section))
+                for section in model_sections(job, settings, _progress):
+                    if "gpu" in section:
+                        result["machine"]["gpu"] = section.pop("gpu")
+                    _take(options, result, section)
+                    _show(report.model_table(section))
     return _finish(options, result)
+
+
+def _show_results(options: argparse.Namespace) -> int:
+    from . import comparison
+
+    found = comparison.read_results(options.results)
+    if options.command == "table":
+        print(comparison.markdown_table(found))
+    else:
+        report.require_matplotlib()
+        comparison.draw(options.output, found, options.model, options.dtype)
+    return 0
 
 
 def _bench_lammps(options: argparse.Namespace) -> int:

@@ -109,13 +109,24 @@ class ModelJob:
         ``"nequip-l"``, ``"nequip-xl"`` (random weights) or a checkpoint file.
     dtype : str, optional
         Default: float32 for random models, the file's own for files.
+    atoms : tuple of int or None
+        Sizes that are measured one after the other in one process.
+    stress : bool
+        Also the stress of MACE models and of packages; NequIP's models give it always.
+    kernels : bool
+        On a CUDA device, also the times of kernels, where there is one size only.
+    packages : str, optional
+        Folder of packages of random models, taken from there and put there.
     """
 
     model: str
     dtype: str | None = None
     impls: tuple[str, ...] = ("e3nn", "mdcg")
     system: str = "water"
-    atoms: int | None = None
+    atoms: tuple[int | None, ...] = (None,)
+    stress: bool = False
+    kernels: bool = True
+    packages: str | None = None
     head: str | None = None
     device: str = "cpu"
     repeats: int = 10
