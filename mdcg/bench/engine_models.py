@@ -75,7 +75,7 @@ def save_package(name: str, path: Path) -> None:
     """Convert a model of the benchmark, by its name, in float32."""
     from .model import job_model  # which imports this module
 
-    job = ModelJob(model=name, dtype="float32", device="cpu", atoms=None, impls=("engine",))
+    job = ModelJob(model=name, dtype="float32", device="cpu", impls=("engine",))
     convert_model(job_model(job), ConversionOptions()).save(path)
 
 
