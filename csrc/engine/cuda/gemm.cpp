@@ -158,6 +158,7 @@ std::size_t best_tile(const Products<T>& launch, int multiprocessors) {
 
 // Number of multiprocessors: a choice of tiles depends on it, results do not.
 int count_multiprocessors(int device) {
+    if (device == NO_DEVICE) return 1;
     constexpr int MULTIPROCESSORS = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
     const CudaDriver& driver = CudaDriver::get();
     int handle = 0, count = 0;
