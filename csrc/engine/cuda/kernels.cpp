@@ -160,7 +160,7 @@ CudaFunction CudaKernels::fixed(const char* text, const std::string& kernel,
     CudaSource source;
     source.text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
                   "typedef " + item + " T;\ntypedef long long Long;\n" + COMMON + text;
-    const bool early = capability_ >= 90 && early_launches() &&
+    const bool early = place_.capability >= 90 && early_launches() &&
                        std::strstr(text, "wait_for_previous()") != nullptr;
     return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes, early);
 }
