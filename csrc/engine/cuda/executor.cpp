@@ -13,7 +13,7 @@ const char* const TEXT =
 #include "engine/cuda/text/shifts.cuh"
 #include "engine/cuda/text/sum.cuh"
     ;
-constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
+constexpr std::int64_t SUM_ROWS = 1024;  // of a block
 // Of scratch for a chunk's slots. In double, where convolutions always go chunk by chunk, a chunk
 // must have enough receivers to fill all multiprocessors with blocks.
 template <typename T>
