@@ -38,7 +38,8 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int de
       num_types_(info.num_types()),
       stream_(device),
       kernels_(device, sizeof(T)),
-      graph_(device, sizeof(T)),
+      graph_(kernels_),
+      cells_(kernels_),
       geometry_(kernels_, info.r_max, info.flip_edges),
       sum_(kernels_.fixed(SUM_TEXT, "sum_rows")),
       arena_(device),
@@ -65,7 +66,7 @@ void CudaExecutor<T>::prepare() {
 
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
-    return graph_.bytes() + arena_.bytes() + edge_gradient_.bytes() + scratch_.bytes() +
+    return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() + scratch_.bytes() +
            outputs_.bytes();
 }
 
@@ -74,6 +75,7 @@ void CudaExecutor<T>::release() {
     forget_steps();
     for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
     graph_.release();
+    cells_.release();
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -83,6 +85,25 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
     graph_.chunk_slots = chunk_slots();
     graph_.upload(graph, num_types_, stream_);
+    own_list_ = false;
+    take_list(graph);
+}
+
+template <typename T>
+bool CudaExecutor<T>::make_list(const ListWatch& watch, const CellSystem& system, Graph& graph) {
+    graph_.chunk_slots = chunk_slots();
+    if (!cells_.make(watch, system.num_nodes, system.positions, system.types, num_types_, stream_,
+                     graph_, graph.node))
+        return false;
+    forget_steps();
+    graph.forget_edges(system.num_nodes, graph_.num_slots);
+    own_list_ = true;
+    take_list(graph);
+    return true;
+}
+
+template <typename T>
+void CudaExecutor<T>::take_list(const Graph& graph) {
     for (const auto& layer : program_.layers)
         static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
     reserve(graph);
@@ -97,13 +118,15 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const double* shifts) {
 
 // As many as fit into CHUNK_BYTES of scratch.
 template <typename T>
-std::int64_t CudaExecutor<T>::chunk_slots() const {
-    CudaGraph one(stream_.device(), sizeof(T));
+std::int64_t CudaExecutor<T>::chunk_slots() {
+    if (chunk_slots_ > 0) return chunk_slots_;
+    CudaGraph one(kernels_);
     one.longest_chunk = narrow(CudaGraph::FEWEST_CHUNK_SLOTS);
     const std::size_t fewest = scratch_bytes(one);
     const auto times = static_cast<std::int64_t>(CHUNK_BYTES / std::max<std::size_t>(fewest, 1));
-    return std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
-                      CudaGraph::MOST_CHUNK_SLOTS);
+    chunk_slots_ = std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
+                              CudaGraph::MOST_CHUNK_SLOTS);
+    return chunk_slots_;
 }
 
 template <typename T>
@@ -211,7 +234,8 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
         grow(descriptors_, size(graph_.num_local * width) * sizeof(T));
     }
-    copy_to_device(graph_.positions, positions(), 24 * size(graph_.num_nodes), stream_);
+    copy_to_device(own_list_ ? cells_.given() : graph_.positions, positions(),
+                   24 * size(graph_.num_nodes), stream_);
     Step& step = step_of(wanted, communicator != nullptr);
     ++step.runs;
     if (step.runs == 1 || wanted.descriptors != nullptr)
@@ -285,6 +309,7 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
         case Part::start:
             clear_on_device(on_device<void>(failures_), failures_.bytes, stream_);
             clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
+            if (own_list_) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             break;
         case Part::forward:
@@ -352,14 +377,14 @@ void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
     stream_.synchronize();
     const int failure = *reinterpret_cast<const int*>(host + failures_.offset);
     if (failure != 0) {
-        const std::size_t slot = size(failure - 1);
-        const auto& first = graph.all_row_ptr();
-        const auto row = std::upper_bound(first.begin(), first.end(), failure - 1) - first.begin();
+        const auto node = [&](std::int32_t n) { return std::to_string(graph.node[size(n)]); };
+        std::string edge;  // only those that were given have numbers
+        if (!graph.all_edge().empty())
+            edge = " (edge " + std::to_string(graph.all_edge()[size(failure - 1)]) + ")";
         throw EngineError(ErrorKind::argument,
-                          "nodes " + std::to_string(graph.node[size(graph.all_sender()[slot])]) +
-                              " and " + std::to_string(graph.node[size(row - 1)]) +
-                              " are at the same place (edge " +
-                              std::to_string(graph.all_edge()[slot]) + "), expected a distance");
+                          "nodes " + node(graph_.sender_of(failure - 1, stream_)) + " and " +
+                              node(graph_.receiver_of(failure - 1)) + " are at the same place" +
+                              edge + ", expected a distance");
     }
     energy_ = 0;
     for (std::int64_t b = 0; b < blocks_of(graph_.num_local); ++b)

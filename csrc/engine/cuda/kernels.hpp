@@ -54,6 +54,7 @@ public:
     CudaKernels(int device, int item_bytes);
 
     int device() const { return device_; }
+    int item_bytes() const { return item_bytes_; }
     int compute_capability() const { return capability_; }
 
     // Text in T without any includes; "typedef float T; typedef long long Long;" and
