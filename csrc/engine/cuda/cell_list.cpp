@@ -19,8 +19,8 @@ const char* const TEXT =
 constexpr int THREADS = 256;
 // Bins per reach: smaller ones fit the sphere better, larger ones cost less each.
 constexpr double BINS_PER_REACH = 2.0;
-// More are for systems with gaps, which the host closes.
-constexpr double BINS_PER_ATOM = 32.0, FEW_BINS = 4096.0;
+// More bins, or much coarser ones, are for systems with gaps, which the host closes.
+constexpr double BINS_PER_ATOM = 32.0, FEW_BINS = 4096.0, COARSEST = 4.0;
 constexpr double MOST_STENCIL_BINS = 1e6;
 // Images along one direction are stored in 10 bits.
 constexpr double MOST_IMAGES = 510.0;
@@ -45,39 +45,50 @@ void CudaCellList::release() {
     bins_.release();
 }
 
+// Along each vector: where atoms begin, and how far they reach.
 bool CudaCellList::choose_bins(const ListWatch& watch, std::int64_t num_nodes,
                                const double* positions, Arguments& a) {
-    const double reach = watch.reach(), width = reach / BINS_PER_REACH;
-    const Vector3 heights = watch.heights();
-    double product = 1, stencil = 1;
+    const double reach = watch.reach();
+    Vector3 extent = watch.heights(), bins{};
     for (std::size_t k = 0; k < 3; ++k) {
         a.periodic[k] = watch.periodic()[k];
         for (std::size_t c = 0; c < 3; ++c) a.inverse[3 * c + k] = watch.inverse()[c][k];
-        double low = 0, extent = heights[k];
-        if (!a.periodic[k]) {
-            double high = -std::numeric_limits<double>::infinity();
-            low = -high;
-            for (std::int64_t i = 0; i < num_nodes; ++i) {
-                const double* p = positions + 3 * i;
-                const double along =
-                    p[0] * a.inverse[k] + p[1] * a.inverse[3 + k] + p[2] * a.inverse[6 + k];
-                low = std::min(low, along);
-                high = std::max(high, along);
-            }
-            extent = high - low;
+        a.low[k] = 0;
+        if (a.periodic[k]) continue;
+        double high = -std::numeric_limits<double>::infinity(), low = -high;
+        for (std::int64_t i = 0; i < num_nodes; ++i) {
+            const double* p = positions + 3 * i;
+            const double along =
+                p[0] * a.inverse[k] + p[1] * a.inverse[3 + k] + p[2] * a.inverse[6 + k];
+            low = std::min(low, along);
+            high = std::max(high, along);
         }
-        const double bins = std::max(1.0, std::floor(extent / width));
-        product *= std::ceil(bins / 4) * 4;
-        if (product > BINS_PER_ATOM * static_cast<double>(num_nodes) + FEW_BINS) return false;
-        const double bin = extent / bins;
-        double steps = bin > 0 ? std::ceil(reach / bin) : 1.0;
-        if (!a.periodic[k]) steps = std::min(steps, bins - 1);
-        stencil *= 2 * steps + 1;
-        if (stencil > MOST_STENCIL_BINS || (a.periodic[k] && reach / extent > MOST_IMAGES))
-            return false;
         a.low[k] = low;
-        a.scale[k] = a.periodic[k] ? bins : extent > 0 ? bins / extent : 0.0;
-        a.bins[k] = static_cast<std::int32_t>(bins);
+        extent[k] = high - low;
+    }
+    const double most = BINS_PER_ATOM * static_cast<double>(num_nodes) + FEW_BINS;
+    const auto count = [&](double coarser) {  // whole tiles
+        double product = 1;
+        for (std::size_t k = 0; k < 3; ++k) {
+            bins[k] = std::max(1.0, std::floor(extent[k] * BINS_PER_REACH / (reach * coarser)));
+            product *= std::ceil(bins[k] / 4) * 4;
+        }
+        return product;
+    };
+    double product = count(1.0);
+    for (double coarser = 1.25; product > most && coarser <= COARSEST; coarser *= 1.25)
+        product = count(coarser);
+    if (product > most) return false;
+    double stencil = 1;
+    for (std::size_t k = 0; k < 3; ++k) {
+        const double bin = extent[k] / bins[k];
+        double steps = bin > 0 ? std::ceil(reach / bin) : 1.0;
+        if (!a.periodic[k]) steps = std::min(steps, bins[k] - 1);
+        stencil *= 2 * steps + 1;
+        if (stencil > MOST_STENCIL_BINS || (a.periodic[k] && reach / extent[k] > MOST_IMAGES))
+            return false;
+        a.scale[k] = a.periodic[k] ? bins[k] : extent[k] > 0 ? bins[k] / extent[k] : 0.0;
+        a.bins[k] = static_cast<std::int32_t>(bins[k]);
         a.tiles[k] = (a.bins[k] + 3) / 4;
         a.stencil[k] = static_cast<std::int32_t>(steps);
     }

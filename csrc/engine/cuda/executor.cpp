@@ -66,8 +66,8 @@ void CudaExecutor<T>::prepare() {
 
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
-    return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() + scratch_.bytes() +
-           outputs_.bytes();
+    return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
+           scratch_.bytes() + outputs_.bytes();
 }
 
 template <typename T>

@@ -107,16 +107,17 @@ void CudaGraph::release() {
 void CudaGraph::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     num_local = local;
     num_nodes = nodes;
-    lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_, [&](char* start, std::int64_t count) {
-        CudaParts parts(start);
-        parts.take(row_ptr, count + 1);
-        parts.take(types, count);
-        parts.take(by_type, count);
-        parts.take(sender_ptr, count + 1);
-        parts.take(positions, 3 * count);
-        parts.take(num_live, count);
-        return parts.end();
-    });
+    lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
+            [&](char* start, std::int64_t count) {
+                CudaParts parts(start);
+                parts.take(row_ptr, count + 1);
+                parts.take(types, count);
+                parts.take(by_type, count);
+                parts.take(sender_ptr, count + 1);
+                parts.take(positions, 3 * count);
+                parts.take(num_live, count);
+                return parts.end();
+            });
 }
 
 void CudaGraph::reserve_slots(const std::vector<std::int32_t>& rows) {

@@ -27,8 +27,8 @@ struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
 };
 
-// A list is made in steps: reserve_nodes, and row_ptr and types are written; reserve_slots, and sender
-// (and image) are written; complete. What fits into the memory there is keeps its address.
+// A list is made in steps: reserve_nodes, and row_ptr and types are written; reserve_slots, and
+// sender (and image) are written; complete. What fits into the memory there is keeps its address.
 class CudaGraph {
 public:
     // Slots of a chunk, unless one receiver has more: by what is kept for each.
@@ -65,13 +65,13 @@ public:
     std::int32_t* receiver = nullptr;       // [num_slots]
     std::int32_t* sender_type = nullptr;    // [num_slots]
     std::int32_t* receiver_type = nullptr;  // [num_slots]
-    // Added to pos[receiver] - pos[sender], one of both or nothing: [num_slots][3] Å; or [num_slots]
-    // whole vectors of the cell, three of 10 bits, and the cell [3][3] Å.
+    // Added to pos[receiver] - pos[sender], one of both or nothing: [num_slots][3] Å; or
+    // [num_slots] whole vectors of the cell, three of 10 bits, and the cell [3][3] Å.
     const double* shift = nullptr;
     const std::int32_t* image = nullptr;
     const double* cell = nullptr;
     std::int32_t* image_rows = nullptr;  // room for them
-    std::int32_t* slot = nullptr;  // [num_slots] 0, 1, 2, ..: edges of generated kernels
+    std::int32_t* slot = nullptr;        // [num_slots] 0, 1, 2, ..: edges of generated kernels
     // By sender inside each chunk: the row of a chunk's buffer that a slot writes; senders in
     // order, and where the rows of each begin (first_sender + chunk number: one more per chunk).
     std::int32_t* place = nullptr;             // [num_slots], relative to the chunk
@@ -83,7 +83,7 @@ public:
     std::int32_t* by_sender = nullptr;   // [num_slots] slots
     std::int32_t* types = nullptr;       // [num_nodes]
     // Nodes by type: local ones first, then ghosts.
-    std::int32_t* by_type = nullptr;       // [num_nodes]
+    std::int32_t* by_type = nullptr;             // [num_nodes]
     std::vector<std::int32_t> local_type_first;  // [T + 1], host
     std::vector<std::int32_t> ghost_type_first;  // [T + 1], host, from num_local
     TypePairs pairs;                             // host

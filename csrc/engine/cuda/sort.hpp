@@ -20,13 +20,13 @@ public:
 
     struct Sort {
         std::int64_t count;
-        int bits;                       // of the keys, the lowest
-        const std::uint32_t* keys;      // left as they are, unless they are the spare ones
-        const std::int32_t* values;     // null: first_value, first_value + 1, ..
+        int bits;                    // of the keys, the lowest
+        const std::uint32_t* keys;   // left as they are, unless they are the spare ones
+        const std::int32_t* values;  // null: first_value, first_value + 1, ..
         std::int32_t first_value;
-        std::uint32_t* sorted_keys;     // null: not wanted, if spare_keys alone will do
+        std::uint32_t* sorted_keys;  // null: not wanted, if spare_keys alone will do
         std::int32_t* sorted_values;
-        std::uint32_t* spare_keys;      // [count]
+        std::uint32_t* spare_keys;  // [count]
         std::int32_t *spare_values, *work;
     };
     // Values by their keys, those of equal keys in the order given.

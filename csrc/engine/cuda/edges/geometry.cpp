@@ -54,18 +54,12 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 
 template <typename T>
 void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
-    const GeometryArguments<T> arguments{graph.num_local,
-                                         graph.row_ptr,
-                                         graph.sender,
-                                         {graph.shift, graph.image, graph.cell},
-                                         graph.positions,
-                                         static_cast<T*>(graph.unit),
-                                         graph.length,
-                                         graph.live,
-                                         graph.num_live,
-                                         failures,
-                                         r_max_,
-                                         flip_ ? -1.0 : 1.0};
+    const GeometryArguments<T> arguments{graph.num_local, graph.row_ptr,
+                                         graph.sender,    {graph.shift, graph.image, graph.cell},
+                                         graph.positions, static_cast<T*>(graph.unit),
+                                         graph.length,    graph.live,
+                                         graph.num_live,  failures,
+                                         r_max_,          flip_ ? -1.0 : 1.0};
     geometry_.launch(stream, blocks(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
                      arguments);
 }
@@ -73,18 +67,10 @@ void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int*
 template <typename T>
 void CudaGeometry<T>::assemble(const CudaStream& stream, const CudaGraph& graph,
                                const T* edge_gradient, double* forces, double* virials) const {
-    const AssembleArguments<T> arguments{graph.num_nodes,
-                                         graph.num_local,
-                                         graph.row_ptr,
-                                         graph.sender_ptr,
-                                         graph.by_sender,
-                                         graph.sender,
-                                         graph.receiver,
-                                         {graph.shift, graph.image, graph.cell},
-                                         graph.positions,
-                                         edge_gradient,
-                                         forces,
-                                         virials};
+    const AssembleArguments<T> arguments{
+        graph.num_nodes, graph.num_local, graph.row_ptr,  graph.sender_ptr,
+        graph.by_sender, graph.sender,    graph.receiver, {graph.shift, graph.image, graph.cell},
+        graph.positions, edge_gradient,   forces,         virials};
     assemble_.launch(stream, blocks(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
                      arguments);
 }
