@@ -33,6 +33,9 @@ public:
     // Compute capability of a device, as 10 * major + minor.
     int compute_capability(int device) const;
 
+    // The same for the same device in all processes.
+    std::array<unsigned char, 16> device_uuid(int device) const;
+
     // Version of CUDA the driver is made for, as 1000 * major + 10 * minor.
     int version() const;
 

@@ -101,7 +101,8 @@ private:
         check_energy(energy);
         if (results.energy != nullptr) *results.energy = energy;
         if (results.descriptors != nullptr)
-            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width, "descriptors");
+            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
+                         "descriptors");
         double* virials = results.virials;
         if (results.virial != nullptr && virials == nullptr) {
             virials_.resize(static_cast<std::size_t>(9 * graph_.num_nodes));

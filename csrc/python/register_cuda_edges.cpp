@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/edges/power_table.hpp"
 #include "engine/package.hpp"
 
 namespace py = pybind11;
@@ -66,6 +67,15 @@ private:
     mdcg::CudaMemory memory_;
 };
 
+mdcg::RadialSpec radial_spec(const mdcg::Package& package, std::size_t layer) {
+    const nlohmann::json& entry = package.manifest().at("layers").at(layer);
+    const mdcg::Tensor* last =
+        package.find(entry.at("radial").at("layers").back().at("weight").get<std::string>());
+    return mdcg::RadialSpec::read(mdcg::Fields(entry, package, "layer").object("radial"),
+                                  mdcg::read_model_info(package),
+                                  static_cast<int>(last->shape.at(1)));
+}
+
 struct Input {
     const Matrix &positions, &shifts, &d_harmonics, &d_hidden, &ends;
     const Indices &types, &sender, &receiver;
@@ -79,12 +89,7 @@ template <typename T>
 py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     const auto package = mdcg::Package::open(path);
     const mdcg::ModelInfo info = mdcg::read_model_info(*package);
-    const nlohmann::json& entry = package->manifest().at("layers").at(layer);
-    const mdcg::Tensor* last =
-        package->find(entry.at("radial").at("layers").back().at("weight").get<std::string>());
-    const mdcg::RadialSpec spec =
-        mdcg::RadialSpec::read(mdcg::Fields(entry, *package, "layer").object("radial"), info,
-                               static_cast<int>(last->shape.at(1)));
+    const mdcg::RadialSpec spec = radial_spec(*package, layer);
 
     mdcg::System system;
     system.num_local = in.num_local;
@@ -105,7 +110,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     functions.prepare(kernels, stream);
     kernels.load();
     graph.upload(host, info.num_types(), stream);
-    graph.upload_shifts(host, system.shifts, stream);
+    graph.upload_shifts(host, system, true, stream);
     mdcg::copy_to_device(graph.positions, system.positions,
                          static_cast<std::size_t>(24 * system.num_nodes), stream);
     functions.take_list(graph, stream);
@@ -177,6 +182,62 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     return out;
 }
 
+// A table of weights after lists of edges (sender, receiver), one after the other; weight k stands
+// at column 2 k + 1.
+template <typename T>
+py::dict power_table(const std::string& path, std::size_t layer, const Indices& types,
+                     const std::vector<std::pair<Indices, Indices>>& lists, int device) {
+    const auto package = mdcg::Package::open(path);
+    const mdcg::ModelInfo info = mdcg::read_model_info(*package);
+    const mdcg::RadialSpec spec = radial_spec(*package, layer);
+    mdcg::WeightColumns columns;
+    const int outputs = spec.layers.back().out, panel = mdcg::row_align<T>();
+    for (int k = 0; k < outputs; ++k) columns.columns.push_back(2 * k + 1);
+    columns.width = (2 * outputs + panel - 1) / panel * panel;
+    const mdcg::CudaStream stream(device);
+    mdcg::CudaPowerTable<T> table(spec, columns);
+    std::vector<bool> built;
+    mdcg::CudaKernels kernels(device, sizeof(T));
+    for (const auto& [sender, receiver] : lists) {
+        mdcg::System system;
+        system.num_local = system.num_nodes = types.shape(0);
+        const std::vector<double> positions(static_cast<std::size_t>(3 * system.num_nodes));
+        system.positions = positions.data();
+        system.types = types.data();
+        system.num_edges = sender.shape(0);
+        system.sender = sender.data();
+        system.receiver = receiver.data();
+        mdcg::Graph host;
+        host.update_order(system, info.r_max, info.num_types(), false);
+        mdcg::CudaGraph graph(kernels);
+        graph.upload(host, info.num_types(), stream);
+        built.push_back(table.take_list(graph, stream));
+    }
+    const std::int64_t count = table.rows() * table.columns() * 4;
+    std::vector<T> data(static_cast<std::size_t>(count));
+    const int n = info.num_types();
+    std::vector<mdcg::TablePlace> places(static_cast<std::size_t>(n * n));
+    mdcg::copy_to_host(data.data(), table.data(), data.size() * sizeof(T), stream);
+    mdcg::copy_to_host(places.data(), table.places(), places.size() * sizeof(places[0]), stream);
+    stream.synchronize();
+    Matrix coefficients({table.rows(), table.columns(), std::int64_t(4)});
+    std::copy(data.begin(), data.end(), coefficients.mutable_data());
+    Matrix found({std::int64_t(n * n), std::int64_t(3)});
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        const auto pair = static_cast<std::int64_t>(i);
+        found.mutable_at(pair, 0) = places[i].first;
+        found.mutable_at(pair, 1) = places[i].inverse_step;
+        found.mutable_at(pair, 2) = static_cast<double>(places[i].row);
+    }
+    py::dict out;
+    out["coefficients"] = coefficients;
+    out["places"] = found.reshape({std::int64_t(n), std::int64_t(n), std::int64_t(3)});
+    out["knots"] = table.knots();
+    out["bytes"] = table.bytes();
+    out["built"] = built;
+    return out;
+}
+
 }  // namespace
 
 void register_cuda_edges(py::module_& m) {
@@ -195,4 +256,14 @@ void register_cuda_edges(py::module_& m) {
         py::arg("positions"), py::arg("types"), py::arg("num_local"), py::arg("sender"),
         py::arg("receiver"), py::arg("shifts"), py::arg("d_harmonics"), py::arg("d_hidden"),
         py::arg("ends"), py::arg("double_precision"), py::arg("device") = 0);
+    m.def(
+        "cuda_power_table",
+        [](const std::string& path, std::size_t layer, const Indices& types,
+           const std::vector<std::pair<Indices, Indices>>& lists, bool double_precision,
+           int device) {
+            return (double_precision ? &power_table<double>
+                                     : &power_table<float>)(path, layer, types, lists, device);
+        },
+        py::arg("path"), py::arg("layer"), py::arg("types"), py::arg("lists"),
+        py::arg("double_precision"), py::arg("device") = 0);
 }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..codegen import CudaKernel, KernelSpec, emit_cuda
 from ..codegen.engine_contraction_cuda import emit_engine_contraction_cuda
+from ..codegen.table_conv import emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
@@ -23,14 +24,16 @@ from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
 __all__ = ["ARGUMENTS", "PASSES", "add_cuda_kernels", "padded_problem"]
 
-#: Passes of a layer.
-PASSES = ("forward", "backward")
+#: Passes of a layer: those of convolutions take weights of edges, or a table of their lengths.
+PASSES = ("forward", "backward", "table_forward", "table_backward")
 
 #: What the engine can hand to a kernel, by type of layer.
 ARGUMENTS = {
     "conv": {
         *("order", "sender", "row_ptr", "place", "n_rows"),
         *("x", "y", "w", "g", "out", "dx", "dy", "dw"),
+        *("types", "sender_type", "live", "num_live", "n_types", "n_flip"),
+        *("unit", "length", "places", "table", "de", "short_edges"),
     },
     "contraction": {"n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"},
 }
@@ -121,6 +124,8 @@ def _emit(layer: Mapping[str, Any], kind: str) -> tuple[CudaKernel, dict[str, in
     """Return a kernel and the items of a row of its operands."""
     if layer["type"] == "conv":
         problem = padded_problem(ConvProblem.from_json(layer["problem"]))
+        if kind.startswith("table_"):
+            return _emit_table(layer, problem, kind.removeprefix("table_"))
         plan = plan_cuda(problem, _DEVICE).with_changes(deterministic=True)
         wants = () if kind == "forward" else ("x", "y", "w") if "x" in layer else ("y", "w")
         kernel = emit_cuda(problem, plan, KernelSpec(kind, True, wants))
@@ -133,6 +138,8 @@ def _emit(layer: Mapping[str, Any], kind: str) -> tuple[CudaKernel, dict[str, in
             "out": problem.irreps_out.dim,
         }
     if layer["type"] == "contraction":
+        if kind not in ("forward", "backward"):
+            return None
         contraction = SymmetricContractionProblem.from_json(layer["problem"])
         align = 64 // np.dtype(contraction.dtype).itemsize
         stride = -(-contraction.channels // align) * align
@@ -145,3 +152,24 @@ def _emit(layer: Mapping[str, Any], kind: str) -> tuple[CudaKernel, dict[str, in
             "out": contraction.dim_out * stride,
         }
     return None
+
+
+def _emit_table(
+    layer: Mapping[str, Any], problem: ConvProblem, kind: str
+) -> tuple[CudaKernel, dict[str, int]] | None:
+    """Return the kernel of a convolution whose radial network has a table."""
+    table = layer["radial"].get("table")
+    if not table:
+        return None
+    kernel = emit_table_conv(
+        problem,
+        kind,
+        wants_x="x" in layer,
+        normalization=layer.get("normalization", "component"),
+        knots=table["knots"],
+    )
+    return kernel, {
+        "x": problem.irreps_in1.dim,
+        "w": problem.weight_numel,
+        "out": problem.irreps_out.dim,
+    }

@@ -190,6 +190,12 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
     *device = ordinal;
     return kSuccess;
 }
+EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+    if (device < 0 || device >= num_devices()) return kInvalidDevice;
+    std::memset(uuid, 0, 16);
+    uuid[0] = static_cast<unsigned char>(device + 1);
+    return kSuccess;
+}
 EXPORT int cuDeviceGetName(char* name, int length, int) {
     std::snprintf(name, std::size_t(length), "Emulated device");
     return kSuccess;

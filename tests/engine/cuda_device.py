@@ -53,7 +53,7 @@ def gemm_defines(dtype: str) -> str:
 
 def texts(dtype: str) -> dict[str, str]:
     """Return the programs of products and of node layers."""
-    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh")
+    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh", "rows.cuh")
     return {
         name: program(dtype, ("gemm.cuh", f"{name}.cuh", "gemm_kernels.cuh"), gemm_defines(dtype))
         for name in ("gemm_plain", "gemm_tensor")

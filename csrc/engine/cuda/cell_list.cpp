@@ -174,7 +174,8 @@ bool CudaCellList::make(const ListWatch& watch, std::int64_t num_nodes, const do
                                                    " edges, expected at most 2^31 - 1: split it");
     graph.reserve_slots(rows);
     graph.image = graph.image_rows;
-    graph.cell = cell_;
+    graph.table = cell_;
+    graph.packed = true;
     a.sender = graph.sender;
     a.image = graph.image_rows;
     launch(write_edges_, 32 * num_nodes);

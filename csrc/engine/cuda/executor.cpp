@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <tuple>
 
 #include "engine/error.hpp"
 
@@ -9,7 +10,7 @@ namespace mdcg {
 
 namespace {
 
-const char* const SUM_TEXT =
+const char* const TEXT =
 #include "engine/cuda/text/sum.cuh"
     ;
 constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
@@ -41,7 +42,8 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int de
       graph_(kernels_),
       cells_(kernels_),
       geometry_(kernels_, info.r_max, info.flip_edges),
-      sum_(kernels_.fixed(SUM_TEXT, "sum_rows")),
+      ghosts_(kernels_),
+      sum_(kernels_.fixed(TEXT, "sum_rows")),
       arena_(device),
       edge_gradient_(device),
       scratch_(device),
@@ -51,6 +53,7 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int de
       descriptors_(device) {
     worker_.stream = &stream_;
     worker_.edges = &graph_;
+    worker_.ghosts = &ghosts_;
     worker_.scratch_memory = &scratch_;
 }
 
@@ -67,7 +70,7 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
-           scratch_.bytes() + outputs_.bytes();
+           scratch_.bytes() + outputs_.bytes() + ghosts_.bytes();
 }
 
 template <typename T>
@@ -76,6 +79,7 @@ void CudaExecutor<T>::release() {
     for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
     graph_.release();
     cells_.release();
+    ghosts_.release();
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -83,6 +87,7 @@ void CudaExecutor<T>::release() {
 template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
+    ghosts_.forget_list();
     graph_.chunk_slots = chunk_slots();
     graph_.upload(graph, num_types_, stream_);
     own_list_ = false;
@@ -110,10 +115,13 @@ void CudaExecutor<T>::take_list(const Graph& graph) {
 }
 
 template <typename T>
-void CudaExecutor<T>::set_shifts(const Graph& graph, const double* shifts) {
-    const double* const before = graph_.shift;
-    graph_.upload_shifts(graph, shifts, stream_);
-    if (graph_.shift != before) forget_steps();
+void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool fresh) {
+    const auto addresses = [&] {
+        return std::make_tuple(graph_.shift, graph_.image, graph_.table);
+    };
+    const auto before = addresses();
+    graph_.upload_shifts(graph, system, fresh, stream_);
+    if (addresses() != before) forget_steps();
 }
 
 // As many as fit into CHUNK_BYTES of scratch.
@@ -154,7 +162,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
         end += (result.bytes + 255) / 256 * 256;
         return result;
     };
-    failures_ = part(1);
+    failures_ = part(1);  // two flags
     energy_parts_ = part(blocks_of(local));
     virial_parts_ = part(9 * blocks_of(nodes));
     forces_ = part(3 * nodes);
@@ -166,6 +174,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     worker_.types = graph_.types;
     worker_.energies = on_device<double>(energies_);
     worker_.failures = on_device<int>(failures_);
+    worker_.short_edges = worker_.failures + 1;
 }
 
 template <typename T>
@@ -228,6 +237,8 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     bind(wanted.gradient ? program_.gradient_plan : program_.energy_plan);
     worker_.with_gradient = wanted.gradient;
     worker_.communicator = communicator;
+    if (communicator != nullptr && !ghosts_.has_list())
+        ghosts_.take_list(*communicator, graph_, stream_);
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;
@@ -242,7 +253,43 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         run_direct(step, wanted);
     else
         run_captured(step, wanted);
+    download(wanted);
+    if (repeat_exact(communicator)) {  // some edge is too short for a table
+        prepare_exact();
+        worker_.exact = true;
+        run_direct(step, wanted);
+        worker_.exact = false;
+        download(wanted);
+    }
+    exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
+}
+
+// What only evaluations without tables need, which are rare.
+// Of processes that exchange rows either all repeat a step, or none.
+template <typename T>
+bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
+    const bool mine = on_host_flags()[1] != 0;
+    if (communicator == nullptr) return mine;
+    if (communicator->has_any()) return communicator->any(mine);
+    if (mine)
+        throw EngineError(ErrorKind::argument,
+                          "an edge is shorter than the tables of the radial networks, and the "
+                          "communicator has no function any, which lets all processes repeat the "
+                          "step without tables: set it");
+    return false;
+}
+
+template <typename T>
+void CudaExecutor<T>::prepare_exact() {
+    if (prepared_exact_) return;
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).prepare_exact(kernels_, stream_);
+    kernels_.load();
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
+    stream_.synchronize();
+    prepared_exact_ = true;
 }
 
 // Layer by layer, with the time of each.
@@ -364,7 +411,7 @@ void CudaExecutor<T>::sum_rows(const Result& rows, std::int64_t count, int width
 // -- results -------------------------------------------------------------------------------------
 
 template <typename T>
-void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
+void CudaExecutor<T>::download(const Wanted& wanted) {
     char* const host = results_.as<char>();
     const auto download = [&](const Result& first, const Result& last) {
         copy_to_host(host + first.offset, on_device<char>(first),
@@ -375,7 +422,11 @@ void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
     if (wanted.energies) download(energies_, energies_);
     if (wanted.virials) download(virials_, virials_);
     stream_.synchronize();
-    const int failure = *reinterpret_cast<const int*>(host + failures_.offset);
+}
+
+template <typename T>
+void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
+    const int failure = on_host_flags()[0];
     if (failure != 0) {
         const auto node = [&](std::int32_t n) { return std::to_string(graph.node[size(n)]); };
         std::string edge;  // only those that were given have numbers

@@ -10,6 +10,7 @@
 
 #include "engine/cuda/cell_list.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/ghosts.hpp"
 #include "engine/cuda/worker.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
@@ -27,7 +28,8 @@ public:
 
     // A new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph);
-    void set_shifts(const Graph& graph, const double* shifts);
+    // `fresh`: for the first time after set_graph.
+    void set_shifts(const Graph& graph, const System& system, bool fresh);
     // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
     // one without edges.
     bool make_list(const ListWatch& watch, const CellSystem& system, Graph& graph);
@@ -50,7 +52,9 @@ public:
 
     const std::vector<LayerTime>& times() const { return times_; }  // of the last uncaptured run
     int replays() const { return replays_; }                        // of captured steps
-    std::size_t bytes() const;                                      // on the device
+    // Rows that the last run's exchanges copied between device and host.
+    std::size_t exchanged_bytes() const { return exchanged_; }
+    std::size_t bytes() const;  // on the device
     const CudaKernels& kernels() const { return kernels_; }
     // Gives back what depends on the size of systems.
     void release();
@@ -92,6 +96,10 @@ private:
     void run_captured(Step& step, const Wanted& wanted);
     void sum_rows(const Result& rows, std::int64_t count, int width, const Result& out);
     void download_descriptors(const Stage& stage);
+    const int* on_host_flags() const { return reinterpret_cast<const int*>(on_host(failures_)); }
+    void prepare_exact();
+    bool repeat_exact(Communicator* communicator);
+    void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
     void forget_steps() { steps_.clear(); }
@@ -105,8 +113,9 @@ private:
     std::int64_t chunk_slots_ = 0;
     bool own_list_ = false;  // is the list that of cells_
     CudaGeometry<T> geometry_;
+    CudaGhosts<T> ghosts_;
     CudaFunction sum_;
-    bool prepared_ = false;
+    bool prepared_ = false, prepared_exact_ = false;
 
     CudaMemory arena_, edge_gradient_, scratch_, outputs_;
     PinnedMemory positions_, results_, descriptors_;
@@ -119,6 +128,7 @@ private:
     std::vector<std::unique_ptr<CudaEvent>> events_;
     std::vector<LayerTime> times_;
     int replays_ = 0;
+    std::size_t exchanged_ = 0;
 };
 
 extern template class CudaExecutor<float>;

@@ -89,15 +89,17 @@ CudaGraph::CudaGraph(CudaKernels& kernels)
       slots_(kernels.device()),
       senders_(kernels.device()),
       small_(kernels.device()),
-      shift_memory_(kernels.device()) {}
+      shift_memory_(kernels.device()),
+      table_memory_(kernels.device()) {}
 
 std::size_t CudaGraph::bytes() const {
     return nodes_.bytes() + slots_.bytes() + senders_.bytes() + small_.bytes() +
-           shift_memory_.bytes();
+           shift_memory_.bytes() + table_memory_.bytes();
 }
 
 void CudaGraph::release() {
-    for (CudaMemory* memory : {&nodes_, &slots_, &senders_, &small_, &shift_memory_})
+    for (CudaMemory* memory :
+         {&nodes_, &slots_, &senders_, &small_, &shift_memory_, &table_memory_})
         memory->release();
     node_capacity_ = slot_capacity_ = 0;
 }
@@ -144,10 +146,12 @@ void CudaGraph::reserve_slots(const std::vector<std::int32_t>& rows) {
                 unit = rows_of_units;
                 parts.take(length, count);
                 parts.take(live, count);
+                parts.take(by_length, count);
                 return std::max(parts.end(), made + Workspace(nullptr, count).bytes);
             });
-    shift = cell = nullptr;
+    shift = table = nullptr;
     image = nullptr;
+    packed = false;
 }
 
 // -- lists ---------------------------------------------------------------------------------------
@@ -294,17 +298,44 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     stream.synchronize();
 }
 
-void CudaGraph::upload_shifts(const Graph& graph, const double* shifts, const CudaStream& stream) {
-    shift = nullptr;
-    if (shifts == nullptr) return;
+void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
+                              const CudaStream& stream) {
+    if (system.images != nullptr) return upload_images(graph, system, fresh, stream);
+    shift = table = nullptr;
+    image = nullptr;
+    table_.clear();
+    if (system.shifts == nullptr) return;
     shift_.resize(size(3 * num_slots));
     const std::vector<std::int32_t>& edge = graph.all_edge();
     for (std::int64_t i = 0; i < num_slots; ++i)
         for (int d = 0; d < 3; ++d)
-            shift_[size(3 * i + d)] = shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
+            shift_[size(3 * i + d)] =
+                system.shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
     shift_memory_.grow(24 * size(num_slots) + 1);
     shift = shift_memory_.as<double>();
     shift_memory_.upload(shift_.data(), 24 * size(num_slots), stream);
+    stream.synchronize();
+}
+
+void CudaGraph::upload_images(const Graph& graph, const System& system, bool fresh,
+                              const CudaStream& stream) {
+    const double* const end = system.image_shifts + 3 * system.num_images;
+    // rows of the table are there, and perhaps the same table
+    const bool listed = !fresh && image != nullptr && size(3 * system.num_images) == table_.size();
+    if (listed && std::equal(system.image_shifts, end, table_.begin())) return;
+    shift = nullptr;
+    packed = false;
+    table_.assign(system.image_shifts, end);
+    table_memory_.grow(8 * table_.size() + 1);
+    table = table_memory_.as<double>();
+    table_memory_.upload(table_.data(), 8 * table_.size(), stream);
+    if (!listed) {
+        image = image_rows;
+        image_.resize(size(num_slots));
+        const std::vector<std::int32_t>& edge = graph.all_edge();
+        for (std::int64_t i = 0; i < num_slots; ++i) image_[size(i)] = system.images[edge[size(i)]];
+        copy_to_device(image_rows, image_.data(), 4 * size(num_slots), stream);
+    }
     stream.synchronize();
 }
 

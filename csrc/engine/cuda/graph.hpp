@@ -38,9 +38,10 @@ public:
 
     // After the host's graph was put in order anew (Graph::update_order): all steps. Synchronizes.
     void upload(const Graph& graph, int num_types, const CudaStream& stream);
-    // `shifts` in the order of the system; null: all zero. Synchronizes where not null. Changes
-    // `shift`, which is in captured steps.
-    void upload_shifts(const Graph& graph, const double* shifts, const CudaStream& stream);
+    // `fresh`: for the first time after upload. Synchronizes where anything is copied. Changes
+    // `shift`, `image` and `table`, which are in captured steps.
+    void upload_shifts(const Graph& graph, const System& system, bool fresh,
+                       const CudaStream& stream);
 
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
     // `rows`: what is in row_ptr.
@@ -65,11 +66,13 @@ public:
     std::int32_t* receiver = nullptr;       // [num_slots]
     std::int32_t* sender_type = nullptr;    // [num_slots]
     std::int32_t* receiver_type = nullptr;  // [num_slots]
-    // Added to pos[receiver] - pos[sender], one of both or nothing: [num_slots][3] Å; or
-    // [num_slots] whole vectors of the cell, three of 10 bits, and the cell [3][3] Å.
+    // Added to pos[receiver] - pos[sender], at most one of them not null: [num_slots][3] Å; or
+    // [num_slots] rows of a table [..][3] Å, or, where they are packed, numbers of 10 bits of the
+    // three rows, less 512.
     const double* shift = nullptr;
     const std::int32_t* image = nullptr;
-    const double* cell = nullptr;
+    const double* table = nullptr;
+    bool packed = false;
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* slot = nullptr;        // [num_slots] 0, 1, 2, ..: edges of generated kernels
     // By sender inside each chunk: the row of a chunk's buffer that a slot writes; senders in
@@ -94,14 +97,17 @@ public:
     double* length = nullptr;     // [num_slots] Å; longer than any cutoff from r_max on
     // Slots of receiver r that are shorter than r_max, ascending: the first num_live[r] from
     // live + row_ptr[r].
-    std::int32_t* live = nullptr;      // [num_slots]
-    std::int32_t* num_live = nullptr;  // [num_local]
+    std::int32_t* live = nullptr;       // [num_slots]
+    std::int32_t* by_length = nullptr;  // the same, the shortest first
+    std::int32_t* num_live = nullptr;   // [num_local]
 
     std::size_t bytes() const;
     void release();
 
 private:
     void make_chunks();
+    void upload_images(const Graph& graph, const System& system, bool fresh,
+                       const CudaStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
     void sort_by_type(int num_types, const CudaStream& stream);
     void sort_by_sender(int num_types, const CudaStream& stream);
@@ -110,11 +116,12 @@ private:
     CudaSort sort_;
     CudaFunction expand_rows_, find_senders_, find_chunks_, find_runs_, count_senders_,
         write_senders_;
-    CudaMemory nodes_, slots_, senders_, small_, shift_memory_;
+    CudaMemory nodes_, slots_, senders_, small_, shift_memory_, table_memory_;
     std::int64_t node_capacity_ = 0, slot_capacity_ = 0;
     char* workspace_ = nullptr;          // in the place of what steps make
     std::vector<std::int32_t> row_ptr_;  // host
-    std::vector<double> shift_;
+    std::vector<double> shift_, table_;
+    std::vector<std::int32_t> image_;
 };
 
 }  // namespace mdcg

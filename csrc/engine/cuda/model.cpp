@@ -103,6 +103,7 @@ public:
         if (executor_ != nullptr) {
             out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
             out["replays"] = executor_->replays();
+            out["exchanged_bytes"] = executor_->exchanged_bytes();
             for (std::size_t i = 0; i < executor_->times().size(); ++i)
                 out["layers"].push_back({{"name", program_.layers[i]->name},
                                          {"forward_ms", executor_->times()[i].forward},
@@ -149,9 +150,9 @@ private:
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
         own_listed_ = false;
-        if (changed || !listed_) executor_->set_graph(graph_);
-        if (changed || !listed_ || !system.same_shifts)
-            executor_->set_shifts(graph_, system.shifts);
+        const bool fresh = changed || !listed_;
+        if (fresh) executor_->set_graph(graph_);
+        if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();

@@ -10,9 +10,11 @@ namespace mdcg {
 
 namespace {
 
-constexpr const char* NAMES[] = {"order",   "sender", "row_ptr", "place", "types", "n_rows",
-                                 "n_types", "n_adds", "x",       "y",     "w",     "g",
-                                 "out",     "dx",     "dy",      "dw"};
+constexpr const char* NAMES[] = {
+    "order",    "sender", "row_ptr", "place",  "types",      "sender_type", "live",
+    "num_live", "n_rows", "n_types", "n_adds", "n_flip",     "unit",        "length",
+    "places",   "table",  "x",       "y",      "w",          "g",           "out",
+    "dx",       "dy",     "dw",      "de",     "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -50,6 +52,14 @@ std::vector<std::string> read_programs(const Fields& fields, const char* key) {
 }
 
 }  // namespace
+
+bool CudaPassKernel::there(const Fields& layer, const std::string& pass) {
+    const Fields manifest(layer.package().manifest(), layer.package(), "manifest");
+    const std::string name = layer.text("name", layer.text("type"));
+    for (const Fields& fields : manifest.objects("cuda_kernels"))
+        if (fields.text("layer") == name && fields.text("pass") == pass) return true;
+    return false;
+}
 
 CudaPassKernel::CudaPassKernel(const Fields& layer, const std::string& pass,
                                const std::vector<std::pair<const char*, std::int64_t>>& widths)

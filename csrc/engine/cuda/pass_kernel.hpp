@@ -15,14 +15,22 @@ namespace mdcg {
 // What kernels may ask for. Addresses of edge operands are those of slot 0, also where only a chunk
 // of slots is in memory; row_ptr, out and g start with the first receiver.
 enum class CudaArgument : int {
-    order,    // [slots] row of y, w, dy, dw
-    sender,   // [slots] row of x
-    row_ptr,  // [n_rows + 1] slots
-    place,    // [slots] row of dx
-    types,    // [n_rows]
+    order,        // [slots] row of y, w, dy, dw
+    sender,       // [slots] row of x
+    row_ptr,      // [n_rows + 1] slots
+    place,        // [slots] row of dx
+    types,        // [n_rows]
+    sender_type,  // [slots]
+    live,         // [slots] of each receiver first those shorter than r_max
+    num_live,     // [n_rows]
     n_rows,
-    n_types,  // sets of coefficients
+    n_types,  // sets of coefficients; types of atoms
     n_adds,   // not 0: add to dx
+    n_flip,   // not 0: unit vectors point from the receiver to the sender
+    unit,     // [slots][3]
+    length,   // [slots] Å
+    places,   // of a CudaPowerTable
+    table,
     x,
     y,
     w,
@@ -31,6 +39,8 @@ enum class CudaArgument : int {
     dx,
     dy,
     dw,
+    de,           // [slots][3] gradients of the vectors, added to
+    short_edges,  // [1] set where an edge is too short for the table
     count
 };
 
@@ -58,6 +68,9 @@ public:
     // EngineError: there are none, or they are damaged.
     CudaPassKernel(const Fields& layer, const std::string& pass,
                    const std::vector<std::pair<const char*, std::int64_t>>& widths);
+
+    // Whether the package has any for that pass.
+    static bool there(const Fields& layer, const std::string& pass);
 
     // Takes the programs for the device. Throws EngineError where it is too old for all.
     void prepare(CudaKernels& kernels);

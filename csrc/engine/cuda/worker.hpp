@@ -9,6 +9,9 @@
 
 namespace mdcg {
 
+template <typename T>
+class CudaGhosts;  // engine/cuda/ghosts.hpp
+
 // `values`, `gradients`, `types`, `energies` and `edge_gradient` are of the device; the latter has
 // a row for every slot of `edges`. `graph` is null.
 template <typename T>
@@ -16,7 +19,11 @@ class CudaWorker : public Worker<T> {
 public:
     const CudaStream* stream = nullptr;
     const CudaGraph* edges = nullptr;
+    CudaGhosts<T>* ghosts = nullptr;
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
+    // [1] set by kernels that meet an edge too short for a table: the step must be done again
+    int* short_edges = nullptr;
+    bool exact = false;  // without tables
 
     // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
     char* device_scratch(std::size_t bytes);
@@ -31,6 +38,8 @@ class CudaLayer : public Layer<T> {
 public:
     // Once, before the first evaluation: takes kernels, uploads weights.
     virtual void prepare_device(CudaKernels& kernels, const CudaStream& stream) = 0;
+    // Once, before the first evaluation with `exact`: what only those need.
+    virtual void prepare_exact(CudaKernels&, const CudaStream&) {}
     // For every new list of edges, before its first evaluation.
     virtual void take_list(const CudaGraph&, const CudaStream&) {}
     // Scratch that forward or backward will ask for, of a graph of that size.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
 
 namespace mdcg {
 
@@ -222,51 +220,14 @@ TableError RadialSpline::error(int receiver, int sender) const {
 
 template <typename T>
 RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
-    : spline_(spec, spec.knots), columns_(std::move(columns)), num_types_(spec.num_types) {
-    const int n = num_types_;
-    std::map<std::tuple<double, double, int, int>, std::int32_t> groups;
-    for (int i = 0; i < n; ++i)
-        for (int j = 0; j < n; ++j) {
-            const auto key = std::make_tuple(spec.pair_r_max(i, j), spec.pair_r_0(i, j),
-                                             spec.receiver_table.empty() ? 0 : i,
-                                             spec.sender_table.empty() ? 0 : j);
-            const auto found =
-                groups.emplace(key, static_cast<std::int32_t>(representative_.size()));
-            if (found.second) representative_.emplace_back(i, j);
-            pairs_.push_back({found.first->second, spec.pair_r_max(i, j),
-                              std::sqrt(spline_.first(i, j)), 1.0 / spline_.step(i, j)});
-        }
-    first_row_.assign(representative_.size(), -1);
-}
+    : spline_(spec, spec.knots), columns_(std::move(columns)), groups_(spec, spline_) {}
 
 template <typename T>
 void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* receiver,
                              const std::int32_t* sender, std::int64_t edges, std::int64_t nodes) {
-    if (built_.size() == first_row_.size() || all_built(types, nodes)) return;
-    std::vector<std::int32_t> missing;
-    wanted_.assign(first_row_.size(), 0);
-    for (std::int64_t e = 0; e < edges; ++e) {
-        const Pair& pair =
-            pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ + types[sender[e]])];
-        const auto group = static_cast<std::size_t>(pair.group);
-        if (first_row_[group] != -1 || wanted_[group]) continue;
-        wanted_[group] = 1;
-        missing.push_back(pair.group);
-    }
+    const std::vector<std::int32_t> missing =
+        groups_.missing(types, receiver, sender, edges, nodes);
     if (!missing.empty()) build(missing);
-}
-
-// Whether there is a table for every two types of nodes; quicker to see than those of the edges.
-template <typename T>
-bool RadialTable<T>::all_built(const std::int32_t* types, std::int64_t nodes) {
-    present_.assign(static_cast<std::size_t>(num_types_), 0);
-    for (std::int64_t n = 0; n < nodes; ++n) present_[static_cast<std::size_t>(types[n])] = 1;
-    for (std::size_t i = 0; i < present_.size(); ++i)
-        for (std::size_t j = 0; present_[i] && j < present_.size(); ++j)
-            if (present_[j] &&
-                first_row_[static_cast<std::size_t>(pairs_[i * present_.size() + j].group)] == -1)
-                return false;
-    return true;
 }
 
 template <typename T>
@@ -289,7 +250,7 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     constexpr int wide = 256;
     std::vector<double> fitted(static_cast<std::size_t>(spline_.rows() * wide));
     for (const std::int32_t group : groups) {
-        const auto [receiver, sender] = representative_[static_cast<std::size_t>(group)];
+        const auto [receiver, sender] = groups_.representative(group);
         for (int start = 0; start < outputs; start += wide) {
             const int count = std::min(wide, outputs - start);
             spline_.fit(receiver, sender, start, count, fitted.data());
@@ -308,13 +269,7 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
         row += spline_.rows();
     }
     // last: everything above may run out of memory
-    built_.reserve(built_.size() + groups.size());
-    row = old_rows;
-    for (const std::int32_t group : groups) {
-        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
-        built_.push_back(group);
-        row += spline_.rows();
-    }
+    groups_.add(groups, old_rows, spline_.rows());
     data_ = std::move(data);
     steps_ = std::move(steps);
     rows_ = rows;
@@ -327,14 +282,13 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
     const int last = spline_.rows() - 4;
     bool all = true;
     for (std::int64_t e = 0; e < edges.count; ++e) {
-        const Pair& pair = pairs_[static_cast<std::size_t>(edges.receiver_type[e] * num_types_ +
-                                                           edges.sender_type[e])];
+        const TableGroups::Place pair = groups_.place(edges.receiver_type[e], edges.sender_type[e]);
         const double root = std::sqrt(edges.length[e]);
         const bool inside = edges.length[e] < pair.r_max;
         const double place = (root - pair.first) * pair.inverse_step;
         all = all && place >= 0;
         const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
-        knot[e] = inside ? first_row_[static_cast<std::size_t>(pair.group)] + i : 0;
+        knot[e] = inside ? pair.first_row + i : 0;
         double b[4], s[4];
         spline_basis(place - i, b, s);
         const double by_length = pair.inverse_step / (2 * root);

@@ -42,8 +42,10 @@ public:
     double step(int receiver, int sender) const;   // between knots, in square roots of lengths
     int rows() const { return knots_ + 3; }
 
-    // Coefficients of the given columns of weights, [rows()][count].
+    // Coefficients of the given columns of weights, [rows()][count]: place t of interval i lies
+    // between coefficients i + 1 and i + 2. Several threads may fit after `prepare` of the pair.
     void fit(int receiver, int sender, int column, int count, double* coefficients) const;
+    void prepare(int receiver, int sender) const;
     TableError error(int receiver, int sender) const;
     // Exact weights at lengths, [count][outputs].
     std::vector<double> exact(const std::vector<double>& lengths, int receiver, int sender) const;
@@ -52,7 +54,6 @@ private:
     // Hidden activations [count][hidden_stride] at lengths; their derivative at one length.
     std::vector<double> hidden(const std::vector<double>& lengths, int receiver, int sender) const;
     std::vector<double> hidden_slope(double length, int receiver, int sender) const;
-    void prepare(int receiver, int sender) const;
 
     RadialSpec spec_;
     Radial<double> network_;
@@ -61,6 +62,50 @@ private:
     // of the pair that was asked for last
     mutable std::pair<int, int> pair_{-1, -1};
     mutable std::vector<double> hidden_, slope_first_, slope_last_;
+};
+
+// Which pairs of types share a table, and where the tables are that were built.
+class TableGroups {
+public:
+    TableGroups(const RadialSpec& spec, const RadialSpline& spline);
+
+    // Groups that the pairs of types (receiver, sender) of edges need and that are not built.
+    std::vector<std::int32_t> missing(const std::int32_t* types, const std::int32_t* receiver,
+                                      const std::int32_t* sender, std::int64_t edges,
+                                      std::int64_t nodes);
+    // Types (receiver, sender) that a group's table is made for.
+    std::pair<int, int> representative(std::int32_t group) const {
+        return representative_[static_cast<std::size_t>(group)];
+    }
+    // Their tables have been built, one after the other from `row` on, of `rows` each.
+    void add(const std::vector<std::int32_t>& groups, std::int64_t row, std::int64_t rows);
+
+    int built() const { return built_; }
+    bool complete() const { return static_cast<std::size_t>(built_) == first_row_.size(); }
+    // Of a pair of types: the first row of its table (-1: not built), what turns the square root
+    // of a length into a place there, and the longest length.
+    struct Place {
+        std::int32_t first_row;
+        double first, inverse_step, r_max;
+    };
+    Place place(int receiver, int sender) const {
+        const Pair& pair = pairs_[static_cast<std::size_t>(receiver * num_types_ + sender)];
+        return {first_row_[static_cast<std::size_t>(pair.group)], pair.first, pair.inverse_step,
+                pair.r_max};
+    }
+
+private:
+    struct Pair {
+        std::int32_t group = 0;
+        double r_max = 0, first = 0, inverse_step = 0;  // the latter two of square roots
+    };
+    bool all_built(const std::int32_t* types, std::int64_t nodes);
+
+    int num_types_, built_ = 0;
+    std::vector<Pair> pairs_;                          // [T][T]
+    std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
+    std::vector<std::int32_t> first_row_;              // of a group; -1: not built
+    std::vector<char> wanted_, present_;
 };
 
 template <typename T>
@@ -77,17 +122,10 @@ public:
     const T* steps() const { return SINGLE ? steps_.data() : nullptr; }
     std::int64_t rows() const { return rows_; }
     std::size_t bytes() const { return (data_.size() + steps_.size()) * sizeof(T); }
-    int tables() const { return static_cast<int>(built_.size()); }
-    bool complete() const { return built_.size() == first_row_.size(); }
-    // Of a pair of types: the first row of its table (-1: not built), and what turns the square
-    // root of a length into a place there.
-    struct Place {
-        std::int32_t first_row;
-        double first, inverse_step;
-    };
-    Place place(int receiver, int sender) const {
-        const Pair& pair = pairs_[static_cast<std::size_t>(receiver * num_types_ + sender)];
-        return {first_row_[static_cast<std::size_t>(pair.group)], pair.first, pair.inverse_step};
+    int tables() const { return groups_.built(); }
+    bool complete() const { return groups_.complete(); }
+    TableGroups::Place place(int receiver, int sender) const {
+        return groups_.place(receiver, sender);
     }
 
     // First row of each edge, [capacity], and what its three steps count, [3][capacity], in the
@@ -97,21 +135,11 @@ public:
 
 private:
     static constexpr bool SINGLE = sizeof(T) == 4;
-    struct Pair {
-        std::int32_t group = 0;                         // pairs of one group share a table
-        double r_max = 0, first = 0, inverse_step = 0;  // the latter two of square roots
-    };
     void build(const std::vector<std::int32_t>& groups);
-    bool all_built(const std::int32_t* types, std::int64_t nodes);
 
     RadialSpline spline_;
     WeightColumns columns_;
-    int num_types_;
-    std::vector<Pair> pairs_;                          // [T][T]
-    std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
-    std::vector<std::int32_t> first_row_;              // of a group; -1: not built
-    std::vector<std::int32_t> built_;
-    std::vector<char> wanted_, present_;  // of require
+    TableGroups groups_;
     AlignedArray<T> data_, steps_;
     std::int64_t rows_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/cuda/edges/power_table.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
@@ -42,11 +43,6 @@ struct HarmonicsArguments {
     const double* d_length;
     T* edge_gradient;
     double sign;
-};
-
-struct TablePlace {
-    double first, inverse_step;
-    std::int64_t row;
 };
 
 template <typename T>
@@ -95,28 +91,11 @@ struct CudaEdgeFunctions<T>::Impl {
         : spec(s), text(s), l_max(l), flip(f) {
         if (l_max >= 0) factors = harmonic_factors<T>(l_max, normalization);
         if (spec.knots > 0) {
-            WeightColumns columns;
-            for (int k = 0; k < spec.units(); ++k) columns.columns.push_back(k);
-            columns.width = text.hidden_stride;
-            table = std::make_unique<RadialTable<T>>(hidden_spec(spec), std::move(columns));
+            table = std::make_unique<RadialTable<T>>(hidden_spec(spec),
+                                                     hidden_columns(spec, text.hidden_stride));
         }
         const std::int64_t row = (width() | 1) * static_cast<std::int64_t>(sizeof(T));
         while (threads > 32 && threads * row > STAGED_BYTES) threads /= 2;
-    }
-
-    // The last layer copies its inputs, and its bias is the unit of constant 1.
-    static RadialSpec hidden_spec(RadialSpec found) {
-        const auto units = static_cast<std::size_t>(found.units());
-        RadialSpec::Layer& last = found.layers.back();
-        const auto in = static_cast<std::size_t>(last.in);
-        last.out = static_cast<int>(units);
-        last.weight.assign(in * units, 0.0);
-        for (std::size_t k = 0; k < in; ++k) last.weight[k * units + k] = 1.0;
-        if (!last.bias.empty()) {
-            last.bias.assign(units, 0.0);
-            last.bias.back() = 1.0;
-        }
-        return found;
     }
 
     std::int64_t width() const { return std::int64_t(l_max + 1) * (l_max + 1); }

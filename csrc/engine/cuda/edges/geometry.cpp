@@ -18,7 +18,8 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
 struct Shifts {
     const double* shift;
     const std::int32_t* image;
-    const double* cell;
+    const double* table;
+    std::int64_t packed;
 };
 
 template <typename T>
@@ -29,7 +30,7 @@ struct GeometryArguments {
     const double* positions;
     T* unit;
     double* length;
-    std::int32_t *live, *num_live, *failures;
+    std::int32_t *live, *by_length, *num_live, *failures;
     double r_max, sign;
 };
 
@@ -43,6 +44,10 @@ struct AssembleArguments {
     double *forces, *virials;
 };
 
+Shifts shifts_of(const CudaGraph& graph) {
+    return {graph.shift, graph.image, graph.table, graph.packed};
+}
+
 }  // namespace
 
 template <typename T>
@@ -54,12 +59,12 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 
 template <typename T>
 void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
-    const GeometryArguments<T> arguments{graph.num_local, graph.row_ptr,
-                                         graph.sender,    {graph.shift, graph.image, graph.cell},
-                                         graph.positions, static_cast<T*>(graph.unit),
-                                         graph.length,    graph.live,
-                                         graph.num_live,  failures,
-                                         r_max_,          flip_ ? -1.0 : 1.0};
+    const GeometryArguments<T> arguments{
+        graph.num_local,   graph.row_ptr,   graph.sender,
+        shifts_of(graph),  graph.positions, static_cast<T*>(graph.unit),
+        graph.length,      graph.live,      graph.by_length,
+        graph.num_live,    failures,        r_max_,
+        flip_ ? -1.0 : 1.0};
     geometry_.launch(stream, blocks(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
                      arguments);
 }
@@ -67,10 +72,10 @@ void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int*
 template <typename T>
 void CudaGeometry<T>::assemble(const CudaStream& stream, const CudaGraph& graph,
                                const T* edge_gradient, double* forces, double* virials) const {
-    const AssembleArguments<T> arguments{
-        graph.num_nodes, graph.num_local, graph.row_ptr,  graph.sender_ptr,
-        graph.by_sender, graph.sender,    graph.receiver, {graph.shift, graph.image, graph.cell},
-        graph.positions, edge_gradient,   forces,         virials};
+    const AssembleArguments<T> arguments{graph.num_nodes,  graph.num_local,  graph.row_ptr,
+                                         graph.sender_ptr, graph.by_sender,  graph.sender,
+                                         graph.receiver,   shifts_of(graph), graph.positions,
+                                         edge_gradient,    forces,           virials};
     assemble_.launch(stream, blocks(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
                      arguments);
 }

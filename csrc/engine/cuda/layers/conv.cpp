@@ -1,10 +1,12 @@
-// The convolution on a device, chunk by chunk: weights of a chunk's edges from their lengths, then
-// the generated kernels. The backward pass makes them again.
+// The convolution on a device: fused kernels where the radial network has a table; else, and where
+// an edge is too short for it, chunk by chunk: weights of a chunk's edges from their lengths, then
+// generated kernels that read them. The backward pass makes them again.
 #include <memory>
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/gemm.hpp"
+#include "engine/cuda/layers/conv_table.hpp"
 #include "engine/cuda/layers/sender_sums.hpp"
 #include "engine/cuda/pass_kernel.hpp"
 #include "engine/cuda/worker.hpp"
@@ -22,7 +24,10 @@ public:
         : parts_(ConvParts<T>::read(spec)),
           edges_(parts_.radial, parts_.description.l_max, parts_.normalization, parts_.flip),
           forward_(spec.fields, "forward", widths()),
-          backward_(spec.fields, "backward", widths()) {}
+          backward_(spec.fields, "backward", widths()) {
+        if (CudaTableConv<T>::possible(spec, parts_))
+            fused_ = std::make_unique<CudaTableConv<T>>(spec, parts_);
+    }
 
     Walk forward_walk() const override { return Walk::receivers; }
     Walk backward_walk() const override {
@@ -36,11 +41,13 @@ public:
     std::vector<int> gathered() override { return parts_.gathered(); }
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
+    void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
     void take_list(const CudaGraph& graph, const CudaStream& stream) override {
-        edges_.take_list(graph, stream);
+        if (fused_) fused_->take_list(graph, stream);
+        if (chunked_) edges_.take_list(graph, stream);
     }
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
-        return lay_out(nullptr, graph.longest_chunk, true).bytes;
+        return fused_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
     void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override;
     void enqueue_backward(CudaWorker<T>& worker, Range nodes) const override;
@@ -62,6 +69,13 @@ private:
                 {"w", parts_.description.weights.width},
                 {"out", parts_.description.out.width}};
     }
+    std::size_t chunk_bytes(const CudaGraph& graph) const {
+        return lay_out(nullptr, graph.longest_chunk, true).bytes;
+    }
+    bool fuses(const CudaWorker<T>& worker) const { return fused_ != nullptr && !worker.exact; }
+    const T* features(const CudaWorker<T>& worker) const {
+        return parts_.x.present() ? worker.value(parts_.x) : x_table_->template as<const T>();
+    }
     Ends ends(const CudaWorker<T>& worker, bool gradients) const;
     // Harmonics and weights of a chunk, and arguments that both passes share.
     CudaArguments fill(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
@@ -69,6 +83,8 @@ private:
     void clear(const CudaWorker<T>& worker, const Operand& operand, std::int64_t rows) const;
 
     ConvParts<T> parts_;
+    std::unique_ptr<CudaTableConv<T>> fused_;
+    bool chunked_ = false;  // kernels of the other way are there
     CudaEdgeFunctions<T> edges_;
     CudaPassKernel forward_, backward_;
     CudaGemm<T> gemm_;
@@ -79,6 +95,22 @@ private:
 
 template <typename T>
 void CudaConv<T>::prepare_device(CudaKernels& kernels, const CudaStream& stream) {
+    if (!parts_.x.present()) {
+        const std::size_t bytes = parts_.x_table.size() * sizeof(T);
+        x_table_ = std::make_shared<CudaMemory>(stream.device());
+        x_table_->reserve(bytes);
+        x_table_->upload(parts_.x_table.data(), bytes, stream);
+    }
+    if (fused_)
+        fused_->prepare(kernels);
+    else
+        prepare_exact(kernels, stream);
+}
+
+template <typename T>
+void CudaConv<T>::prepare_exact(CudaKernels& kernels, const CudaStream& stream) {
+    if (chunked_) return;
+    chunked_ = true;
     edges_.prepare(kernels, stream);
     forward_.prepare(kernels);
     backward_.prepare(kernels);
@@ -89,11 +121,6 @@ void CudaConv<T>::prepare_device(CudaKernels& kernels, const CudaStream& stream)
     const std::int64_t stride = parts_.hidden_stride;
     last_ = CudaMatrix<T>(w2_t, 1, 0, parts_.units, width, 1, stride, stream);
     last_t_ = CudaMatrix<T>(w2_t, 1, 0, width, parts_.units, stride, 1, stream);
-    if (parts_.x.present()) return;
-    const std::size_t bytes = parts_.x_table.size() * sizeof(T);
-    x_table_ = std::make_shared<CudaMemory>(stream.device());
-    x_table_->reserve(bytes);
-    x_table_->upload(parts_.x_table.data(), bytes, stream);
 }
 
 template <typename T>
@@ -153,13 +180,8 @@ CudaArguments CudaConv<T>::fill(CudaWorker<T>& worker, const CudaChunk& chunk, c
     arguments.set(A::n_rows, std::int64_t(chunk.num_receivers));
     arguments.set(A::y, s.harmonics - first * edges_.harmonics_width());
     arguments.set(A::w, s.weights - first * width);
-    if (parts_.x.present()) {
-        arguments.set(A::sender, graph.sender);
-        arguments.set(A::x, worker.value(parts_.x));
-    } else {
-        arguments.set(A::sender, graph.sender_type);
-        arguments.set(A::x, x_table_->data());
-    }
+    arguments.set(A::sender, parts_.x.present() ? graph.sender : graph.sender_type);
+    arguments.set(A::x, features(worker));
     return arguments;
 }
 
@@ -168,6 +190,7 @@ void CudaConv<T>::enqueue_forward(CudaWorker<T>& worker, Range nodes) const {
     const CudaGraph& graph = *worker.edges;
     const std::int64_t width = parts_.out.rows.width;
     T* const out = worker.value(parts_.out);
+    if (fuses(worker)) return fused_->forward(worker, features(worker), !parts_.x.present(), out);
     if (forward_.zeroes(CudaArgument::out) || graph.num_slots == 0)
         clear_on_device(out, static_cast<std::size_t>(nodes.end * width) * sizeof(T),
                         *worker.stream);
@@ -201,10 +224,13 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
     clear(worker, parts_.sender, graph.num_nodes);
     clear(worker, parts_.receiver, graph.num_local);
     if (graph.num_slots == 0) return;
+    if (fuses(worker))
+        return fused_->backward(worker, features(worker), !parts_.x.present(),
+                                worker.gradient(parts_.out),
+                                parts_.x.needs_gradient ? worker.gradient(parts_.x) : nullptr);
     const std::int64_t width = parts_.description.weights.width;
     const std::int64_t harmonics = edges_.harmonics_width(), hidden = edges_.hidden_stride();
-    const Scratch s =
-        lay_out(worker.device_scratch(scratch_bytes(graph)), graph.longest_chunk, true);
+    const Scratch s = lay_out(worker.device_scratch(chunk_bytes(graph)), graph.longest_chunk, true);
     const Ends ends = this->ends(worker, true);
     using A = CudaArgument;
     for (std::size_t c = 0; c < graph.chunks.size(); ++c) {

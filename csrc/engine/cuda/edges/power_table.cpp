@@ -1,0 +1,142 @@
+#include "engine/cuda/edges/power_table.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/threads.hpp"
+#include "engine/parallel.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr std::int64_t ZERO_ROWS = 1;
+constexpr int FITTED = 128;  // columns at a time
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+}  // namespace
+
+RadialSpec hidden_spec(RadialSpec spec) {
+    const auto units = size(spec.units());
+    RadialSpec::Layer& last = spec.layers.back();
+    const auto in = size(last.in);
+    last.out = static_cast<int>(units);
+    last.weight.assign(in * units, 0.0);
+    for (std::size_t k = 0; k < in; ++k) last.weight[k * units + k] = 1.0;
+    if (!last.bias.empty()) {
+        last.bias.assign(units, 0.0);
+        last.bias.back() = 1.0;
+    }
+    return spec;
+}
+
+WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
+    WeightColumns found;
+    for (int k = 0; k < spec.units(); ++k) found.columns.push_back(k);
+    found.width = stride;
+    return found;
+}
+
+template <typename T>
+CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
+    : spline_(spec, spec.knots),
+      columns_(std::move(columns)),
+      groups_(spec, spline_),
+      num_types_(spec.num_types) {}
+
+template <typename T>
+bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    if (data_ && groups_.complete()) return false;
+    std::vector<std::int32_t> types(size(num_types_));  // one node of each
+    std::iota(types.begin(), types.end(), 0);
+    const TypePairs& pairs = graph.pairs;
+    const std::vector<std::int32_t> missing =
+        groups_.missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
+                        static_cast<std::int64_t>(pairs.receiver.size()), num_types_);
+    if (data_ && missing.empty()) return false;
+    build(missing, stream);
+    return true;
+}
+
+template <typename T>
+void CudaPowerTable<T>::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
+    const std::int64_t width = 4 * columns_.width, old_rows = std::max(rows_, ZERO_ROWS);
+    const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots();
+    auto memory = std::make_unique<CudaMemory>(stream.device());
+    memory->reserve(size(rows * width) * sizeof(T));
+    T* const data = memory->template as<T>();
+    if (rows_ > 0)
+        copy_on_device(data, data_->data(), size(rows_ * width) * sizeof(T), stream);
+    else
+        clear_on_device(data, size(ZERO_ROWS * width) * sizeof(T), stream);
+    AlignedArray<T> table(size(groups.empty() ? 0 : knots() * width));
+    std::int64_t row = old_rows;
+    for (const std::int32_t group : groups) {
+        const auto [receiver, sender] = groups_.representative(group);
+        fill(receiver, sender, table.data());
+        copy_to_device(data + row * width, table.data(), size(knots() * width) * sizeof(T), stream);
+        stream.synchronize();
+        row += knots();
+    }
+    stream.synchronize();
+    groups_.add(groups, old_rows, knots());
+    data_ = std::move(memory);
+    rows_ = rows;
+    upload_places(stream);
+}
+
+// [knots()][columns()][4] of a pair of types.
+template <typename T>
+void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
+    spline_.prepare(receiver, sender);
+    const int outputs = static_cast<int>(columns_.columns.size());
+    FirstError error;
+    const auto block = [&](std::int64_t number) {
+        const int start = static_cast<int>(number) * FITTED;
+        const int count = std::min(FITTED, outputs - start);
+        std::vector<double> fitted(size(spline_.rows() * count));
+        spline_.fit(receiver, sender, start, count, fitted.data());
+        for (int i = 0; i < knots(); ++i) {
+            T* const row = table + 4 * columns_.width * i;
+            const double* c0 = fitted.data() + std::ptrdiff_t(i) * count;
+            const double *c1 = c0 + count, *c2 = c1 + count, *c3 = c2 + count;
+            for (int k = 0; k < count; ++k) {
+                T* const a = row + 4 * columns_.columns[size(start + k)];
+                a[0] = static_cast<T>((c0[k] + 4 * c1[k] + c2[k]) / 6);
+                a[1] = static_cast<T>((c2[k] - c0[k]) / 2);
+                a[2] = static_cast<T>((c0[k] - 2 * c1[k] + c2[k]) / 2);
+                a[3] = static_cast<T>((c3[k] - 3 * c2[k] + 3 * c1[k] - c0[k]) / 6);
+            }
+        }
+    };
+    share_in_turns(usable_threads(0), (outputs + FITTED - 1) / FITTED, 1,
+                   [&](std::int64_t number, int) {
+                       try {
+                           block(number);
+                       } catch (...) {
+                           error.keep();
+                       }
+                   });
+    error.rethrow();
+}
+
+template <typename T>
+void CudaPowerTable<T>::upload_places(const CudaStream& stream) {
+    std::vector<TablePlace> places;
+    for (int i = 0; i < num_types_; ++i)
+        for (int j = 0; j < num_types_; ++j) {
+            const TableGroups::Place place = groups_.place(i, j);
+            places.push_back({place.first, place.inverse_step, place.first_row});
+        }
+    if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
+    places_->reserve(places.size() * sizeof(TablePlace));
+    places_->upload(places.data(), places.size() * sizeof(TablePlace), stream);
+    stream.synchronize();
+}
+
+template class CudaPowerTable<float>;
+template class CudaPowerTable<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,73 @@
+// Tables of weights on a device, one polynomial per interval: what kernels read that make the
+// weights of their edges themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/cuda_memory.hpp"
+#include "engine/cuda/graph.hpp"
+#include "engine/edges/radial_table.hpp"
+
+namespace mdcg {
+
+// Of a pair of types (text/radial_table.cuh): a length r stands at place
+// (sqrt(r) - first) * inverse_step of its table, whose first row is `row` (-1: none).
+struct TablePlace {
+    double first, inverse_step;
+    std::int64_t row;
+};
+
+// The splines of RadialTable, in powers of the place t in [0, 1] inside an interval. Row i of a
+// pair's table is interval i; for column c of row i,
+//     value = a0 + t (a1 + t (a2 + t a3)),  a = data()[(i * columns() + c) * 4 + 0 .. 3],
+// and the derivative by the length is (a1 + t (2 a2 + 3 t a3)) * inverse_step / (2 sqrt(r)).
+// A length of knots() intervals or more takes t = 1 in the last row; one before the first interval
+// is not in the table. Row 0 is zeros, for edges not shorter than the r_max of their types.
+template <typename T>
+class CudaPowerTable {
+public:
+    // `spec.knots` intervals; columns that no weight stands at are zeros.
+    CudaPowerTable(const RadialSpec& spec, WeightColumns columns);
+
+    // Before the first evaluation of a list: builds what its pairs of types need and is not there
+    // yet; synchronizes where it does, and addresses change. Returns whether it did.
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+
+    // On the device, after the first list.
+    const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
+    const TablePlace* places() const {  // [types of receivers][types of senders]
+        return places_ ? places_->template as<const TablePlace>() : nullptr;
+    }
+    std::int64_t rows() const { return rows_; }
+    std::int64_t columns() const { return columns_.width; }
+    int knots() const { return spline_.rows() - 3; }
+    std::size_t bytes() const {
+        return (data_ ? data_->bytes() : 0) + (places_ ? places_->bytes() : 0);
+    }
+
+private:
+    void build(const std::vector<std::int32_t>& groups, const CudaStream& stream);
+    void fill(int receiver, int sender, T* table) const;
+    void upload_places(const CudaStream& stream);
+
+    RadialSpline spline_;
+    WeightColumns columns_;
+    TableGroups groups_;
+    int num_types_;
+    std::unique_ptr<CudaMemory> data_, places_;
+    std::int64_t rows_ = 0;
+};
+
+// Of the hidden units instead of the weights: the last layer copies its inputs, and its bias is
+// the unit of constant 1. A spline is linear in what it goes through, so that the last layer
+// makes tables of weights out of those of units.
+RadialSpec hidden_spec(RadialSpec spec);
+WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
+
+extern template class CudaPowerTable<float>;
+extern template class CudaPowerTable<double>;
+
+}  // namespace mdcg

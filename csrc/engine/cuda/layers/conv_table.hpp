@@ -1,0 +1,53 @@
+// The fused convolution on a device: generated kernels that make the weights of their edges from a
+// table of lengths. Nothing per edge is kept but, in the backward pass, a row for its sender.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/layers/sender_sums.hpp"
+#include "engine/cuda/pass_kernel.hpp"
+#include "engine/cuda/worker.hpp"
+#include "engine/layers/conv_parts.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CudaTableConv {
+public:
+    // Whether the package has its kernels.
+    static bool possible(const LayerSpec& spec, const ConvParts<T>& parts);
+
+    CudaTableConv(const LayerSpec& spec, const ConvParts<T>& parts);
+    void prepare(CudaKernels& kernels);
+    void take_list(const CudaGraph& graph, const CudaStream& stream) {
+        table_.take_list(graph, stream);
+    }
+
+    // Bytes per slot of a chunk.
+    std::int64_t slot_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
+    std::size_t scratch_bytes(const CudaGraph& graph) const;
+    std::size_t bytes() const { return table_.bytes(); }
+
+    // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
+    void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
+    // `dx` is added to; null: not wanted.
+    void backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient, T* dx) const;
+
+private:
+    static std::vector<std::pair<const char*, std::int64_t>> widths(const ConvParts<T>& parts);
+    CudaArguments arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
+                            std::int64_t first_receiver, std::int64_t receivers) const;
+
+    std::int64_t x_width_, out_width_;
+    bool flip_;
+    int num_types_;
+    CudaPassKernel forward_, backward_;
+    CudaPowerTable<T> table_;
+    CudaSenderSums<T> sums_;
+};
+
+extern template class CudaTableConv<float>;
+extern template class CudaTableConv<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,66 @@
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "engine/edges/radial_table.hpp"
+
+namespace mdcg {
+
+TableGroups::TableGroups(const RadialSpec& spec, const RadialSpline& spline)
+    : num_types_(spec.num_types) {
+    const int n = num_types_;
+    std::map<std::tuple<double, double, int, int>, std::int32_t> groups;
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < n; ++j) {
+            const auto key = std::make_tuple(spec.pair_r_max(i, j), spec.pair_r_0(i, j),
+                                             spec.receiver_table.empty() ? 0 : i,
+                                             spec.sender_table.empty() ? 0 : j);
+            const auto found =
+                groups.emplace(key, static_cast<std::int32_t>(representative_.size()));
+            if (found.second) representative_.emplace_back(i, j);
+            pairs_.push_back({found.first->second, spec.pair_r_max(i, j),
+                              std::sqrt(spline.first(i, j)), 1.0 / spline.step(i, j)});
+        }
+    first_row_.assign(representative_.size(), -1);
+}
+
+std::vector<std::int32_t> TableGroups::missing(const std::int32_t* types,
+                                               const std::int32_t* receiver,
+                                               const std::int32_t* sender, std::int64_t edges,
+                                               std::int64_t nodes) {
+    std::vector<std::int32_t> missing;
+    if (complete() || all_built(types, nodes)) return missing;
+    wanted_.assign(first_row_.size(), 0);
+    for (std::int64_t e = 0; e < edges; ++e) {
+        const Pair& pair =
+            pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ + types[sender[e]])];
+        const auto group = static_cast<std::size_t>(pair.group);
+        if (first_row_[group] != -1 || wanted_[group]) continue;
+        wanted_[group] = 1;
+        missing.push_back(pair.group);
+    }
+    return missing;
+}
+
+void TableGroups::add(const std::vector<std::int32_t>& groups, std::int64_t row,
+                      std::int64_t rows) {
+    for (const std::int32_t group : groups) {
+        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
+        row += rows;
+    }
+    built_ += static_cast<int>(groups.size());
+}
+
+// Whether there is a table for every two types of nodes; quicker to see than those of the edges.
+bool TableGroups::all_built(const std::int32_t* types, std::int64_t nodes) {
+    present_.assign(static_cast<std::size_t>(num_types_), 0);
+    for (std::int64_t n = 0; n < nodes; ++n) present_[static_cast<std::size_t>(types[n])] = 1;
+    for (std::size_t i = 0; i < present_.size(); ++i)
+        for (std::size_t j = 0; present_[i] && j < present_.size(); ++j)
+            if (present_[j] &&
+                first_row_[static_cast<std::size_t>(pairs_[i * present_.size() + j].group)] == -1)
+                return false;
+    return true;
+}
+
+}  // namespace mdcg

@@ -1,0 +1,331 @@
+"""CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
+
+A block takes a receiver, a warp 32 channels of a block of the features with all their paths.
+Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
+backward pass ends in the gradient of the edge's vector and a row for its sender.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+
+from .._version import __version__
+from ..errors import UnsupportedProblemError
+from ..plan.device import WARP, CudaTile
+from ..plan.host import ITEMSIZE
+from ..plan.table_conv import TableConvPlan, TableConvTile
+from ..problem import ConvProblem, Irreps
+from .cuda import CudaEntry, CudaKernel
+from .cuda_paths import SlotTable, literal
+from .cuda_roles import Role, RoleSet, role_sets
+from .expression import Statement, Sum, print_statements
+from .lowering import LoweredProblem, lower
+from .spec import KernelSpec
+from .table_conv_roles import TableRoleWriter
+
+# Of a Record of the prelude.
+_RECORD_BYTES = 32
+
+# 32-bit registers of a multiprocessor.
+_REGISTERS = 65536
+
+__all__ = ["emit_table_conv", "table_conv_arguments"]
+
+_TYPES = {
+    **dict.fromkeys(
+        ("row_ptr", "live", "num_live", "sender", "sender_type", "types", "place"), "const int*"
+    ),
+    "length": "const double*",
+    "places": "const TablePlace*",
+    "table": "const Cubic*",
+    **dict.fromkeys(("out", "dx", "de"), "T*"),
+    "short_edges": "int*",
+}
+
+
+def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
+    """Return names of addresses and sizes in the order of the kernels' parameter."""
+    names = ["n_rows", "n_types", "n_flip", "row_ptr", "live", "num_live", "sender", "sender_type"]
+    names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
+    if kind == "forward":
+        return (*names, "out")
+    return (*names, "g", "de", *(("place", "dx") if wants_x else ()))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a kernel's block is made of."""
+
+    kernel: RoleSet
+    table: SlotTable
+    tile: TableConvTile
+    forward: bool
+    attributes: int
+    itemsize: int
+
+    @property
+    def threads(self) -> int:
+        return self.kernel.warps * WARP
+
+    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice.
+    @property
+    def record_items(self) -> int:
+        return 2 * self.tile.batch * _RECORD_BYTES // self.itemsize
+
+    @property
+    def slot_items(self) -> int:
+        return 2 * self.tile.batch * self.table.stride
+
+    @property
+    def part_items(self) -> int:
+        if self.forward:
+            return 0
+        return 2 * self.kernel.warps * self.tile.batch * self.attributes
+
+    @property
+    def shared_bytes(self) -> int:
+        items = self.record_items + self.slot_items + self.part_items
+        return -(-items * self.itemsize // 16) * 16
+
+
+def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
+    """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
+    found: list[RoleSet] = []
+    alone = CudaTile(1, tile.components * words, warps=1)
+    for single in role_sets(lowered, alone, alone=True):
+        role = single.roles[0]
+        if found and _joins(found[-1].roles, role, tile):
+            groups = sorted({*found[-1].groups, *single.groups})
+            found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
+        else:
+            found.append(single)
+    return found
+
+
+def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
+    """Warps of a kernel wait for each other, and none writes what another one does."""
+    work = [sum(len(path.coupling.entries) for path in r.paths) for r in (*roles, role)]
+    return (
+        sum(r.chunks for r in (*roles, role)) <= tile.warps
+        and max(work) <= tile.imbalance * min(work)
+        and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
+    )
+
+
+def _factors(l_max: int, normalization: str) -> list[float]:
+    """Return what csrc/engine/edges/harmonics.hpp multiplies associated polynomials with."""
+    found = [0.0] * (l_max + 1) ** 2
+    for l in range(l_max + 1):
+        whole = {
+            "component": math.sqrt(2 * l + 1),
+            "norm": 1.0,
+            "integral": math.sqrt((2 * l + 1) / (4 * math.pi)),
+        }[normalization]
+        for m in range(l + 1):
+            ratio = math.factorial(l - m) / math.factorial(l + m)
+            factor = whole * math.sqrt(2 * ratio if m else ratio)
+            found[l * l + l + m] = found[l * l + l - m] = factor
+    return found
+
+
+def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
+    """Print what fills the shared memory of a batch: lane = edge; the warps share the matrices."""
+    kernel, table, tile = block.kernel, block.table, block.tile
+    quad = 16 // block.itemsize
+    work: list[list[int]] = [[] for _ in range(kernel.warps)]
+    loads = [0] * kernel.warps
+    cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}
+    for i in sorted(kernel.groups, key=lambda i: (-cost[i], i)):
+        least = loads.index(min(loads))
+        work[least].append(i)
+        loads[least] += cost[i]
+    to = "0" if block.forward or not tile else "PLACE(a.slot)"
+    lines = [
+        f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
+        "Record* records, T* m, int number, int count, bool record, int lane, int warp) {",
+        f"    if (lane >= {tile.batch} || number >= count) return;",
+        f"    if (record) records[lane] = record_of(p, a, row, {to});",
+        f"    T y[{block.attributes}];",
+        "    harmonics(a.u, y);",
+        f"    m += lane * {table.stride};",
+    ]
+    for warp, groups in enumerate(work):
+        if not groups:
+            continue
+        lines.append(f"    if (warp == {warp}) {{")
+        for i in sorted(groups):
+            group = lowered.groups[i]
+            statements = [
+                Statement(f"m{n}", Sum.of((value, (f"y[{b}]",)) for b, value in form.terms))
+                for n, form in enumerate(group.forms)
+            ]
+            lines.append("        {")
+            printed = print_statements(statements, literal=literal, declare="const T")
+            lines += [f"            {line}" for line in printed]
+            for n in range(0, len(group.forms), quad):
+                values = ", ".join(
+                    f"m{j}" if j < len(group.forms) else "T(0)" for j in range(n, n + quad)
+                )
+                start = table.starts[group.first] + n
+                lines.append(f"            *(Quad*)(m + {start}) = {{{{{values}}}}};")
+            lines.append("        }")
+        lines.append("    }")
+    return "\n".join([*lines, "}"])
+
+
+def _entry(name: str, prefix: str, block: _Block) -> str:
+    kernel, tile = block.kernel, block.tile
+    warps = kernel.warps
+    blocks = _REGISTERS // (tile.registers * block.threads) if tile.registers else 0
+    bounds = f"{block.threads}, {blocks}" if blocks > 1 else str(block.threads)
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{',
+        "    extern __shared__ Quad shared_memory[];",
+        "    Record* const records = (Record*)shared_memory;",
+        f"    T* const matrices = (T*)shared_memory + {block.record_items};",
+        f"    const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
+        "    const Long row = blockIdx.x;",
+        "    const Long begin = p.row_ptr[row];",
+        "    const int count = p.num_live[row];",
+        "    Ahead ahead;",
+        "    fetch(p, ahead, begin, lane, count, warp == 0);",
+        f"    {prefix}_make(p, ahead, row, records, matrices, lane, count, warp == 0, lane, warp);",
+    ]
+    if not block.forward:
+        lines += [
+            f"    T* const parts = matrices + {block.slot_items};",
+            "    // attributes that a role never touches stay zero in its part",
+            f"    for (int i = threadIdx.x; i < {block.part_items}; i += {block.threads}) "
+            "parts[i] = T(0);",
+        ]
+    lines += ["    __syncthreads();"]
+    first = 0
+    calls = []
+    for i, role in enumerate(kernel.roles):
+        last = first + role.chunks
+        calls.append((i, first, last))
+        first = last
+    for i, start, last in calls:
+        keyword = "if" if start == 0 else "else if"
+        condition = f"{keyword} (warp < {last}) " if last < warps else ("else " if start else "")
+        lines.append(
+            f"    {condition}{prefix}_role{i}(p, ahead, records, matrices, "
+            f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, "
+            f"warp - {start});"
+        )
+    return "\n".join([*lines, "}"])
+
+
+def emit_table_conv(
+    problem: ConvProblem,
+    kind: str,
+    *,
+    wants_x: bool,
+    normalization: str,
+    knots: int,
+    plan: TableConvPlan | None = None,
+) -> CudaKernel:
+    """Print the kernels of one pass.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree.
+    kind : {"forward", "backward"}
+    wants_x : bool
+        The backward pass writes gradients of the features, a row per edge.
+    normalization : {"component", "norm", "integral"}
+        Of the harmonics.
+    knots : int
+        Intervals of the table.
+    plan : TableConvPlan, optional
+
+    Raises
+    ------
+    UnsupportedProblemError
+        A block has too many channels, or the attributes are no harmonics.
+    """
+    plan = plan or TableConvPlan()
+    lowered = lower(problem)
+    l_max = len(problem.irreps_in2) - 1
+    harmonics = Irreps.from_pairs((1, b.ir.l, b.ir.p) for b in problem.irreps_in2)
+    if harmonics != problem.irreps_in2 or any(
+        block.ir.l != l for l, block in enumerate(problem.irreps_in2)
+    ):
+        raise UnsupportedProblemError(f"edge attributes are {problem.irreps_in2}, no harmonics")
+    if any(p.mode != "uvu" or not p.has_weight or p.mul2 != 1 for p in lowered.paths):
+        raise UnsupportedProblemError(f"problem {problem.key()} has paths that are not uvu")
+    forward = kind == "forward"
+    tile = plan.forward if forward else plan.backward
+    itemsize = ITEMSIZE[problem.dtype]
+    spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
+    words = itemsize // 4
+    sets = _sets(lowered, tile, words)
+    attributes = (l_max + 1) ** 2
+    arguments = table_conv_arguments(kind, wants_x)
+    written_out: set[int] = set()
+    written_in: set[int] = set()
+    texts, entries = [], []
+    for number, kernel in enumerate(sets):
+        if kernel.warps > WARP:
+            raise UnsupportedProblemError(
+                f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
+                "more than one CUDA block can take"
+            )
+        table = SlotTable.of(lowered, kernel.groups, 16 // itemsize)
+        block = _Block(kernel, table, tile, forward, attributes, itemsize)
+        prefix = f"set{number}"
+        texts.append(_make_function(prefix, lowered, block))
+        for i, role in enumerate(kernel.roles):
+            writer = TableRoleWriter(
+                lowered,
+                spec,
+                role,
+                table,
+                batch=tile.batch,
+                warps=kernel.warps,
+                stored_outputs=frozenset(role.outputs) - written_out,
+                stores_inputs=role.i_in1 not in written_in,
+            )
+            texts.append(writer.function(f"{prefix}_role{i}", prefix))
+        for role in kernel.roles:
+            written_out |= set(role.outputs)
+            written_in.add(role.i_in1)
+        name = f"mdcg_run_{number}"
+        texts.append(_entry(name, prefix, block))
+        entries.append(CudaEntry(name, block.threads, block.shared_bytes, 1))
+    zeroed = []
+    if forward and written_out != {i for i, b in enumerate(problem.irreps_out) if b.mul}:
+        zeroed.append("out")
+    if (
+        not forward
+        and wants_x
+        and written_in != {i for i, b in enumerate(problem.irreps_in1) if b.mul}
+    ):
+        zeroed.append("dx")
+    norm = ", ".join(literal(value) for value in _factors(l_max, normalization))
+    struct = ["struct TablePlace;", "struct Cubic;", "struct Arguments {"]
+    for name in arguments:
+        kept = "long long" if name.startswith("n_") else _TYPES.get(name, "const T*")
+        struct.append(f"    {kept} {'' if name.startswith('n_') else '__restrict__ '}{name};")
+    header = [
+        f"// mdcg {__version__}, problem {problem.key()}, table {kind}",
+        f"// {plan}",
+        f"typedef {'float' if problem.dtype == 'float32' else 'double'} T;",
+        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define KNOTS {knots}\n"
+        f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
+        f"#define PLACE(slot) {'p.place[slot]' if 'place' in arguments else '0'}",
+        "\n".join([*struct, "};"]),
+        files(__package__).joinpath("table_conv_prelude.cuh").read_text(),
+    ]
+    return CudaKernel(
+        source="\n\n".join([*header, *texts]) + "\n",
+        entries=tuple(entries),
+        arguments=arguments,
+        packed_in1=problem.irreps_in1.dim,
+        packs=False,
+        run=1,
+        zeroed=tuple(zeroed),
+    )

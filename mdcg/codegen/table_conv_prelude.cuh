@@ -1,0 +1,202 @@
+// T is float or double; L_MAX, NORM (factors of harmonics), KNOTS, BATCH, BACKWARD and PLACE (row of
+// an edge's gradient of features) are defined before.
+
+typedef long long Long;
+#define MDCG_INLINE static __device__ __forceinline__
+
+constexpr int QUAD = 16 / sizeof(T);
+struct alignas(16) Quad {
+    T v[QUAD];
+};
+
+// A weight between two knots: v[0] + t (v[1] + t (v[2] + t v[3])).
+struct alignas(16) Cubic {
+    T v[4];
+};
+MDCG_INLINE T value_of(const Cubic& c, T t) {
+    return c.v[0] + t * (c.v[1] + t * (c.v[2] + t * c.v[3]));
+}
+// `twice` is 2 t, `half_more` 1.5 t.
+MDCG_INLINE T slope_of(const Cubic& c, T twice, T half_more) {
+    return c.v[1] + twice * (c.v[2] + half_more * c.v[3]);
+}
+MDCG_INLINE Cubic load(const Cubic* p) {
+    Cubic c;
+#pragma unroll
+    for (int i = 0; i < 4; i += QUAD) {
+        const Quad part = *(const Quad*)(p->v + i);
+#pragma unroll
+        for (int k = 0; k < QUAD; ++k) c.v[i + k] = part.v[k];
+    }
+    return c;
+}
+
+// Of a pair of types: where its table begins, and what turns the root of a length into a place.
+struct TablePlace {
+    double first, inverse_step;
+    Long row;
+};
+
+// What all warps must know of an edge.
+struct alignas(16) Record {
+    int sender, row, to, padding;  // rows of features, of the table, and of their gradients
+    T t, slope;                    // place in the interval, and by how much it grows with length
+};
+
+// An edge on its way from memory; `record` where this warp makes the records.
+struct Ahead {
+    int slot, sender, type;
+    T u[3];
+    double length;
+};
+
+MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int number, int count,
+                       bool record) {
+    if (number >= count) return;
+    a.slot = p.live[begin + number];
+#pragma unroll
+    for (int d = 0; d < 3; ++d) a.u[d] = p.unit[3 * Long(a.slot) + d];
+    if (!record) return;
+    a.sender = p.sender[a.slot];
+    a.type = p.sender_type[a.slot];
+    a.length = p.length[a.slot];
+}
+
+MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int to) {
+    const TablePlace found = p.places[Long(p.types[row]) * p.n_types + a.type];
+    const double root = sqrt(a.length);
+    const double place = (root - found.first) * found.inverse_step;
+    if (place < 0) *p.short_edges = 1;  // the caller evaluates again without tables
+    const bool within = place < KNOTS;  // of the cutoff of its types; row 0 is zeros
+    const int i = within && place > 0 ? int(place) : 0;
+    Record r;
+    r.sender = a.sender;
+    r.row = within ? int(found.row) + i : 0;
+    r.to = to;
+    r.padding = 0;
+    r.t = within ? T(place - i) : T(0);
+    r.slope = T(found.inverse_step / (2 * root));
+    return r;
+}
+
+// Y_{l,+-m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, P^(m) the m-th derivative of the Legendre
+// polynomial: e3nn's basis, whose axis is y.
+MDCG_INLINE void harmonics(const T* u, T* out) {
+    constexpr T factors[] = NORM;
+    const T x = u[0], y = u[1], z = u[2];
+    T re = 1, im = 0;
+    T diagonal = 1;  // (2m-1)!!
+#pragma unroll
+    for (int m = 0; m <= L_MAX; ++m) {
+        T before = 0, legendre = diagonal;
+#pragma unroll
+        for (int l = m; l <= L_MAX; ++l) {
+            const int i = l * l + l;
+            out[i + m] = legendre * factors[i + m] * re;
+            if (m > 0) out[i - m] = legendre * factors[i - m] * im;
+            const T next =
+                (y * legendre * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
+            before = legendre;
+            legendre = next;
+        }
+        const T re_next = re * z - im * x;
+        im = im * z + re * x;
+        re = re_next;
+        diagonal = diagonal * T(2 * m + 1);
+    }
+}
+
+// sum_lm d[lm] dY_lm/d(unit); its part along the unit vector is without meaning.
+MDCG_INLINE void harmonics_gradient(const T* u, const T* d, T* gradient) {
+    constexpr T factors[] = NORM;
+    const T x = u[0], y = u[1], z = u[2];
+    T re = 1, im = 0;                // (z + i x)^m
+    T re_before = 0, im_before = 0;  // (z + i x)^(m-1)
+    T diagonal = 1;
+    T gx = 0, gy = 0, gz = 0;
+#pragma unroll
+    for (int m = 0; m <= L_MAX; ++m) {
+        T before = 0, legendre = diagonal;
+        T real = 0, imaginary = 0, axis_real = 0, axis_imaginary = 0;
+#pragma unroll
+        for (int l = m; l <= L_MAX; ++l) {
+            const int i = l * l + l;
+            if (m > 0) {
+                real += d[i + m] * factors[i + m] * legendre;
+                imaginary += d[i - m] * factors[i - m] * legendre;
+                // the derivative of P^(m-1) is P^(m)
+                axis_real += d[i + m - 1] * factors[i + m - 1] * legendre;
+                if (m > 1) axis_imaginary += d[i - m + 1] * factors[i - m + 1] * legendre;
+            }
+            const T next =
+                (y * legendre * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
+            before = legendre;
+            legendre = next;
+        }
+        gz += (real * re_before + imaginary * im_before) * T(m);
+        gx += (imaginary * re_before - real * im_before) * T(m);
+        gy += axis_real * re_before + axis_imaginary * im_before;
+        re_before = re;
+        im_before = im;
+        re = re_before * z - im_before * x;
+        im = im_before * z + re_before * x;
+        diagonal = diagonal * T(2 * m + 1);
+    }
+    gradient[0] = gx;
+    gradient[1] = gy;
+    gradient[2] = gz;
+}
+
+#if BACKWARD
+
+// Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors. A row
+// of `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that
+// of the length.
+template <int WARPS>
+MDCG_INLINE void to_vectors(const Arguments& p, const T* parts, Long begin, int first, int count,
+                            int lane) {
+    constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
+    if (lane >= BATCH || first + lane >= count) return;
+    const Long slot = p.live[begin + first + lane];
+    T d[ROW];
+#pragma unroll
+    for (int b = 0; b < ROW; ++b) d[b] = parts[lane * ROW + b];
+    for (int w = 1; w < WARPS; ++w)
+#pragma unroll
+        for (int b = 0; b < ROW; ++b) d[b] += parts[(w * BATCH + lane) * ROW + b];
+    T u[3], g[3];
+#pragma unroll
+    for (int k = 0; k < 3; ++k) u[k] = p.unit[3 * slot + k];
+    harmonics_gradient(u, d, g);
+    const T inverse = T(1.0 / p.length[slot]);
+    const T along = d[0] - (g[0] * u[0] + g[1] * u[1] + g[2] * u[2]) * inverse;
+    T* const to = p.de + 3 * slot;
+    const T sign = p.n_flip ? T(-1) : T(1);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) to[k] += sign * (along * u[k] + g[k] * inverse);
+}
+
+// ---- sums over the lanes of a warp ---------------------------------------------------------------
+
+// Sums N values over 32 lanes; lane l holds value l / (32 / N) afterwards.
+template <int HALF, int BIT, int N> MDCG_INLINE void reduce_step(T (&v)[N], int lane) {
+    if constexpr (HALF >= 1) {
+        const bool upper = lane & BIT;
+#pragma unroll
+        for (int i = 0; i < HALF; ++i) {
+            const T keep = upper ? v[i + HALF] : v[i];
+            const T send = upper ? v[i] : v[i + HALF];
+            v[i] = keep + __shfl_xor_sync(0xffffffffu, send, BIT);
+        }
+        reduce_step<HALF / 2, BIT / 2>(v, lane);
+    } else if constexpr (BIT >= 1) {
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], BIT);
+        reduce_step<0, BIT / 2>(v, lane);
+    }
+}
+template <int N> MDCG_INLINE T reduce(T (&v)[N], int lane) {
+    reduce_step<N / 2, 16>(v, lane);
+    return v[0];
+}
+
+#endif

@@ -1,0 +1,300 @@
+"""CUDA text of one role of a fused convolution: a warp's loop over the edges of a receiver."""
+
+from __future__ import annotations
+
+from ..plan.device import WARP
+from ..plan.host import ITEMSIZE
+from .cuda_paths import SlotTable, literal
+from .cuda_roles import Role
+from .expression import Statement, Sum, print_statements
+from .lowering import LoweredPath, LoweredProblem
+from .spec import KernelSpec
+from .uvu import output_sums, uvu_sums
+
+__all__ = ["TableRoleWriter", "sum_chunks"]
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _shuffles(size: int) -> int:
+    """Of a sum of ``size`` values, a power of two, over the lanes of a warp."""
+    return size - 1 + (WARP // size).bit_length() - 1
+
+
+def sum_chunks(count: int) -> tuple[tuple[int, int], ...]:
+    """Return starts and sizes (powers of two, the last may reach beyond) of values summed at once.
+
+    As few exchanges between lanes as there can be: 17 values are 16 and one.
+    """
+    chunks: list[tuple[int, int]] = []
+    start = 0
+    while start < count:
+        left = count - start
+        up = _power_of_two(left)
+        down = min(WARP, 1 << (left.bit_length() - 1))
+        whole = up <= WARP and _shuffles(up) <= _shuffles(down) + 5
+        size = up if whole else down
+        chunks.append((start, size))
+        start += size
+    return tuple(chunks)
+
+
+class TableRoleWriter:
+    """Prints the function of one role.
+
+    Parameters
+    ----------
+    lowered : LoweredProblem
+    spec : KernelSpec
+        Forward or backward; with or without gradients of x.
+    role : Role
+        One channel per lane.
+    table : SlotTable
+    batch : int
+        Edges per evaluation of the path matrices.
+    warps : int
+        Of the block.
+    stored_outputs : set of int
+        Output blocks that no kernel before has written: stored, others are added to.
+    stores_inputs : bool
+        The same of the role's block of the features' gradient.
+    """
+
+    def __init__(
+        self,
+        lowered: LoweredProblem,
+        spec: KernelSpec,
+        role: Role,
+        table: SlotTable,
+        *,
+        batch: int,
+        warps: int,
+        stored_outputs: frozenset[int],
+        stores_inputs: bool,
+    ) -> None:
+        self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
+        self.problem = lowered.problem
+        self.batch, self.warps = batch, warps
+        self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
+        self.quad = 16 // ITEMSIZE[self.problem.dtype]
+        self.forms = {group.first: group.forms for group in lowered.groups if group.forms}
+        self.forward = spec.kind == "forward"
+        self.attributes = self.problem.irreps_in2.dim
+        self.dim = role.in1.ir.dim
+
+    def function(self, name: str, prefix: str) -> str:
+        """Return the role's function; ``prefix`` names the helpers of its kernel."""
+        role, batch, stride = self.role, self.batch, self.table.stride
+        columns, features = self.problem.weight_numel, self.problem.irreps_in1.dim
+        row = self.attributes
+        lines = [
+            f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
+            f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
+            "T* matrices, T* parts, Long row, Long begin, int count, int lane, int warp, "
+            "int chunk) {",
+            f"    const int channel = chunk * {WARP} + lane;",
+            *self._channel(),
+            "    const Cubic* const table = p.table + u;",
+            f"    const T* const features = p.x + {role.in1.offset} + u;",
+            *(f"    {line}" for line in self._state()),
+            f"    Cubic {', '.join(f'c{i}' for i in range(len(role.paths)))};",
+            f"    T {', '.join(f'n{a}' for a in range(self.dim))};",
+            "    int there = -1;  // row of the table in registers: edges are in order of length",
+            "    const auto load_edge = [&](const Record& r) {",
+            "        if (r.row != there) {",
+            f"            const Cubic* const from = table + Long(r.row) * {columns};",
+            *(
+                f"            c{i} = load(from + {path.weight_offset});"
+                for i, path in enumerate(role.paths)
+            ),
+            "            there = r.row;",
+            "        }",
+            f"        const T* const x = features + Long(r.sender) * {features};",
+            *(f"        n{a} = __ldg(x + {a * role.in1.mul});" for a in range(self.dim)),
+            "    };",
+            "    int buffer = 0, turn = 0;",
+            f"    for (int first = 0; first < count; first += {batch}) {{",
+            f"        const int many = min({batch}, count - first);",
+            f"        const bool more = first + {batch} < count;",
+            f"        turn = turn + 1 < {self.warps} ? turn + 1 : 0;",
+            "        if (more) "
+            f"fetch(p, ahead, begin, first + {batch} + lane, count, warp == turn);",
+            f"        const Record* const record = records + buffer * {batch};",
+            f"        const T* const m_batch = matrices + buffer * {batch * stride};",
+        ]
+        if not self.forward:
+            size = self.warps * batch * row
+            lines += [
+                f"        if (first > 0 && warp == turn) to_vectors<{self.warps}>(p, "
+                f"parts + (buffer ^ 1) * {size}, begin, first - {batch}, count, lane);",
+                f"        T* const part = parts + buffer * {size} + warp * {batch * row};",
+            ]
+        lines += [
+            "        load_edge(record[0]);",
+            "#pragma unroll 1",
+            "        for (int k = 0; k < many; ++k) {",
+            *(f"            {line}" for line in self._edge()),
+            "        }",
+            f"        if (more) {prefix}_make(p, ahead, row, records + (buffer ^ 1) * {batch}, "
+            f"matrices + (buffer ^ 1) * {batch * stride}, first + {batch} + lane, count, "
+            "warp == turn, lane, warp);",
+            "        __syncthreads();",
+            "        buffer ^= 1;",
+            "    }",
+        ]
+        if self.forward:
+            lines += [f"    {line}" for line in self._store_outputs()]
+        else:
+            lines += [
+                "    if (count > 0 && warp == turn) {",
+                f"        const int first = (count - 1) / {batch} * {batch};",
+                f"        to_vectors<{self.warps}>(p, parts + (buffer ^ 1) * {size}, begin, first, "
+                "count, lane);",
+                "    }",
+            ]
+        return "\n".join([*lines, "}"])
+
+    # -- operands -------------------------------------------------------------------------------
+
+    def _channel(self) -> list[str]:
+        if self.role.whole:
+            return ["    const int u = channel;"]
+        mul = self.role.in1.mul
+        return [
+            f"    const bool inside = channel < {mul};",
+            f"    const int u = inside ? channel : {mul - 1};",
+        ]
+
+    def _place(self, i_out: int, component: int) -> str:
+        block = self.problem.irreps_out[i_out]
+        return f"{block.offset + component * block.mul} + u"
+
+    def _state(self) -> list[str]:
+        width = self.problem.irreps_out.dim
+        lines = []
+        if not self.forward:
+            lines.append(f"const T* const gradient = p.g + row * {width};")
+        for i_out, block in self.role.outputs.items():
+            for i in range(block.ir.dim):
+                if self.forward:
+                    lines.append(f"T o_{i_out}_{i} = 0;")
+                else:
+                    place = self._place(i_out, i)
+                    lines.append(f"const T g_{i_out}_{i} = __ldg(gradient + {place});")
+        return lines
+
+    def _store_outputs(self) -> list[str]:
+        width = self.problem.irreps_out.dim
+        lines = [f"T* const out = p.out + row * {width};"]
+        lines.append("{" if self.role.whole else "if (inside) {")
+        for i_out, block in self.role.outputs.items():
+            sign = "=" if i_out in self.stored_outputs else "+="
+            for i in range(block.ir.dim):
+                lines.append(f"    out[{self._place(i_out, i)}] {sign} o_{i_out}_{i};")
+        return [*lines, "}"]
+
+    # -- one edge -------------------------------------------------------------------------------
+
+    def _edge(self) -> list[str]:
+        role = self.role
+        value = "n{0}" if role.whole else "inside ? n{0} : T(0)"
+        lines = [
+            "const T t = record[k].t;",
+            *(f"const T x{a} = {value.format(a)};" for a in range(self.dim)),
+        ]
+        if not self.forward:
+            lines.append("const T twice = 2 * t, half_more = T(1.5) * t;")
+        for i in range(len(role.paths)):
+            lines.append(f"const T w{i} = value_of(c{i}, t);")
+            if not self.forward:
+                lines.append(f"const T v{i} = slope_of(c{i}, twice, half_more);")
+        lines += [
+            "if (k + 1 < many) load_edge(record[k + 1]);",
+            f"const T* const m = m_batch + k * {self.table.stride};",
+        ]
+        chunks = sum_chunks(self.attributes)
+        if not self.forward:
+            lines.append("T along = 0;")
+            lines += [f"T dy{n}[{size}] = {{}};" for n, (_, size) in enumerate(chunks)]
+            if self.spec.wanted("x"):
+                lines += [f"T dx{a} = 0;" for a in range(self.dim)]
+        for i, path in enumerate(role.paths):
+            lines += ["{", *(f"    {line}" for line in self._path(i, path)), "}"]
+        if self.forward:
+            return lines
+        if self.spec.wanted("x"):
+            sign = "=" if self.stores_inputs else "+="
+            lines.append(
+                f"T* const to = p.dx + Long(record[k].to) * {self.problem.irreps_in1.dim} + "
+                f"{role.in1.offset} + u;"
+            )
+            if not role.whole:
+                lines.append("if (inside) {")
+            lines += [f"    to[{a * role.in1.mul}] {sign} dx{a};" for a in range(self.dim)]
+            if not role.whole:
+                lines.append("}")
+        lines.append("dy0[0] = along * record[k].slope;")
+        for n, (start, size) in enumerate(chunks):
+            count = min(size, self.attributes - start)
+            lanes = WARP // size
+            place = f"part[k * {self.attributes} + {start} + lane / {lanes}]"
+            guard = [f"lane % {lanes} == 0"] if lanes > 1 else []
+            guard += [f"lane < {count * lanes}"] if count < size else []
+            condition = f"if ({' && '.join(guard)}) " if guard else ""
+            lines.append(f"const T sum{n} = reduce(dy{n}, lane);")
+            lines.append(f"{condition}{place} = sum{n};")
+        return lines
+
+    def _sum(self, b: int) -> str:
+        """Name of an edge's sum: an attribute's gradient."""
+        for n, (start, size) in enumerate(sum_chunks(self.attributes)):
+            if start <= b < start + size:
+                return f"dy{n}[{b - start}]"
+        raise AssertionError(b)
+
+    def _slots(self, path: LoweredPath) -> list[str]:
+        lines = []
+        start = self.table.starts.get(path.first_slot, 0)
+        for first in range(0, path.coupling.num_slots, self.quad):
+            lines.append(f"const Quad q{first}_ = *(const Quad*)(m + {start + first});")
+            lines += [
+                f"const T m{first + i} = q{first}_.v[{i}];"
+                for i in range(min(self.quad, path.coupling.num_slots - first))
+            ]
+        return lines
+
+    def _path(self, number: int, path: LoweredPath) -> list[str]:
+        c = path.coupling
+        lines = [*self._slots(path), f"const T wv = w{number};"]
+        if not self.forward:
+            lines += [f"const T g{i} = g_{path.i_out}_{i};" for i in range(c.dim_out)]
+            lines += [f"T p{s} = 0;" for s in range(c.num_slots)]
+        sums = uvu_sums(c, True, self.spec)
+        lines += self._print(sums, "T", [f"p{s}" for s in range(c.num_slots)])
+        for i, message in output_sums(c, True, self.spec).items():
+            # the message first: adding each product to the large total would lose digits
+            lines += self._print([Statement(f"o{i}", message)], "T")
+            lines.append(f"o_{path.i_out}_{i} += o{i};")
+        if self.forward:
+            return lines
+        if self.spec.wanted("x"):
+            lines += [f"dx{a} += d{a};" for a in range(c.dim_in)]
+        lines.append(f"along += dwv * v{number};")
+        forms = self.forms[path.first_slot] if c.num_slots else ()
+        for s, form in enumerate(forms):
+            for b, value in form.terms:
+                if b == 0:  # constant; its place is the length's
+                    continue
+                lines += self._print(
+                    [Statement(self._sum(b), Sum.of([(value, (f"p{s}",))]), add=True)]
+                )
+        return lines
+
+    def _print(
+        self, statements: list[Statement], declare: str = "", declared: list[str] | None = None
+    ) -> list[str]:
+        return print_statements(
+            statements, literal=literal, declare=declare, declared=declared or []
+        )
