@@ -12,6 +12,9 @@
 
 namespace mdcg {
 
+// Streams and memory of no device are nothing: used where a package's kernels are only listed.
+constexpr int NO_DEVICE = -1;
+
 // What the driver refused, with its number (CUresult).
 class CudaError : public std::runtime_error {
 public:

@@ -222,6 +222,7 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
             if (given.device != nullptr) chosen.device = given.device;
             if (given.kernels != nullptr) chosen.kernels = given.kernels;
             chosen.threads = given.threads;
+            if (given.precision != nullptr) chosen.precision = given.precision;
             if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
         }
         *model = new mdcg_model(path, chosen);

@@ -6,7 +6,6 @@
 
 #include "core/cpu.hpp"
 #include "core/threads.hpp"
-#include "engine/cuda/model.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
 
@@ -156,9 +155,8 @@ void Model::check_finite(const double* numbers, std::int64_t count, const char* 
 }
 
 std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package,
-                                   std::unique_ptr<KernelLoader> loader, int threads, int device) {
+                                   std::unique_ptr<KernelLoader> loader, int threads) {
     ModelInfo info = read_model_info(*package);
-    if (device >= 0) return open_cuda_model(std::move(package), std::move(info), threads, device);
     if (info.double_precision)
         return std::make_unique<ModelOf<double>>(std::move(package), std::move(info),
                                                  std::move(loader), threads);

@@ -50,6 +50,9 @@ typedef struct mdcg_options {
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
                             steps; 0: 0.5, negative: none */
+    const char* precision; /* null or "": that of the package; "fp32", "fp64": the same, or an
+                              error; of float32 packages on devices "tf32" and "bf16": faster
+                              products with weights, of numbers rounded to 11 and 8 bits */
 } mdcg_options;
 
 typedef struct mdcg_info {

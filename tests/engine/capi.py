@@ -33,6 +33,8 @@ class Options(Struct):
         ("device", ctypes.c_char_p),
         ("kernels", ctypes.c_char_p),
         ("threads", ctypes.c_int),
+        ("skin", ctypes.c_double),
+        ("precision", ctypes.c_char_p),
     ]
 
 

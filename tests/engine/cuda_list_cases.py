@@ -7,6 +7,8 @@ is an emulated one, or a real one.
 from __future__ import annotations
 
 import ctypes
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,10 @@ import pytest
 
 from mdcg import _core
 
+from .cuda_cases import assert_close, assert_equal, both
 from .cuda_device import Device, program, structure
+from .programs import graph, run
+from .test_program import two_layers
 
 POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
 
@@ -245,3 +250,81 @@ def test_lists_that_fit_keep_their_place(rng: Any) -> None:
         counts.add(found["num_slots"])
     assert len(counts) > 1
     assert len(addresses) == 1
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_runs_with_changing_cells(tmp_path: Path, dtype: str, rng: Any) -> None:
+    """Steps, new lists, strained cells and other types, against the processor's lists."""
+    cpu, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
+    cell = np.array([[5.5, 0, 0], [1.0, 6.0, 0], [-0.5, 0.7, 5.8]])
+    positions = rng.uniform(0, 1, (24, 3)) @ cell + rng.integers(-2, 3, (24, 3)) @ cell
+    types = rng.integers(3, size=24).astype(np.int32)
+    built = []
+    for step in range(9):
+        if step == 4:  # a new list
+            positions = positions + rng.normal(scale=0.3, size=positions.shape)
+        if step == 6:
+            types = types[::-1].copy()
+        if step > 6:
+            cell = cell * 1.002
+        positions = positions + rng.normal(scale=0.01, size=positions.shape)
+        wanted = {"cell": cell, "periodic": (True, step < 8, True), "virial": True}
+        assert_close(
+            cuda.evaluate(positions, types, **wanted),
+            cpu.evaluate(positions, types, **wanted),
+            dtype,
+        )
+        built.append(json.loads(cuda.report())["neighbor_lists_built"])
+    assert built == [1, 1, 1, 1, 2, 2, 3, 3, 4]
+    assert json.loads(cuda.report())["replays"] >= 4
+
+
+def test_given_edges_and_own_lists_by_turns(tmp_path: Path) -> None:
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(30, box=5.0)
+    want = run(cpu, g)
+    edges = (g["sender"], g["receiver"], np.zeros((len(g["sender"]), 3)))
+    for _ in range(2):
+        own = cuda.evaluate(g["positions"], g["types"])
+        assert_close(own, cpu.evaluate(g["positions"], g["types"]), "float64")
+        with pytest.raises(_core.EngineError, match="give the edges anew"):
+            cuda.evaluate(g["positions"], g["types"], edges=edges, same_edges=True)
+        assert_close(run(cuda, g), want, "float64")
+        assert_close(
+            cuda.evaluate(g["positions"], g["types"], edges=edges, same_edges=True), want, "float64"
+        )
+
+
+def test_lists_of_the_host_on_a_device(tmp_path: Path) -> None:
+    """An atom that flew off; the list is kept, and steps are replayed."""
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(20, box=4.5)
+    g["positions"][0] += (0, 3e6, 0)
+    for _ in range(4):
+        found = cuda.evaluate(g["positions"], g["types"], virial=True)
+        assert_close(found, cpu.evaluate(g["positions"], g["types"], virial=True), "float64")
+    report = json.loads(cuda.report())
+    assert (report["neighbor_lists_built"], report["replays"]) == (1, 3)
+
+
+def test_wrong_cells_and_types_leave_the_model_usable(tmp_path: Path) -> None:
+    _, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(20, box=4.5)
+    box = {"cell": 6.0 * np.eye(3), "periodic": (True, True, True)}
+    want = cuda.evaluate(g["positions"], g["types"], **box)
+    flat = {"cell": np.diag([6.0, 6.0, 0.0]), "periodic": (True, True, True)}
+    away, twice = g["positions"].copy(), g["positions"].copy()
+    away[3, 1] = np.nan
+    twice[4] = twice[7] + (6.0, 0, 0)
+    for positions, types, where, sentence in (
+        (away, g["types"], box, "no usable position"),
+        (g["positions"], g["types"], flat, "cell vector is zero"),
+        (g["positions"], g["types"] + 7, box, "expected 0 to 2"),
+        (twice, g["types"], box, "at the same place, expected a distance"),
+    ):
+        with pytest.raises(_core.EngineError, match=sentence):
+            cuda.evaluate(positions, types, **where)
+        assert_equal(cuda.evaluate(g["positions"], g["types"], **box), want)

@@ -34,23 +34,23 @@ void grow(PinnedMemory& memory, std::size_t bytes) {
 }  // namespace
 
 template <typename T>
-CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int device)
+CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const CudaPlace& place)
     : program_(program),
       num_types_(info.num_types()),
-      stream_(device),
-      kernels_(device, sizeof(T)),
+      stream_(place.device),
+      kernels_(place, sizeof(T)),
       graph_(kernels_),
       cells_(kernels_),
       geometry_(kernels_, info.r_max, info.flip_edges),
       ghosts_(kernels_),
       sum_(kernels_.fixed(TEXT, "sum_rows")),
-      arena_(device),
-      edge_gradient_(device),
-      scratch_(device),
-      outputs_(device),
-      positions_(device),
-      results_(device),
-      descriptors_(device) {
+      arena_(place.device),
+      edge_gradient_(place.device),
+      scratch_(place.device),
+      outputs_(place.device),
+      positions_(place.device),
+      results_(place.device),
+      descriptors_(place.device) {
     worker_.stream = &stream_;
     worker_.edges = &graph_;
     worker_.ghosts = &ghosts_;
@@ -58,10 +58,15 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int de
 }
 
 template <typename T>
-void CudaExecutor<T>::prepare() {
-    if (prepared_) return;
+void CudaExecutor<T>::ask_for_kernels() {
     for (const auto& layer : program_.layers)
         static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
+}
+
+template <typename T>
+void CudaExecutor<T>::prepare() {
+    if (prepared_) return;
+    ask_for_kernels();
     kernels_.load();
     stream_.synchronize();
     prepared_ = true;

@@ -21,10 +21,12 @@ template <typename T>
 class CudaExecutor {
 public:
     // Makes the device's context; throws CudaError.
-    CudaExecutor(Program<T>& program, const ModelInfo& info, int device);
+    CudaExecutor(Program<T>& program, const ModelInfo& info, const CudaPlace& place);
 
     // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
     void prepare();
+    // The same without loading any: kernels() can list them, also on NO_DEVICE.
+    void ask_for_kernels();
 
     // A new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph);
