@@ -125,7 +125,8 @@ inline float tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000
 inline void to_tf32(unsigned& to, float x) { to = __float_as_uint(tf32(x)); }
 
 // D = A B + C of a warp, [M][K] [K][N], from fragments as PTX describes them. Sums in double.
-template <int K, class T, class F>
+// A lane has PACKED neighbours of the shared dimension in one register.
+template <int K, int PACKED = 1, class T, class F>
 void multiply(T (&d)[4], const F& fragment, const T (&c)[4]) {
     const emulation::Exchanged<F> all(~0u, emulation::kMatrix, fragment);
     const int group = int(emulation::lane()) / 4, place = int(emulation::lane()) % 4;
@@ -133,8 +134,8 @@ void multiply(T (&d)[4], const F& fragment, const T (&c)[4]) {
         const int row = group + (i / 2) * 8, column = place * 2 + i % 2;
         double sum = 0;
         for (int k = 0; k < K; ++k)
-            sum += double(all.of(unsigned(row % 8 * 4 + k % 4)).a(row, k)) *
-                   double(all.of(unsigned(column * 4 + k % 4)).b(k));
+            sum += double(all.of(unsigned(row % 8 * 4 + k / PACKED % 4)).a(row, k)) *
+                   double(all.of(unsigned(column * 4 + k / PACKED % 4)).b(k));
         d[i] = T(sum + double(c[i]));
     }
 }
@@ -190,6 +191,30 @@ inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, unsigned a0, un
     float d[4];
     const float c[4] = {c0, c1, c2, c3};
     multiply<8>(d, Tf32Fragment{{a0, a1, a2, a3}, {b0, b1}}, c);
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
+// To the nearest number with 7 bits behind the point, halves to even; the second is the lower half.
+inline unsigned bf16(float x) {
+    const unsigned bits = __float_as_uint(x);
+    return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+inline void to_bf16x2(unsigned& to, float high, float low) { to = bf16(high) << 16 | bf16(low); }
+// m16n8k16, bf16
+struct Bf16Fragment {
+    static constexpr int kResults = 4;
+    unsigned left[4], right[2];
+    static float value(unsigned pair, int k) {
+        return __uint_as_float(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+    }
+    float a(int row, int k) const { return value(left[row / 8 + k / 8 * 2], k); }
+    float b(int k) const { return value(right[k / 8], k); }
+};
+inline void mma_bf16(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
+                     unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0, float c1,
+                     float c2, float c3) {
+    float d[4];
+    const float c[4] = {c0, c1, c2, c3};
+    multiply<16, 2>(d, Bf16Fragment{{a0, a1, a2, a3}, {b0, b1}}, c);
     d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
 

@@ -110,8 +110,22 @@ class Rank:
         self.model = _P()
         self.open(path, self.model, device=device, kernels=kernels, threads=threads)
 
-    def open(self, path: str, model: Any, *, device: str, kernels: str, threads: int = 1) -> None:
-        options = Options(device=device.encode(), kernels=kernels.encode(), threads=threads)
+    def open(
+        self,
+        path: str,
+        model: Any,
+        *,
+        device: str,
+        kernels: str,
+        threads: int = 1,
+        precision: str = "",
+    ) -> None:
+        options = Options(
+            device=device.encode(),
+            kernels=kernels.encode(),
+            threads=threads,
+            precision=precision.encode(),
+        )
         self.check(self.lib.mdcg_open(path.encode(), ctypes.byref(options), ctypes.byref(model)))
 
     def check(self, status: int) -> None:

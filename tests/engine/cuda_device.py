@@ -53,10 +53,10 @@ def gemm_shared_bytes(dtype: str, unit: str, numbers: list[int]) -> int:
     return stages * (rows * a + depth * b) * size
 
 
-def gemm_text(dtype: str, unit: str = "") -> str:
+def gemm_text(dtype: str, unit: str = "", bits: int = 24) -> str:
     """Return the program of products as CudaGemm has it, or all tiles with another unit."""
     files = ("gemm.cuh", "gemm_plain.cuh", "gemm_tensor.cuh", "gemm_kernels.cuh")
-    defines = ""
+    defines = f"#define GEMM_BITS {bits}\n" if bits < 24 else ""
     for name, own, numbers in gemm_tiles(dtype):
         defines += f"#define {name.upper()} {unit or own}, {', '.join(map(str, numbers[:-1]))}\n"
         defines += f"#define {name.upper()}_BLOCKS {numbers[-1]}\n"
@@ -70,6 +70,8 @@ def texts(dtype: str) -> dict[str, str]:
         "gemm": gemm_text(dtype),
         "gemm_plain": gemm_text(dtype, "Plain"),
         "gemm_tensor": gemm_text(dtype, "Tensor"),
+        "gemm_tf32": gemm_text(dtype, "Tensor", 11),
+        "gemm_bf16": gemm_text(dtype, "Tensor", 8),
         "nodes": program(dtype, nodes),
     }
 

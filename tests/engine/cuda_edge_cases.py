@@ -30,7 +30,7 @@ def _norm(package: SmallPackage, rng: Any, n: int) -> dict[str, Any]:
     }
 
 
-def _radial(kind: str, package: SmallPackage, rng: Any, num_types: int) -> dict[str, Any]:
+def radial_network(kind: str, package: SmallPackage, rng: Any, num_types: int) -> dict[str, Any]:
     """Return a radial network whose last layer copies its inputs (and shows its bias)."""
     square = (num_types, num_types)
     r_0 = package.tensor(0.5 + rng.uniform(size=square))
@@ -121,6 +121,10 @@ class _System:
         self.lengths = np.linalg.norm(self.vectors, axis=1)
         assert 0.05 < (self.lengths >= R_MAX).mean() < 0.6
 
+    def given(self) -> tuple[Any, ...]:
+        nodes = (self.positions, self.types, self.num_local)
+        return (*nodes, self.sender, self.receiver, self.shifts)
+
     def pairs(self) -> Any:
         """Yield types of receiver and sender, and the edges between them."""
         ends = np.stack([self.types[self.receiver], self.types[self.sender]], axis=1)
@@ -152,7 +156,7 @@ def _expected(
     return harmonics * live, gradient * live
 
 
-def _deviation(found: Any, expected: Any) -> float:
+def deviation(found: Any, expected: Any) -> float:
     return float(np.abs(found - expected).max() / max(1e-300, np.abs(expected).max()))
 
 
@@ -184,7 +188,7 @@ def test_against_the_processor(
 ) -> None:
     package = SmallPackage(["H", "O", "Fe"], R_MAX, "float64")
     package.manifest["edge_vector"] = "sender_minus_receiver" if flip else "receiver_minus_sender"
-    radial = _radial(kind, package, rng, TYPES)
+    radial = radial_network(kind, package, rng, TYPES)
     if knots > 0:
         radial["table"] = {"knots": knots, "error": 0.0}
     package.layer("conv", radial=radial)
@@ -215,12 +219,7 @@ def test_against_the_processor(
         0,
         l_max,
         "component",
-        system.positions,
-        system.types,
-        system.num_local,
-        system.sender,
-        system.receiver,
-        system.shifts,
+        *system.given(),
         d_harmonics,
         d_hidden,
         np.zeros((0, 0)),
@@ -228,17 +227,17 @@ def test_against_the_processor(
     )
     assert (np.diff(found["edges"]) == 1).all()
     assert np.abs(hidden).max() > 0.1
-    assert _deviation(found["harmonics"], harmonics) < tolerance
-    assert _deviation(found["hidden"][:, :outputs], hidden) < tolerance
+    assert deviation(found["harmonics"], harmonics) < tolerance
+    assert deviation(found["hidden"][:, :outputs], hidden) < tolerance
     assert not found["hidden"][~live].any()
-    assert _deviation(found["gradient"], gradient) < tolerance
-    assert _deviation(found["forces"], forces) < tolerance
-    assert _deviation(found["virials"], virials) < tolerance
+    assert deviation(found["gradient"], gradient) < tolerance
+    assert deviation(found["forces"], forces) < tolerance
+    assert deviation(found["virials"], virials) < tolerance
 
 
 def test_short_edges_leave_the_table(tmp_path: Path, rng: Any) -> None:
     package = SmallPackage(["H", "O", "Fe"], R_MAX)
-    radial = {**_radial("silu", package, rng, TYPES), "table": {"knots": 40, "error": 0.0}}
+    radial = {**radial_network("silu", package, rng, TYPES), "table": {"knots": 40, "error": 0.0}}
     package.layer("conv", radial=radial)
     path = package.write(tmp_path / "radial.mdcg")
     system = _System(rng, 7, 9, 75)
@@ -250,57 +249,14 @@ def test_short_edges_leave_the_table(tmp_path: Path, rng: Any) -> None:
         lengths = system.lengths[at]
         hidden[at], _ = _core.radial_weights(path, 0, lengths, receiver, sender, d_hidden[at], True)
     none = np.zeros((0, 0))
-    nodes = (system.positions, system.types, system.num_local, system.sender, system.receiver)
     d_harmonics = np.zeros((75, 1))
     found = _core.cuda_edge_functions(
-        path, 0, 0, "norm", *nodes, system.shifts, d_harmonics, d_hidden, none, True
+        path, 0, 0, "norm", *system.given(), d_harmonics, d_hidden, none, True
     )
     assert system.lengths[50] < R_MAX / 16
-    assert _deviation(found["hidden"][50], hidden[50]) < 2e-13
-    assert _deviation(found["hidden"], hidden) < 1e-3
+    assert deviation(found["hidden"][50], hidden[50]) < 2e-13
+    assert deviation(found["hidden"], hidden) < 1e-3
     assert np.isfinite(found["forces"]).all()
-
-
-@pytest.mark.parametrize(("double", "tolerance"), [(True, 1e-13), (False, 5e-7)])
-@pytest.mark.parametrize("kind", ["silu", "norms", "tables", "flat"])
-def test_power_tables(kind: str, double: bool, tolerance: float, tmp_path: Path, rng: Any) -> None:
-    """Polynomials of intervals are the splines, for the pairs of types of two lists."""
-    package = SmallPackage(["H", "O", "Fe"], R_MAX)
-    knots, n = 30, 60
-    radial = {**_radial(kind, package, rng, TYPES), "table": {"knots": knots, "error": 0.0}}
-    package.layer("conv", radial=radial)
-    path = package.write(tmp_path / "radial.mdcg")
-    layers = package.manifest["layers"][0]["radial"]["layers"]
-    outputs = package.tensors[layers[-1]["weight"]].shape[1]
-    r_max = np.broadcast_to(package.tensors.get(radial["r_max"], R_MAX), (TYPES, TYPES))
-    types = np.array([0, 1, 2, 1], dtype=np.int32)
-    first = (np.array([1, 3], dtype=np.int32), np.array([0, 0], dtype=np.int32))
-    second = (np.array([2, 0, 1], dtype=np.int32), np.array([1, 2, 0], dtype=np.int32))
-    lists = [first, first, second]
-    found = _core.cuda_power_table(path, 0, types, lists, double)
-    one_table = kind == "silu"
-    assert found["built"] == [True, False, not one_table]
-    coefficients, places = found["coefficients"], found["places"]
-    assert found["knots"] == knots
-    assert found["bytes"] >= coefficients.size * (8 if double else 4)
-    assert not coefficients[0].any()
-    assert not coefficients[:, ::2].any()
-    for i, j in ((0, 1), (1, 2), (2, 0)):
-        root_first, inverse_step, row = places[i, j]
-        lengths = np.linspace(r_max[i, j] / 16, r_max[i, j] * (1 - 1e-9), n)
-        place = (np.sqrt(lengths) - root_first) * inverse_step
-        interval = np.clip(place.astype(int), 0, knots - 1)
-        t = (place - interval)[:, None]
-        a = coefficients[int(row) + interval, 1 : 2 * outputs : 2]
-        value = ((a[..., 3] * t + a[..., 2]) * t + a[..., 1]) * t + a[..., 0]
-        slope = (3 * a[..., 3] * t + 2 * a[..., 2]) * t + a[..., 1]
-        slope *= (inverse_step / (2 * np.sqrt(lengths)))[:, None]
-        d = rng.normal(size=(n, outputs))
-        want = _core.radial_weights(path, 0, lengths, i, j, d, True, knots)
-        assert _deviation(value, want[0]) < tolerance
-        assert _deviation((slope * d).sum(axis=1), want[1]) < 20 * tolerance
-    # pairs of types without edges
-    assert (places[2, 2, 2] == -1) == (not one_table)
 
 
 @pytest.mark.parametrize("edges", [90, 8300])
@@ -362,23 +318,18 @@ def test_rows_of_nodes(edges: int, tmp_path: Path, rng: Any) -> None:
         0,
         0,
         "component",
-        system.positions,
-        system.types,
-        system.num_local,
-        system.sender,
-        system.receiver,
-        system.shifts,
+        *system.given(),
         d_harmonics,
         d_hidden,
         ends,
         True,
     )
     assert found["num_chunks"] == (1 if edges < 8192 else 2)
-    assert _deviation(found["harmonics"], harmonics) < 2e-14
-    assert _deviation(found["hidden"], hidden.detach().numpy()) < 2e-14
-    assert _deviation(found["gradient"], gradient) < 2e-14
-    assert _deviation(found["d_sender"], sums[0]) < 2e-14
-    assert _deviation(found["d_receiver"], sums[1]) < 2e-14
+    assert deviation(found["harmonics"], harmonics) < 2e-14
+    assert deviation(found["hidden"], hidden.detach().numpy()) < 2e-14
+    assert deviation(found["gradient"], gradient) < 2e-14
+    assert deviation(found["d_sender"], sums[0]) < 2e-14
+    assert deviation(found["d_receiver"], sums[1]) < 2e-14
     begin, slots = np.array(found["row_ptr"]), np.array(found["live"])
     kept = np.concatenate(
         [slots[b : b + n] for b, n in zip(begin[:-1], found["num_live"], strict=True)]
@@ -387,8 +338,8 @@ def test_rows_of_nodes(edges: int, tmp_path: Path, rng: Any) -> None:
     of_receivers = np.bincount(system.receiver[kept], minlength=40)
     np.testing.assert_array_equal(found["num_live"], of_receivers)
     forces, virials = _assemble(system, gradient)
-    assert _deviation(found["forces"], forces) < 2e-14
-    assert _deviation(found["virials"], virials) < 2e-14
+    assert deviation(found["forces"], forces) < 2e-14
+    assert deviation(found["virials"], virials) < 2e-14
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 2e-14), ("float32", 2e-6)])
@@ -408,7 +359,7 @@ def test_layers_of_edges(
     """Densities and pair repulsion as energies, in whole models on both."""
     package = SmallPackage(["H", "O", "Fe"], R_MAX, dtype)
     package.manifest["edge_vector"] = "sender_minus_receiver" if flip else "receiver_minus_sender"
-    radial = _radial(kind, package, rng, TYPES)
+    radial = radial_network(kind, package, rng, TYPES)
     outputs = package.tensors[radial["layers"][-1]["weight"]].shape[1]
     density = package.value("density", f"{outputs}x0e")
     package.layer("edge_sum", out=density, radial=radial, activation=activation)
@@ -442,13 +393,13 @@ def test_layers_of_edges(
             for model in models
         )
         for name in ("energies", "forces", "virial", "virials"):
-            assert _deviation(found[name], expected[name]) < tolerance, name
+            assert deviation(found[name], expected[name]) < tolerance, name
 
 
 def test_nothing_near(tmp_path: Path, rng: Any) -> None:
     package = SmallPackage(["H", "O", "Fe"], R_MAX)
     density = package.value("density", "18x0e")
-    package.layer("edge_sum", out=density, radial=_radial("silu", package, rng, TYPES))
+    package.layer("edge_sum", out=density, radial=radial_network("silu", package, rng, TYPES))
     one = package.tensor([1.0])
     package.layer("energy", x=density, channel=3, scale=one, shift=one)
     path = package.write(tmp_path / "density.mdcg")
@@ -468,7 +419,7 @@ def test_nothing_near(tmp_path: Path, rng: Any) -> None:
 
 def test_too_wide(tmp_path: Path, rng: Any) -> None:
     package = SmallPackage(["H", "O", "Fe"], R_MAX)
-    radial = _radial("silu", package, rng, TYPES)
+    radial = radial_network("silu", package, rng, TYPES)
     radial["layers"][0]["weight"] = package.tensor(np.zeros((5, 5000)))
     radial["layers"][1]["weight"] = package.tensor(np.zeros((5000, 18)))
     package.layer("edge_sum", out=package.value("density", "18x0e"), radial=radial)
@@ -480,7 +431,7 @@ def test_too_wide(tmp_path: Path, rng: Any) -> None:
 def test_nodes_in_one_place(tmp_path: Path, rng: Any) -> None:
     package = SmallPackage(["H", "O", "Fe"], R_MAX)
     density = package.value("density", "18x0e")
-    package.layer("edge_sum", out=density, radial=_radial("silu", package, rng, TYPES))
+    package.layer("edge_sum", out=density, radial=radial_network("silu", package, rng, TYPES))
     one = package.tensor([1.0])
     package.layer("energy", x=density, channel=0, scale=one, shift=one)
     model = _core.Model(package.write(tmp_path / "density.mdcg"), device="cuda")
@@ -513,4 +464,4 @@ def test_tables_in_a_whole_model(dtype: str, tolerance: float, tmp_path: Path) -
             model.evaluate(s.positions, kinds, edges=s.edges, virial=True) for model in models
         )
         for name in ("energies", "forces", "virial"):
-            assert _deviation(found[name], expected[name]) < tolerance, name
+            assert deviation(found[name], expected[name]) < tolerance, name

@@ -115,7 +115,7 @@ def run_products(
     device: Device, text: str, dtype: str, tile: int, cases: list[Case]
 ) -> list[Array]:
     name, unit, numbers = gemm_tiles(dtype)[tile]
-    unit = {"gemm_plain": "Plain", "gemm_tensor": "Tensor"}.get(text, unit)
+    unit = "Plain" if text == "gemm_plain" else unit if text == "gemm" else "Tensor"
     arguments = Products()
     blocks = parts = 0
     for i, case in enumerate(cases):
@@ -154,6 +154,24 @@ def test_products(
     ]
     for case, got in zip(cases, run_products(device, text, dtype, tile, cases), strict=True):
         close(got, case.want, dtype)
+
+
+@pytest.mark.parametrize(("text", "unit"), [("gemm_tf32", 2.0**-11), ("gemm_bf16", 2.0**-8)])
+@pytest.mark.parametrize("tile", range(4))
+def test_rounded_products(
+    device: Device, rng: np.random.Generator, text: str, unit: float, tile: int
+) -> None:
+    """The errors are those of the rounding: neither larger nor smaller."""
+    cases = [
+        Case(rng, "float32", 41, 3, (7,), 5),
+        Case(rng, "float32", 150, 1, (33, 1, 130), 140, add=True),
+        Case(rng, "float32", 29, 5, (64, 40), 64, listed=True),
+        Case(rng, "float32", 130, 1, (16,), 16, biases=3),
+    ]
+    for case, got in zip(cases, run_products(device, text, "float32", tile, cases), strict=True):
+        scale = float(np.abs(case.want).max())
+        error = float(np.abs(got - case.want).max()) / scale
+        assert 0.05 * unit < error < 2 * unit, f"relative error {error:.1e}"
 
 
 @DTYPES

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
 from mdcg import _core
@@ -62,12 +63,19 @@ class Model:
         Harmonics of the opposite direction.
     knots : int
         Of tables; 0: exact radial networks.
+    types : int
     """
 
     def __init__(
-        self, dtype: str = "float64", by_pair: bool = False, flip: bool = False, knots: int = 0
+        self,
+        dtype: str = "float64",
+        by_pair: bool = False,
+        flip: bool = False,
+        knots: int = 0,
+        types: int = 2,
     ) -> None:
-        self.package = SmallPackage(["H", "O"], R_MAX, dtype)
+        self.package = SmallPackage(list(chemical_symbols[1 : types + 1]), R_MAX, dtype)
+        self.types = types
         if flip:
             self.package.manifest["edge_vector"] = "sender_minus_receiver"
         self.rng = np.random.default_rng(7)
@@ -78,7 +86,8 @@ class Model:
         p, rng = self.package, self.rng
         r_max: Any = R_MAX
         if self.by_pair:
-            r_max = p.tensor([[2.0, 3.0], [3.5, 4.0]])
+            pairs = np.add.outer(np.arange(self.types) % 3, 1.0 - np.arange(self.types) % 2)
+            r_max = p.tensor(2.0 + 0.5 * pairs)
         layers = [
             {
                 "weight": p.tensor(rng.normal(size=(8, hidden)) / 2, self.dtype),
@@ -139,7 +148,7 @@ class Model:
             "out": p.value(f"conv{number}", str(problem.irreps_out)),
         }
         if x is None:
-            table = self.rng.normal(size=(2, problem.irreps_in1.dim))
+            table = self.rng.normal(size=(self.types, problem.irreps_in1.dim))
             fields["x_table"] = p.tensor(table, self.dtype)
         else:
             p.layer("exchange", x=x)
@@ -170,7 +179,13 @@ class Model:
         """Append a readout."""
         last = self.linear(x, "1x0e")
         p = self.package
-        p.layer("energy", x=last, channel=0, scale=p.tensor([1.3]), shift=p.tensor([0.1, -2.0]))
+        p.layer(
+            "energy",
+            x=last,
+            channel=0,
+            scale=p.tensor([1.3]),
+            shift=p.tensor(0.1 - 2.1 * np.arange(self.types)),
+        )
 
     def write(self, path: Path) -> str:
         """Write the package; the manifest's own checks pass."""

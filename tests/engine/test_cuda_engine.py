@@ -42,6 +42,15 @@ def test_emulated() -> None:
     run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"))
 
 
+def test_precisions_emulated() -> None:
+    run_cases(emulator_environment(), "cuda_precision_cases.py")
+
+
+@pytest.mark.gpu
+def test_precisions_on_a_device() -> None:
+    run_cases(dict(os.environ), "cuda_precision_cases.py")
+
+
 def test_calculators_emulated() -> None:
     run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"), "cuda_calculator_cases.py")
 

@@ -11,7 +11,7 @@ import pytest
 
 from ..emulator.emulator import run_emulated
 
-CASES = Path(__file__).with_name("cuda_edge_cases.py")
+CASES = [str(Path(__file__).with_name(f"cuda_{what}_cases.py")) for what in ("edge", "power")]
 TEXTS = Path(__file__).parents[2] / "csrc" / "engine" / "cuda" / "text"
 
 # As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.
@@ -70,8 +70,8 @@ def test_text_compiles(item: str, target: str) -> None:
         ("", "geometry"),
         ("", "cutoff", "edge_sum"),
         ("", "cutoff", "pair_energy"),
-        (HARMONICS.format(-1), "harmonics"),
-        (HARMONICS.format(3), "harmonics"),
+        (HARMONICS.format(-1), "harmonic_functions", "harmonics"),
+        (HARMONICS.format(3), "harmonic_functions", "harmonics"),
         (RADIAL.replace("{}", "0", 1), "activation", "radial", "radial_table", "radial_tiles"),
         (RADIAL.replace("{}", "256", 1), "activation", "radial", "radial_table", "radial_tiles"),
     ):
@@ -80,13 +80,13 @@ def test_text_compiles(item: str, target: str) -> None:
 
 
 def test_against_the_processor_on_the_emulator() -> None:
-    done = run_emulated("-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES))
+    done = run_emulated("-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout
 
 
 @pytest.mark.gpu
 def test_against_the_processor_on_a_device() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

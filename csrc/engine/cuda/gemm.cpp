@@ -41,11 +41,16 @@ const std::vector<TileShape> TILES<double>{
     {"gemm_small", "GEMM_SMALL", "Tensor", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
     {"gemm_deep", "GEMM_DEEP", "Tensor", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
 
+// What multiplies: of rounded numbers only tensor cores.
+std::string unit_of(const TileShape& tile, CudaPrecision precision) {
+    return precision == CudaPrecision::strict ? tile.unit : "Tensor";
+}
+
 // As the text has them.
 template <typename T>
-int shared_bytes(const TileShape& tile) {
+int shared_bytes(const TileShape& tile, CudaPrecision precision) {
     constexpr int LANE_ITEMS = 16 / static_cast<int>(sizeof(T));
-    const bool plain = std::string(tile.unit) == "Plain";
+    const bool plain = unit_of(tile, precision) == "Plain";
     const int a_stride = tile.depth + (plain ? LANE_ITEMS : tile.depth % 16 == 0 ? 8 : 0);
     const int b_stride = tile.columns + (plain ? 0 : LANE_ITEMS);
     return tile.stages * (tile.rows * a_stride + tile.depth * b_stride) *
@@ -54,11 +59,13 @@ int shared_bytes(const TileShape& tile) {
 
 // "#define GEMM_LARGE Plain, 128, 128, 16, 3, 32, 64, 1" and "#define GEMM_LARGE_BLOCKS 2"
 template <typename T>
-std::string defines() {
+std::string defines(CudaPrecision precision) {
     std::string text;
+    if (precision == CudaPrecision::tf32) text = "#define GEMM_BITS 11\n";
+    if (precision == CudaPrecision::bf16) text = "#define GEMM_BITS 8\n";
     for (const TileShape& t : TILES<T>) {
         const std::string name = std::string("#define ") + t.macro;
-        text += name + " " + t.unit;
+        text += name + " " + unit_of(t, precision);
         for (const int number :
              {t.rows, t.columns, t.depth, t.stages, t.warp_rows, t.warp_columns, t.groups})
             text += ", " + std::to_string(number);
@@ -192,10 +199,11 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
 
 template <typename T>
 CudaGemm<T>::CudaGemm(CudaKernels& kernels)
-    : multiprocessors_(count_multiprocessors(kernels.device())) {
-    const std::string tiles = defines<T>();
+    : multiprocessors_(count_multiprocessors(kernels.device())), precision_(kernels.precision()) {
+    const std::string tiles = defines<T>(precision_);
     for (const TileShape& tile : TILES<T>)
-        functions_.push_back(kernels.fixed(TEXT, tile.name, tiles, shared_bytes<T>(tile)));
+        functions_.push_back(
+            kernels.fixed(TEXT, tile.name, tiles, shared_bytes<T>(tile, precision_)));
 }
 
 template <typename T>
@@ -211,7 +219,8 @@ void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaProduct<T>
             launch.product[i].first_block = small(blocks);
             blocks += num_blocks(launch.product[i], tile);
         }
-        functions_[best].launch(stream, blocks, tile.threads(), launch, shared_bytes<T>(tile));
+        functions_[best].launch(stream, blocks, tile.threads(), launch,
+                                shared_bytes<T>(tile, precision_));
         launch.count = 0;
         parts = 0;
     };

@@ -82,6 +82,7 @@ public:
 private:
     std::vector<CudaFunction> functions_;  // by tile
     int multiprocessors_ = 1;
+    CudaPrecision precision_ = CudaPrecision::strict;
 };
 
 extern template class CudaMatrix<float>;

@@ -14,9 +14,12 @@ namespace mdcg {
 
 namespace {
 
+// clang-format off: the order counts
 const char* const HARMONICS =
+#include "engine/cuda/text/harmonic_functions.cuh"
 #include "engine/cuda/text/harmonics.cuh"
     ;
+// clang-format on
 const char* const RADIAL =
 #include "engine/cuda/text/activation.cuh"
 #include "engine/cuda/text/radial.cuh"

@@ -1,12 +1,14 @@
-// The convolution on a device: fused kernels where the radial network has a table; else, and where
-// an edge is too short for it, chunk by chunk: weights of a chunk's edges from their lengths, then
-// generated kernels that read them. The backward pass makes them again.
+// The convolution on a device: sums by type of the sender where nothing else of it matters; fused
+// kernels where the radial network has a table; else, and where an edge is too short for it, chunk
+// by chunk: weights of a chunk's edges from their lengths, then generated kernels that read them.
+// The backward pass makes them again.
 #include <memory>
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/cuda/layers/conv_table.hpp"
+#include "engine/cuda/layers/conv_types.hpp"
 #include "engine/cuda/layers/sender_sums.hpp"
 #include "engine/cuda/pass_kernel.hpp"
 #include "engine/cuda/worker.hpp"
@@ -27,6 +29,8 @@ public:
           backward_(spec.fields, "backward", widths()) {
         if (CudaTableConv<T>::possible(spec, parts_))
             fused_ = std::make_unique<CudaTableConv<T>>(spec, parts_);
+        if (CudaTypeSums<T>::possible(parts_))
+            types_ = std::make_unique<CudaTypeSums<T>>(parts_, spec.info.num_types());
     }
 
     Walk forward_walk() const override { return Walk::receivers; }
@@ -42,11 +46,9 @@ public:
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
     void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
-    void take_list(const CudaGraph& graph, const CudaStream& stream) override {
-        if (fused_) fused_->take_list(graph, stream);
-        if (chunked_) edges_.take_list(graph, stream);
-    }
+    void take_list(const CudaGraph& graph, const CudaStream& stream) override;
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
+        if (by_type_) return types_->scratch_bytes(graph, edges_);
         return fused_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
     void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override;
@@ -72,7 +74,13 @@ private:
     std::size_t chunk_bytes(const CudaGraph& graph) const {
         return lay_out(nullptr, graph.longest_chunk, true).bytes;
     }
+    bool sums_types(const CudaWorker<T>& worker) const {
+        return by_type_ && !(worker.exact && types_->from_table());
+    }
     bool fuses(const CudaWorker<T>& worker) const { return fused_ != nullptr && !worker.exact; }
+    // What lists need that cannot be summed by type.
+    void prepare_others(CudaKernels& kernels, const CudaStream& stream);
+    void prepare_edges(CudaKernels& kernels, const CudaStream& stream);
     const T* features(const CudaWorker<T>& worker) const {
         return parts_.x.present() ? worker.value(parts_.x) : x_table_->template as<const T>();
     }
@@ -84,7 +92,11 @@ private:
 
     ConvParts<T> parts_;
     std::unique_ptr<CudaTableConv<T>> fused_;
-    bool chunked_ = false;  // kernels of the other way are there
+    std::unique_ptr<CudaTypeSums<T>> types_;
+    bool by_type_ = false;  // the list can be summed by type
+    CudaKernels* kernels_ = nullptr;
+    // Kernels of the other ways are there.
+    bool others_ = false, chunked_ = false, edges_prepared_ = false;
     CudaEdgeFunctions<T> edges_;
     CudaPassKernel forward_, backward_;
     CudaGemm<T> gemm_;
@@ -101,6 +113,29 @@ void CudaConv<T>::prepare_device(CudaKernels& kernels, const CudaStream& stream)
         x_table_->reserve(bytes);
         x_table_->upload(parts_.x_table.data(), bytes, stream);
     }
+    kernels_ = &kernels;
+    if (types_) {
+        types_->prepare(kernels, stream);
+        if (!types_->from_table()) prepare_edges(kernels, stream);
+    } else {
+        prepare_others(kernels, stream);
+    }
+}
+
+template <typename T>
+void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    by_type_ = types_ && types_->take_list(graph, stream);
+    if (!by_type_ && !others_) {
+        prepare_others(*kernels_, stream);
+        kernels_->load();
+    }
+    if (!by_type_ && fused_) fused_->take_list(graph, stream);
+    if (edges_prepared_) edges_.take_list(graph, stream);
+}
+
+template <typename T>
+void CudaConv<T>::prepare_others(CudaKernels& kernels, const CudaStream& stream) {
+    others_ = true;
     if (fused_)
         fused_->prepare(kernels);
     else
@@ -108,10 +143,16 @@ void CudaConv<T>::prepare_device(CudaKernels& kernels, const CudaStream& stream)
 }
 
 template <typename T>
+void CudaConv<T>::prepare_edges(CudaKernels& kernels, const CudaStream& stream) {
+    if (!edges_prepared_) edges_.prepare(kernels, stream);
+    edges_prepared_ = true;
+}
+
+template <typename T>
 void CudaConv<T>::prepare_exact(CudaKernels& kernels, const CudaStream& stream) {
     if (chunked_) return;
     chunked_ = true;
-    edges_.prepare(kernels, stream);
+    prepare_edges(kernels, stream);
     forward_.prepare(kernels);
     backward_.prepare(kernels);
     gemm_ = CudaGemm<T>(kernels);
@@ -190,6 +231,7 @@ void CudaConv<T>::enqueue_forward(CudaWorker<T>& worker, Range nodes) const {
     const CudaGraph& graph = *worker.edges;
     const std::int64_t width = parts_.out.rows.width;
     T* const out = worker.value(parts_.out);
+    if (sums_types(worker)) return types_->forward(worker, edges_, out);
     if (fuses(worker)) return fused_->forward(worker, features(worker), !parts_.x.present(), out);
     if (forward_.zeroes(CudaArgument::out) || graph.num_slots == 0)
         clear_on_device(out, static_cast<std::size_t>(nodes.end * width) * sizeof(T),
@@ -224,6 +266,7 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
     clear(worker, parts_.sender, graph.num_nodes);
     clear(worker, parts_.receiver, graph.num_local);
     if (graph.num_slots == 0) return;
+    if (sums_types(worker)) return types_->backward(worker, edges_, worker.gradient(parts_.out));
     if (fuses(worker))
         return fused_->backward(worker, features(worker), !parts_.x.present(),
                                 worker.gradient(parts_.out),

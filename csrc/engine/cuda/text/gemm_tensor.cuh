@@ -1,7 +1,8 @@
 R"CUDA(
 // Multiplies on tensor cores. In double they multiply as plain arithmetic does. In float a number
 // is split in two of 11 bits, whose products are summed in float but for that of the lower halves;
-// as tensor cores cut off what they add to, eight products at most are summed there.
+// as tensor cores cut off what they add to, eight products at most are summed there. With fewer
+// GEMM_BITS it is rounded instead.
 //
 // A lane's numbers of the shared dimension are neighbours, and so are its columns: both may be in
 // any order, as long as both matrices agree.
@@ -11,6 +12,11 @@ R"CUDA(
 template <typename N>
 struct Fragment;
 
+#ifndef GEMM_BITS  // of what is multiplied in float: 24, 11 (tf32), 8 (bf16)
+#define GEMM_BITS 24
+#endif
+
+#if GEMM_BITS == 24
 template <>
 struct Fragment<float> {
     static constexpr int CHUNKS = 1;  // of eight of the shared dimension at once
@@ -47,6 +53,73 @@ struct Fragment<float> {
         for (int i = 0; i < 4; ++i) sum[i] += d[i];
     }
 };
+
+#elif GEMM_BITS == 11
+template <>
+struct Fragment<float> {
+    static constexpr int CHUNKS = 1;
+    struct Left {
+        unsigned v[4];
+        INLINE void set(int i, float x) { v[i] = rounded(x); }
+    };
+    struct Right {
+        unsigned v[2];
+        INLINE void set(int i, float x) { v[i] = rounded(x); }
+    };
+    static INLINE unsigned rounded(float x) {
+        unsigned bits;
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+        return bits;
+    }
+    static INLINE void add(float* sum, const Left& a, const Right& b) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
+            "%7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+    }
+};
+#else
+// An instruction takes sixteen of the shared dimension; a register has two of them, the first of
+// which comes first.
+template <>
+struct Fragment<float> {
+    static constexpr int CHUNKS = 2;
+    struct Left {
+        float first[4];
+        unsigned v[4];
+        INLINE void set(int i, float x) {
+            const int at = i / 4 * 2 + i % 2;
+            if (i % 4 < 2)
+                first[at] = x;
+            else
+                v[at] = packed(first[at], x);
+        }
+    };
+    struct Right {
+        float first[2];
+        unsigned v[2];
+        INLINE void set(int i, float x) {
+            if (i % 2 == 0)
+                first[i / 2] = x;
+            else
+                v[i / 2] = packed(first[i / 2], x);
+        }
+    };
+    static INLINE unsigned packed(float low, float high) {
+        unsigned bits;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+        return bits;
+    }
+    static INLINE void add(float* sum, const Left& a, const Right& b) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
+            "%7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+    }
+};
+#endif
 
 #ifndef GEMM_DOUBLE_DEPTH  // of an instruction: 4, 8, 16
 #if __CUDA_ARCH__ >= 900

@@ -1,0 +1,339 @@
+#include "engine/cuda/layers/conv_types.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/edges/harmonics.hpp"
+#include "engine/edges/layout.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// clang-format off: the order counts
+const char* const TEXT =
+#include "engine/cuda/text/harmonic_functions.cuh"
+#include "engine/cuda/text/type_sums.cuh"
+    ;
+// clang-format on
+
+constexpr int MAX_L = 4;
+constexpr std::size_t MAX_TYPES = 16;
+constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// The one number that a path of scalars multiplies every component with; false: there is none.
+template <typename T>
+bool coefficient(const ConvDescription<T>& description, const GenericPath& path, double& found) {
+    if (path.x_dim != 1 || path.out_dim != path.harmonic_dim ||
+        path.pair_end - path.pair_begin != path.out_dim)
+        return false;
+    for (int i = 0; i < path.out_dim; ++i) {
+        const GenericPair& pair = description.pairs[size(path.pair_begin + i)];
+        if (pair.term_end - pair.term_begin != 1) return false;
+        const GenericTerm<T>& term = description.terms[size(pair.term_begin)];
+        if (pair.c != i || term.b != i) return false;
+        if (i > 0 && static_cast<double>(term.value) != found) return false;
+        found = static_cast<double>(term.value);
+    }
+    return true;
+}
+
+}  // namespace
+
+// As text/type_sums.cuh has it.
+template <typename T>
+struct CudaTypeSums<T>::Arguments {
+    std::int32_t first_receiver, first_slot, num_types, num_present, split;
+    const std::int32_t *row_ptr, *num_live, *live, *receiver_types, *sender_type, *number;
+    const double* length;
+    const T *unit, *factors, *table;
+    const TablePlace* places;
+    T *hidden, *sums, *edge_gradient;
+    int* short_edges;
+    double sign;
+};
+
+template <typename T>
+bool CudaTypeSums<T>::possible(const ConvParts<T>& parts) {
+    if (parts.x.present() || parts.sender.present() || parts.receiver.present()) return false;
+    double number = 0;
+    for (const GenericPath& path : parts.description.paths)
+        if (!coefficient(parts.description, path, number)) return false;
+    return parts.description.l_max <= MAX_L;
+}
+
+template <typename T>
+CudaTypeSums<T>::CudaTypeSums(const ConvParts<T>& parts, int num_types)
+    : parts_(&parts), num_types_(num_types) {
+    if (parts.radial.knots > 0)
+        table_ = std::make_unique<CudaPowerTable<T>>(
+            hidden_spec(parts.radial), hidden_columns(parts.radial, parts.hidden_stride));
+    std::vector<char> degrees(size(parts.description.l_max) + 1, 0);
+    for (const Block& block : parts.description.out.blocks) {
+        const auto& paths = parts.description.paths;
+        if (std::none_of(paths.begin(), paths.end(), [&](const GenericPath& path) {
+                return path.out_offset == block.offset;
+            })) {
+            gaps_ = true;
+            continue;
+        }
+        degrees[size(block.l)] = 1;
+        Part part;
+        part.l = block.l;
+        part.mul = block.mul;
+        part.offset = block.offset;
+        part.stride = block.stride;
+        blocks_.push_back(part);
+    }
+    unused_ = std::count(degrees.begin(), degrees.end(), 0) > 0;
+}
+
+template <typename T>
+void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+    const int l_max = parts_->description.l_max;
+    const bool small = sizeof(T) == 4 && l_max <= 3;
+    threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
+    std::string defines;
+    const auto define = [&](const char* name, std::int64_t value) {
+        defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
+    };
+    define("L_MAX", l_max);
+    define("UNITS", parts_->hidden_stride);
+    define("KNOTS", table_ ? table_->knots() : 0);
+    define("THREADS", threads_);
+    define("PER", small ? 2 : 1);
+    define("EACH", small && parts_->hidden_stride > 32 ? 2 : 1);
+    define("MAX_TYPES", static_cast<std::int64_t>(MAX_TYPES));
+    sums_ = kernels.fixed(TEXT, "type_sums", defines);
+    gradient_ = kernels.fixed(TEXT, "type_sums_gradient", defines);
+    gemm_ = CudaGemm<T>(kernels);
+    const std::vector<T> factors = harmonic_factors<T>(l_max, parts_->normalization);
+    number_ = std::make_unique<CudaMemory>(stream.device());
+    number_->reserve(size(num_types_) * sizeof(std::int32_t));
+    factors_ = std::make_unique<CudaMemory>(stream.device());
+    factors_->reserve(factors.size() * sizeof(T));
+    factors_->upload(factors.data(), factors.size() * sizeof(T), stream);
+    stream.synchronize();
+}
+
+template <typename T>
+bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    std::vector<std::int32_t> present = graph.pairs.sender;
+    std::sort(present.begin(), present.end());
+    present.erase(std::unique(present.begin(), present.end()), present.end());
+    if (present.size() > MAX_TYPES) return false;
+    if (table_) table_->take_list(graph, stream);
+    if (present == present_) return true;
+    present_ = std::move(present);
+    std::vector<std::int32_t> number(size(num_types_), -1);
+    for (std::size_t i = 0; i < present_.size(); ++i)
+        number[size(present_[i])] = static_cast<std::int32_t>(i);
+    number_->upload(number.data(), number.size() * sizeof(number[0]), stream);
+    make_matrices(stream);
+    stream.synchronize();
+    return true;
+}
+
+template <typename T>
+void CudaTypeSums<T>::make_matrices(const CudaStream& stream) {
+    const ConvDescription<T>& description = parts_->description;
+    const std::vector<double> last = parts_->radial.last();
+    const std::size_t outputs = description.weights.columns.size();
+    for (Part& part : blocks_) {
+        std::vector<double> matrix(size(depth() * part.mul), 0.0);
+        std::size_t weight = 0;
+        for (const GenericPath& path : description.paths) {
+            double factor = 0;
+            coefficient(description, path, factor);
+            if (path.out_offset == part.offset)
+                for (std::size_t t = 0; t < present_.size(); ++t) {
+                    const T* x = parts_->x_table.data() +
+                                 std::int64_t(present_[t]) * description.x.width + path.x_offset;
+                    for (std::size_t k = 0; k < size(parts_->units); ++k)
+                        for (std::size_t u = 0; u < size(path.mul); ++u)
+                            matrix[(t * size(parts_->hidden_stride) + k) * size(path.mul) + u] +=
+                                factor * static_cast<double>(x[u]) * last[k * outputs + weight + u];
+                }
+            weight += size(path.mul);
+        }
+        const std::vector<T> rounded(matrix.begin(), matrix.end());
+        const int rows = static_cast<int>(depth());
+        part.matrix = CudaMatrix<T>(rounded.data(), 1, 0, rows, part.mul, part.mul, 1, stream);
+        part.transposed = CudaMatrix<T>(rounded.data(), 1, 0, part.mul, rows, 1, part.mul, stream);
+    }
+}
+
+template <typename T>
+typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
+    char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const {
+    Scratch s{};
+    Layout layout(start);
+    std::int64_t receivers = graph.num_local;
+    if (!table_) {
+        receivers = 0;
+        for (const CudaChunk& chunk : graph.chunks)
+            receivers = std::max<std::int64_t>(receivers, chunk.num_receivers);
+    }
+    const std::int64_t row = width() * depth();
+    const auto bytes = static_cast<std::int64_t>(sizeof(T));
+    s.receivers = std::min(
+        receivers, std::max<std::int64_t>(1, SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
+    layout.take(s.sums, s.receivers * row);
+    if (!table_) {
+        layout.take(s.hidden, graph.longest_chunk * parts_->hidden_stride);
+        layout.take(s.work, static_cast<std::int64_t>(edges.work_bytes(graph.longest_chunk)));
+    }
+    s.bytes = layout.bytes();
+    return s;
+}
+
+template <typename T>
+std::size_t CudaTypeSums<T>::scratch_bytes(const CudaGraph& graph,
+                                           const CudaEdgeFunctions<T>& edges) const {
+    return lay_out(nullptr, graph, edges).bytes;
+}
+
+template <typename T>
+typename CudaTypeSums<T>::Arguments CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
+                                                               const Scratch& scratch) const {
+    const CudaGraph& graph = *worker.edges;
+    Arguments found{};
+    found.num_types = num_types_;
+    found.num_present = static_cast<std::int32_t>(present_.size());
+    const int warps = threads_ / 32;
+    found.split = 1;
+    while (found.split < warps && found.split * found.num_present <= warps) found.split *= 2;
+    found.row_ptr = graph.row_ptr;
+    found.num_live = graph.num_live;
+    found.live = graph.live;
+    found.receiver_types = graph.types;
+    found.sender_type = graph.sender_type;
+    found.number = number_->template as<std::int32_t>();
+    found.length = graph.length;
+    found.unit = static_cast<const T*>(graph.unit);
+    found.factors = factors_->template as<T>();
+    if (table_) {
+        found.table = table_->data();
+        found.places = table_->places();
+    }
+    found.hidden = scratch.hidden;
+    found.sums = scratch.sums;
+    found.edge_gradient = worker.edge_gradient;
+    found.short_edges = worker.short_edges;
+    found.sign = parts_->flip ? -1.0 : 1.0;
+    return found;
+}
+
+template <typename T>
+template <typename Body, typename After>
+void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                           const Scratch& scratch, bool backward, const Body& body,
+                           const After& after) const {
+    const CudaGraph& graph = *worker.edges;
+    const auto receivers = [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t at = first; at < end; at += scratch.receivers)
+            body(at, std::min(scratch.receivers, end - at));
+    };
+    if (table_) return receivers(0, graph.num_local);
+    for (const CudaChunk& chunk : graph.chunks) {
+        if (chunk.num_slots > 0)
+            edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,
+                          scratch.hidden);
+        receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
+        after(chunk);
+    }
+}
+
+template <typename T>
+void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                              T* out) const {
+    const CudaGraph& graph = *worker.edges;
+    const std::int64_t out_width = parts_->description.out.width;
+    if (gaps_ || present_.empty())
+        clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
+    if (present_.empty()) return;
+    const Scratch scratch =
+        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
+    Arguments arguments = this->arguments(worker, scratch);
+    std::int64_t first_slot = 0;
+    walk(
+        worker, edges, scratch, false,
+        [&](std::int64_t first, std::int64_t count) {
+            arguments.first_receiver = static_cast<std::int32_t>(first);
+            arguments.first_slot = static_cast<std::int32_t>(first_slot);
+            sums_.launch(*worker.stream, count, threads_, arguments);
+            std::vector<CudaProduct<T>> products;
+            for (const Part& part : blocks_) {
+                CudaProduct<T> p;
+                p.rows = count;
+                p.batch = 2 * part.l + 1;
+                p.a = scratch.sums;
+                p.a_width = width() * depth();
+                p.parts.push_back({part.l * part.l * depth(), depth(), part.matrix.rows(), 0});
+                p.matrix = &part.matrix;
+                p.columns = part.matrix.stride();
+                p.c = out + first * out_width + part.offset;
+                p.c_width = out_width;
+                p.c_step = part.stride;
+                products.push_back(p);
+            }
+            gemm_.run(*worker.stream, products);
+        },
+        [&](const CudaChunk& chunk) { first_slot = chunk.first_slot + chunk.num_slots; });
+}
+
+template <typename T>
+void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                               const T* gradient) const {
+    const CudaGraph& graph = *worker.edges;
+    const CudaStream& stream = *worker.stream;
+    const std::int64_t out_width = parts_->description.out.width;
+    if (present_.empty()) return;
+    const Scratch scratch =
+        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
+    Arguments arguments = this->arguments(worker, scratch);
+    std::int64_t first_slot = 0;
+    walk(
+        worker, edges, scratch, true,
+        [&](std::int64_t first, std::int64_t count) {
+            if (unused_)
+                clear_on_device(scratch.sums, size(count * width() * depth()) * sizeof(T), stream);
+            // blocks of the same degree add to the same sums, one after the other
+            std::vector<std::size_t> seen(size(parts_->description.l_max) + 1, 0);
+            std::vector<std::vector<CudaProduct<T>>> rounds;
+            for (const Part& part : blocks_) {
+                CudaProduct<T> p;
+                p.rows = count;
+                p.batch = 2 * part.l + 1;
+                p.a = gradient + first * out_width;
+                p.a_width = out_width;
+                p.parts.push_back({part.offset, part.stride, part.mul, 0});
+                p.matrix = &part.transposed;
+                p.columns = part.transposed.stride();
+                p.c = scratch.sums + part.l * part.l * depth();
+                p.c_width = width() * depth();
+                p.c_step = depth();
+                const std::size_t round = seen[size(part.l)]++;
+                p.add = round > 0;
+                if (round == rounds.size()) rounds.emplace_back();
+                rounds[round].push_back(p);
+            }
+            for (const auto& products : rounds) gemm_.run(stream, products);
+            arguments.first_receiver = static_cast<std::int32_t>(first);
+            arguments.first_slot = static_cast<std::int32_t>(first_slot);
+            gradient_.launch(stream, count, threads_, arguments);
+        },
+        [&](const CudaChunk& chunk) {
+            if (chunk.num_slots > 0)
+                edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
+            first_slot = chunk.first_slot + chunk.num_slots;
+        });
+}
+
+template class CudaTypeSums<float>;
+template class CudaTypeSums<double>;
+
+}  // namespace mdcg

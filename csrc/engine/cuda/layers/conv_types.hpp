@@ -1,0 +1,82 @@
+// Convolutions of scalars that depend on the sender's type alone: edges are summed by type before
+// the last layer of the radial network, and a product of matrices does the rest,
+//     out[n][l, m][u] = sum over types t and hidden units k of
+//                       sums[n][lm][t, k] * x_t[u] W[k, (path, u)] c.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/gemm.hpp"
+#include "engine/cuda/worker.hpp"
+#include "engine/layers/conv_parts.hpp"
+
+namespace mdcg {
+
+// With a table of hidden units where the radial network has one, else from their rows, which
+// CudaEdgeFunctions makes chunk by chunk.
+template <typename T>
+class CudaTypeSums {
+public:
+    static bool possible(const ConvParts<T>& parts);
+
+    // `parts` must stay.
+    CudaTypeSums(const ConvParts<T>& parts, int num_types);
+    void prepare(CudaKernels& kernels, const CudaStream& stream);
+    // False: the list has senders of too many types.
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool from_table() const { return table_ != nullptr; }
+
+    std::size_t scratch_bytes(const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
+    // Every row of `out` is written.
+    void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, T* out) const;
+    // Adds to worker.edge_gradient.
+    void backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                  const T* gradient) const;
+
+private:
+    // A block of out, and its matrix [types, units][channels].
+    struct Part {
+        int l = 0, mul = 0;
+        std::int64_t offset = 0, stride = 0;
+        CudaMatrix<T> matrix, transposed;
+    };
+    struct Scratch {
+        T *sums, *hidden;
+        char* work;
+        std::int64_t receivers;  // that there is room for
+        std::size_t bytes;
+    };
+    struct Arguments;
+
+    int width() const { return (parts_->description.l_max + 1) * (parts_->description.l_max + 1); }
+    std::int64_t depth() const {  // of the matrices
+        return static_cast<std::int64_t>(present_.size()) * parts_->hidden_stride;
+    }
+    void make_matrices(const CudaStream& stream);
+    Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
+    Arguments arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
+    // `body(first, count)` for all receivers, as many at a time as there is room for, with rows of
+    // hidden units of their slots where there is no table; `after(chunk)` after those of a chunk.
+    template <typename Body, typename After>
+    void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, const Scratch& scratch,
+              bool backward, const Body& body, const After& after) const;
+
+    const ConvParts<T>* parts_;
+    int num_types_, threads_ = 128;
+    std::unique_ptr<CudaPowerTable<T>> table_;
+    std::vector<std::int32_t> present_;  // types
+    std::vector<Part> blocks_;
+    bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path
+    CudaFunction sums_, gradient_;
+    CudaGemm<T> gemm_;
+    std::unique_ptr<CudaMemory> number_, factors_;
+};
+
+extern template class CudaTypeSums<float>;
+extern template class CudaTypeSums<double>;
+
+}  // namespace mdcg

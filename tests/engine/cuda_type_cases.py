@@ -1,0 +1,167 @@
+"""Convolutions of types on a CUDA device, summed by type of the sender, against the processor.
+
+No file of tests by its name: test_cuda_types.py runs it in a process of its own, where the device
+is an emulated one, or a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
+
+from .test_conv_layer import Model, System, system
+
+LIMIT = {"float64": 1e-12, "float32": 1e-5}
+
+
+def open_both(path: str) -> tuple[Any, Any]:
+    """Return the package on the processor and on the device."""
+    package = Package.open(path)
+    layers, tensors = package.manifest["layers"], package.tensors
+    for number, layer in enumerate(layers):
+        layer["name"] = f"{layer['type']}_{number}"
+    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    package.save(path)
+    return _core.Model(path, kernels="generic"), _core.Model(path, device="cuda")
+
+
+def evaluate(model: Any, s: System) -> dict[str, Any]:
+    found: dict[str, Any] = model.evaluate(s.positions, s.types, edges=s.edges, virial=True)
+    return found
+
+
+def compare(models: tuple[Any, Any], s: System, limit: float) -> dict[str, Any]:
+    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    want = evaluate(models[0], s)
+    got = [evaluate(models[1], s) for _ in range(3)]
+    for name, value in want.items():
+        scale = max(1e-3, float(np.abs(value).max()))
+        for found in got:
+            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
+            assert error < limit, f"{name}: relative error {error:.1e}"
+            assert np.array_equal(found[name], got[0][name])
+    return got[0]
+
+
+def kernels(model: Any) -> set[str]:
+    return {kernel["name"] for kernel in json.loads(model.report())["kernels"]}
+
+
+def model_of(
+    in1: str = "5x0e", lmax: int = 2, out: str = "5x0e+5x1o+5x2e", hidden: int = 20, **options: Any
+) -> Model:
+    """Return a model of one convolution of types; another one lets energies see all of it."""
+    change = {"cutoff_on": "weights"} if options.pop("bias", False) else {}
+    model = Model(**options)
+    first = model.conv(None, in1, lmax, out, hidden=hidden, **change)
+    rows = "+".join(
+        f"4x{irrep}" for irrep in dict.fromkeys(b.split("x")[1] for b in out.split("+"))
+    )
+    model.energy(model.conv(model.linear(first, rows), rows, lmax, "4x0e"))
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"knots": 40, "by_pair": True, "flip": True},
+        {"bias": True, "flip": True, "hidden": 31},  # a unit of constant 1
+        {"bias": True, "knots": 40},
+        {"hidden": 70},  # several units of a lane, twice
+        {"hidden": 70, "knots": 40},
+    ],
+)
+def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
+    models = open_both(model_of(dtype=dtype, **options).write(tmp_path))
+    compare(models, system(12, 200), LIMIT[dtype])
+    assert "type_sums" in kernels(models[1])
+
+
+@pytest.mark.parametrize("knots", [0, 32])
+@pytest.mark.parametrize(
+    ("in1", "lmax", "out"),
+    [
+        ("5x0e", 0, "5x0e"),
+        ("5x0e", 1, "5x0e+5x1o"),
+        ("5x0e", 4, "5x0e+5x1o+5x2e+5x3o+5x4e"),
+        ("5x0e", 2, "5x0e+5x2e"),  # harmonics without a path
+        ("5x0e+7x0e", 2, "5x0e+5x1o+7x0e+7x1o+7x2e"),  # several blocks of a degree
+        ("5x0e+5x0e", 1, "5x0e+5x1o"),  # several paths to a block
+    ],
+)
+def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int) -> None:
+    models = open_both(model_of(in1, lmax, out, knots=knots).write(tmp_path))
+    compare(models, system(9, 120), 1e-12)
+
+
+@pytest.mark.parametrize("knots", [0, 32])
+def test_types_of_a_list(tmp_path: Path, knots: int) -> None:
+    """Some that are not there, then more than are summed, then one."""
+    models = open_both(model_of(types=20, knots=knots, by_pair=True).write(tmp_path))
+    s = system(40, 300, seed=2, n_types=20)
+    assert len(np.unique(s.types[s.sender])) > 16
+    for types in (s.types % 5 * 3 + 2, s.types, 0 * s.types + 7, s.types % 16):
+        compare(models, System(s.positions, types.astype(np.int32), *s.edges), 1e-12)
+
+
+@pytest.mark.parametrize("edges", [0, 1, 2])
+@pytest.mark.parametrize("knots", [0, 32])
+def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
+    models = open_both(model_of(knots=knots).write(tmp_path))
+    compare(models, system(4, edges), 1e-12)
+    compare(models, system(8, 60), 1e-12)
+    compare(models, system(4, edges), 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("knots", [0, 32])
+def test_many_neighbours(tmp_path: Path, knots: int, dtype: str) -> None:
+    """More than are looked at in one go."""
+    s = system(5, 1500)
+    assert np.bincount(s.receiver).max() > 512
+    models = open_both(model_of(knots=knots, dtype=dtype).write(tmp_path))
+    compare(models, s, 10 * LIMIT[dtype])
+
+
+def test_many_edges(tmp_path: Path) -> None:
+    """More than one chunk of rows of hidden units."""
+    models = open_both(model_of(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
+    compare(models, system(200, 8500), 1e-11)
+
+
+def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
+    cpu, cuda = open_both(model_of(knots=512).write(tmp_path))
+    s = system(6, 40, seed=5)
+    first = evaluate(cuda, s)
+    moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
+    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
+    )
+    want = evaluate(cpu, moved)
+    for _ in range(3):
+        found = evaluate(cuda, moved)
+        assert abs(found["energy"] - want["energy"]) < 5e-6 * abs(want["energy"])
+        error = np.abs(found["forces"] - want["forces"]).max()
+        assert error < 5e-6 * np.abs(want["forces"]).max()  # the tables are other ones
+    assert np.array_equal(evaluate(cuda, s)["forces"], first["forces"])
+
+
+def test_other_kernels_are_made_where_they_are_needed(tmp_path: Path) -> None:
+    path = model_of(types=20).write(tmp_path)
+    _, cuda = open_both(path)
+    s = system(40, 300, seed=2, n_types=20)
+    counts = []
+    for types in (s.types % 3, s.types):
+        evaluate(cuda, System(s.positions, types, *s.edges))
+        counts.append(len(json.loads(cuda.report())["kernels"]))
+    assert counts[1] > counts[0]
