@@ -224,7 +224,10 @@ class MDCGCalculator(Calculator):
 
     @property
     def neighbors(self) -> SkinNeighborList | _core.NeighborList:
-        """The neighbour list; `num_builds` and `num_updates` tell how well the skin works."""
+        """The neighbour list; `num_builds` and `num_updates` tell how well the skin works.
+
+        Packages on CUDA devices make their own lists there, see `report`.
+        """
         return self._backend.neighbors
 
     def report(self) -> EngineReport:

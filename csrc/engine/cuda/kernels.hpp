@@ -78,6 +78,7 @@ public:
     CudaKernels(int device, int item_bytes) : CudaKernels(CudaPlace{device}, item_bytes) {}
 
     int device() const { return place_.device; }
+    int item_bytes() const { return item_bytes_; }
     int compute_capability() const { return place_.capability; }
     CudaPrecision precision() const { return place_.precision; }
 
