@@ -15,7 +15,16 @@ from typing import Any
 from ..errors import MdcgError
 from . import report
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
-from .jobs import DTYPES, NEQUIP_PRESETS, PASSES, SIZES, VARIANTS, ConvJob, ModelJob
+from .jobs import (
+    DTYPES,
+    MODEL_IMPLS,
+    NEQUIP_PRESETS,
+    PASSES,
+    SIZES,
+    VARIANTS,
+    ConvJob,
+    ModelJob,
+)
 from .peers import (
     PEERS,
     choose_model_impls,
@@ -98,6 +107,13 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in _list(text))
 
 
+def _limits(text: str) -> tuple[tuple[str, int], ...]:
+    pairs = [part.partition("=") for part in _list(text)]
+    if not all(name in MODEL_IMPLS and count.isdigit() for name, _, count in pairs):
+        raise argparse.ArgumentTypeError(f"{text} is not IMPL=N,...")
+    return tuple((name, int(count)) for name, _, count in pairs)
+
+
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -148,6 +164,11 @@ def _parser() -> argparse.ArgumentParser:
         help="the stress too (default: on a GPU)",
     )  # fmt: skip
     add("--packages", metavar="DIR", help="take packages of random models from there, keep them")
+    add(
+        "--largest", type=_limits, default=(), metavar="IMPL=N,...",
+        help="leave an implementation out above N atoms",
+    )  # fmt: skip
+    add("--turns", metavar="FILE", help="wait while another command that names FILE measures")
     add("--no-kernels", action="store_true", help="skip times of kernels on a GPU")
     add("--no-rates", action="store_true", help="skip the machine's ceilings")
     for command in (conv, model):
@@ -343,7 +364,7 @@ def _bench_conv(options: argparse.Namespace) -> int:
 
 def _bench_model(options: argparse.Namespace) -> int:
     names = choose_model_impls(options.impl, options.device)
-    skipped = {} if options.impl else skipped_model_impls(options.device)
+    skipped = skipped_model_impls(options.device, options.impl)
     settings = _settings(options)
     on_gpu = options.device == "cuda"
     shared = {
@@ -353,6 +374,8 @@ def _bench_model(options: argparse.Namespace) -> int:
         "stress": on_gpu if options.stress is None else options.stress,
         "kernels": not options.no_kernels,
         "packages": options.packages,
+        "turns": options.turns,
+        "largest": options.largest,
     }
     result = _start(options, settings, shared, options.dtype or DTYPES, skipped)
     sizes = _sizes(options)
@@ -424,7 +447,7 @@ def _start(
     _progress("measuring the machine")
     result["machine"].update(machine_section(settings, dtypes, options.device))
     print(report.header(result), flush=True)
-    if options.device == "cuda" and skipped:
+    if skipped and (options.device == "cuda" or options.impl):
         result["skipped"] = skipped
         print(f"not measured: {report.reasons_line(skipped)}", flush=True)
     return result

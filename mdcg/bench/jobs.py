@@ -58,9 +58,11 @@ ON_REQUEST = ("engine-table",)
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the lists that JSON makes back into tuples."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
-    }
+
+    def back(value: Any) -> Any:
+        return tuple(map(back, value)) if isinstance(value, list | tuple) else value
+
+    return {name: back(value) for name, value in options.items()}
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,10 @@ class ModelJob:
         On a CUDA device, also the times of kernels, where there is one size only.
     packages : str, optional
         Folder of packages of random models, taken from there and put there.
+    turns : str, optional
+        File that processes lock while they measure, so that they do not disturb each other.
+    largest : tuple of (str, int)
+        Atoms above which an implementation is left out.
     """
 
     model: str
@@ -127,6 +133,8 @@ class ModelJob:
     stress: bool = False
     kernels: bool = True
     packages: str | None = None
+    turns: str | None = None
+    largest: tuple[tuple[str, int], ...] = ()
     head: str | None = None
     device: str = "cpu"
     repeats: int = 10
