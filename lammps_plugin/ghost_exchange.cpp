@@ -59,28 +59,46 @@ std::vector<GhostExchange::Part> GhostExchange::parts(const std::vector<int> &co
   return out;
 }
 
-// Receives are begun; sends are done.
-void GhostExchange::move(Way way, const std::vector<Part> &from, char *data, int row_bytes)
+// In pieces that MPI can count.
+template <typename Post>
+void GhostExchange::each(const std::vector<Part> &of, int row_bytes, const Post &post)
 {
   const std::int64_t most = std::max<std::int64_t>(1, MOST_BYTES / row_bytes);
-  for (const Part &part : from)
+  for (const Part &part : of)
     for (std::int64_t row = part.begin; row < part.end; row += most) {
       const int bytes = static_cast<int>(std::min(most, part.end - row)) * row_bytes;
-      char *at = data + row * row_bytes;
-      if (way == Way::IN) {
-        requests_.emplace_back();
-        MPI_Irecv(at, bytes, MPI_BYTE, part.rank, TAG, world_, &requests_.back());
-      } else {
-        MPI_Send(at, bytes, MPI_BYTE, part.rank, TAG, world_);
-      }
+      requests_.emplace_back();
+      post(row * row_bytes, bytes, part.rank, &requests_.back());
     }
+}
+
+void GhostExchange::move(const std::vector<Part> &out, const char *source,
+                         const std::vector<Part> &in, char *target, int row_bytes)
+{
+  requests_.clear();
+  each(in, row_bytes, [&](std::int64_t at, int bytes, int rank, MPI_Request *request) {
+    MPI_Irecv(target + at, bytes, MPI_BYTE, rank, TAG, world_, request);
+  });
+  each(out, row_bytes, [&](std::int64_t at, int bytes, int rank, MPI_Request *request) {
+    MPI_Isend(source + at, bytes, MPI_BYTE, rank, TAG, world_, request);
+  });
+  statuses_.resize(requests_.size());
+  MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
+}
+
+void GhostExchange::forward_rows(const char *rows, char *ghosts, int row_bytes)
+{
+  move(asked_, rows, wanted_, ghosts, row_bytes);
+}
+
+void GhostExchange::reverse_rows(const char *ghosts, char *rows, int row_bytes)
+{
+  move(wanted_, ghosts, asked_, rows, row_bytes);
 }
 
 void GhostExchange::forward(const char *rows, char *ghosts, int row_bytes)
 {
   buffer_.resize(sent.size() * row_bytes);
-  requests_.clear();
-  move(Way::IN, wanted_, ghosts, row_bytes);
   char *at = buffer_.data();
   for (const std::int64_t row : sent) {
     if (row >= 0)
@@ -89,20 +107,14 @@ void GhostExchange::forward(const char *rows, char *ghosts, int row_bytes)
       std::memset(at, 0, row_bytes);
     at += row_bytes;
   }
-  move(Way::OUT, asked_, buffer_.data(), row_bytes);
-  statuses_.resize(requests_.size());
-  MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
+  forward_rows(buffer_.data(), ghosts, row_bytes);
 }
 
 void GhostExchange::reverse(char *rows, char *ghosts, int width, int item_bytes)
 {
   const int row_bytes = width * item_bytes;
   buffer_.resize(sent.size() * row_bytes);
-  requests_.clear();
-  move(Way::IN, asked_, buffer_.data(), row_bytes);
-  move(Way::OUT, wanted_, ghosts, row_bytes);
-  statuses_.resize(requests_.size());
-  MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
+  reverse_rows(ghosts, buffer_.data(), row_bytes);
   const char *at = buffer_.data();
   for (const std::int64_t row : sent) {
     if (row >= 0) {
@@ -113,6 +125,13 @@ void GhostExchange::reverse(char *rows, char *ghosts, int width, int item_bytes)
     }
     at += row_bytes;
   }
+}
+
+int GhostExchange::any(int flag) const
+{
+  int found = flag;
+  MPI_Allreduce(&flag, &found, 1, MPI_INT, MPI_MAX, world_);
+  return found;
 }
 
 double GhostExchange::bytes() const

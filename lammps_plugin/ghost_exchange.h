@@ -32,6 +32,12 @@ class GhostExchange {
   void forward(const char *rows, char *ghosts, int row_bytes);
   // Adds rows of ghosts to those of their owners, in the order of the ranks.
   void reverse(char *rows, char *ghosts, int width, int item_bytes);
+  // The same where a row for each of `sent` is there, or is wanted, and others pack or add.
+  void forward_rows(const char *rows, char *ghosts, int row_bytes);
+  void reverse_rows(const char *ghosts, char *rows, int row_bytes);
+
+  // 1 where it is that on any rank.
+  int any(int flag) const;
 
   double bytes() const;
 
@@ -40,10 +46,10 @@ class GhostExchange {
     int rank;
     std::int64_t begin, end;
   };
-  enum class Way { IN, OUT };
-
   static std::vector<Part> parts(const std::vector<int> &counts);
-  void move(Way way, const std::vector<Part> &from, char *data, int row_bytes);
+  template <typename Post> void each(const std::vector<Part> &of, int row_bytes, const Post &post);
+  void move(const std::vector<Part> &out, const char *source, const std::vector<Part> &in,
+            char *target, int row_bytes);
 
   MPI_Comm world_ = MPI_COMM_NULL;
   std::vector<Part> wanted_, asked_;

@@ -68,6 +68,7 @@ Library open_library()
                                ": compile it again (python -m mdcg lammps)");
     Library library;
     load(handle, "mdcg_last_error", library.last_error, path);
+    load(handle, "mdcg_find_device", library.find_device, path);
     load(handle, "mdcg_open", library.open, path);
     load(handle, "mdcg_prepare", library.prepare, path);
     load(handle, "mdcg_close", library.close, path);

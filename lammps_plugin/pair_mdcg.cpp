@@ -12,6 +12,7 @@
 #include "atom.h"
 #include "citeme.h"
 #include "comm.h"
+#include "device_choice.h"
 #include "error.h"
 #include "force.h"
 #include "memory.h"
@@ -21,6 +22,7 @@
 #include "utils.h"
 
 using namespace LAMMPS_NS;
+using mdcg_lammps::DeviceChoice;
 using mdcg_lammps::Library;
 
 static constexpr char CITATION[] =
@@ -80,6 +82,14 @@ PairMDCG::~PairMDCG()
   }
 }
 
+// "cuda:12"
+static bool is_device(const std::string &name)
+{
+  if (name == "auto" || name == "cpu" || name == "cuda") return true;
+  return name.compare(0, 5, "cuda:") == 0 && name.size() > 5 &&
+         name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
+
 void PairMDCG::settings(int narg, char **arg)
 {
   // again: nothing of the settings before is kept, and the package must be named again
@@ -93,13 +103,13 @@ void PairMDCG::settings(int narg, char **arg)
     const std::string key = arg[i];
     if (key != "device" && key != "threads")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
-                            ", expected: device auto|cpu|cuda, threads N");
+                            ", expected: device auto|cpu|cuda|cuda:N, threads N");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     if (key == "device") {
       impl->device = arg[i + 1];
-      if (impl->device != "auto" && impl->device != "cpu" && impl->device != "cuda")
-        error->all(FLERR,
-                   "pair_style mdcg: device is " + impl->device + ", expected auto, cpu or cuda");
+      if (!is_device(impl->device))
+        error->all(FLERR, "pair_style mdcg: device is " + impl->device +
+                              ", expected auto, cpu, cuda (one for each rank) or cuda:N");
     } else {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
       if (impl->threads < 1)
@@ -140,7 +150,15 @@ void PairMDCG::coeff(int narg, char **arg)
   if (path.empty()) path = it.file;
   mdcg_options options{};
   options.size = sizeof(options);
-  options.device = it.device == "auto" ? nullptr : it.device.c_str();
+  std::string device = it.device == "auto" ? "cpu" : it.device;
+  it.advice.clear();
+  if (device != "cpu") {
+    const DeviceChoice choice = DeviceChoice::make(world, *it.library, device);
+    all_or_none(choice.reason);
+    device = choice.name;
+    it.advice = choice.advice;
+  }
+  options.device = device.c_str();
   options.threads = it.threads ? it.threads : comm->nthreads;
   it.info = mdcg_info{};
   it.info.size = sizeof(it.info);
@@ -214,6 +232,7 @@ void PairMDCG::announce()
   for (int rank = 1; rank < comm->nprocs; rank++)
     if (const char *other = &all[LENGTH * rank]; std::strcmp(mine, other) != 0)
       text += "  rank " + std::to_string(rank) + ": " + other + "\n";
+  if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
   utils::logmesg(lmp, text);
 }
 
@@ -222,12 +241,11 @@ double PairMDCG::memory_usage()
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
   bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.types.capacity() +
-                               it.node.capacity() + it.atom.capacity()) *
+                               it.node.capacity() + it.atom.capacity() + it.image.capacity()) *
            sizeof(std::int32_t);
-  bytes += static_cast<double>(it.image_edges.capacity()) * sizeof(Impl::ImageEdge);
   bytes +=
       static_cast<double>(it.positions.capacity() + it.forces.capacity() + it.energies.capacity() +
-                          it.virials.capacity() + it.owner.capacity() + it.shifts.capacity()) *
+                          it.virials.capacity() + it.owner.capacity()) *
       sizeof(double);
   bytes += it.ghosts.bytes();
   return bytes;

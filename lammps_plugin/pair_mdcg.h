@@ -3,6 +3,7 @@
 #ifndef LMP_PAIR_MDCG_H
 #define LMP_PAIR_MDCG_H
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,7 @@ class PairMDCG : public Pair {
   void take_nodes();
   bool take_types();
   bool new_neighbors();
+  std::int32_t image_of(int ghost);
   void take_neighbors();
   void take_positions();
   void add_results(double energy, const double *sum);

@@ -3,6 +3,8 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -10,6 +12,7 @@
 
 #include "atom.h"
 #include "comm.h"
+#include "domain.h"
 #include "error.h"
 #include "force.h"
 #include "neigh_list.h"
@@ -114,14 +117,40 @@ bool PairMDCG::take_types()
   return true;
 }
 
+// Number of the cell that leads from an image to the place of its node.
+std::int32_t PairMDCG::image_of(int ghost)
+{
+  Impl &it = *impl;
+  const double *from = atom->x[ghost], *to = atom->x[it.atom[it.node[ghost]]];
+  const double *h = domain->h;    // xx yy zz yz xz xy
+  std::array<int, 3> cell{};
+  double rest[3];
+  for (int k = 0; k < 3; k++) rest[k] = to[k] - from[k];
+  for (int k = 2; k >= 0; k--) {
+    cell[k] = static_cast<int>(std::lround(rest[k] / h[k]));
+    if (!domain->triclinic) continue;
+    if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
+    if (k == 1) rest[0] -= h[5] * cell[1];
+  }
+  const auto found = std::find(it.cells.begin(), it.cells.end(), cell);
+  const auto number = static_cast<std::int32_t>(found - it.cells.begin());
+  if (found == it.cells.end()) it.cells.push_back(cell);
+  return number;
+}
+
 // Edges of the neighbour list as it is, its skin included.
 void PairMDCG::take_neighbors()
 {
   Impl &it = *impl;
   take_nodes();
+  it.cells.assign(1, {0, 0, 0});
+  const int nall = atom->nlocal + atom->nghost;
+  std::vector<std::int32_t> image_of_ghost(nall, 0);
+  for (int j = 0; j < nall; j++)
+    if (it.node[j] >= 0 && it.atom[it.node[j]] != j) image_of_ghost[j] = image_of(j);
   it.sender.clear();
   it.receiver.clear();
-  it.image_edges.clear();
+  it.image.clear();
   for (int ii = 0; ii < list->inum; ii++) {
     const int i = list->ilist[ii];
     const std::int32_t receiver = it.node[i];
@@ -131,16 +160,14 @@ void PairMDCG::take_neighbors()
       const int j = neighbors[jj] & NEIGHMASK;
       const std::int32_t sender = it.node[j];
       if (sender < 0) continue;
-      if (it.atom[sender] != j)
-        it.image_edges.push_back({static_cast<std::int64_t>(it.sender.size()), j});
       it.sender.push_back(sender);
       it.receiver.push_back(receiver);
+      it.image.push_back(image_of_ghost[j]);
     }
   }
-  it.shifts.assign(3 * it.sender.size(), 0.0);
   it.fresh = true;
   it.known_local = atom->nlocal;
-  it.known_all = atom->nlocal + atom->nghost;
+  it.known_all = nall;
 }
 
 // Whether the neighbour list is another one than that of the step before, or does not fit any more;
@@ -162,9 +189,17 @@ void PairMDCG::take_positions()
   it.positions.resize(3 * it.num_nodes);
   for (std::int64_t n = 0; n < it.num_nodes; n++)
     std::memcpy(&it.positions[3 * n], x[it.atom[n]], 3 * sizeof(double));
-  for (const auto &image : it.image_edges) {
-    const double *ghost = x[image.ghost], *at = x[it.atom[it.node[image.ghost]]];
-    for (int k = 0; k < 3; k++) it.shifts[3 * image.edge + k] = at[k] - ghost[k];
+  const double *h = domain->h;
+  it.image_shifts.resize(3 * it.cells.size());
+  for (std::size_t c = 0; c < it.cells.size(); c++) {
+    const auto &[a, b, d] = it.cells[c];
+    double *shift = &it.image_shifts[3 * c];
+    shift[0] = h[0] * a;
+    shift[1] = h[1] * b;
+    shift[2] = h[2] * d;
+    if (!domain->triclinic) continue;
+    shift[0] += h[5] * b + h[4] * d;
+    shift[1] += h[3] * d;
   }
 }
 
@@ -214,7 +249,11 @@ void PairMDCG::compute(int eflag, int vflag)
   system.num_edges = static_cast<std::int64_t>(it.sender.size());
   system.sender = it.sender.data();
   system.receiver = it.receiver.data();
-  system.shifts = it.image_edges.empty() ? nullptr : it.shifts.data();
+  if (it.cells.size() > 1) {
+    system.image = it.image.data();
+    system.num_images = static_cast<std::int64_t>(it.cells.size());
+    system.image_shifts = it.image_shifts.data();
+  }
   system.same_edges = it.fresh ? 0 : 1;
   it.fresh = false;
 
@@ -251,6 +290,26 @@ void PairMDCG::compute(int eflag, int vflag)
       char *const first = static_cast<char *>(rows);
       of.ghosts->reverse(first, first + of.num_local * width * item_bytes, width, item_bytes);
     });
+  };
+  communicator.num_sent = static_cast<std::int64_t>(it.ghosts.sent.size());
+  communicator.sent = it.ghosts.sent.data();
+  communicator.forward_rows = [](void *context, const void *sent, void *ghosts, int row_bytes) {
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] {
+      of.ghosts->forward_rows(static_cast<const char *>(sent), static_cast<char *>(ghosts),
+                              row_bytes);
+    });
+  };
+  communicator.reverse_rows = [](void *context, const void *ghosts, void *sent, int row_bytes) {
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] {
+      of.ghosts->reverse_rows(static_cast<const char *>(ghosts), static_cast<char *>(sent),
+                              row_bytes);
+    });
+  };
+  communicator.any = [](void *context, int *flag) {
+    auto &of = *static_cast<Exchange *>(context);
+    return timed(of, [&] { *flag = of.ghosts->any(*flag); });
   };
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.

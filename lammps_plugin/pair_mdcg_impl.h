@@ -3,6 +3,7 @@
 #ifndef LMP_PAIR_MDCG_IMPL_H
 #define LMP_PAIR_MDCG_IMPL_H
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ struct PairMDCG::Impl {
   const mdcg_lammps::Library *library = nullptr;
   mdcg_model *model = nullptr;
   mdcg_info info{};
-  std::string device = "auto", file;
+  std::string device = "auto", file, advice;
   int threads = 0;    // 0: those of LAMMPS
   double energy_unit = 1.0;
   bool announced = false, bonds_checked = false;
@@ -32,14 +33,11 @@ struct PairMDCG::Impl {
   int known_local = -1, known_all = -1;
 
   // Ghosts are images of atoms of this rank or of others. All images of an atom are one node, of
-  // which one is at the place; edges to the others lead across the boundary.
-  struct ImageEdge {
-    std::int64_t edge;
-    std::int32_t ghost;
-  };
-  std::vector<double> owner;    // [nall] AtomId
-  std::vector<ImageEdge> image_edges;
-  std::vector<double> shifts;    // [num_edges][3]; 0 but for image_edges
+  // which one is at the place; edges to the others lead across the boundary, by so many cells.
+  std::vector<double> owner;                // [nall] AtomId
+  std::vector<std::array<int, 3>> cells;    // first {0, 0, 0}
+  std::vector<std::int32_t> image;          // [num_edges] row of cells
+  std::vector<double> image_shifts;         // [cells][3] Å, of the box as it is
   mdcg_lammps::GhostExchange ghosts;
 
   void forget_model()

@@ -148,6 +148,7 @@ class Model:
         kernels: str = "auto",
         threads: int = 0,
         skin: float = 0.5,
+        precision: str = "",
     ) -> None: ...
     def evaluate(
         self,
@@ -235,6 +236,14 @@ class CudaModule:
         arguments: Sequence[int],
         early: bool = False,
     ) -> None: ...
+
+def cuda_texts(path: str, target: str) -> list[tuple[str, str, str, list[str]]]:
+    """Return key, name, text and options of all kernels that a package runs on such devices."""
+
+def build_cuda_kernels(
+    sources: Sequence[tuple[str, Sequence[str]]], target: str
+) -> list[tuple[bytes, str, bool, float]]:
+    """Return for each text with options: machine code, what is wrong; compiled now, seconds."""
 
 def cuda_compute_capability(device: int) -> int: ...
 def cuda_driver_version() -> int:

@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"_core", "env"},
     "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
     "patch": {"ops", "problem", "env"},
-    "package": {"problem", "plan", "codegen", "patch", "_core", "env"},
+    "package": {"problem", "plan", "codegen", "runtime", "patch", "_core", "env"},
     "calculators": {"_core", "runtime", "package", "patch", "ops", "env"},
     "bench": {
         *(

@@ -107,6 +107,14 @@ std::string CudaDriver::device_name(int device) const {
     return name;
 }
 
+std::array<unsigned char, 16> CudaDriver::device_uuid(int device) const {
+    std::array<unsigned char, 16> uuid{};
+    check(symbol<int (*)(unsigned char*, int)>("cuDeviceGetUuid_v2")(uuid.data(),
+                                                                     device_handle(*this, device)),
+          "cuDeviceGetUuid");
+    return uuid;
+}
+
 int CudaDriver::compute_capability(int device) const {
     const auto attribute = symbol<int (*)(int*, int, int)>("cuDeviceGetAttribute");
     const int handle = device_handle(*this, device);

@@ -12,6 +12,9 @@
 
 namespace mdcg {
 
+// Streams and memory of no device are nothing: used where a package's kernels are only listed.
+constexpr int NO_DEVICE = -1;
+
 // What the driver refused, with its number (CUresult).
 class CudaError : public std::runtime_error {
 public:
@@ -32,6 +35,9 @@ public:
 
     // Compute capability of a device, as 10 * major + minor.
     int compute_capability(int device) const;
+
+    // The same for the same device in all processes.
+    std::array<unsigned char, 16> device_uuid(int device) const;
 
     // Version of CUDA the driver is made for, as 1000 * major + 10 * minor.
     int version() const;

@@ -117,7 +117,7 @@ const Found& find_nvrtc() {
     throw KernelError(
         "NVRTC, which compiles CUDA kernels, was not found (searched $MDCG_NVRTC_LIB, Python "
         "packages beside mdcg, $CUDA_HOME, the loader's path): " +
-        std::string(INSTALL));
+        std::string(INSTALL) + ", or use a package with machine code (mdcg-patch --bundle)");
 }
 
 std::string first_error(const std::string& log) {
@@ -161,13 +161,6 @@ std::string compile(const CudaSource& source, const std::string& target) {
 
 // -- cache ---------------------------------------------------------------------------------------
 
-std::string key_of(const CudaSource& source) {
-    std::vector<std::string> texts = {source.text};
-    texts.insert(texts.end(), FLAGS.begin(), FLAGS.end());
-    texts.insert(texts.end(), source.options.begin(), source.options.end());
-    return KernelCache::key(texts);
-}
-
 // False while another process makes it and `wait` is not set.
 bool build(const KernelCache& cache, const std::string& key, const CudaSource& source,
            const std::string& target, bool wait, CudaBinary& out) {
@@ -201,6 +194,13 @@ bool build(const KernelCache& cache, const std::string& key, const CudaSource& s
 
 }  // namespace
 
+std::string cuda_kernel_key(const CudaSource& source) {
+    std::vector<std::string> texts = {source.text};
+    texts.insert(texts.end(), FLAGS.begin(), FLAGS.end());
+    texts.insert(texts.end(), source.options.begin(), source.options.end());
+    return KernelCache::key(texts);
+}
+
 void set_nvrtc_path(const std::string& path) {
     const std::lock_guard<std::mutex> guard(nvrtc_mutex());
     given_path() = path;
@@ -224,7 +224,8 @@ std::vector<CudaBinary> load_cuda_kernels(const std::vector<CudaSource>& sources
         const auto work = [&] {
             for (std::size_t k; (k = next++) < missing.size();) {
                 const std::size_t i = missing[k];
-                done[k] = build(cache, key_of(sources[i]), sources[i], target, wait, out[i]);
+                done[k] =
+                    build(cache, cuda_kernel_key(sources[i]), sources[i], target, wait, out[i]);
             }
         };
         std::vector<std::thread> threads;
@@ -244,7 +245,7 @@ std::vector<CudaBinary> load_cuda_kernels(const std::vector<CudaSource>& sources
 }
 
 void discard_cuda_kernel(const CudaSource& source, const std::string& target) {
-    KernelCache(target, BINARY).discard(key_of(source));
+    KernelCache(target, BINARY).discard(cuda_kernel_key(source));
 }
 
 }  // namespace mdcg

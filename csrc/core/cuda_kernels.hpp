@@ -23,6 +23,9 @@ struct CudaBinary {
     double seconds = 0;     // of the compiler
 };
 
+// Names a text and its options, as the cache does: 32 hexadecimal digits.
+std::string cuda_kernel_key(const CudaSource& source);
+
 // Machine code of every text for "sm_90" and the like, in order. The longest texts are begun first;
 // all threads that the process may use share the work.
 std::vector<CudaBinary> load_cuda_kernels(const std::vector<CudaSource>& sources,

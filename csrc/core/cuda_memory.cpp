@@ -51,6 +51,7 @@ std::string mebibytes(std::size_t bytes) {
 // -- streams and events --------------------------------------------------------------------------
 
 CudaStream::CudaStream(int device) : device_(device) {
+    if (device == NO_DEVICE) return;
     const CudaScope scope(device);
     void* stream = nullptr;
     check(symbol<int (*)(void**, unsigned)>("cuStreamCreate")(&stream, NON_BLOCKING),
@@ -59,6 +60,7 @@ CudaStream::CudaStream(int device) : device_(device) {
 }
 
 CudaStream::~CudaStream() {
+    if (handle_ == 0) return;
     quietly(device_, [&] {
         symbol<int (*)(void*)>("cuStreamSynchronize")(pointer(handle_));
         symbol<int (*)(void*)>("cuStreamDestroy_v2")(pointer(handle_));
@@ -66,6 +68,7 @@ CudaStream::~CudaStream() {
 }
 
 void CudaStream::synchronize() const {
+    if (device_ == NO_DEVICE) return;
     static const auto run = symbol<int (*)(void*)>("cuStreamSynchronize");
     const CudaScope scope(device_);
     check(run(pointer(handle_)), "cuStreamSynchronize");
@@ -118,7 +121,7 @@ void CudaMemory::release() noexcept {
 }
 
 void CudaMemory::reserve(std::size_t bytes) {
-    if (bytes <= bytes_) return;
+    if (bytes <= bytes_ || device_ == NO_DEVICE) return;
     release();
     bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const CudaScope scope(device_);
@@ -149,7 +152,7 @@ void CudaMemory::download(void* target, std::size_t bytes, const CudaStream& str
 }
 
 void copy_to_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream) {
-    if (bytes == 0) return;
+    if (bytes == 0 || stream.device() == NO_DEVICE) return;
     static const auto run =
         symbol<int (*)(std::uint64_t, const void*, std::size_t, void*)>("cuMemcpyHtoDAsync_v2");
     const CudaScope scope(stream.device());
@@ -157,7 +160,7 @@ void copy_to_device(void* target, const void* source, std::size_t bytes, const C
 }
 
 void copy_to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream) {
-    if (bytes == 0) return;
+    if (bytes == 0 || stream.device() == NO_DEVICE) return;
     static const auto run =
         symbol<int (*)(void*, std::uint64_t, std::size_t, void*)>("cuMemcpyDtoHAsync_v2");
     const CudaScope scope(stream.device());
@@ -165,7 +168,7 @@ void copy_to_host(void* target, const void* source, std::size_t bytes, const Cud
 }
 
 void copy_on_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream) {
-    if (bytes == 0) return;
+    if (bytes == 0 || stream.device() == NO_DEVICE) return;
     static const auto run =
         symbol<int (*)(std::uint64_t, std::uint64_t, std::size_t, void*)>("cuMemcpyDtoDAsync_v2");
     const CudaScope scope(stream.device());
@@ -174,7 +177,7 @@ void copy_on_device(void* target, const void* source, std::size_t bytes, const C
 }
 
 void clear_on_device(void* target, std::size_t bytes, const CudaStream& stream) {
-    if (bytes == 0) return;
+    if (bytes == 0 || stream.device() == NO_DEVICE) return;
     static const auto run =
         symbol<int (*)(std::uint64_t, unsigned char, std::size_t, void*)>("cuMemsetD8Async");
     const CudaScope scope(stream.device());
@@ -186,7 +189,7 @@ PinnedMemory::~PinnedMemory() {
 }
 
 void PinnedMemory::reserve(std::size_t bytes) {
-    if (bytes <= bytes_) return;
+    if (bytes <= bytes_ || device_ == NO_DEVICE) return;
     const CudaScope scope(device_);
     if (data_ != nullptr) symbol<int (*)(void*)>("cuMemFreeHost")(data_);
     data_ = nullptr;

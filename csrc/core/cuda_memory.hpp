@@ -10,7 +10,8 @@
 
 namespace mdcg {
 
-// A stream of a device; work of one evaluation is enqueued on one.
+// A stream of a device; work of one evaluation is enqueued on one. On NO_DEVICE nothing happens
+// here: no memory, no copies.
 class CudaStream {
 public:
     explicit CudaStream(int device);

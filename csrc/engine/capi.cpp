@@ -1,4 +1,5 @@
 // The C interface: checks arguments, turns exceptions into statuses and sentences.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -9,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/cuda_driver.hpp"
+#include "engine/cuda/model.hpp"
 #include "engine/evaluator.hpp"
 #include "mdcg.h"
 
@@ -90,25 +93,42 @@ Struct read_struct(const Struct* given, const char* name, std::size_t first_vers
 // Sizes of structs when ABI version 1 was published.
 constexpr std::size_t OPTIONS_SIZE = offsetof(mdcg_options, skin);
 constexpr std::size_t INFO_SIZE = offsetof(mdcg_info, exchange_bytes);
+constexpr std::size_t DEVICE_SIZE = sizeof(mdcg_device);
 constexpr std::size_t SYSTEM_SIZE = offsetof(mdcg_system, make_edges);
 constexpr std::size_t RESULTS_SIZE = sizeof(mdcg_results);
-constexpr std::size_t COMMUNICATOR_SIZE = sizeof(mdcg_communicator);
+constexpr std::size_t COMMUNICATOR_SIZE = offsetof(mdcg_communicator, num_sent);
 
 // The host's callbacks.
 class Callbacks : public mdcg::Communicator {
 public:
     explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {}
     void forward(void* rows, int width, int item_bytes) override {
-        call(communicator_.forward, "forward", rows, width, item_bytes);
+        call("forward", communicator_.forward, rows, width, item_bytes);
     }
     void reverse(void* rows, int width, int item_bytes) override {
-        call(communicator_.reverse, "reverse", rows, width, item_bytes);
+        call("reverse", communicator_.reverse, rows, width, item_bytes);
+    }
+    bool has_sent_nodes() const override { return communicator_.forward_rows != nullptr; }
+    mdcg::SentNodes sent_nodes() const override {
+        return {communicator_.sent, communicator_.num_sent};
+    }
+    void forward_rows(const void* sent, void* ghosts, int row_bytes) override {
+        call("forward_rows", communicator_.forward_rows, sent, ghosts, row_bytes);
+    }
+    void reverse_rows(const void* ghosts, void* sent, int row_bytes) override {
+        call("reverse_rows", communicator_.reverse_rows, ghosts, sent, row_bytes);
+    }
+    bool has_any() const override { return communicator_.any != nullptr; }
+    bool any(bool mine) override {
+        int flag = mine ? 1 : 0;
+        call("any", communicator_.any, &flag);
+        return flag != 0;
     }
 
 private:
-    void call(int (*function)(void*, void*, int, int), const char* name, void* rows, int width,
-              int item_bytes) {
-        const int status = function(communicator_.context, rows, width, item_bytes);
+    template <typename... Types>
+    void call(const char* name, int (*function)(void*, Types...), Types... arguments) {
+        const int status = function(communicator_.context, arguments...);
         if (status != 0)
             throw EngineError(ErrorKind::communication, std::string("the communicator's ") + name +
                                                             " returned " + std::to_string(status) +
@@ -116,6 +136,21 @@ private:
     }
     mdcg_communicator communicator_;
 };
+
+void check_communicator(const mdcg_communicator& communicator) {
+    need(reinterpret_cast<const void*>(communicator.forward), "communicator.forward");
+    need(reinterpret_cast<const void*>(communicator.reverse), "communicator.reverse");
+    const bool rows = communicator.forward_rows != nullptr;
+    if (rows != (communicator.reverse_rows != nullptr))
+        fail("one of communicator.forward_rows and reverse_rows is null, expected both or none");
+    if (communicator.num_sent < 0)
+        fail("communicator.num_sent is " + std::to_string(communicator.num_sent) +
+             ", expected 0 or more");
+    if (communicator.num_sent > 0) {
+        need(communicator.sent, "communicator.sent");
+        need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
+    }
+}
 
 mdcg::Results results_of(const mdcg_results& from) {
     mdcg::Results to;
@@ -142,6 +177,11 @@ void check_system(const mdcg_system& system) {
         need(system.sender, "sender");
         need(system.receiver, "receiver");
     }
+    if (system.image == nullptr) return;
+    if (system.shifts != nullptr) fail("shifts and image are given, expected one of both");
+    if (system.num_images < 0)
+        fail("num_images is " + std::to_string(system.num_images) + ", expected 0 or more");
+    if (system.num_images > 0) need(system.image_shifts, "image_shifts");
 }
 
 void evaluate_cell(mdcg_model& model, const mdcg_system& system,
@@ -149,7 +189,8 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
     if (system.num_nodes != system.num_local || communicator != nullptr)
         fail("make_edges is set, expected neither ghosts nor a communicator, got " +
              std::to_string(system.num_nodes - system.num_local) + " ghosts");
-    if (system.num_edges != 0 || system.sender != nullptr || system.receiver != nullptr)
+    if (system.num_edges != 0 || system.sender != nullptr || system.receiver != nullptr ||
+        system.image != nullptr)
         fail("make_edges is set, and edges are given as well, expected one of both");
     std::array<bool, 3> periodic{};
     for (std::size_t k = 0; k < 3; ++k)
@@ -181,9 +222,24 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
             if (given.device != nullptr) chosen.device = given.device;
             if (given.kernels != nullptr) chosen.kernels = given.kernels;
             chosen.threads = given.threads;
+            if (given.precision != nullptr) chosen.precision = given.precision;
             if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
         }
         *model = new mdcg_model(path, chosen);
+    });
+}
+
+mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
+    return guarded([&] {
+        need(name, "name");
+        mdcg_device out = read_struct(device, "mdcg_device", DEVICE_SIZE);
+        out.number = mdcg::parse_device(name);
+        if (out.number < 0) fail("device is 'cpu', expected 'cuda' or 'cuda:N'");
+        const auto& driver = mdcg::CudaDriver::get();
+        out.count = driver.device_count();
+        const auto uuid = driver.device_uuid(out.number);
+        std::copy(uuid.begin(), uuid.end(), out.uuid);
+        std::memcpy(device, &out, std::min(device->size, sizeof out));
     });
 }
 
@@ -248,10 +304,14 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.shifts = given.shifts;
         inner.same_edges = given.same_edges != 0;
         inner.same_shifts = inner.same_edges && given.same_shifts != 0;
+        inner.images = given.image;
+        inner.num_images = given.num_images;
+        inner.image_shifts = given.image_shifts;
         if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
-        Callbacks callbacks(read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZE));
-        need(reinterpret_cast<const void*>(communicator->forward), "communicator.forward");
-        need(reinterpret_cast<const void*>(communicator->reverse), "communicator.reverse");
+        const mdcg_communicator host =
+            read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZE);
+        check_communicator(host);
+        Callbacks callbacks(host);
         model->evaluator.evaluate(inner, &callbacks, wanted);
     });
 }

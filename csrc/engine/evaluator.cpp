@@ -25,9 +25,14 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
                           "kernels is 'generic', which run none of the package's code and are for "
                           "the processor alone: use device cpu, or kernels auto");
     auto package = Package::open(path);
-    std::unique_ptr<KernelLoader> loader;
-    if (device < 0) loader = std::make_unique<KernelStore>(package, mode);
-    model_ = Model::open(std::move(package), std::move(loader), 0, device);
+    const CudaPrecision precision = parse_precision(options.precision, *package, device);
+    if (device < 0) {
+        auto loader = std::make_unique<KernelStore>(package, mode);
+        model_ = Model::open(std::move(package), std::move(loader), 0);
+    } else {
+        ModelInfo info = read_model_info(*package);
+        model_ = open_cuda_model(std::move(package), std::move(info), 0, device, precision);
+    }
     set_threads(options.threads);
 }
 

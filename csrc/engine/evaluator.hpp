@@ -14,8 +14,9 @@ namespace mdcg {
 struct EvaluatorOptions {
     std::string device = "cpu";  // or "cuda", "cuda:N"
     std::string kernels = "auto";
-    int threads = 0;    // 0: OpenMP's own choice
-    double skin = 0.5;  // Å, of lists made from a cell
+    int threads = 0;             // 0: OpenMP's own choice
+    double skin = 0.5;           // Å, of lists made from a cell
+    std::string precision = {};  // "fp32" or "fp64" of the package, or of devices "tf32", "bf16"
 };
 
 // One thread at a time. Every function throws EngineError, or std::bad_alloc.

@@ -110,6 +110,8 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
     ordered_ = false;  // nothing to go back to if this fails
     check_range(system.sender, system.num_edges, system.num_nodes, "sender");
     check_range(system.receiver, system.num_edges, system.num_local, "receiver");
+    if (system.images != nullptr)
+        check_range(system.images, system.num_edges, system.num_images, "image");
     num_local = system.num_local;
     num_nodes = system.num_nodes;
     nodes_per_block = block;
@@ -202,10 +204,8 @@ void Graph::filter(const System& system, double r_max, int threads) {
         const double* a = &positions_[size(3 * r)];
         const double* b = &positions_[size(3 * static_cast<std::int64_t>(all_sender_[size(i)]))];
         for (int d = 0; d < 3; ++d) v[d] = a[d] - b[d];
-        if (system.shifts != nullptr) {
-            const double* shift = system.shifts + 3 * static_cast<std::int64_t>(all_edge_[size(i)]);
+        if (const double* shift = system.shift(all_edge_[size(i)]))
             for (int d = 0; d < 3; ++d) v[d] += shift[d];
-        }
         return v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     };
     row_ptr.resize(size(num_local) + 1);

@@ -14,9 +14,19 @@ struct System {
     std::int64_t num_edges = 0;
     const std::int32_t* sender = nullptr;    // [num_edges]
     const std::int32_t* receiver = nullptr;  // [num_edges] < num_local
-    const double* shifts = nullptr;          // [num_edges][3]; null: none
+    const double* shifts = nullptr;          // [num_edges][3]; null: none, or those of images
     bool same_edges = false;   // the four above are those of the last call: only positions moved
     bool same_shifts = false;  // and the shifts are, too
+    // The same where few of them differ: a row of image_shifts for each edge.
+    const std::int32_t* images = nullptr;  // [num_edges] < num_images
+    std::int64_t num_images = 0;
+    const double* image_shifts = nullptr;  // [num_images][3]
+
+    // Of an edge; null: none.
+    const double* shift(std::int64_t edge) const {
+        if (images != nullptr) return image_shifts + 3 * static_cast<std::int64_t>(images[edge]);
+        return shifts != nullptr ? shifts + 3 * edge : nullptr;
+    }
 };
 
 // Nodes are numbered anew where that keeps neighbours together (see `node`); everything below is in

@@ -6,7 +6,6 @@
 
 #include "core/cpu.hpp"
 #include "core/threads.hpp"
-#include "engine/cuda/model.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
 
@@ -101,7 +100,8 @@ private:
         check_energy(energy);
         if (results.energy != nullptr) *results.energy = energy;
         if (results.descriptors != nullptr)
-            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width, "descriptors");
+            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
+                         "descriptors");
         double* virials = results.virials;
         if (results.virial != nullptr && virials == nullptr) {
             virials_.resize(static_cast<std::size_t>(9 * graph_.num_nodes));
@@ -155,9 +155,8 @@ void Model::check_finite(const double* numbers, std::int64_t count, const char* 
 }
 
 std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package,
-                                   std::unique_ptr<KernelLoader> loader, int threads, int device) {
+                                   std::unique_ptr<KernelLoader> loader, int threads) {
     ModelInfo info = read_model_info(*package);
-    if (device >= 0) return open_cuda_model(std::move(package), std::move(info), threads, device);
     if (info.double_precision)
         return std::make_unique<ModelOf<double>>(std::move(package), std::move(info),
                                                  std::move(loader), threads);

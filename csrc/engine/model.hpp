@@ -28,11 +28,10 @@ struct Results {
 class Model {
 public:
     // Builds and checks all layers; executes no code of the package, which happens at the first
-    // evaluation. `loader` null: generic kernels only. `threads` 0: OpenMP's own choice. `device`:
-    // number of a CUDA device, which has no use for a loader; -1: the processor.
+    // evaluation. `loader` null: generic kernels only. `threads` 0: OpenMP's own choice. Of the
+    // processor; see engine/cuda/model.hpp for devices.
     static std::unique_ptr<Model> open(std::shared_ptr<const Package> package,
-                                       std::unique_ptr<KernelLoader> loader, int threads,
-                                       int device = -1);
+                                       std::unique_ptr<KernelLoader> loader, int threads);
     virtual ~Model() = default;
 
     const Package& package() const { return *package_; }

@@ -50,6 +50,9 @@ typedef struct mdcg_options {
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
                             steps; 0: 0.5, negative: none */
+    const char* precision; /* null or "": that of the package; "fp32", "fp64": the same, or an
+                              error; of float32 packages on devices "tf32" and "bf16": faster
+                              products with weights, of numbers rounded to 11 and 8 bits */
 } mdcg_options;
 
 typedef struct mdcg_info {
@@ -63,6 +66,13 @@ typedef struct mdcg_info {
     const char* manifest;          /* JSON */
     int exchange_bytes;            /* longest row that a communicator is given; 0: none */
 } mdcg_info;
+
+typedef struct mdcg_device {
+    size_t size;
+    int number;             /* of the device in this process, as in "cuda:N" */
+    int count;              /* devices that this process sees */
+    unsigned char uuid[16]; /* the same for the same device in all processes */
+} mdcg_device;
 
 /* Nodes 0 .. num_local-1 receive messages and have energies; num_local .. num_nodes-1 are ghosts,
  * which only send. */
@@ -89,6 +99,11 @@ typedef struct mdcg_system {
     int make_edges;
     /* Non-zero, with same_edges: the shifts are those of the last call, too. */
     int same_shifts;
+    /* Instead of shifts, where few of them differ: edge e has row image[e] of image_shifts. With
+     * same_edges image is that of the last call as well, and image_shifts may be others. */
+    const int32_t* image; /* [num_edges] < num_images; null: see shifts */
+    int64_t num_images;
+    const double* image_shifts; /* [num_images][3] Å */
 } mdcg_system;
 
 /* What is wanted: null pointers are left out, and nothing is computed for them. An energy alone
@@ -108,18 +123,36 @@ typedef struct mdcg_results {
  * ghosts; reverse: add rows of ghosts to their owners. Both are called from the thread that
  * evaluates, the same number of times and in the same order on every rank, also where num_local or
  * num_edges is 0. They must not
- * throw: a non-zero return ends the evaluation with MDCG_ERROR_COMMUNICATION. */
+ * throw: a non-zero return ends the evaluation with MDCG_ERROR_COMMUNICATION.
+ *
+ * On a device all rows are copied to the host for that and back; those that travel alone where the
+ * host names them: `sent` are the local nodes whose rows others need, in any order and as often as
+ * needed (-1: a row of zeros), the same while same_edges is set. forward_rows: send `sent_rows`, a
+ * row for each of `sent`, and fill `ghost_rows`, those of nodes num_local .. num_nodes-1.
+ * reverse_rows: send `ghost_rows`, and fill `sent_rows`, which is then added to the owners. Both
+ * work on pinned memory. */
 typedef struct mdcg_communicator {
     size_t size;
     void* context;
     int (*forward)(void* context, void* rows, int width, int item_bytes);
     int (*reverse)(void* context, void* rows, int width, int item_bytes);
+    int64_t num_sent;
+    const int64_t* sent;
+    int (*forward_rows)(void* context, const void* sent_rows, void* ghost_rows, int row_bytes);
+    int (*reverse_rows)(void* context, const void* ghost_rows, void* sent_rows, int row_bytes);
+    /* On a device, once per evaluation: *flag becomes 1 on all ranks where it is on any. Null: a
+     * step that all would have to repeat, for very short edges, is an error. */
+    int (*any)(void* context, int* flag);
 } mdcg_communicator;
 
 MDCG_API int mdcg_abi_version(void); /* MDCG_ABI_VERSION of the library */
 MDCG_API const char* mdcg_version(void);
 /* The last failure of the calling thread, one sentence; empty before the first. */
 MDCG_API const char* mdcg_last_error(void);
+
+/* "cuda" or "cuda:N": is there a driver, and that device? MDCG_ERROR_DEVICE says what is missing.
+ */
+MDCG_API mdcg_status mdcg_find_device(const char* name, mdcg_device* device);
 
 /* Reads and checks a package; executes nothing of it. `options` null: all defaults. On failure
  * *model is null. */

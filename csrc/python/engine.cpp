@@ -90,8 +90,8 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
 class PyModel {
 public:
     PyModel(const std::string& path, const std::string& device, const std::string& kernels,
-            int threads, double skin)
-        : evaluator_(path, {device, kernels, threads, skin}) {}
+            int threads, double skin, const std::string& precision)
+        : evaluator_(path, {device, kernels, threads, skin, precision}) {}
 
     template <typename Function>
     auto locked(const Function& function) {
@@ -206,9 +206,10 @@ void register_engine(py::module_& m) {
         },
         py::arg("data"), py::kw_only(), py::arg("plain") = false);
     py::class_<PyModel>(m, "Model")
-        .def(py::init<const std::string&, const std::string&, const std::string&, int, double>(),
+        .def(py::init<const std::string&, const std::string&, const std::string&, int, double,
+                      const std::string&>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
-             py::arg("threads") = 0, py::arg("skin") = 0.5,
+             py::arg("threads") = 0, py::arg("skin") = 0.5, py::arg("precision") = "",
              py::call_guard<py::gil_scoped_release>())
         .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},

@@ -4,10 +4,15 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda_driver.hpp"
+#include "core/cuda_kernels.hpp"
 #include "core/nvrtc.hpp"
+#include "engine/cuda/bundle.hpp"
+#include "engine/cuda/model.hpp"
+#include "engine/error.hpp"
 
 namespace py = pybind11;
 
@@ -27,6 +32,42 @@ void register_error(py::module_& m) {
             PyErr_SetObject(type, value.ptr());
         }
     });
+}
+
+}  // namespace
+
+namespace {
+
+using Source = std::pair<std::string, std::vector<std::string>>;  // text, options
+
+py::list cuda_texts(const std::string& path, const std::string& target) {
+    const int capability = mdcg::parse_cuda_target(target);
+    if (capability == 0)
+        throw mdcg::EngineError(mdcg::ErrorKind::argument,
+                                "target is '" + target + "', expected one such as 'sm_90'");
+    std::vector<mdcg::CudaText> texts;
+    {
+        py::gil_scoped_release release;
+        texts = mdcg::cuda_texts(*mdcg::Package::open(path), capability);
+    }
+    py::list out;
+    for (const mdcg::CudaText& text : texts)
+        out.append(py::make_tuple(text.key, text.name, text.source.text, text.source.options));
+    return out;
+}
+
+py::list build_cuda_kernels(const std::vector<Source>& sources, const std::string& target) {
+    std::vector<mdcg::CudaSource> texts;
+    for (const auto& [text, options] : sources) texts.push_back({text, options});
+    std::vector<mdcg::CudaBinary> built;
+    {
+        py::gil_scoped_release release;
+        built = mdcg::load_cuda_kernels(texts, target);
+    }
+    py::list out;
+    for (const mdcg::CudaBinary& each : built)
+        out.append(py::make_tuple(py::bytes(each.cubin), each.error, each.compiled, each.seconds));
+    return out;
 }
 
 }  // namespace
@@ -71,5 +112,7 @@ void register_cuda(py::module_& m) {
         "cuda_compute_capability",
         [](int device) { return mdcg::CudaDriver::get().compute_capability(device); },
         py::arg("device"));
+    m.def("cuda_texts", &cuda_texts, py::arg("path"), py::arg("target"));
+    m.def("build_cuda_kernels", &build_cuda_kernels, py::arg("sources"), py::arg("target"));
     m.def("cuda_driver_version", [] { return mdcg::CudaDriver::get().version(); });
 }

@@ -105,7 +105,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     const mdcg::CudaStream stream(in.device);
     mdcg::CudaGraph graph(in.device, sizeof(T));
     graph.upload(host, info.num_types(), stream);
-    graph.upload_shifts(host, system.shifts, stream);
+    graph.upload_shifts(host, system, true, stream);
     mdcg::copy_to_device(graph.positions, system.positions,
                          static_cast<std::size_t>(24 * system.num_nodes), stream);
 

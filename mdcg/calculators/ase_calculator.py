@@ -71,6 +71,11 @@ class MDCGCalculator(Calculator):
     threads : int, optional
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
         Results do not depend on it.
+    precision : str, optional
+        For packages. ``"fp32"`` and ``"fp64"`` are that of the package, which was fixed when it was
+        made; of float32 packages on CUDA devices ``"tf32"`` and ``"bf16"`` round what is multiplied
+        in products with weights to 11 and 8 bits: faster, and less exact. None is that of the
+        package.
 
     Attributes
     ----------
@@ -136,6 +141,7 @@ class MDCGCalculator(Calculator):
         species_types: Mapping[str, str] | None = None,
         kernels: str = "auto",
         threads: int | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
@@ -152,12 +158,13 @@ class MDCGCalculator(Calculator):
                 species_types=species_types,
                 kernels=kernels,
                 threads=threads,
+                precision=precision,
             )
         else:
-            if kernels != "auto" or threads is not None:
+            if kernels != "auto" or threads is not None or precision is not None:
                 raise ValueError(
-                    "kernels and threads are for packages (.mdcg); torch runs other models, see "
-                    "torch.set_num_threads"
+                    "kernels, threads and precision are for packages (.mdcg); torch runs other "
+                    "models, see torch.set_num_threads"
                 )
             from .torch_backend import TorchBackend
 

@@ -96,10 +96,13 @@ class _Member:
         device: str,
         kernels: str,
         threads: int,
+        precision: str,
         species_types: Mapping[str, str] | None,
     ) -> None:
         with engine_errors():
-            self.model = _core.Model(path, device=device, kernels=kernels, threads=threads)
+            self.model = _core.Model(
+                path, device=device, kernels=kernels, threads=threads, precision=precision
+            )
         self.path = path
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, species_types)
@@ -136,6 +139,7 @@ class PackageBackend:
     species_types : mapping of str to str or None
     kernels : str
     threads : int or None
+    precision : str or None
     """
 
     model = None
@@ -152,6 +156,7 @@ class PackageBackend:
         species_types: Mapping[str, str] | None,
         kernels: str,
         threads: int | None,
+        precision: str | None = None,
     ) -> None:
         if not paths:
             raise ValueError("the committee is empty, expected one package or more")
@@ -163,7 +168,9 @@ class PackageBackend:
         if self.device != "cpu":
             _find_nvrtc()
         self._members = [
-            _Member(os.fspath(path), self.device, kernels, threads or 0, species_types)
+            _Member(
+                os.fspath(path), self.device, kernels, threads or 0, precision or "", species_types
+            )
             for path in paths
         ]
         first = self._members[0]

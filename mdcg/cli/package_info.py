@@ -119,7 +119,10 @@ def _kernels(manifest: dict[str, Any]) -> str:
     lines = []
     for title, key in (("kernels", "kernels"), ("CUDA kernels", "cuda_kernels")):
         kernels = manifest.get(key, [])
-        targets = sorted({b["target"] for kernel in kernels for b in kernel.get("binaries", [])})
+        binaries = [b for kernel in kernels for b in kernel.get("binaries", [])]
+        if key == "cuda_kernels":
+            binaries = manifest.get("cuda_binaries", [])
+        targets = sorted({b["target"] for b in binaries}, key=lambda t: (len(t), t))
         kinds = ["source", *targets]
         lines.append(
             f"{title}: {len(kernels)} ({', '.join(kinds)})" if kernels else f"{title}: none"

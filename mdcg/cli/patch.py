@@ -66,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
     add("--dtype", choices=("float32", "float64"), help="convert the model (default: as it is)")
+    add(
+        "--precision",
+        dest="dtype",
+        type=_precision,
+        metavar="{fp32,fp64}",
+        help="the same as --dtype, by other names",
+    )
     add("--device", default="cpu", help="where to check it: cpu (default) or cuda")
     add(
         "--allow-partial",
@@ -94,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_targets,
         default=(),
         help="also store compiled kernels, for machines without a compiler: native, x86-64-v2, "
-        "x86-64-v3, x86-64-v4, separated by commas",
+        "x86-64-v3, x86-64-v4; of CUDA devices sm_80 (A100; 8.6 and 8.9 too), sm_90 (H100, H200), "
+        "sm_100 (B200) and other sm_NN, which needs no such device; separated by commas",
     )
     radial = package.add_mutually_exclusive_group()
     radial.add_argument(
@@ -135,10 +143,24 @@ def _positive(text: str) -> float:
     return value
 
 
+def _precision(text: str) -> str:
+    names = {"fp32": "float32", "fp64": "float64"}
+    if text not in names:
+        chosen = text in ("tf32", "bf16")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is "
+            + ("chosen when a package is opened, for a device" if chosen else "no precision")
+            + ", expected fp32 or fp64"
+        )
+    return names[text]
+
+
 def _targets(text: str) -> tuple[str, ...]:
     targets = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not targets:
-        raise argparse.ArgumentTypeError(f"{text!r} names no target, expected such as x86-64-v3")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no target, expected such as x86-64-v3,sm_90"
+        )
     return targets
 
 

@@ -19,7 +19,7 @@ from ..plan.table_conv import TableConvPlan, TableConvTile
 from ..problem import ConvProblem, Irreps
 from .cuda import CudaEntry, CudaKernel
 from .cuda_paths import SlotTable, literal
-from .cuda_roles import RoleSet, role_sets
+from .cuda_roles import Role, RoleSet, role_sets
 from .expression import Statement, Sum, print_statements
 from .lowering import LoweredProblem, lower
 from .spec import KernelSpec
@@ -27,6 +27,9 @@ from .table_conv_roles import TableRoleWriter
 
 # Of a Record of the prelude.
 _RECORD_BYTES = 32
+
+# 32-bit registers of a multiprocessor.
+_REGISTERS = 65536
 
 __all__ = ["emit_table_conv", "table_conv_arguments"]
 
@@ -79,12 +82,36 @@ class _Block:
     def part_items(self) -> int:
         if self.forward:
             return 0
-        return 2 * self.kernel.warps * self.tile.batch * (self.attributes + 1)
+        return 2 * self.kernel.warps * self.tile.batch * self.attributes
 
     @property
     def shared_bytes(self) -> int:
         items = self.record_items + self.slot_items + self.part_items
         return -(-items * self.itemsize // 16) * 16
+
+
+def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
+    """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
+    found: list[RoleSet] = []
+    alone = CudaTile(1, tile.components * words, warps=1)
+    for single in role_sets(lowered, alone, alone=True):
+        role = single.roles[0]
+        if found and _joins(found[-1].roles, role, tile):
+            groups = sorted({*found[-1].groups, *single.groups})
+            found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
+        else:
+            found.append(single)
+    return found
+
+
+def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
+    """Warps of a kernel wait for each other, and none writes what another one does."""
+    work = [sum(len(path.coupling.entries) for path in r.paths) for r in (*roles, role)]
+    return (
+        sum(r.chunks for r in (*roles, role)) <= tile.warps
+        and max(work) <= tile.imbalance * min(work)
+        and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
+    )
 
 
 def _factors(l_max: int, normalization: str) -> list[float]:
@@ -150,9 +177,9 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
 
 def _entry(name: str, prefix: str, block: _Block) -> str:
     kernel, tile = block.kernel, block.tile
-    warps, batch, stride = kernel.warps, tile.batch, block.table.stride
-    row = block.attributes + 1
-    bounds = f"{block.threads}, {tile.blocks}" if tile.blocks else str(block.threads)
+    warps = kernel.warps
+    blocks = _REGISTERS // (tile.registers * block.threads) if tile.registers else 0
+    bounds = f"{block.threads}, {blocks}" if blocks > 1 else str(block.threads)
     lines = [
         f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{',
         "    extern __shared__ Quad shared_memory[];",
@@ -188,7 +215,6 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
             f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, "
             f"warp - {start});"
         )
-    del batch, stride, row
     return "\n".join([*lines, "}"])
 
 
@@ -236,7 +262,7 @@ def emit_table_conv(
     itemsize = ITEMSIZE[problem.dtype]
     spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
     words = itemsize // 4
-    sets = role_sets(lowered, CudaTile(1, tile.components * words, warps=tile.warps), alone=True)
+    sets = _sets(lowered, tile, words)
     attributes = (l_max + 1) ** 2
     arguments = table_conv_arguments(kind, wants_x)
     written_out: set[int] = set()

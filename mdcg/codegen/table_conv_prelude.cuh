@@ -16,8 +16,9 @@ struct alignas(16) Cubic {
 MDCG_INLINE T value_of(const Cubic& c, T t) {
     return c.v[0] + t * (c.v[1] + t * (c.v[2] + t * c.v[3]));
 }
-MDCG_INLINE T slope_of(const Cubic& c, T t) {
-    return c.v[1] + t * (T(2) * c.v[2] + t * (T(3) * c.v[3]));
+// `twice` is 2 t, `half_more` 1.5 t.
+MDCG_INLINE T slope_of(const Cubic& c, T twice, T half_more) {
+    return c.v[1] + twice * (c.v[2] + half_more * c.v[3]);
 }
 MDCG_INLINE Cubic load(const Cubic* p) {
     Cubic c;
@@ -149,11 +150,12 @@ MDCG_INLINE void harmonics_gradient(const T* u, const T* d, T* gradient) {
 #if BACKWARD
 
 // Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors. A row
-// of `parts` holds the harmonics' and, last, that of the length.
+// of `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that
+// of the length.
 template <int WARPS>
 MDCG_INLINE void to_vectors(const Arguments& p, const T* parts, Long begin, int first, int count,
                             int lane) {
-    constexpr int HARMONICS = (L_MAX + 1) * (L_MAX + 1), ROW = HARMONICS + 1;
+    constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
     if (lane >= BATCH || first + lane >= count) return;
     const Long slot = p.live[begin + first + lane];
     T d[ROW];
@@ -167,7 +169,7 @@ MDCG_INLINE void to_vectors(const Arguments& p, const T* parts, Long begin, int 
     for (int k = 0; k < 3; ++k) u[k] = p.unit[3 * slot + k];
     harmonics_gradient(u, d, g);
     const T inverse = T(1.0 / p.length[slot]);
-    const T along = d[HARMONICS] - (g[0] * u[0] + g[1] * u[1] + g[2] * u[2]) * inverse;
+    const T along = d[0] - (g[0] * u[0] + g[1] * u[1] + g[2] * u[2]) * inverse;
     T* const to = p.de + 3 * slot;
     const T sign = p.n_flip ? T(-1) : T(1);
 #pragma unroll

@@ -87,28 +87,31 @@ class TableRoleWriter:
     def function(self, name: str, prefix: str) -> str:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
         role, batch, stride = self.role, self.batch, self.table.stride
-        columns = self.problem.weight_numel
-        row = self.attributes + 1
+        columns, features = self.problem.weight_numel, self.problem.irreps_in1.dim
+        row = self.attributes
         lines = [
             f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
             f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
             "T* matrices, T* parts, Long row, Long begin, int count, int lane, int warp, "
             "int chunk) {",
             f"    const int channel = chunk * {WARP} + lane;",
-            f"    const bool inside = channel < {role.in1.mul};",
-            f"    const int u = inside ? channel : {role.in1.mul - 1};",
+            *self._channel(),
             "    const Cubic* const table = p.table + u;",
             f"    const T* const features = p.x + {role.in1.offset} + u;",
             *(f"    {line}" for line in self._state()),
             f"    Cubic {', '.join(f'c{i}' for i in range(len(role.paths)))};",
             f"    T {', '.join(f'n{a}' for a in range(self.dim))};",
+            "    int there = -1;  // row of the table in registers: edges are in order of length",
             "    const auto load_edge = [&](const Record& r) {",
-            f"        const Cubic* const from = table + Long(r.row) * {columns};",
+            "        if (r.row != there) {",
+            f"            const Cubic* const from = table + Long(r.row) * {columns};",
             *(
-                f"        c{i} = load(from + {path.weight_offset});"
+                f"            c{i} = load(from + {path.weight_offset});"
                 for i, path in enumerate(role.paths)
             ),
-            f"        const T* const x = features + Long(r.sender) * {self.problem.irreps_in1.dim};",
+            "            there = r.row;",
+            "        }",
+            f"        const T* const x = features + Long(r.sender) * {features};",
             *(f"        n{a} = __ldg(x + {a * role.in1.mul});" for a in range(self.dim)),
             "    };",
             "    int buffer = 0, turn = 0;",
@@ -116,7 +119,8 @@ class TableRoleWriter:
             f"        const int many = min({batch}, count - first);",
             f"        const bool more = first + {batch} < count;",
             f"        turn = turn + 1 < {self.warps} ? turn + 1 : 0;",
-            f"        if (more) fetch(p, ahead, begin, first + {batch} + lane, count, warp == turn);",
+            "        if (more) "
+            f"fetch(p, ahead, begin, first + {batch} + lane, count, warp == turn);",
             f"        const Record* const record = records + buffer * {batch};",
             f"        const T* const m_batch = matrices + buffer * {batch * stride};",
         ]
@@ -154,6 +158,15 @@ class TableRoleWriter:
 
     # -- operands -------------------------------------------------------------------------------
 
+    def _channel(self) -> list[str]:
+        if self.role.whole:
+            return ["    const int u = channel;"]
+        mul = self.role.in1.mul
+        return [
+            f"    const bool inside = channel < {mul};",
+            f"    const int u = inside ? channel : {mul - 1};",
+        ]
+
     def _place(self, i_out: int, component: int) -> str:
         block = self.problem.irreps_out[i_out]
         return f"{block.offset + component * block.mul} + u"
@@ -174,7 +187,8 @@ class TableRoleWriter:
 
     def _store_outputs(self) -> list[str]:
         width = self.problem.irreps_out.dim
-        lines = [f"T* const out = p.out + row * {width};", "if (inside) {"]
+        lines = [f"T* const out = p.out + row * {width};"]
+        lines.append("{" if self.role.whole else "if (inside) {")
         for i_out, block in self.role.outputs.items():
             sign = "=" if i_out in self.stored_outputs else "+="
             for i in range(block.ir.dim):
@@ -185,19 +199,22 @@ class TableRoleWriter:
 
     def _edge(self) -> list[str]:
         role = self.role
+        value = "n{0}" if role.whole else "inside ? n{0} : T(0)"
         lines = [
             "const T t = record[k].t;",
-            *(f"const T x{a} = inside ? n{a} : T(0);" for a in range(self.dim)),
+            *(f"const T x{a} = {value.format(a)};" for a in range(self.dim)),
         ]
+        if not self.forward:
+            lines.append("const T twice = 2 * t, half_more = T(1.5) * t;")
         for i in range(len(role.paths)):
             lines.append(f"const T w{i} = value_of(c{i}, t);")
             if not self.forward:
-                lines.append(f"const T v{i} = slope_of(c{i}, t);")
+                lines.append(f"const T v{i} = slope_of(c{i}, twice, half_more);")
         lines += [
             "if (k + 1 < many) load_edge(record[k + 1]);",
             f"const T* const m = m_batch + k * {self.table.stride};",
         ]
-        chunks = sum_chunks(self.attributes + 1)
+        chunks = sum_chunks(self.attributes)
         if not self.forward:
             lines.append("T along = 0;")
             lines += [f"T dy{n}[{size}] = {{}};" for n, (_, size) in enumerate(chunks)]
@@ -213,14 +230,16 @@ class TableRoleWriter:
                 f"T* const to = p.dx + Long(record[k].to) * {self.problem.irreps_in1.dim} + "
                 f"{role.in1.offset} + u;"
             )
-            lines.append("if (inside) {")
+            if not role.whole:
+                lines.append("if (inside) {")
             lines += [f"    to[{a * role.in1.mul}] {sign} dx{a};" for a in range(self.dim)]
-            lines.append("}")
-        lines.append(f"{self._sum(self.attributes)} = along * record[k].slope;")
+            if not role.whole:
+                lines.append("}")
+        lines.append("dy0[0] = along * record[k].slope;")
         for n, (start, size) in enumerate(chunks):
-            count = min(size, self.attributes + 1 - start)
+            count = min(size, self.attributes - start)
             lanes = WARP // size
-            place = f"part[k * {self.attributes + 1} + {start} + lane / {lanes}]"
+            place = f"part[k * {self.attributes} + {start} + lane / {lanes}]"
             guard = [f"lane % {lanes} == 0"] if lanes > 1 else []
             guard += [f"lane < {count * lanes}"] if count < size else []
             condition = f"if ({' && '.join(guard)}) " if guard else ""
@@ -229,8 +248,8 @@ class TableRoleWriter:
         return lines
 
     def _sum(self, b: int) -> str:
-        """Name of an edge's sum: of an attribute's gradient, or, last, of the length's."""
-        for n, (start, size) in enumerate(sum_chunks(self.attributes + 1)):
+        """Name of an edge's sum: an attribute's gradient."""
+        for n, (start, size) in enumerate(sum_chunks(self.attributes)):
             if start <= b < start + size:
                 return f"dy{n}[{b - start}]"
         raise AssertionError(b)
@@ -266,6 +285,8 @@ class TableRoleWriter:
         forms = self.forms[path.first_slot] if c.num_slots else ()
         for s, form in enumerate(forms):
             for b, value in form.terms:
+                if b == 0:  # constant; its place is the length's
+                    continue
                 lines += self._print(
                     [Statement(self._sum(b), Sum.of([(value, (f"p{s}",))]), add=True)]
                 )

@@ -153,6 +153,20 @@ class _Checker:
         for number, kernel in enumerate(manifest.get("cuda_kernels", ())):
             self.where = f"CUDA kernel {number}"
             self.cuda_kernel(kernel, {layer.get("name"): layer["type"] for layer in layers})
+        for number, binary in enumerate(manifest.get("cuda_binaries", ())):
+            self.where = f"CUDA binary {number}"
+            self.cuda_target(binary["target"])
+            name = binary["tensor"]
+            self.need(self.is_bytes(name), f"tensor {str(name)[:80]!r} is no machine code")
+            for field in ("key", "sha256"):
+                self.need(isinstance(binary[field], str), f"it has no {field}")
+
+    def is_bytes(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.tensors and self.tensors[name][0] == "U8"
+
+    def cuda_target(self, target: object) -> None:
+        good = isinstance(target, str) and bool(re.fullmatch(r"sm_\d{2,3}", target))
+        self.need(good, f"target is {str(target)[:40]!r}, expected one such as 'sm_90'")
 
     def cuda_kernel(self, kernel: Mapping[str, Any], types: Mapping[str, str]) -> None:
         layer, programs = kernel["layer"], kernel["programs"]
@@ -163,15 +177,9 @@ class _Checker:
             self.need(name in known, f"no {types[layer]} has an operand {str(name)[:40]!r}")
         for name in kernel["zeroed"]:
             self.need(name in ("out", "dx", "dy"), f"{str(name)[:40]!r} cannot be zeroed")
-        codes = [name for binary in kernel["binaries"] for name in binary["programs"]]
-        for name in (*programs, *codes):
-            found = isinstance(name, str) and name in self.tensors
-            self.need(
-                found and self.tensors[name][0] == "U8", f"program {str(name)[:80]!r} is no text"
-            )
-        for target in (kernel["target"], *(binary["target"] for binary in kernel["binaries"])):
-            good = isinstance(target, str) and bool(re.fullmatch(r"sm_\d{2,3}", target))
-            self.need(good, f"target is {str(target)[:40]!r}, expected one such as 'sm_90'")
+        for name in programs:
+            self.need(self.is_bytes(name), f"program {str(name)[:80]!r} is no text")
+        self.cuda_target(kernel["target"])
         self.need(bool(kernel["entries"]), "there are no entries")
         for entry in kernel["entries"]:
             self.need(isinstance(entry["name"], str), "an entry has no name")

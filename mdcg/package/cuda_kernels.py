@@ -114,7 +114,6 @@ def add_cuda_kernels(
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
-                    "binaries": [],
                 }
             )
     return found

@@ -25,7 +25,7 @@ namespace {
 constexpr int kStaticLimit = 48 * 1024, kSharedLimit = int(emulation::kSharedBytes);
 
 bool initialized = false;
-int failed = kSuccess;
+int failed[8] = {};  // of each device
 Context devices[8];
 thread_local std::vector<Context*> stack;
 
@@ -143,7 +143,7 @@ int current_context(Context** context) {
     if (!initialized) return kNotInitialized;
     if (stack.empty() || stack.back() == nullptr) return kInvalidContext;
     *context = stack.back();
-    return failed;
+    return failed[(*context)->device];
 }
 
 int usable() {
@@ -151,8 +151,14 @@ int usable() {
     return current_context(&context);
 }
 
-void set_failed(int status) {
-    if (failed == kSuccess) failed = status;
+void set_failed(int device, int status) {
+    if (failed[device] == kSuccess) failed[device] = status;
+}
+
+// Whether kernels of a device fault, which may change while a program runs.
+bool faults(int device) {
+    const char* const text = std::getenv("EMULATED_CUDA_FAULT");
+    return text != nullptr && *text != '\0' && std::atoi(text) == device;
 }
 
 EXPORT int cuInit(unsigned flags) {
@@ -188,6 +194,12 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
     if (!initialized) return kNotInitialized;
     if (ordinal < 0 || ordinal >= num_devices()) return kInvalidDevice;
     *device = ordinal;
+    return kSuccess;
+}
+EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+    if (device < 0 || device >= num_devices()) return kInvalidDevice;
+    std::memset(uuid, 0, 16);
+    uuid[0] = static_cast<unsigned char>(device + 1);
     return kSuccess;
 }
 EXPORT int cuDeviceGetName(char* name, int length, int) {
@@ -403,8 +415,13 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
         const char* const p = static_cast<const char*>(parameters[i]);
         values.emplace_back(p, p + kernel.sizes[i]);
     }
+    const int device = stack.back()->device;
     return enqueue(stream, [=]() mutable {
-        if (failed != kSuccess) return failed;
+        if (failed[device] != kSuccess) return failed[device];
+        if (faults(device)) {
+            set_failed(device, kIllegalAddress);
+            return int(kSuccess);
+        }
         std::vector<void*> addresses;
         for (std::vector<char>& value : values) addresses.push_back(value.data());
         Module& module = *function->module;
@@ -413,7 +430,7 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
                                      module.static_bytes});
         if (status == kSuccess) status = check_guards(("kernel " + function->name).c_str());
         // as on a device, where the launch has returned long before
-        if (status != kSuccess) set_failed(status);
+        if (status != kSuccess) set_failed(device, status);
         return int(kSuccess);
     });
 }

@@ -56,7 +56,7 @@ std::recursive_mutex& mutex();
 // call fails, as on a device.
 int current_context(Context** context);
 int usable();
-void set_failed(int status);
+void set_failed(int device, int status);
 
 // Runs it now, or records it where the stream is captured.
 int enqueue(Stream* stream, const Work& work);

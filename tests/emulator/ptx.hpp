@@ -151,6 +151,31 @@ inline void mma_f64(double& d0, double& d1, double a, double b, double c0, doubl
     multiply<4>(d, DoubleFragment{a, b}, c);
     d0 = d[0], d1 = d[1];
 }
+// m16n8k8 and m16n8k16, double
+template <int K>
+struct LongDoubleFragment {
+    static constexpr int kResults = 4;
+    double left[K / 2], right[K / 4];
+    double a(int row, int k) const { return left[row / 8 + k / 4 * 2]; }
+    double b(int k) const { return right[k / 4]; }
+};
+inline void mma_f64_16(double& d0, double& d1, double& d2, double& d3, double a0, double a1,
+                       double a2, double a3, double b0, double b1, double c0, double c1, double c2,
+                       double c3) {
+    double d[4];
+    const double c[4] = {c0, c1, c2, c3};
+    multiply<8>(d, LongDoubleFragment<8>{{a0, a1, a2, a3}, {b0, b1}}, c);
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
+inline void mma_f64_16(double& d0, double& d1, double& d2, double& d3, double a0, double a1,
+                       double a2, double a3, double a4, double a5, double a6, double a7, double b0,
+                       double b1, double b2, double b3, double c0, double c1, double c2,
+                       double c3) {
+    double d[4];
+    const double c[4] = {c0, c1, c2, c3};
+    multiply<16>(d, LongDoubleFragment<16>{{a0, a1, a2, a3, a4, a5, a6, a7}, {b0, b1, b2, b3}}, c);
+    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
+}
 // m16n8k8, tf32
 struct Tf32Fragment {
     static constexpr int kResults = 4;

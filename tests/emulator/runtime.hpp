@@ -42,7 +42,7 @@ struct Runtime {
 };
 
 // Words that a lane can give at a time.
-constexpr int kWords = 8;
+constexpr int kWords = 12;
 
 // How a library of kernels describes each of them: symbol NAME__emulated.
 struct Kernel {

@@ -104,6 +104,8 @@ const Meaning kMeanings[] = {
     {"fma.rn", "f", "multiply_add"},
     {"cvt.rna.tf32.f32", "", "to_tf32"},
     {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "", "mma_f64"},
+    {"mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
+    {"mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
     {"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "", "mma_tf32"},
 };
 

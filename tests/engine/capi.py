@@ -17,6 +17,10 @@ Array = NDArray[Any]
 _P, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, ctypes.c_int, ctypes.c_int)
 
+EXCHANGE_ROWS = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, _P, ctypes.c_int)
+
+ANY = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.POINTER(ctypes.c_int))
+
 
 class Struct(ctypes.Structure):
     def __init__(self, **fields: Any) -> None:
@@ -29,6 +33,8 @@ class Options(Struct):
         ("device", ctypes.c_char_p),
         ("kernels", ctypes.c_char_p),
         ("threads", ctypes.c_int),
+        ("skin", ctypes.c_double),
+        ("precision", ctypes.c_char_p),
     ]
 
 
@@ -48,6 +54,9 @@ class System(Struct):
         ("same_edges", ctypes.c_int),
         ("make_edges", ctypes.c_int),
         ("same_shifts", ctypes.c_int),
+        ("image", _P),
+        ("num_images", _I64),
+        ("image_shifts", _P),
     ]
 
 
@@ -64,7 +73,17 @@ class Results(Struct):
 
 
 class Communicator(Struct):
-    _fields_ = [("size", _SIZE), ("context", _P), ("forward", EXCHANGE), ("reverse", EXCHANGE)]
+    _fields_ = [
+        ("size", _SIZE),
+        ("context", _P),
+        ("forward", EXCHANGE),
+        ("reverse", EXCHANGE),
+        ("num_sent", _I64),
+        ("sent", _P),
+        ("forward_rows", EXCHANGE_ROWS),
+        ("reverse_rows", EXCHANGE_ROWS),
+        ("any", ANY),
+    ]
 
 
 def library() -> ctypes.CDLL:
@@ -111,8 +130,12 @@ class Rank:
         exchange: Any,
         want: tuple[str, ...],
         same_edges: bool = False,
+        sent: Array | None = None,
     ) -> dict[str, Array]:
-        """Evaluate the edges whose receivers are local; senders are ghosts where not local."""
+        """Evaluate the edges whose receivers are local; senders are ghosts where not local.
+
+        With "image" and "image_shifts" in `g` edges have shifts; `sent` are the rows that travel.
+        """
         number = np.full(len(g["positions"]), -1, dtype=np.int64)
         number[self.nodes] = np.arange(len(self.nodes))
         mine = np.isin(g["receiver"], self.local)
@@ -140,11 +163,27 @@ class Rank:
             receiver=receiver.ctypes.data,
             same_edges=int(same_edges),
         )
+        if "image" in g:
+            image = np.ascontiguousarray(g["image"][mine], dtype=np.int32)
+            shifts = np.ascontiguousarray(g["image_shifts"], dtype=np.float64)
+            system.image = image.ctypes.data
+            system.num_images, system.image_shifts = len(shifts), shifts.ctypes.data
         results = Results(**{name: array.ctypes.data for name, array in out.items()})
         communicator = exchange and Communicator(
             forward=EXCHANGE(lambda c, *a: exchange(self, "forward", *a)),
             reverse=EXCHANGE(lambda c, *a: exchange(self, "reverse", *a)),
         )
+        if communicator and sent is not None:
+            sent = np.ascontiguousarray(sent, dtype=np.int64)
+            self.sent = sent
+            communicator.num_sent, communicator.sent = len(sent), sent.ctypes.data
+            communicator.forward_rows = EXCHANGE_ROWS(
+                lambda c, rows, ghosts, size: exchange.rows(self, "forward", rows, ghosts, size)
+            )
+            communicator.any = ANY(lambda c, flag: exchange.any(flag))
+            communicator.reverse_rows = EXCHANGE_ROWS(
+                lambda c, ghosts, rows, size: exchange.rows(self, "reverse", rows, ghosts, size)
+            )
         status = self.lib.mdcg_evaluate(
             self.model,
             ctypes.byref(system),
@@ -164,6 +203,7 @@ class Exchange:
         self.nodes = nodes
         self.shared: Array = np.zeros(0)
         self.calls: list[str] = []
+        self.row_bytes = self.flag = 0
 
     def __call__(self, rank: Rank, kind: str, rows: int, width: int, itemsize: int) -> int:
         dtype = {4: ctypes.c_float, 8: ctypes.c_double}[itemsize]
@@ -185,5 +225,47 @@ class Exchange:
             array[count:] = self.shared[rank.ghosts]
         else:
             array[:count] += self.shared[rank.local]
+        self.barrier.wait()
+        return 0
+
+    def rows(self, rank: Rank, kind: str, sent: int, ghosts: int, size: int) -> int:
+        """Exchange the rows of `rank.sent` alone; what comes back is shared by equal ones."""
+        nodes = rank.sent
+        self.row_bytes = size
+
+        def array(address: int, count: int) -> Array:
+            items = ctypes.cast(address or 1, ctypes.POINTER(ctypes.c_double))
+            return np.ctypeslib.as_array(items, shape=(count, size // 8))
+
+        mine, others = array(sent, len(nodes)), array(ghosts, len(rank.ghosts))
+        there = nodes >= 0
+        if self.barrier.wait() == 0:
+            self.shared = np.zeros((self.nodes, size // 8))
+            self.calls.append(kind + "_rows")
+        self.barrier.wait()
+        with self.lock:
+            if kind == "forward":
+                assert not mine[~there].any()
+                self.shared[rank.local[nodes[there]]] = mine[there]
+            else:
+                np.add.at(self.shared, rank.ghosts, others)
+        self.barrier.wait()
+        if kind == "forward":
+            others[:] = self.shared[rank.ghosts]
+        else:
+            count = np.bincount(nodes[there], minlength=len(rank.local))[nodes[there]]
+            mine[~there] = np.nan  # nobody's
+            mine[there] = self.shared[rank.local[nodes[there]]] / count[:, None]
+        self.barrier.wait()
+        return 0
+
+    def any(self, flag: Any) -> int:
+        if self.barrier.wait() == 0:
+            self.flag = 0
+        self.barrier.wait()
+        with self.lock:
+            self.flag |= flag[0]
+        self.barrier.wait()
+        flag[0] = self.flag
         self.barrier.wait()
         return 0

@@ -221,8 +221,10 @@ def test_times_and_kernels_in_the_report(tmp_path: Path) -> None:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("share", [0.5, 0.0])
-def test_two_ranks(tmp_path: Path, share: float) -> None:
+def test_two_ranks(tmp_path: Path, share: float, by_rows: bool) -> None:
+    """Also where hosts say which rows travel: some twice, and one that is no node's."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(two_layers().package(), path)
     g = graph(40, box=5.5)
@@ -234,10 +236,14 @@ def test_two_ranks(tmp_path: Path, share: float) -> None:
     exchange = Exchange(2, len(g["positions"]))
     got: list[Any] = [None, None]
     before: dict[str, Array] = {}
+    sent: list[Any] = [None, None]
+    for i in range(2) if by_rows else ():
+        wanted = np.flatnonzero(np.isin(ranks[i].local, ranks[1 - i].ghosts))
+        sent[i] = np.random.default_rng(i).permutation([*wanted, *wanted[::2], -1])
 
     def work(i: int) -> None:
         try:
-            got[i] = ranks[i].evaluate(g, exchange, WANT, same_edges=bool(before))
+            got[i] = ranks[i].evaluate(g, exchange, WANT, same_edges=bool(before), sent=sent[i])
         except BaseException as error:
             got[i] = error
             exchange.barrier.abort()
@@ -252,7 +258,8 @@ def test_two_ranks(tmp_path: Path, share: float) -> None:
         for result in got:
             if isinstance(result, BaseException):
                 raise result
-        assert exchange.calls == ["forward", "reverse"]
+        end = "_rows" if by_rows else ""
+        assert exchange.calls == ["forward" + end, "reverse" + end]
         total = {name: np.zeros_like(want[name]) for name in WANT if name != "energy"}
         for rank, result in zip(ranks, got, strict=True):
             total["energies"][rank.local] += result["energies"]
@@ -265,7 +272,54 @@ def test_two_ranks(tmp_path: Path, share: float) -> None:
     for rank in ranks:
         report = rank.report()
         assert report["replays"] == 2
+        if by_rows:
+            travel = len(rank.sent) + len(rank.ghosts)
+            assert report["exchanged_bytes"] == 2 * travel * exchange.row_bytes
         rank.close()
+
+
+def test_images(tmp_path: Path) -> None:
+    """Shifts out of a few, which follow the box while the edges stay."""
+    path = tmp_path / "p.mdcg"
+    both(two_layers().package(), path)
+    g = graph(30, box=5.0)
+    rng = np.random.default_rng(4)
+    g["image"] = rng.integers(0, 3, len(g["sender"]))
+    nodes = np.arange(len(g["positions"]))
+    ranks = [
+        Rank(str(path), nodes, nodes[:0], device=device, kernels=kernels)
+        for device, kernels in (("cpu", "generic"), ("cuda", "auto"))
+    ]
+    tables = rng.normal(scale=0.05, size=(2, 3, 3))
+    tables[:, 0] = 0
+    seen = []
+    for same, table in ((False, 0), (True, 0), (True, 1), (True, 1), (False, 0), (True, 1)):
+        g["image_shifts"] = tables[table]
+        want, got = (rank.evaluate(g, None, WANT, same_edges=same) for rank in ranks)
+        assert_close(got, want, "float64")
+        seen.append(float(want["energy"][0]))
+    assert len(set(seen)) == 2
+    shifts = tables[1][g["image"]]
+    edges = (g["sender"], g["receiver"], shifts)
+    model = _core.Model(str(path), kernels="generic")
+    whole = model.evaluate(g["positions"], g["types"], edges=edges)
+    assert np.isclose(seen[-1], whole["energy"], rtol=1e-13)
+    g["image"][5] = 3
+    for rank in ranks:
+        with pytest.raises(RuntimeError, match=r"image.5. is 3, expected 0 <= image < 3"):
+            rank.evaluate(g, None, WANT)
+        rank.close()
+
+
+def test_sent_nodes_must_be_local(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    both(two_layers().package(), path)
+    g = graph(30, box=5.0)
+    local, ghosts = parts(g, 0.5)[0]
+    rank = Rank(str(path), local, ghosts, device="cuda", kernels="auto")
+    with pytest.raises(RuntimeError, match=f"sent.1. of the communicator is {len(local)}, expec"):
+        rank.evaluate(g, Exchange(1, 30), WANT, sent=np.array([0, len(local)]))
+    rank.close()
 
 
 def test_two_models_at_a_time(tmp_path: Path) -> None:

@@ -31,33 +31,45 @@ def program(dtype: str, names: tuple[str, ...], defines: str = "") -> str:
 
 
 def gemm_tiles(dtype: str) -> list[tuple[str, str, list[int]]]:
-    """Return kernel, macro and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
+    """Return kernel, unit and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
     source = (CSRC / "engine/cuda/gemm.cpp").read_text()
     found = re.search(rf"TILES<{ITEM[dtype]}>\{{(.*?);", source, re.DOTALL)
     assert found is not None
-    rows = re.findall(r'\{"(\w+)", "(\w+)", ((?:\d+, )+)[\d.]+\}', found[1])
-    assert rows
+    rows = re.findall(r'\{"(\w+)", "\w+", "(\w+)",\s+((?:\d+, )+)[\d.]+\}', found[1])
+    assert len(rows) == found[1].count('"gemm_')
     return [
-        (name, macro, [int(n) for n in numbers.split(", ")[:-1]]) for name, macro, numbers in rows
+        (name, unit, [int(n) for n in numbers.split(", ")[:-1]]) for name, unit, numbers in rows
     ]
 
 
-def gemm_defines(dtype: str) -> str:
-    """Return the macros that CudaGemm puts before its text."""
-    lines = []
-    for _, macro, numbers in gemm_tiles(dtype):
-        lines.append(f"#define {macro} {', '.join(map(str, numbers[:5]))}")
-        lines.append(f"#define {macro}_BLOCKS {numbers[5]}")
-    return "\n".join(lines)
+def gemm_shared_bytes(dtype: str, unit: str, numbers: list[int]) -> int:
+    """Return what CudaGemm launches a tile with."""
+    rows, columns, depth, stages = numbers[:4]
+    size = {"float32": 4, "float64": 8}[dtype]
+    if unit == "Plain":
+        a, b = depth + 16 // size, columns
+    else:
+        a, b = depth + 8 * (depth % 16 == 0), columns + 16 // size
+    return stages * (rows * a + depth * b) * size
+
+
+def gemm_text(dtype: str, unit: str = "") -> str:
+    """Return the program of products as CudaGemm has it, or all tiles with another unit."""
+    files = ("gemm.cuh", "gemm_plain.cuh", "gemm_tensor.cuh", "gemm_kernels.cuh")
+    defines = ""
+    for name, own, numbers in gemm_tiles(dtype):
+        defines += f"#define {name.upper()} {unit or own}, {', '.join(map(str, numbers[:-1]))}\n"
+        defines += f"#define {name.upper()}_BLOCKS {numbers[-1]}\n"
+    return program(dtype, files, defines)
 
 
 def texts(dtype: str) -> dict[str, str]:
     """Return the programs of products and of node layers."""
-    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh")
+    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh", "rows.cuh")
     return {
-        name: program(dtype, ("gemm.cuh", f"{name}.cuh", "gemm_kernels.cuh"), gemm_defines(dtype))
-        for name in ("gemm_plain", "gemm_tensor")
-    } | {
+        "gemm": gemm_text(dtype),
+        "gemm_plain": gemm_text(dtype, "Plain"),
+        "gemm_tensor": gemm_text(dtype, "Tensor"),
         "nodes": program(dtype, nodes),
     }
 
@@ -103,12 +115,14 @@ class Device:
         self.allocated.clear()
 
     def launch(
-        self, text: str, kernel: str, blocks: int, threads: int, arguments: ctypes.Structure
-    ) -> None:
+        self, text: str, kernel: str, blocks: int, threads: int, arguments: ctypes.Structure,
+        shared_bytes: int = 0
+    ) -> None:  # fmt: skip
         module = self.module(text)
         raw = bytes(arguments)
         words = np.frombuffer(raw + b"\0" * (-len(raw) % 8), np.int64).tolist()
-        module.launch(module.function(kernel, 0), blocks, threads, 0, 0, words)
+        function = module.function(kernel, shared_bytes)
+        module.launch(function, blocks, threads, shared_bytes, 0, words)
 
     @staticmethod
     @cache

@@ -6,8 +6,6 @@ device is an emulated one, or a real one.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from mdcg import _core
 from mdcg.package import Package
 from mdcg.package.cuda_kernels import add_cuda_kernels
 from mdcg.problem import ConvProblem
-from mdcg.runtime.nvrtc import compile_cuda
 
 from ..core.contraction_helpers import random_contraction
 from .programs import Program, graph, run
@@ -84,32 +81,6 @@ def test_several_chunks(tmp_path: Path) -> None:
     }
     assert len(g["sender"]) > 8192 + 40 * copies
     compare(tmp_path / "p.mdcg", g, "float64")
-
-
-def test_machine_code_of_the_package_is_taken(tmp_path: Path) -> None:
-    bundled = package()
-    target = f"sm_{_core.cuda_compute_capability(0)}"
-    for kernel in bundled.manifest["cuda_kernels"]:
-        codes = [compile_cuda(bundled.text(n), target)[0] for n in kernel["programs"]]
-        names = [f"{name}.{target}" for name in kernel["programs"]]
-        for name, code in zip(names, codes, strict=True):
-            bundled.tensors[name] = np.frombuffer(code, dtype=np.uint8)
-        digests = [hashlib.sha256(code).hexdigest() for code in codes]
-        kernel["binaries"] = [{"target": target, "programs": names, "sha256": digests}]
-    path = tmp_path / "p.mdcg"
-    bundled.save(path)
-    cuda = _core.Model(str(path), device="cuda")
-    found = run(cuda, graph(9, box=3.5))
-    origins = {kernel["origin"] for kernel in json.loads(cuda.report())["kernels"]}
-    assert "bundled" in origins
-    package().save(path)
-    plain = run(_core.Model(str(path), device="cuda"), graph(9, box=3.5))
-    assert np.array_equal(found["forces"], plain["forces"])
-    kernel = bundled.manifest["cuda_kernels"][0]
-    kernel["binaries"][0]["sha256"][0] = "0" * 64
-    bundled.save(path)
-    with pytest.raises(_core.EngineError, match="its SHA-256 differs"):
-        _core.Model(str(path), device="cuda")
 
 
 @pytest.mark.parametrize(

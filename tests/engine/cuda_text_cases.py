@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from .cuda_device import Device, gemm_tiles, structure, texts
+from .cuda_device import Device, gemm_shared_bytes, gemm_tiles, structure, texts
 
 Array = NDArray[Any]
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -34,18 +34,22 @@ def device() -> Iterator[Device]:
 # ---- products ------------------------------------------------------------------------------------
 
 
-class Product(ctypes.Structure):
+class Part(ctypes.Structure):
     """As csrc/engine/cuda/text/gemm.cuh has it."""
 
+    _fields_ = tuple((name, INT) for name in ("at", "step", "depth", "row"))
+
+
+class Product(ctypes.Structure):
     _fields_ = (
-        *((name, POINTER) for name in ("a", "b", "c", "list")),
-        *((name, INT) for name in ("a_width", "c_width", "a_step", "c_step", "batch", "depth")),
-        *((name, INT) for name in ("columns", "rows", "first_block", "add")),
+        *((name, POINTER) for name in ("a", "b", "c", "list", "bias", "bias_types")),
+        *((name, INT) for name in ("a_width", "c_width", "c_step", "batch", "columns", "rows")),
+        *((name, INT) for name in ("first_block", "add", "first_part", "parts")),
     )
 
 
 class Products(ctypes.Structure):
-    _fields_ = (("product", Product * 16), ("count", INT))
+    _fields_ = (("product", Product * 16), ("part", Part * 64), ("count", INT))
 
 
 def padded(n: int, dtype: str) -> int:
@@ -57,36 +61,51 @@ class Case:
     """c (+)= a @ b for some nodes, each with components, and what it should be."""
 
     def __init__(
-        self, rng: np.random.Generator, dtype: str, nodes: int, batch: int, depth: int,
-        columns: int, *, listed: bool = False, add: bool = False
+        self, rng: np.random.Generator, dtype: str, nodes: int, batch: int,
+        depths: tuple[int, ...], columns: int, *, listed: bool = False, add: bool = False,
+        biases: int = 0
     ) -> None:  # fmt: skip
-        self.depth, self.columns, self.add, self.batch = depth, columns, add, batch
-        self.step, self.c_step = padded(depth, dtype) + 16, padded(columns, dtype)
+        self.depths, self.add, self.batch = depths, add, batch
+        self.steps, self.c_step = [padded(d, dtype) + 16 for d in depths], padded(columns, dtype)
         total = 2 * nodes + 3 if listed else nodes
         self.list = rng.permutation(total)[:nodes].astype(np.int32) if listed else None
         # what stands behind the shared dimension must not be seen
-        self.a = rng.normal(size=(total, batch, self.step)).astype(dtype)
-        self.a[..., depth:] = np.nan
-        b = rng.normal(size=(depth, columns)).astype(dtype)
-        self.b = np.zeros((depth, self.c_step), dtype)
+        parts = [rng.normal(size=(total, batch, step)).astype(dtype) for step in self.steps]
+        for part, depth in zip(parts, depths, strict=True):
+            part[..., depth:] = np.nan
+        self.a = np.concatenate(
+            [np.zeros((total, 16), dtype), *(p.reshape(total, -1) for p in parts)], axis=1
+        )
+        b = rng.normal(size=(sum(depths), columns)).astype(dtype)
+        self.b = np.zeros((len(b), self.c_step), dtype)
         self.b[:, :columns] = b
         self.c = rng.normal(size=(total, batch, self.c_step)).astype(dtype)
+        self.bias = rng.normal(size=(biases, self.c_step)).astype(dtype)
+        self.types = rng.integers(0, max(1, biases), total).astype(np.int32)
         rows = np.arange(nodes) if self.list is None else self.list
-        product = np.einsum("nmk,kj->nmj", self.a[rows, :, :depth].astype(np.longdouble), self.b)
+        used = [p[rows, :, :d] for p, d in zip(parts, depths, strict=True)]
+        left = np.concatenate([np.zeros((nodes, batch, 0)), *used], axis=2)
+        product = np.einsum("nmk,kj->nmj", left.astype(np.longdouble), self.b)
+        if biases:
+            product += self.bias[self.types[rows] if biases > 1 else 0 * rows][:, None, :]
         self.want = self.c.astype(np.longdouble)
         self.want[rows] = product + (self.c[rows] if add else 0)
         self.rows = rows
 
-    def argument(self, device: Device, first_block: int) -> Product:
-        total = self.a.shape[0]
+    def fill(self, device: Device, arguments: Products, number: int, block: int, part: int) -> None:
         self.address = device.upload(self.c)
-        listed = 0 if self.list is None else device.upload(self.list)
-        assert total
-        return Product(
-            device.upload(self.a), device.upload(self.b), self.address, listed,
-            self.batch * self.step, self.batch * self.c_step, self.step, self.c_step, self.batch,
-            self.depth, self.c_step, len(self.rows) * self.batch, first_block, self.add,
+        arguments.product[number] = Product(
+            device.upload(self.a), device.upload(self.b), self.address,
+            0 if self.list is None else device.upload(self.list),
+            device.upload(self.bias) if len(self.bias) else 0,
+            device.upload(self.types) if len(self.bias) > 1 else 0,
+            self.a.shape[1], self.batch * self.c_step, self.c_step, self.batch, self.c_step,
+            len(self.rows) * self.batch, block, self.add, part, len(self.depths),
         )  # fmt: skip
+        at, row = 16, 0
+        for i, (step, depth) in enumerate(zip(self.steps, self.depths, strict=True)):
+            arguments.part[part + i] = Part(at, step, depth, row)
+            at, row = at + self.batch * step, row + depth
 
     def blocks(self, numbers: list[int]) -> int:
         return -(-len(self.rows) * self.batch // numbers[0]) * -(-self.c_step // numbers[1])
@@ -95,14 +114,19 @@ class Case:
 def run_products(
     device: Device, text: str, dtype: str, tile: int, cases: list[Case]
 ) -> list[Array]:
-    name, _, numbers = gemm_tiles(dtype)[tile]
-    arguments, blocks = Products(), 0
+    name, unit, numbers = gemm_tiles(dtype)[tile]
+    unit = {"gemm_plain": "Plain", "gemm_tensor": "Tensor"}.get(text, unit)
+    arguments = Products()
+    blocks = parts = 0
     for i, case in enumerate(cases):
-        arguments.product[i] = case.argument(device, blocks)
+        case.fill(device, arguments, i, blocks, parts)
         blocks += case.blocks(numbers)
+        parts += len(case.depths)
     arguments.count = len(cases)
-    threads = numbers[0] // numbers[3] * (numbers[1] // numbers[4])
-    device.launch(texts(dtype)[text], name, blocks, threads, arguments)
+    rows, columns, _, _, warp_rows, warp_columns, groups = numbers[:7]
+    threads = 32 * (rows // warp_rows) * (columns // warp_columns) * groups
+    shared = gemm_shared_bytes(dtype, unit, numbers)
+    device.launch(texts(dtype)[text], name, blocks, threads, arguments, shared)
     return [device.download(case.address, case.c) for case in cases]
 
 
@@ -114,17 +138,19 @@ def close(got: Array, want: Array, dtype: str) -> None:
 
 @DTYPES
 @TEXTS
-@pytest.mark.parametrize("tile", range(3))
+@pytest.mark.parametrize("tile", range(4))
 def test_products(
     device: Device, rng: np.random.Generator, text: str, dtype: str, tile: int
 ) -> None:
-    """Several in one launch: tails of all three sizes, lists, components, sums."""
+    """Several in one launch: tails of all three sizes, parts, lists, components, sums, biases."""
     cases = [
-        Case(rng, dtype, 41, 3, 7, 5),
-        Case(rng, dtype, 150, 1, 33, 140, add=True),
-        Case(rng, dtype, 29, 5, 64, 64, listed=True),
-        Case(rng, dtype, 1, 1, 1, 1, listed=True, add=True),
-        Case(rng, dtype, 130, 1, 16, 16),
+        Case(rng, dtype, 41, 3, (7,), 5),
+        Case(rng, dtype, 150, 1, (33, 1, 130), 140, add=True),
+        Case(rng, dtype, 29, 5, (64, 40), 64, listed=True),
+        Case(rng, dtype, 1, 1, (1,), 1, listed=True, add=True, biases=1),
+        Case(rng, dtype, 130, 1, (16,), 16, biases=3),
+        Case(rng, dtype, 20, 1, (9, 3), 16, listed=True, biases=4),
+        Case(rng, dtype, 9, 3, (), 20),
     ]
     for case, got in zip(cases, run_products(device, text, dtype, tile, cases), strict=True):
         close(got, case.want, dtype)
@@ -135,8 +161,10 @@ def test_products(
 def test_a_row_does_not_depend_on_the_tile(
     device: Device, rng: np.random.Generator, text: str, dtype: str
 ) -> None:
-    case = Case(rng, dtype, 37, 1, 40, 24)
-    first, *others = [run_products(device, text, dtype, tile, [case])[0] for tile in range(3)]
+    case = Case(rng, dtype, 37, 1, (40, 20), 24)
+    tiles = [i for i, (_, _, numbers) in enumerate(gemm_tiles(dtype)) if numbers[6] == 1]
+    first, *others = [run_products(device, text, dtype, tile, [case])[0] for tile in tiles]
+    assert others
     for other in others:
         assert np.array_equal(first, other)
 

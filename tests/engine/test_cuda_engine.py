@@ -42,6 +42,10 @@ def test_emulated() -> None:
     run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"))
 
 
+def test_calculators_emulated() -> None:
+    run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"), "cuda_calculator_cases.py")
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return all programs of two packages: the engine's and their own."""
@@ -65,6 +69,11 @@ def test_nvrtc_takes_all_texts(texts: list[str], target: str) -> None:
 @pytest.mark.gpu
 def test_on_a_device() -> None:
     run_cases(dict(os.environ))
+
+
+@pytest.mark.gpu
+def test_calculators_on_a_device() -> None:
+    run_cases(dict(os.environ), "cuda_calculator_cases.py")
 
 
 def said(code: str, **changes: str) -> list[str]:
@@ -97,6 +106,37 @@ for _ in range(2):
         assert line.startswith("5 out of memory on device cuda:0: ")
         assert "of 4 MiB are free: evaluate a smaller system" in line
     assert lines[1::2] == ["True", "True"]
+
+
+@pytest.mark.parametrize("late", ["", "1"])
+def test_lost_device(tmp_path: Path, late: str) -> None:
+    """One sentence; what does not use that device goes on."""
+    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    code = f"""
+import os, numpy as np
+from mdcg import _core
+where = np.random.default_rng(0).uniform(0, 3, (5, 3))
+names = ("cuda:0", "cuda:1", "cpu")
+models = [_core.Model({str(path)!r}, device=n) for n in names]
+step = lambda model: model.evaluate(where, np.zeros(5))["energy"]
+want = [step(model) for model in models]
+os.environ["EMULATED_CUDA_FAULT"] = "0"
+for _ in range(2):
+    for model in (models[0], _core.Model({str(path)!r}, device="cuda:0")):
+        try:
+            step(model)
+        except _core.EngineError as error:
+            print(error.kind, error)
+        del model
+    print([step(model) for model in models[1:]] == want[1:])
+"""
+    lines = said(code, EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE=late)
+    assert lines[2::3] == ["True", "True"]
+    del lines[2::3]
+    assert len(lines) == 4
+    for line in lines:
+        assert line.startswith("9 device cuda:0 was lost (")
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS): start the process again to use it" in line
 
 
 def test_no_device(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", CASES)
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("name", ["gemm_plain", "gemm_tensor", "nodes"])
+@pytest.mark.parametrize("name", ["gemm", "gemm_plain", "gemm_tensor", "nodes"])
 def test_compiles(name: str, target: str, dtype: str) -> None:
     try:
         nvrtc, _ = find_nvrtc()

@@ -294,7 +294,7 @@ def test_no_atoms(package: Path) -> None:
 
 
 def test_package_options_are_refused_for_torch_models() -> None:
-    with pytest.raises(ValueError, match="kernels and threads are for packages"):
+    with pytest.raises(ValueError, match="kernels, threads and precision are for packages"):
         MDCGCalculator("some.model", threads=2)
 
 

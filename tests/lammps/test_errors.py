@@ -16,7 +16,11 @@ START = head(MODEL).split("pair_style")[0]
 CASES = {
     "keyword": ("pair_style mdcg gpu 1", "unknown keyword gpu"),
     "no value": ("pair_style mdcg threads", "keyword threads needs a value"),
-    "device": ("pair_style mdcg device tpu", "device is tpu, expected auto, cpu or cuda"),
+    "device": (
+        "pair_style mdcg device tpu",
+        "device is tpu, expected auto, cpu, cuda (one for each rank) or cuda:N",
+    ),
+    "number of a device": ("pair_style mdcg device cuda:", "device is cuda:, expected auto, cpu"),
     "threads": ("pair_style mdcg threads 0", "threads is 0, expected 1 or more"),
     "no file": ("pair_style mdcg\npair_coeff * * none.mdcg H O", "none.mdcg: cannot be opened"),
     "damaged": ("pair_style mdcg\npair_coeff * * test.data H O", "test.data"),

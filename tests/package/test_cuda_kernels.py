@@ -300,7 +300,6 @@ def test_equal_layers_share_programs() -> None:
         (lambda k: k["entries"][0].update(program=3), "program is 3"),
         (lambda k: k.update(run=0), "run is 0"),
         (lambda k: k.update(target="gfx90a"), "target is 'gfx90a'"),
-        (lambda k: k["binaries"].append({"target": "sm_90", "programs": ["x"]}), "'x' is no text"),
         (lambda k: k["zeroed"].append("dw"), "'dw' cannot be zeroed"),
         (lambda k: k.pop("zeroed"), "lacks 'zeroed'"),
     ],

@@ -9,7 +9,8 @@ namespace mdcg {
 
 namespace {
 
-const char* const SUM_TEXT =
+const char* const TEXT =
+#include "engine/cuda/text/shifts.cuh"
 #include "engine/cuda/text/sum.cuh"
     ;
 constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
@@ -19,6 +20,13 @@ struct SumArguments {
     const double* rows;
     double* out;
     long long count, width;
+};
+
+struct ImageShifts {
+    const std::int32_t* image;
+    const double* table;
+    double* shift;
+    long long count;
 };
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -33,31 +41,39 @@ void grow(PinnedMemory& memory, std::size_t bytes) {
 }  // namespace
 
 template <typename T>
-CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, int device)
+CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const CudaPlace& place)
     : program_(program),
       num_types_(info.num_types()),
-      stream_(device),
-      kernels_(device, sizeof(T)),
-      graph_(device, sizeof(T)),
+      stream_(place.device),
+      kernels_(place, sizeof(T)),
+      graph_(place.device, sizeof(T)),
       geometry_(kernels_, info.r_max, info.flip_edges),
-      sum_(kernels_.fixed(SUM_TEXT, "sum_rows")),
-      arena_(device),
-      edge_gradient_(device),
-      scratch_(device),
-      outputs_(device),
-      positions_(device),
-      results_(device),
-      descriptors_(device) {
+      ghosts_(kernels_),
+      sum_(kernels_.fixed(TEXT, "sum_rows")),
+      image_shifts_(kernels_.fixed(TEXT, "image_shifts")),
+      arena_(place.device),
+      edge_gradient_(place.device),
+      scratch_(place.device),
+      outputs_(place.device),
+      positions_(place.device),
+      results_(place.device),
+      descriptors_(place.device) {
     worker_.stream = &stream_;
     worker_.edges = &graph_;
+    worker_.ghosts = &ghosts_;
     worker_.scratch_memory = &scratch_;
+}
+
+template <typename T>
+void CudaExecutor<T>::ask_for_kernels() {
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
 }
 
 template <typename T>
 void CudaExecutor<T>::prepare() {
     if (prepared_) return;
-    for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
+    ask_for_kernels();
     kernels_.load();
     stream_.synchronize();
     prepared_ = true;
@@ -66,7 +82,7 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + arena_.bytes() + edge_gradient_.bytes() + scratch_.bytes() +
-           outputs_.bytes();
+           outputs_.bytes() + ghosts_.bytes();
 }
 
 template <typename T>
@@ -74,6 +90,7 @@ void CudaExecutor<T>::release() {
     forget_steps();
     for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
     graph_.release();
+    ghosts_.release();
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -81,6 +98,7 @@ void CudaExecutor<T>::release() {
 template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
+    ghosts_.forget_list();
     graph_.chunk_slots = chunk_slots();
     graph_.upload(graph, num_types_, stream_);
     for (const auto& layer : program_.layers)
@@ -89,10 +107,14 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 }
 
 template <typename T>
-void CudaExecutor<T>::set_shifts(const Graph& graph, const double* shifts) {
+void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool fresh) {
     const double* const before = graph_.shift;
-    graph_.upload_shifts(graph, shifts, stream_);
+    const bool of_images = graph_.upload_shifts(graph, system, fresh, stream_);
     if (graph_.shift != before) forget_steps();
+    if (!of_images) return;
+    const ImageShifts arguments{graph_.image, graph_.image_shift, const_cast<double*>(graph_.shift),
+                                graph_.num_slots};
+    image_shifts_.launch(stream_, (3 * graph_.num_slots + 255) / 256, 256, arguments);
 }
 
 // As many as fit into CHUNK_BYTES of scratch.
@@ -206,6 +228,8 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     bind(wanted.gradient ? program_.gradient_plan : program_.energy_plan);
     worker_.with_gradient = wanted.gradient;
     worker_.communicator = communicator;
+    if (communicator != nullptr && !ghosts_.has_list())
+        ghosts_.take_list(*communicator, graph_, stream_);
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;
@@ -220,17 +244,32 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     else
         run_captured(step, wanted);
     download(wanted);
-    if (on_host_flags()[1] != 0) {  // some edge is too short for a table
+    if (repeat_exact(communicator)) {  // some edge is too short for a table
         prepare_exact();
         worker_.exact = true;
         run_direct(step, wanted);
         worker_.exact = false;
         download(wanted);
     }
+    exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
 }
 
 // What only evaluations without tables need, which are rare.
+// Of processes that exchange rows either all repeat a step, or none.
+template <typename T>
+bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
+    const bool mine = on_host_flags()[1] != 0;
+    if (communicator == nullptr) return mine;
+    if (communicator->has_any()) return communicator->any(mine);
+    if (mine)
+        throw EngineError(ErrorKind::argument,
+                          "an edge is shorter than the tables of the radial networks, and the "
+                          "communicator has no function any, which lets all processes repeat the "
+                          "step without tables: set it");
+    return false;
+}
+
 template <typename T>
 void CudaExecutor<T>::prepare_exact() {
     if (prepared_exact_) return;

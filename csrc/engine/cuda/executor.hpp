@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/ghosts.hpp"
 #include "engine/cuda/worker.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
@@ -19,14 +20,17 @@ template <typename T>
 class CudaExecutor {
 public:
     // Makes the device's context; throws CudaError.
-    CudaExecutor(Program<T>& program, const ModelInfo& info, int device);
+    CudaExecutor(Program<T>& program, const ModelInfo& info, const CudaPlace& place);
 
     // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
     void prepare();
+    // The same without loading any: kernels() can list them, also on NO_DEVICE.
+    void ask_for_kernels();
 
     // A new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph);
-    void set_shifts(const Graph& graph, const double* shifts);
+    // `fresh`: for the first time after set_graph.
+    void set_shifts(const Graph& graph, const System& system, bool fresh);
     // Of the next run, [num_nodes][3] in the order of the graph.
     double* positions() { return positions_.as<double>(); }
 
@@ -45,7 +49,9 @@ public:
 
     const std::vector<LayerTime>& times() const { return times_; }  // of the last uncaptured run
     int replays() const { return replays_; }                        // of captured steps
-    std::size_t bytes() const;                                      // on the device
+    // Rows that the last run's exchanges copied between device and host.
+    std::size_t exchanged_bytes() const { return exchanged_; }
+    std::size_t bytes() const;  // on the device
     const CudaKernels& kernels() const { return kernels_; }
     // Gives back what depends on the size of systems.
     void release();
@@ -88,6 +94,7 @@ private:
     void download_descriptors(const Stage& stage);
     const int* on_host_flags() const { return reinterpret_cast<const int*>(on_host(failures_)); }
     void prepare_exact();
+    bool repeat_exact(Communicator* communicator);
     void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
@@ -99,7 +106,8 @@ private:
     CudaKernels kernels_;
     CudaGraph graph_;
     CudaGeometry<T> geometry_;
-    CudaFunction sum_;
+    CudaGhosts<T> ghosts_;
+    CudaFunction sum_, image_shifts_;
     bool prepared_ = false, prepared_exact_ = false;
 
     CudaMemory arena_, edge_gradient_, scratch_, outputs_;
@@ -113,6 +121,7 @@ private:
     std::vector<std::unique_ptr<CudaEvent>> events_;
     std::vector<LayerTime> times_;
     int replays_ = 0;
+    std::size_t exchanged_ = 0;
 };
 
 extern template class CudaExecutor<float>;

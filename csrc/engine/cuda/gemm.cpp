@@ -8,13 +8,9 @@ namespace mdcg {
 namespace {
 
 // clang-format off: the order counts
-const char* const PLAIN =
+const char* const TEXT =
 #include "engine/cuda/text/gemm.cuh"
 #include "engine/cuda/text/gemm_plain.cuh"
-#include "engine/cuda/text/gemm_kernels.cuh"
-    ;
-const char* const TENSOR =
-#include "engine/cuda/text/gemm.cuh"
 #include "engine/cuda/text/gemm_tensor.cuh"
 #include "engine/cuda/text/gemm_kernels.cuh"
     ;
@@ -22,53 +18,75 @@ const char* const TENSOR =
 
 // One kernel of the text.
 struct TileShape {
-    const char *name, *macro;
-    int rows, columns, depth, thread_rows, thread_columns;
+    const char *name, *macro, *unit;
+    int rows, columns, depth, stages, warp_rows, warp_columns;
+    int groups;         // of warps that share a slice: for long sums of few columns
     int blocks;         // of a multiprocessor, that registers are kept for
     double efficiency;  // of multiplications, relative to the first
-    int threads() const { return rows / thread_rows * (columns / thread_columns); }
+    int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }
 };
 
 template <typename T>
-constexpr std::array<TileShape, 3> TILES{};
+const std::vector<TileShape> TILES{};
 template <>
-constexpr std::array<TileShape, 3> TILES<float>{
-    {{"gemm_large", "GEMM_LARGE", 128, 128, 16, 8, 8, 2, 1.0},
-     {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 8, 4, 4, 0.8},
-     {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 4, 4, 0.5}}};
+const std::vector<TileShape> TILES<float>{
+    {"gemm_large", "GEMM_LARGE", "Plain", 128, 128, 16, 3, 32, 64, 1, 2, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", "Plain", 64, 64, 16, 4, 32, 32, 1, 4, 0.8},
+    {"gemm_small", "GEMM_SMALL", "Plain", 32, 32, 32, 4, 16, 32, 1, 8, 0.5},
+    {"gemm_deep", "GEMM_DEEP", "Plain", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
 template <>
-constexpr std::array<TileShape, 3> TILES<double>{
-    {{"gemm_large", "GEMM_LARGE", 128, 64, 8, 8, 4, 2, 1.0},
-     {"gemm_medium", "GEMM_MEDIUM", 64, 64, 8, 4, 4, 2, 0.8},
-     {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 2, 4, 0.5}}};
+const std::vector<TileShape> TILES<double>{
+    {"gemm_large", "GEMM_LARGE", "Tensor", 128, 64, 16, 3, 32, 32, 1, 2, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", "Tensor", 64, 64, 16, 3, 32, 32, 1, 3, 0.9},
+    {"gemm_small", "GEMM_SMALL", "Tensor", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
+    {"gemm_deep", "GEMM_DEEP", "Tensor", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
 
-// "#define GEMM_LARGE 128, 128, 16, 8, 8" and "#define GEMM_LARGE_BLOCKS 2"
+// As the text has them.
+template <typename T>
+int shared_bytes(const TileShape& tile) {
+    constexpr int LANE_ITEMS = 16 / static_cast<int>(sizeof(T));
+    const bool plain = std::string(tile.unit) == "Plain";
+    const int a_stride = tile.depth + (plain ? LANE_ITEMS : tile.depth % 16 == 0 ? 8 : 0);
+    const int b_stride = tile.columns + (plain ? 0 : LANE_ITEMS);
+    return tile.stages * (tile.rows * a_stride + tile.depth * b_stride) *
+           static_cast<int>(sizeof(T));
+}
+
+// "#define GEMM_LARGE Plain, 128, 128, 16, 3, 32, 64, 1" and "#define GEMM_LARGE_BLOCKS 2"
 template <typename T>
 std::string defines() {
     std::string text;
-    for (const TileShape& tile : TILES<T>) {
-        const std::string name = std::string("#define ") + tile.macro;
-        std::string numbers;
+    for (const TileShape& t : TILES<T>) {
+        const std::string name = std::string("#define ") + t.macro;
+        text += name + " " + t.unit;
         for (const int number :
-             {tile.rows, tile.columns, tile.depth, tile.thread_rows, tile.thread_columns})
-            numbers += (numbers.empty() ? " " : ", ") + std::to_string(number);
-        text += name + numbers + "\n" + name + "_BLOCKS " + std::to_string(tile.blocks) + "\n";
+             {t.rows, t.columns, t.depth, t.stages, t.warp_rows, t.warp_columns, t.groups})
+            text += ", " + std::to_string(number);
+        text += "\n" + name + "_BLOCKS " + std::to_string(t.blocks) + "\n";
     }
     return text;
 }
 
 // As in the text.
+struct Part {
+    std::int32_t at, step, depth, row;
+};
 template <typename T>
 struct Product {
     const T *a, *b;
     T* c;
     const std::int32_t* list;
-    std::int32_t a_width, c_width, a_step, c_step, batch, depth, columns, rows, first_block, add;
+    const T* bias;
+    const std::int32_t* bias_types;
+    std::int32_t a_width, c_width, c_step, batch, columns, rows, first_block, add, first_part,
+        parts;
 };
 constexpr std::int32_t MAX_PRODUCTS = 16;
+constexpr std::size_t MAX_PARTS = CudaGemm<float>::MAX_PARTS;
 template <typename T>
 struct Products {
     Product<T> product[MAX_PRODUCTS];
+    Part part[MAX_PARTS];
     std::int32_t count;
 };
 
@@ -79,29 +97,68 @@ std::int64_t num_blocks(const Product<T>& p, const TileShape& tile) {
     return quotient(p.rows, tile.rows) * quotient(p.columns, tile.columns);
 }
 
-// Products of a launch, cut where their rows or blocks would be too many for 32 bits.
+std::int32_t small(std::int64_t n) { return static_cast<std::int32_t>(n); }
+
+// A product, cut where its rows or blocks would be too many for 32 bits.
 template <typename T>
-std::vector<Product<T>> cut(const std::vector<CudaProduct<T>>& products) {
+void cut(const CudaProduct<T>& p, std::vector<Product<T>>& all) {
     constexpr std::int64_t MOST = std::int64_t(1) << 30;
-    std::vector<Product<T>> all;
-    for (const CudaProduct<T>& p : products) {
-        const std::int64_t most = MOST / p.batch;
-        for (std::int64_t first = 0; first < p.rows; first += most) {
-            const std::int64_t rows = std::min(most, p.rows - first);
-            const std::int64_t skipped = p.list != nullptr ? 0 : first;
-            const auto small = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
-            all.push_back({p.a + skipped * p.a_width, p.matrix->data(p.number),
-                           p.c + skipped * p.c_width, p.list != nullptr ? p.list + first : nullptr,
-                           small(p.a_width), small(p.c_width), small(p.a_step), small(p.c_step),
-                           p.batch, p.matrix->rows(), small(p.matrix->stride()),
-                           small(rows * p.batch), 0, p.add ? 1 : 0});
+    const std::int64_t most = MOST / p.batch;
+    for (std::int64_t first = 0; first < p.rows; first += most) {
+        const std::int64_t rows = std::min(most, p.rows - first);
+        const std::int64_t skipped = p.list != nullptr ? 0 : first;
+        Product<T> one{};
+        one.a = p.a + skipped * p.a_width;
+        one.b = p.matrix != nullptr ? p.matrix->data(p.number) : p.a;
+        one.c = p.c + skipped * p.c_width;
+        one.list = p.list != nullptr ? p.list + first : nullptr;
+        one.bias = p.bias;
+        one.bias_types = p.bias_types != nullptr ? p.bias_types + skipped : nullptr;
+        one.a_width = small(p.a_width);
+        one.c_width = small(p.c_width);
+        one.c_step = small(p.c_step);
+        one.batch = p.batch;
+        one.columns = small(p.columns);
+        one.rows = small(rows * p.batch);
+        one.add = p.add ? 1 : 0;
+        one.parts = small(static_cast<std::int64_t>(p.parts.size()));
+        all.push_back(one);
+    }
+}
+
+// The tile with which the busiest multiprocessor has least to do. Groups of warps sum in an order
+// of their own: what takes them must not depend on the number of rows.
+template <typename T>
+std::size_t best_tile(const Products<T>& launch, int multiprocessors) {
+    constexpr int LONG = 512, FEW_COLUMNS = 64;
+    bool deep = true;
+    for (std::int32_t i = 0; i < launch.count; ++i) {
+        const Product<T>& p = launch.product[i];
+        std::int64_t depth = 0;
+        for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
+        deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
+    }
+    std::size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t t = 0; t < TILES<T>.size(); ++t) {
+        const TileShape& tile = TILES<T>[t];
+        if ((tile.groups > 1) != deep) continue;
+        std::int64_t blocks = 0;
+        for (std::int32_t i = 0; i < launch.count; ++i)
+            blocks += num_blocks(launch.product[i], tile);
+        const double work = static_cast<double>(quotient(blocks, multiprocessors)) * tile.rows *
+                            tile.columns / tile.efficiency;
+        if (work < least) {
+            least = work;
+            best = t;
         }
     }
-    return all;
+    return best;
 }
 
 // Number of multiprocessors: a choice of tiles depends on it, results do not.
 int count_multiprocessors(int device) {
+    if (device == NO_DEVICE) return 1;
     constexpr int MULTIPROCESSORS = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
     const CudaDriver& driver = CudaDriver::get();
     int handle = 0, count = 0;
@@ -134,62 +191,62 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
 }
 
 template <typename T>
-CudaGemm<T>::CudaGemm(CudaKernels& kernels, CudaArithmetic arithmetic)
+CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     : multiprocessors_(count_multiprocessors(kernels.device())) {
     const std::string tiles = defines<T>();
-    const char* const text = arithmetic == CudaArithmetic::plain ? PLAIN : TENSOR;
-    for (std::size_t i = 0; i < NUM_TILES; ++i)
-        functions_[i] = kernels.fixed(text, TILES<T>[i].name, tiles);
+    for (const TileShape& tile : TILES<T>)
+        functions_.push_back(kernels.fixed(TEXT, tile.name, tiles, shared_bytes<T>(tile)));
 }
 
 template <typename T>
 void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const {
-    const std::vector<Product<T>> all = cut(products);
-    for (std::size_t begin = 0; begin < all.size(); begin += MAX_PRODUCTS) {
-        const std::size_t end = std::min(all.size(), begin + MAX_PRODUCTS);
-        // the tile with which the busiest multiprocessor has least to do
-        std::size_t best = 0;
-        double least = std::numeric_limits<double>::infinity();
-        for (std::size_t t = 0; t < NUM_TILES; ++t) {
-            const TileShape& tile = TILES<T>[t];
-            std::int64_t blocks = 0;
-            for (std::size_t i = begin; i < end; ++i) blocks += num_blocks(all[i], tile);
-            const double work = static_cast<double>(quotient(blocks, multiprocessors_)) *
-                                tile.rows * tile.columns / tile.efficiency;
-            if (work < least) {
-                least = work;
-                best = t;
-            }
-        }
-        Products<T> arguments{};
+    Products<T> launch{};
+    std::size_t parts = 0;
+    const auto flush = [&] {
+        if (launch.count == 0) return;
+        const std::size_t best = best_tile(launch, multiprocessors_);
+        const TileShape& tile = TILES<T>[best];
         std::int64_t blocks = 0;
-        for (std::size_t i = begin; i < end; ++i) {
-            Product<T>& p = arguments.product[arguments.count++];
-            p = all[i];
-            p.first_block = static_cast<std::int32_t>(blocks);
-            blocks += num_blocks(p, TILES<T>[best]);
+        for (std::int32_t i = 0; i < launch.count; ++i) {
+            launch.product[i].first_block = small(blocks);
+            blocks += num_blocks(launch.product[i], tile);
         }
-        functions_[best].launch(stream, blocks, TILES<T>[best].threads(), arguments);
+        functions_[best].launch(stream, blocks, tile.threads(), launch, shared_bytes<T>(tile));
+        launch.count = 0;
+        parts = 0;
+    };
+    std::vector<Product<T>> pieces;
+    for (const CudaProduct<T>& p : products) {
+        pieces.clear();
+        cut(p, pieces);
+        for (Product<T>& piece : pieces) {
+            if (launch.count == MAX_PRODUCTS || parts + p.parts.size() > MAX_PARTS) flush();
+            piece.first_part = static_cast<std::int32_t>(parts);
+            for (const CudaPart& part : p.parts)
+                launch.part[parts++] = {small(part.at), small(part.step), part.depth, part.row};
+            launch.product[launch.count++] = piece;
+        }
     }
+    flush();
 }
 
 template <typename T>
 void CudaGemm<T>::run(const CudaStream& stream, std::int64_t rows, int batch, const T* a,
                       std::int64_t a_width, std::int64_t a_step, const CudaMatrix<T>& matrix, T* c,
                       std::int64_t c_width, std::int64_t c_step, bool add) const {
-    run(stream, {{rows, nullptr, batch, a, a_width, a_step, &matrix, 0, c, c_width, c_step, add}});
-}
-
-template <typename T>
-void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaGroup>& groups,
-                      const std::int32_t* list, int batch, const T* a, std::int64_t a_width,
-                      std::int64_t a_step, const CudaMatrix<T>& matrices, T* c,
-                      std::int64_t c_width, std::int64_t c_step, bool add) const {
-    std::vector<CudaProduct<T>> products;
-    for (const CudaGroup& g : groups)
-        products.push_back({g.last - g.first, list + g.first, batch, a, a_width, a_step, &matrices,
-                            g.number, c, c_width, c_step, add});
-    run(stream, products);
+    CudaProduct<T> product;
+    product.rows = rows;
+    product.batch = batch;
+    product.a = a;
+    product.a_width = a_width;
+    product.parts = {{0, a_step, matrix.rows(), 0}};
+    product.matrix = &matrix;
+    product.columns = matrix.stride();
+    product.c = c;
+    product.c_width = c_width;
+    product.c_step = c_step;
+    product.add = add;
+    run(stream, {product});
 }
 
 template class CudaMatrix<float>;

@@ -1,7 +1,6 @@
 // Products of rows and small matrices, in T.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -33,37 +32,44 @@ private:
     std::shared_ptr<CudaMemory> memory_;
 };
 
-// Rows [first, last) of a list of rows, multiplied by matrix `number`.
-struct CudaGroup {
-    std::int32_t number, first, last;
+// Columns of a's rows, from `at` and `step` items from component to component, and as many rows of
+// the matrix from `row`.
+struct CudaPart {
+    std::int64_t at = 0, step = 0;
+    int depth = 0, row = 0;
 };
 
-// For all i < rows, m < batch: c[i * c_width + m * c_step + j] (+)=
-//     sum_k a[i * a_width + m * a_step + k] * matrix[k][j], all columns j < matrix.stride();
-// with a list, list[i] stands for i. Widths and steps count items; starts, widths and steps are
-// multiples of 16 bytes. Sums run over k in order, and do not depend on how many rows there are.
+// For all i < rows, m < batch: c[i * c_width + m * c_step + j] (+)= bias[j] +
+//     sum over parts, k < part.depth:
+//         a[i * a_width + part.at + m * part.step + k] * matrix[part.row + k][j]
+// for all j < columns, the matrix's stride; with a list, list[i] stands for i. Widths and steps
+// count items; starts, widths and steps are multiples of 16 bytes. Sums run over k in order (but
+// see `groups` in gemm.cpp), and do not depend on how many rows there are.
 template <typename T>
 struct CudaProduct {
     std::int64_t rows = 0;
     const std::int32_t* list = nullptr;
     int batch = 1;
     const T* a = nullptr;
-    std::int64_t a_width = 0, a_step = 0;
-    const CudaMatrix<T>* matrix = nullptr;
-    int number = 0;  // of the matrix
+    std::int64_t a_width = 0;
+    std::vector<CudaPart> parts;
+    const CudaMatrix<T>* matrix = nullptr;  // not needed where there are no parts
+    int number = 0;                         // of the matrix
+    std::int64_t columns = 0;
     T* c = nullptr;
     std::int64_t c_width = 0, c_step = 0;
     bool add = false;
+    const T* bias = nullptr;                   // [columns], or
+    const std::int32_t* bias_types = nullptr;  // by type of the row's node [types][columns]
 };
-
-// On tensor cores, float is split in two numbers of 11 bits: errors stay those of float.
-enum class CudaArithmetic { plain, tensor };
 
 template <typename T>
 class CudaGemm {
 public:
+    static constexpr std::size_t MAX_PARTS = 64;  // of a product
+
     CudaGemm() = default;
-    explicit CudaGemm(CudaKernels& kernels, CudaArithmetic arithmetic = CudaArithmetic::plain);
+    explicit CudaGemm(CudaKernels& kernels);
 
     // In as few launches as there can be; no product reads or writes what another one writes.
     void run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const;
@@ -73,15 +79,8 @@ public:
              std::int64_t a_width, std::int64_t a_step, const CudaMatrix<T>& matrix, T* c,
              std::int64_t c_width, std::int64_t c_step, bool add) const;
 
-    // The same for rows list[g.first .. g.last) of both, of every group, with its matrix.
-    void run(const CudaStream& stream, const std::vector<CudaGroup>& groups,
-             const std::int32_t* list, int batch, const T* a, std::int64_t a_width,
-             std::int64_t a_step, const CudaMatrix<T>& matrices, T* c, std::int64_t c_width,
-             std::int64_t c_step, bool add) const;
-
 private:
-    static constexpr std::size_t NUM_TILES = 3;
-    std::array<CudaFunction, NUM_TILES> functions_;
+    std::vector<CudaFunction> functions_;  // by tile
     int multiprocessors_ = 1;
 };
 

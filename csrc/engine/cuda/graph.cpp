@@ -165,6 +165,7 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     const std::size_t unit_at = parts.add(3 * size(num_slots) * size(item_bytes_));
     const std::size_t length_at = parts.add(8 * size(num_slots));
     const std::size_t live_at = parts.add(4 * size(num_slots));
+    const std::size_t by_length_at = parts.add(4 * size(num_slots));
     const std::size_t num_live_at = parts.add(4 * size(num_local));
     memory_.grow(parts.bytes());
     char* const base = memory_.as<char>();
@@ -176,23 +177,56 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     unit = base + unit_at;
     length = reinterpret_cast<double*>(base + length_at);
     live = reinterpret_cast<std::int32_t*>(base + live_at);
+    by_length = reinterpret_cast<std::int32_t*>(base + by_length_at);
     num_live = reinterpret_cast<std::int32_t*>(base + num_live_at);
     shift = nullptr;
     stream.synchronize();
 }
 
-void CudaGraph::upload_shifts(const Graph& graph, const double* shifts, const CudaStream& stream) {
+bool CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
+                              const CudaStream& stream) {
+    if (system.images != nullptr) return upload_images(graph, system, fresh, stream);
+    image_shift_.clear();
     shift = nullptr;
-    if (shifts == nullptr) return;
+    if (system.shifts == nullptr) return false;
     shift_.resize(size(3 * num_slots));
     const std::vector<std::int32_t>& edge = graph.all_edge();
     for (std::int64_t i = 0; i < num_slots; ++i)
         for (int d = 0; d < 3; ++d)
-            shift_[size(3 * i + d)] = shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
+            shift_[size(3 * i + d)] =
+                system.shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
     shift_memory_.grow(24 * size(num_slots) + 1);
     shift = shift_memory_.as<double>();
     shift_memory_.upload(shift_.data(), 24 * size(num_slots), stream);
     stream.synchronize();
+    return false;
+}
+
+bool CudaGraph::upload_images(const Graph& graph, const System& system, bool fresh,
+                              const CudaStream& stream) {
+    const double* const end = system.image_shifts + 3 * system.num_images;
+    // numbers of images are there, and perhaps the same shifts
+    const bool listed = !fresh && size(3 * system.num_images) == image_shift_.size();
+    if (listed && std::equal(system.image_shifts, end, image_shift_.begin())) return false;
+    shift_memory_.grow(24 * size(num_slots) + 1);
+    shift = shift_memory_.as<double>();
+    image_shift_.assign(system.image_shifts, end);
+    Parts parts;
+    parts.add(4 * size(num_slots));
+    const std::size_t table_at = parts.add(8 * image_shift_.size());
+    image_memory_.grow(parts.bytes());
+    char* const base = image_memory_.as<char>();
+    image = reinterpret_cast<const std::int32_t*>(base);
+    image_shift = reinterpret_cast<const double*>(base + table_at);
+    if (!listed) {
+        image_.resize(size(num_slots));
+        const std::vector<std::int32_t>& edge = graph.all_edge();
+        for (std::int64_t i = 0; i < num_slots; ++i) image_[size(i)] = system.images[edge[size(i)]];
+        copy_to_device(base, image_.data(), 4 * size(num_slots), stream);
+    }
+    copy_to_device(base + table_at, image_shift_.data(), 8 * image_shift_.size(), stream);
+    stream.synchronize();
+    return num_slots > 0;
 }
 
 }  // namespace mdcg

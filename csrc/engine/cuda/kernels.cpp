@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/cuda/bundle.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
@@ -16,12 +17,6 @@ const char* const COMMON =
 // Of the driver: machine code that it cannot take.
 constexpr int INVALID_IMAGE = 200, NO_BINARY_FOR_DEVICE = 209, UNSUPPORTED_PTX = 222;
 
-bool is_machine_code(const std::string& text) {
-    return text.compare(0, 4,
-                        "\x7f"
-                        "ELF") == 0;
-}
-
 bool refused(const CudaError& error) {
     return error.code() == INVALID_IMAGE || error.code() == NO_BINARY_FOR_DEVICE ||
            error.code() == UNSUPPORTED_PTX;
@@ -32,66 +27,94 @@ bool refused(const CudaError& error) {
 // A text, and its module once it was loaded.
 class CudaProgram {
 public:
-    CudaProgram(int device, std::string target, CudaSource source, std::string name)
-        : device_(device),
-          target_(std::move(target)),
-          name_(std::move(name)),
-          source_(std::move(source)) {}
+    CudaProgram(const CudaPlace& place, CudaSource source, std::string name)
+        : place_(place), name_(std::move(name)), source_(std::move(source)) {}
 
     bool loaded() const { return module_ != nullptr; }
     const CudaSource& source() const { return source_; }
     const std::string& name() const { return name_; }
-    const std::string& target() const { return target_; }
+    std::string target() const {
+        return origin_ == BUNDLED ? place_.bundle->target(place_.capability) : own_target();
+    }
     const char* origin() const { return origin_; }
+    const std::string& why() const { return why_; }
     double seconds() const { return seconds_; }
-    bool bundled() const { return is_machine_code(source_.text); }
+
+    // Whether the package has its machine code, and the device takes it.
+    bool take_bundled() {
+        if (place_.bundle == nullptr) return false;
+        const std::string target = place_.bundle->target(place_.capability);
+        if (target.empty()) return false;
+        const std::string code = place_.bundle->find(cuda_kernel_key(source_), place_.capability);
+        if (code.empty()) {
+            why_ = "the package's machine code for " + target +
+                   " is not what this version of mdcg (" MDCG_VERSION ") runs: it was made by " +
+                   place_.bundle->version();
+            return false;
+        }
+        try {
+            module_ = std::make_unique<CudaModule>(place_.device, code);
+        } catch (const CudaError& error) {
+            if (!refused(error)) throw;
+            why_ = "the device refuses the package's machine code for " + target + " (" +
+                   error.what() + ")";
+            return false;
+        }
+        origin_ = BUNDLED;
+        return true;
+    }
 
     void take(const CudaBinary& binary) {
-        if (!binary.error.empty()) throw EngineError(ErrorKind::compiler, binary.error);
+        if (!binary.error.empty()) fail(binary.error);
         try {
-            module_ = std::make_unique<CudaModule>(device_, binary.cubin);
+            module_ = std::make_unique<CudaModule>(place_.device, binary.cubin);
         } catch (const CudaError& error) {
             if (!refused(error)) throw;
             // cached by another version of the compiler, or cut short: once more
-            discard_cuda_kernel(source_, target_);
-            const CudaBinary again = load_cuda_kernels({source_}, target_)[0];
-            if (!again.error.empty()) throw EngineError(ErrorKind::compiler, again.error);
-            module_ = std::make_unique<CudaModule>(device_, again.cubin);
+            discard_cuda_kernel(source_, own_target());
+            const CudaBinary again = load_cuda_kernels({source_}, own_target())[0];
+            if (!again.error.empty()) fail(again.error);
+            module_ = std::make_unique<CudaModule>(place_.device, again.cubin);
         }
         origin_ = binary.compiled ? "compiled" : "cached";
         seconds_ = binary.seconds;
     }
 
-    void take_bundled() {
-        try {
-            module_ = std::make_unique<CudaModule>(device_, source_.text);
-        } catch (const CudaError& error) {
-            if (!refused(error)) throw;
-            throw EngineError(ErrorKind::compiler, "the device refuses the compiled kernel " +
-                                                       name_ + " of the package (" + error.what() +
-                                                       "): bundle it for " + target_);
-        }
-        origin_ = "bundled";
-    }
-
     const CudaModule& module() {
-        if (!loaded()) {
-            if (bundled())
-                take_bundled();
-            else
-                take(load_cuda_kernels({source_}, target_)[0]);
-        }
+        if (!loaded() && !take_bundled()) take(load_cuda_kernels({source_}, own_target())[0]);
         return *module_;
     }
 
 private:
-    int device_;
-    std::string target_, name_;
+    static constexpr const char* BUNDLED = "bundled";
+
+    std::string own_target() const { return "sm_" + std::to_string(place_.capability); }
+    [[noreturn]] void fail(const std::string& error) const {
+        throw EngineError(ErrorKind::compiler,
+                          why_.empty()
+                              ? error
+                              : why_ + ", and " + error + "; or bundle it again with " +
+                                    "this version (mdcg-patch --bundle " + own_target() + ")");
+    }
+
+    CudaPlace place_;
+    std::string name_, why_;  // why it is not bundled, though the package has machine code
     CudaSource source_;
     const char* origin_ = "not loaded";
     double seconds_ = 0;
     std::unique_ptr<const CudaModule> module_;
 };
+
+const char* name_of(CudaPrecision precision) {
+    switch (precision) {
+        case CudaPrecision::tf32:
+            return "tf32";
+        case CudaPrecision::bf16:
+            return "bf16";
+        default:
+            return "";
+    }
+}
 
 CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
                            int shared_bytes)
@@ -116,18 +139,17 @@ void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, i
     if (status != 0) driver.check(status, ("the launch of " + entry.kernel).c_str());
 }
 
-CudaKernels::CudaKernels(int device, int item_bytes)
-    : device_(device),
-      item_bytes_(item_bytes),
-      capability_(CudaDriver::get().compute_capability(device)) {}
+CudaKernels::CudaKernels(const CudaPlace& place, int item_bytes)
+    : place_(place), item_bytes_(item_bytes) {
+    if (place_.capability == 0)
+        place_.capability = CudaDriver::get().compute_capability(place_.device);
+}
 
 std::shared_ptr<CudaProgram> CudaKernels::find(CudaSource source, const std::string& kernel) {
     std::string key = source.text;
     for (const std::string& option : source.options) key.append(1, '\0').append(option);
     std::shared_ptr<CudaProgram>& found = programs_[key];
-    if (found == nullptr)
-        found = std::make_shared<CudaProgram>(device_, "sm_" + std::to_string(capability_),
-                                              std::move(source), kernel);
+    if (found == nullptr) found = std::make_shared<CudaProgram>(place_, std::move(source), kernel);
     return found;
 }
 
@@ -149,18 +171,21 @@ void CudaKernels::load() {
     std::vector<CudaSource> sources;
     std::vector<CudaProgram*> missing;
     for (const auto& [key, program] : programs_) {
-        if (program->loaded()) continue;
-        if (program->bundled()) {
-            program->take_bundled();
-            continue;
-        }
+        if (program->loaded() || program->take_bundled()) continue;
         sources.push_back(program->source());
         missing.push_back(program.get());
     }
     if (sources.empty()) return;
     const std::vector<CudaBinary> binaries =
-        load_cuda_kernels(sources, "sm_" + std::to_string(capability_));
+        load_cuda_kernels(sources, "sm_" + std::to_string(place_.capability));
     for (std::size_t i = 0; i < missing.size(); ++i) missing[i]->take(binaries[i]);
+}
+
+std::vector<CudaText> CudaKernels::texts() const {
+    std::vector<CudaText> found;
+    for (const auto& [key, program] : programs_)
+        found.push_back({cuda_kernel_key(program->source()), program->name(), program->source()});
+    return found;
 }
 
 std::string CudaKernels::report() const {
@@ -170,6 +195,7 @@ std::string CudaKernels::report() const {
                                 {"origin", program->origin()},
                                 {"target", program->target()}};
         if (program->seconds() > 0) entry["compile_seconds"] = program->seconds();
+        if (!program->why().empty()) entry["why"] = program->why();
         out.push_back(std::move(entry));
     }
     return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/threads.hpp"
+#include "engine/cuda/bundle.hpp"
 #include "engine/cuda/executor.hpp"
 #include "engine/parallel.hpp"
 
@@ -22,17 +23,36 @@ constexpr std::int64_t NODES_FOR_THREADS = 100000;
 
 std::string name_of(int device) { return "cuda:" + std::to_string(device); }
 
+// After these every call of the context fails: memory that does not answer or is not there, kernels
+// that were stopped.
+bool is_lost(int code) {
+    constexpr int UNCORRECTABLE = 214, NVLINK = 220, DESTROYED = 709, ASSERTED = 710;
+    return code == UNCORRECTABLE || code == NVLINK || code == 700 || code == 702 ||
+           code == DESTROYED || code == ASSERTED || (code >= 714 && code <= 719);
+}
+
 // What the driver says, as one sentence of the engine.
 [[noreturn]] void rethrow(const CudaError& error, int device) {
-    constexpr int NO_DEVICE = 100, FORKED = 3;
-    if (error.code() == CUDA_OUT_OF_MEMORY) throw EngineError(ErrorKind::memory, error.what());
-    std::string what = "device " + name_of(device) + " cannot be used (" + error.what() + ")";
-    if (error.code() == NO_DEVICE)
+    constexpr int NONE = 100, FORKED = 3, TOO_MUCH = 701;
+    std::string what = error.what();
+    if (error.code() == CUDA_OUT_OF_MEMORY) {
+        if (what.compare(0, 13, "out of memory") != 0)
+            what = "out of memory on device " + name_of(device) + " (" + what +
+                   "): evaluate a smaller system, or use more devices";
+        throw EngineError(ErrorKind::memory, what);
+    }
+    if (is_lost(error.code()))
+        throw EngineError(ErrorKind::device,
+                          "device " + name_of(device) + " was lost (" + what +
+                              "): start the process again to use it, models on the cpu and on "
+                              "other devices go on");
+    what = "device " + name_of(device) + " cannot be used (" + what + ")";
+    if (error.code() == NONE)
         what += ": use device cpu";
     else if (error.code() == FORKED)
         what += ": a process that was forked from one that used it needs the start method 'spawn'";
-    else if (error.code() >= 700 || error.code() == 214)  // it has lost its context
-        what += ": start the process again";
+    else if (error.code() == TOO_MUCH)
+        what += ": report it with the name of the device, or use device cpu";
     throw EngineError(ErrorKind::device, what);
 }
 
@@ -48,8 +68,12 @@ auto guarded(int device, const Function& function) {
 template <typename T>
 class CudaModel : public Model {
 public:
-    CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device)
-        : program_(*package, info, &find_cuda_layer<T>, name_of(device)), device_(device) {
+    CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
+              CudaPrecision precision)
+        : program_(*package, info, &find_cuda_layer<T>, name_of(device)),
+          device_(device),
+          precision_(precision) {
+        bundle_ = std::make_shared<CudaBundle>(package);
         package_ = std::move(package);
         info_ = std::move(info);
         threads_ = threads;
@@ -63,7 +87,9 @@ public:
     bool on_device() const override { return true; }
 
     std::string place() const override {
-        return name_of(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) + ")";
+        const std::string precision = name_of(precision_);
+        return name_of(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
+               (precision.empty() ? "" : ", " + precision) + ")";
     }
     std::string kernel_summary() const override {
         return executor_ != nullptr ? executor_->kernels().summary() : "kernels: not loaded";
@@ -96,6 +122,10 @@ public:
         out["device"] = name_of(device_);
         out["device_name"] = name_;
         out["dtype"] = info_.double_precision ? "float64" : "float32";
+        const std::string precision = name_of(precision_);
+        out["precision"] = !precision.empty()       ? precision
+                           : info_.double_precision ? "fp64"
+                                                    : "fp32";
         out["nodes"] = graph_.num_nodes;
         out["edges"] = graph_.num_edges;
         out["bytes"] = executor_ != nullptr ? executor_->bytes() : 0;
@@ -109,6 +139,7 @@ public:
         if (executor_ != nullptr) {
             out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
             out["replays"] = executor_->replays();
+            out["exchanged_bytes"] = executor_->exchanged_bytes();
             for (std::size_t i = 0; i < executor_->times().size(); ++i)
                 out["layers"].push_back({{"name", program_.layers[i]->name},
                                          {"forward_ms", executor_->times()[i].forward},
@@ -120,7 +151,8 @@ public:
 private:
     void run(const System& system, Communicator* communicator, const Results& results) {
         if (executor_ == nullptr) {
-            auto made = std::make_unique<CudaExecutor<T>>(program_, info_, device_);
+            auto made = std::make_unique<CudaExecutor<T>>(
+                program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
             made->prepare();
             executor_ = std::move(made);
         }
@@ -129,9 +161,9 @@ private:
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
-        if (changed || !listed_) executor_->set_graph(graph_);
-        if (changed || !listed_ || !system.same_shifts)
-            executor_->set_shifts(graph_, system.shifts);
+        const bool fresh = changed || !listed_;
+        if (fresh) executor_->set_graph(graph_);
+        if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
@@ -182,13 +214,23 @@ private:
 
     Program<T> program_;
     int device_, capability_ = 0;
+    CudaPrecision precision_;
     pid_t process_ = 0;  // of the first evaluation
     std::string name_;
+    std::shared_ptr<const CudaBundle> bundle_;
     std::unique_ptr<CudaExecutor<T>> executor_;
     Graph graph_;
     bool listed_ = false;  // is the graph on the device
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 };
+
+template <typename T>
+std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info, int capability) {
+    Program<T> program(package, info, &find_cuda_layer<T>, "cuda");
+    CudaExecutor<T> executor(program, info, CudaPlace{NO_DEVICE, capability});
+    executor.ask_for_kernels();
+    return executor.kernels().texts();
+}
 
 }  // namespace
 
@@ -223,12 +265,50 @@ int parse_device(const std::string& text) {
     return device;
 }
 
+std::vector<CudaText> cuda_texts(const Package& package, int capability) {
+    const ModelInfo info = read_model_info(package);
+    return info.double_precision ? list_texts<double>(package, info, capability)
+                                 : list_texts<float>(package, info, capability);
+}
+
+CudaPrecision parse_precision(const std::string& text, const Package& package, int device) {
+    const bool fast = text == "tf32" || text == "bf16";
+    if (!text.empty() && text != "fp32" && text != "fp64" && !fast)
+        throw EngineError(ErrorKind::argument, "precision is '" + text +
+                                                   "', expected fp32, fp64, tf32 or bf16, or "
+                                                   "nothing for that of the package");
+    const bool wide = read_model_info(package).double_precision;
+    if (text.empty() || text == (wide ? "fp64" : "fp32")) return CudaPrecision::strict;
+    const std::string what = "precision is '" + text + "', and ";
+    if (fast && device < 0)
+        throw EngineError(ErrorKind::unsupported,
+                          what +
+                              "processors have no such arithmetic here: leave it out, or use "
+                              "device cuda");
+    if (!fast || wide)
+        throw EngineError(ErrorKind::unsupported,
+                          what + package.path() + " was converted to " +
+                              (wide ? "float64" : "float32") +
+                              ", which is fixed: leave it out, or convert the checkpoint again "
+                              "(mdcg-patch --precision " +
+                              (text == "fp64" ? "fp64)" : "fp32)"));
+    const int capability =
+        guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
+    if (capability < 80)
+        throw EngineError(ErrorKind::unsupported,
+                          what + name_of(device) + " (sm_" + std::to_string(capability) +
+                              ") has no such arithmetic, which sm_80 and later have: leave it "
+                              "out, or use another device");
+    return text == "tf32" ? CudaPrecision::tf32 : CudaPrecision::bf16;
+}
+
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int threads, int device) {
+                                       int threads, int device, CudaPrecision precision) {
     if (info.double_precision)
         return std::make_unique<CudaModel<double>>(std::move(package), std::move(info), threads,
-                                                   device);
-    return std::make_unique<CudaModel<float>>(std::move(package), std::move(info), threads, device);
+                                                   device, precision);
+    return std::make_unique<CudaModel<float>>(std::move(package), std::move(info), threads, device,
+                                              precision);
 }
 
 }  // namespace mdcg

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/sha256.hpp"
+#include "engine/cuda/bundle.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
@@ -29,14 +29,11 @@ std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) 
     return found;
 }
 
-// "sm_90" -> 90
 int read_target(const Fields& fields) {
     const std::string text = fields.text("target");
-    const bool good =
-        text.size() >= 5 && text.size() <= 6 && text.compare(0, 3, "sm_") == 0 &&
-        std::all_of(text.begin() + 3, text.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!good) fields.fail("target", "\"" + text + "\"", "a target such as \"sm_90\"");
-    return std::stoi(text.substr(3));
+    const int found = parse_cuda_target(text);
+    if (found == 0) fields.fail("target", "\"" + text + "\"", "a target such as \"sm_90\"");
+    return found;
 }
 
 std::vector<std::string> read_programs(const Fields& fields, const char* key) {
@@ -92,18 +89,6 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
     variant.arguments = read_arguments(fields, "arguments");
     variant.zeroed = read_arguments(fields, "zeroed");
     variant.run = fields.integer("run", 1, 1 << 24);
-    for (const Fields& binary : fields.objects("binaries")) {
-        Binary found{read_target(binary), read_programs(binary, "programs")};
-        const std::vector<std::string> digests = binary.texts("sha256");
-        if (found.programs.size() != variant.programs.size() ||
-            digests.size() != found.programs.size())
-            binary.fail("has " + std::to_string(found.programs.size()) + " programs, expected " +
-                        std::to_string(variant.programs.size()) + " with their digests");
-        for (std::size_t i = 0; i < digests.size(); ++i)
-            if (sha256_hex(found.programs[i].data(), found.programs[i].size()) != digests[i])
-                binary.fail("is damaged (its SHA-256 differs): copy the file again");
-        variant.binaries.push_back(std::move(found));
-    }
     for (const Fields& each : fields.objects("entries")) {
         Entry entry;
         entry.name = each.text("name");
@@ -140,20 +125,11 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
                               std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
                               " or later: use device \"cpu\"");
     chosen_ = *best;
-    // machine code serves devices of the same generation that are not older
-    const Binary* binary = nullptr;
-    for (const Binary& each : chosen_.binaries)
-        if (each.capability / 10 == capability / 10 && each.capability <= capability &&
-            (binary == nullptr || each.capability > binary->capability))
-            binary = &each;
-    const std::vector<std::string>& programs =
-        binary == nullptr ? chosen_.programs : binary->programs;
     for (Entry& entry : chosen_.entries)
         entry.function =
-            kernels.program(programs[entry.program], entry.name, entry.shared_bytes, {});
+            kernels.program(chosen_.programs[entry.program], entry.name, entry.shared_bytes, {});
     variants_.clear();
     chosen_.programs.clear();
-    chosen_.binaries.clear();
 }
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {

@@ -82,10 +82,6 @@ public:
     void launch(const CudaStream& stream, const CudaArguments& arguments) const;
 
 private:
-    struct Binary {
-        int capability = 0;
-        std::vector<std::string> programs;  // machine code
-    };
     struct Entry {
         std::string name;
         std::size_t program = 0;
@@ -96,7 +92,6 @@ private:
     struct Variant {
         int capability = 0;  // at least
         std::vector<std::string> programs;
-        std::vector<Binary> binaries;
         std::vector<Entry> entries;
         std::vector<CudaArgument> arguments, zeroed;
         std::int64_t run = 1;

@@ -9,6 +9,9 @@
 
 namespace mdcg {
 
+template <typename T>
+class CudaGhosts;  // engine/cuda/ghosts.hpp
+
 // `values`, `gradients`, `types`, `energies` and `edge_gradient` are of the device; the latter has
 // a row for every slot of `edges`. `graph` is null.
 template <typename T>
@@ -16,6 +19,7 @@ class CudaWorker : public Worker<T> {
 public:
     const CudaStream* stream = nullptr;
     const CudaGraph* edges = nullptr;
+    CudaGhosts<T>* ghosts = nullptr;
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
     int* short_edges = nullptr;

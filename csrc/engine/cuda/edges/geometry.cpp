@@ -22,7 +22,7 @@ struct GeometryArguments {
     const double *shift, *positions;
     T* unit;
     double* length;
-    std::int32_t *live, *num_live, *failures;
+    std::int32_t *live, *by_length, *num_live, *failures;
     double r_max, sign;
 };
 
@@ -47,10 +47,11 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 template <typename T>
 void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
     const GeometryArguments<T> arguments{
-        graph.num_local, graph.row_ptr,   graph.sender,
-        graph.shift,     graph.positions, static_cast<T*>(graph.unit),
-        graph.length,    graph.live,      graph.num_live,
-        failures,        r_max_,          flip_ ? -1.0 : 1.0};
+        graph.num_local,   graph.row_ptr,   graph.sender,
+        graph.shift,       graph.positions, static_cast<T*>(graph.unit),
+        graph.length,      graph.live,      graph.by_length,
+        graph.num_live,    failures,        r_max_,
+        flip_ ? -1.0 : 1.0};
     geometry_.launch(stream, blocks(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
                      arguments);
 }

@@ -51,7 +51,7 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* 
     found.set(A::n_types, std::int64_t(num_types_));
     found.set(A::n_flip, std::int64_t(flip_));
     found.set(A::row_ptr, graph.row_ptr + first_receiver);
-    found.set(A::live, graph.live);
+    found.set(A::live, graph.by_length);
     found.set(A::num_live, graph.num_live + first_receiver);
     found.set(A::sender, by_type ? graph.sender_type : graph.sender);
     found.set(A::sender_type, graph.sender_type);

@@ -10,27 +10,7 @@ namespace mdcg {
 
 namespace {
 
-// As in text/nodes.cuh.
-template <typename T>
-struct FillArguments {
-    T* rows;
-    const std::int32_t* at;
-    const T* bias;
-    const std::int32_t* types;
-    std::int64_t count;
-    std::int32_t width, num, typed;
-};
-
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
-
-// Items of the blocks that are written by no path.
-std::vector<std::int32_t> items_without(const Rows& rows, const std::vector<char>& written) {
-    std::vector<std::int32_t> items;
-    for (std::size_t b = 0; b < written.size(); ++b)
-        for (int i = 0; !written[b] && i < rows.blocks[b].dim() * rows.blocks[b].stride; ++i)
-            items.push_back(rows.blocks[b].offset + i);
-    return items;
-}
 
 template <typename T>
 class CudaLinear : public CudaUnaryLayer<T> {
@@ -39,10 +19,7 @@ public:
         : CudaUnaryLayer<T>(spec),
           types_(spec.info.num_types()),
           fields_(spec, x_.rows, out_.rows) {
-        std::vector<char> in(x_.rows.blocks.size(), 0), out(out_.rows.blocks.size(), 0);
-        for (const auto& path : fields_.paths) in[path.in] = out[path.out] = 1;
-        no_in_ = items_without(x_.rows, in);
-        no_out_ = items_without(out_.rows, out);
+        group_paths(false, forward_);
         add_biases();
     }
 
@@ -50,60 +27,118 @@ public:
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override {
         gemm_ = CudaGemm<T>(kernels);
-        fill_ = kernels.fixed(node_text(), "fill");
-        for (auto& path : fields_.paths) {
-            const int in = x_.rows.blocks[path.in].mul, out = out_.rows.blocks[path.out].mul;
-            const int count = path.typed ? types_ : 1;
-            const std::int64_t step = static_cast<std::int64_t>(in) * out;
-            forward_.emplace_back(path.weight.data(), count, step, in, out, out, 1, stream);
-            if (x_.needs_gradient)
-                transposed_.emplace_back(path.weight.data(), count, step, out, in, 1, out, stream);
-            path.weight = {};
-        }
-        device_no_in_.upload(no_in_, stream);
-        device_no_out_.upload(no_out_, stream);
-        device_biased_.upload(biased_, stream);
+        if (x_.needs_gradient) group_paths(true, backward_);
+        for (Sum& sum : forward_)
+            if (!sum.paths.empty()) sum.matrix = stacked(sum, false, stream);
+        for (Sum& sum : backward_)
+            if (!sum.paths.empty()) sum.matrix = stacked(sum, true, stream);
+        for (auto& path : fields_.paths) path.weight = {};
         device_bias_.upload(bias_, stream);
     }
 
     void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override {
-        T* const out = worker.value(out_);
-        run(worker, nodes, false, worker.value(x_), out);
-        fill(worker, nodes, out, out_.rows, no_out_, device_no_out_, nullptr);
-        fill(worker, nodes, out, out_.rows, biased_, device_biased_, device_bias_.data());
+        run(worker, nodes, false, worker.value(x_), worker.value(out_));
     }
     void enqueue_backward(CudaWorker<T>& worker, Range nodes) const override {
-        T* const dx = worker.gradient(x_);
-        run(worker, nodes, true, worker.gradient(out_), dx);
-        if (!x_.accumulate) fill(worker, nodes, dx, x_.rows, no_in_, device_no_in_, nullptr);
+        run(worker, nodes, true, worker.gradient(out_), worker.gradient(x_));
     }
 
 private:
     using CudaUnaryLayer<T>::x_;
     using CudaUnaryLayer<T>::out_;
 
-    // All constants as one table [types or 1][items]; several of one block are summed.
+    // Paths to one block whose matrices are all of types, or all not: one product. None: zeros.
+    struct Sum {
+        std::size_t to = 0;  // block that is written
+        bool typed = false;
+        std::vector<std::size_t> paths;
+        std::size_t round = 0;  // among those that write the block
+        CudaMatrix<T> matrix;   // one path's rows after the other's
+    };
+
+    void group_paths(bool back, std::vector<Sum>& sums) const {
+        const Rows& to = back ? x_.rows : out_.rows;
+        std::vector<std::size_t> rounds(to.blocks.size(), 0);
+        for (std::size_t i = 0; i < fields_.paths.size(); ++i) {
+            const std::size_t p = back ? fields_.by_in[i] : i;
+            const auto& path = fields_.paths[p];
+            const std::size_t block = back ? path.in : path.out;
+            const auto found = std::find_if(sums.begin(), sums.end(), [&](const Sum& sum) {
+                return sum.to == block && sum.typed == path.typed &&
+                       sum.paths.size() < CudaGemm<T>::MAX_PARTS;
+            });
+            if (found != sums.end()) {
+                found->paths.push_back(p);
+                continue;
+            }
+            Sum sum;
+            sum.to = block;
+            sum.typed = path.typed;
+            sum.paths = {p};
+            sum.round = rounds[block]++;
+            sums.push_back(std::move(sum));
+        }
+        for (std::size_t block = 0; block < rounds.size(); ++block) {
+            if (rounds[block] > 0) continue;
+            Sum zeros;
+            zeros.to = block;
+            sums.push_back(std::move(zeros));
+        }
+    }
+
+    // Channels of a path's block.
+    int channels(std::size_t path, bool out) const {
+        const auto& p = fields_.paths[path];
+        return out ? out_.rows.blocks[p.out].mul : x_.rows.blocks[p.in].mul;
+    }
+
+    CudaMatrix<T> stacked(const Sum& sum, bool back, const CudaStream& stream) const {
+        const int count = sum.typed ? types_ : 1, columns = channels(sum.paths[0], !back);
+        int rows = 0;
+        for (const std::size_t p : sum.paths) rows += channels(p, back);
+        std::vector<T> all(size(count) * size(rows) * size(columns));
+        int first = 0;
+        for (const std::size_t p : sum.paths) {
+            const std::vector<T>& weight = fields_.paths[p].weight;
+            const int in = channels(p, false), out = channels(p, true), own = channels(p, back);
+            for (int t = 0; t < count; ++t)
+                for (int k = 0; k < own; ++k)
+                    for (int j = 0; j < columns; ++j)
+                        all[(size(t) * size(rows) + size(first + k)) * size(columns) + size(j)] =
+                            weight[size(t) * size(in) * size(out) +
+                                   (back ? size(j) * size(out) + size(k)
+                                         : size(k) * size(out) + size(j))];
+            first += own;
+        }
+        return CudaMatrix<T>(all.data(), count, std::int64_t(rows) * columns, rows, columns,
+                             columns, 1, stream);
+    }
+
+    // Constants of blocks, several of one block summed; its first product adds them.
     void add_biases() {
-        std::map<std::int32_t, std::vector<T>> by_item;  // [types] each
         for (const auto& bias : fields_.biases) {
             const Block& block = out_.rows.blocks[bias.out];
-            typed_bias_ = typed_bias_ || bias.typed;
-            for (int u = 0; u < block.mul; ++u) {
-                std::vector<T>& values = by_item[block.offset + u];
-                values.resize(size(types_), T(0));
-                for (int t = 0; t < types_; ++t)
-                    values[size(t)] += bias.value[size((bias.typed ? t : 0) * block.mul + u)];
+            const auto [found, made] = biases_.try_emplace(bias.out);
+            if (made) {
+                found->second.first = bias_.size();
+                bias_.resize(bias_.size() + size(types_) * size(block.stride), T(0));
             }
+            found->second.typed = found->second.typed || bias.typed;
+            for (int t = 0; t < types_; ++t)
+                for (int u = 0; u < block.mul; ++u)
+                    bias_[found->second.first + size(t) * size(block.stride) + size(u)] +=
+                        bias.value[size((bias.typed ? t : 0) * block.mul + u)];
         }
-        for (int t = 0; t < (typed_bias_ ? types_ : 1); ++t)
-            for (const auto& [item, values] : by_item) bias_.push_back(values[size(t)]);
-        for (const auto& [item, values] : by_item) biased_.push_back(item);
         fields_.biases = {};
     }
 
-    // Nodes of every type that occurs, as lists.
-    static std::vector<CudaGroup> groups(const CudaGraph& edges, Range nodes) {
-        std::vector<CudaGroup> found;
+    // Nodes of one type, as a part of the list by type.
+    struct Group {
+        std::int32_t type, first, last;
+    };
+    // Of every type that occurs.
+    static std::vector<Group> groups(const CudaGraph& edges, Range nodes) {
+        std::vector<Group> found;
         const auto add = [&](const std::vector<std::int32_t>& first) {
             for (std::size_t t = 0; t + 1 < first.size(); ++t)
                 if (first[t] < first[t + 1])
@@ -118,67 +153,64 @@ private:
     void run(const CudaWorker<T>& worker, Range nodes, bool back, const T* a, T* c) const {
         const Rows &from = back ? out_.rows : x_.rows, &to = back ? x_.rows : out_.rows;
         std::vector<std::vector<CudaProduct<T>>> rounds;
-        std::vector<std::size_t> round_of(to.blocks.size(), 0);
-        const std::vector<CudaGroup> typed = groups(*worker.edges, nodes);
-        for (std::size_t i = 0; i < fields_.paths.size(); ++i) {
-            const std::size_t p = back ? fields_.by_in[i] : i;
-            const auto& path = fields_.paths[p];
-            const Block& in = from.blocks[back ? path.out : path.in];
-            const Block& out = to.blocks[back ? path.in : path.out];
-            const std::size_t round = round_of[back ? path.in : path.out]++;
-            if (rounds.size() <= round) rounds.resize(round + 1);
+        const std::vector<Group> typed = groups(*worker.edges, nodes);
+        for (const Sum& sum : back ? backward_ : forward_) {
+            const Block& out = to.blocks[sum.to];
+            if (sum.paths.empty() && back && x_.accumulate) continue;
+            if (rounds.size() <= sum.round) rounds.resize(sum.round + 1);
+            std::vector<CudaProduct<T>>& round = rounds[sum.round];
             CudaProduct<T> product;
-            product.batch = in.dim();
-            product.a = a + in.offset;
+            product.batch = out.dim();
+            product.a = a;
             product.a_width = from.width;
-            product.a_step = in.stride;
-            product.matrix = back ? &transposed_[p] : &forward_[p];
+            int row = 0;
+            for (const std::size_t p : sum.paths) {
+                const auto& path = fields_.paths[p];
+                const Block& in = from.blocks[back ? path.out : path.in];
+                product.parts.push_back({in.offset, in.stride, in.mul, row});
+                row += in.mul;
+            }
+            if (!sum.paths.empty()) product.matrix = &sum.matrix;
+            product.columns = out.stride;
             product.c = c + out.offset;
             product.c_width = to.width;
             product.c_step = out.stride;
-            product.add = round > 0 || (back && x_.accumulate);
-            if (!path.typed) {
+            product.add = sum.round > 0 || (back && x_.accumulate);
+            const auto bias = biases_.find(sum.to);
+            if (!back && sum.round == 0 && bias != biases_.end()) {
+                product.bias = device_bias_.data() + bias->second.first;
+                if (bias->second.typed) product.bias_types = worker.types;
+            }
+            if (!sum.typed) {
                 product.rows = nodes.end - nodes.begin;
                 product.a += nodes.begin * from.width;
                 product.c += nodes.begin * to.width;
-                rounds[round].push_back(product);
+                if (product.bias_types != nullptr) product.bias_types += nodes.begin;
+                round.push_back(product);
                 continue;
             }
-            for (const CudaGroup& group : typed) {
+            for (const Group& group : typed) {
                 product.rows = group.last - group.first;
                 product.list = worker.edges->by_type + group.first;
-                product.number = group.number;
-                rounds[round].push_back(product);
+                product.number = group.type;
+                round.push_back(product);
             }
         }
         for (const auto& round : rounds) gemm_.run(*worker.stream, round);
     }
 
-    void fill(const CudaWorker<T>& worker, Range nodes, T* c, const Rows& rows,
-              const std::vector<std::int32_t>& items, const CudaArray<std::int32_t>& device_items,
-              const T* bias) const {
-        if (items.empty()) return;
-        const FillArguments<T> arguments{c + nodes.begin * rows.width,
-                                         device_items.data(),
-                                         bias,
-                                         worker.types + nodes.begin,
-                                         nodes.end - nodes.begin,
-                                         rows.width,
-                                         static_cast<std::int32_t>(items.size()),
-                                         typed_bias_};
-        fill_.launch(*worker.stream, warp_blocks(arguments.count), NODE_THREADS, arguments);
-    }
+    struct Bias {
+        std::size_t first = 0;  // [types][stride] in bias_
+        bool typed = false;
+    };
 
     int types_;
     LinearFields<T> fields_;
-    std::vector<std::int32_t> no_in_, no_out_, biased_;  // items of a row
-    std::vector<T> bias_;                                // [types or 1][biased items]
-    bool typed_bias_ = false;
-    std::vector<CudaMatrix<T>> forward_, transposed_;  // by path
-    CudaArray<std::int32_t> device_no_in_, device_no_out_, device_biased_;
+    std::vector<Sum> forward_, backward_;
+    std::map<std::size_t, Bias> biases_;  // by block of out
+    std::vector<T> bias_;
     CudaArray<T> device_bias_;
     CudaGemm<T> gemm_;
-    CudaFunction fill_;
 };
 
 template <typename T>

@@ -7,6 +7,7 @@ const char* node_text() {
 #include "engine/cuda/text/activation.cuh"
 #include "engine/cuda/text/gate.cuh"
 #include "engine/cuda/text/nodes.cuh"
+#include "engine/cuda/text/rows.cuh"
         ;
 }
 

@@ -16,6 +16,7 @@ struct GeometryArguments {
     T* unit;         // [num_slots][3]
     double* length;  // [num_slots]
     int* live;       // [num_slots] of each receiver, from where its slots begin
+    int* by_length;  // the same, the shortest first
     int* num_live;   // [num_local]
     int* failures;
     double r_max, sign;
@@ -38,8 +39,42 @@ INLINE bool measure(const GeometryArguments& p, int receiver, int slot) {
     return live;
 }
 
+// Sorts a receiver's live slots by length, equal ones by number. More than fit stay as they are.
+constexpr int SORTED = 256;
+INLINE void sort_by_length(const GeometryArguments& p, int first, int count, int lane,
+                           unsigned long long* keys) {
+    if (count > SORTED) {
+        for (int i = lane; i < count; i += 32) p.by_length[first + i] = p.live[first + i];
+        return;
+    }
+    int size = 32;
+    while (size < count) size *= 2;
+    for (int i = lane; i < size; i += 32) {
+        keys[i] = ~0ull;
+        if (i >= count) continue;
+        const int slot = p.live[first + i];
+        const unsigned bits = __float_as_uint(float(p.length[slot]));  // positive: in order
+        keys[i] = (unsigned long long)bits << 32 | unsigned(slot);
+    }
+    for (int run = 2; run <= size; run *= 2)
+        for (int step = run / 2; step > 0; step /= 2) {
+            __syncwarp();
+            for (int i = lane; i < size / 2; i += 32) {
+                const int low = 2 * i - (i & (step - 1)), high = low + step;
+                const unsigned long long a = keys[low], b = keys[high];
+                if ((a > b) == ((low & run) == 0)) {
+                    keys[low] = b;
+                    keys[high] = a;
+                }
+            }
+        }
+    __syncwarp();
+    for (int i = lane; i < count; i += 32) p.by_length[first + i] = int(unsigned(keys[i]));
+}
+
 // A warp per receiver: lists its live slots, in order.
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments p) {
+    __shared__ unsigned long long keys[8][SORTED];
     const Long receiver = thread_number() / 32;
     const int lane = threadIdx.x % 32;
     if (receiver >= p.num_local) return;
@@ -53,6 +88,8 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
         count += __popc(found);
     }
     if (lane == 0) p.num_live[receiver] = count;
+    __syncwarp();
+    sort_by_length(p, first, count, lane, keys[threadIdx.x / 32]);
 }
 
 struct AssembleArguments {

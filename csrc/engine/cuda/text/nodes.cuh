@@ -163,27 +163,6 @@ extern "C" __global__ void __launch_bounds__(256) sum_backward(const __grid_cons
     for (int k = 0; k < p.num_terms; ++k) put_or_add(p.term[k] + at, g, p.add[k]);
 }
 
-// Of a linear layer: blocks that no path writes, and constants.
-struct Fill {
-    T* rows;
-    const int* at;  // [num] items from the start of a row
-    const T* bias;  // [types or 1][num], added; null: zeros are written
-    const int* types;
-    Long count;
-    int width, num, typed;
-};
-extern "C" __global__ void __launch_bounds__(256) fill(const Fill p) {
-    const Long n = warp_number();
-    if (n >= p.count) return;
-    for (int j = lane_number(); j < p.num; j += 32) {
-        T* const item = p.rows + n * p.width + p.at[j];
-        if (p.bias == nullptr)
-            *item = T(0);
-        else
-            *item += p.bias[(p.typed ? Long(p.types[n]) * p.num : 0) + j];
-    }
-}
-
 // energy += scale[type] * x[channel] + shift[type]
 struct Energy {
     const T* x;

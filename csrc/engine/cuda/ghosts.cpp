@@ -1,0 +1,179 @@
+#include "engine/cuda/ghosts.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "engine/cuda/layers/node_layer.hpp"
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// As in text/rows.cuh.
+template <typename T>
+struct GatherArguments {
+    const T* rows;
+    T* out;
+    const std::int32_t* node;
+    std::int64_t count;
+    std::int32_t width;
+};
+
+template <typename T>
+struct AddArguments {
+    T* rows;
+    const T* received;
+    const std::int32_t *node, *first, *place;
+    std::int64_t count;
+    std::int32_t width;
+};
+
+}  // namespace
+
+template <typename T>
+CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
+    : gather_(kernels.fixed(node_text(), "gather_rows")),
+      add_(kernels.fixed(node_text(), "add_rows")),
+      lists_(kernels.device()),
+      packed_(kernels.device()),
+      sent_(kernels.device()),
+      ghosts_(kernels.device()) {}
+
+template <typename T>
+void CudaGhosts<T>::take_list(const Communicator& communicator, const CudaGraph& graph,
+                              const CudaStream& stream) {
+    listed_ = true;
+    by_rows_ = communicator.has_sent_nodes();
+    num_sent_ = num_owners_ = 0;
+    if (!by_rows_) return;
+    const SentNodes sent = communicator.sent_nodes();
+    num_sent_ = sent.count;
+    // of equal nodes the earlier row first
+    std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+    list_.clear();
+    for (std::int64_t i = 0; i < sent.count; ++i) {
+        const std::int64_t node = sent.node[i];
+        if (node < -1 || node >= graph.num_local)
+            throw EngineError(ErrorKind::argument,
+                              "sent[" + std::to_string(i) + "] of the communicator is " +
+                                  std::to_string(node) + ", expected a local node, 0 to " +
+                                  std::to_string(graph.num_local - 1) + ", or -1");
+        list_.push_back(static_cast<std::int32_t>(node));
+        if (node >= 0) pairs.emplace_back(list_.back(), static_cast<std::int32_t>(i));
+    }
+    std::sort(pairs.begin(), pairs.end());
+    std::vector<std::int32_t> owner, first;
+    for (std::size_t k = 0; k < pairs.size(); ++k)
+        if (k == 0 || pairs[k].first != pairs[k - 1].first) {
+            owner.push_back(pairs[k].first);
+            first.push_back(static_cast<std::int32_t>(k));
+        }
+    first.push_back(static_cast<std::int32_t>(pairs.size()));
+    num_owners_ = static_cast<std::int64_t>(owner.size());
+    list_.insert(list_.end(), owner.begin(), owner.end());
+    list_.insert(list_.end(), first.begin(), first.end());
+    for (const auto& [node, row] : pairs) list_.push_back(row);
+    lists_.grow(4 * list_.size());
+    lists_.upload(list_.data(), 4 * list_.size(), stream);
+    node_ = lists_.template as<std::int32_t>();
+    owner_ = node_ + num_sent_;
+    first_ = owner_ + num_owners_;
+    place_ = first_ + num_owners_ + 1;
+    stream.synchronize();
+}
+
+// Shared by all exchanges: each waits for the stream before the host touches them, and with that
+// for the copies of the one before.
+template <typename T>
+void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream& stream) {
+    const std::int64_t ghosts = graph.num_nodes - (by_rows_ ? graph.num_local : 0);
+    const std::size_t row = row_bytes(width);
+    const std::size_t sent = std::max<std::size_t>(1, size(num_sent_) * row);
+    const std::size_t back = std::max<std::size_t>(1, size(ghosts) * row);
+    if (sent <= packed_.bytes() && sent <= sent_.bytes() && back <= ghosts_.bytes()) return;
+    stream.synchronize();
+    packed_.grow(sent);
+    for (const auto& [memory, bytes] : {std::pair{&sent_, sent}, std::pair{&ghosts_, back}})
+        if (bytes > memory->bytes()) memory->reserve(bytes + (memory->bytes() > 0 ? bytes / 8 : 0));
+}
+
+template <typename T>
+void CudaGhosts<T>::to_host(void* target, const void* source, std::size_t bytes,
+                            const CudaStream& stream) {
+    copy_to_host(target, source, bytes, stream);
+    stream.synchronize();
+    copied_ += bytes;
+}
+
+template <typename T>
+void CudaGhosts<T>::to_device(void* target, const void* source, std::size_t bytes,
+                              const CudaStream& stream) {
+    copy_to_device(target, source, bytes, stream);
+    copied_ += bytes;
+}
+
+template <typename T>
+void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
+                            const CudaStream& stream) {
+    reserve(width, graph, stream);
+    const std::size_t row = row_bytes(width);
+    const std::size_t local = size(graph.num_local) * row, all = size(graph.num_nodes) * row;
+    char* const device = reinterpret_cast<char*>(rows);
+    char* const host = ghosts_.as<char>();
+    if (!by_rows_) {
+        to_host(host, device, local, stream);
+        communicator.forward(host, width, sizeof(T));
+        to_device(device + local, host + local, all - local, stream);
+        return;
+    }
+    T* const packed = packed_.template as<T>();
+    const GatherArguments<T> arguments{rows, packed, node_, num_sent_, width};
+    gather_.launch(stream, warp_blocks(num_sent_), NODE_THREADS, arguments);
+    to_host(sent_.as<char>(), packed, size(num_sent_) * row, stream);
+    communicator.forward_rows(sent_.as<char>(), host, static_cast<int>(row));
+    to_device(device + local, host, all - local, stream);
+}
+
+template <typename T>
+void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
+                            const CudaStream& stream) {
+    reserve(width, graph, stream);
+    const std::size_t row = row_bytes(width);
+    const std::size_t local = size(graph.num_local) * row, all = size(graph.num_nodes) * row;
+    char* const device = reinterpret_cast<char*>(rows);
+    char* const host = ghosts_.as<char>();
+    if (!by_rows_) {
+        to_host(host, device, all, stream);
+        communicator.reverse(host, width, sizeof(T));
+        to_device(device, host, local, stream);  // nothing reads the ghosts' any more
+        return;
+    }
+    to_host(host, device + local, all - local, stream);
+    communicator.reverse_rows(host, sent_.as<char>(), static_cast<int>(row));
+    T* const packed = packed_.template as<T>();
+    to_device(packed, sent_.as<char>(), size(num_sent_) * row, stream);
+    const AddArguments<T> arguments{rows, packed, owner_, first_, place_, num_owners_, width};
+    add_.launch(stream, warp_blocks(num_owners_), NODE_THREADS, arguments);
+}
+
+template <typename T>
+std::size_t CudaGhosts<T>::take_copied() {
+    return std::exchange(copied_, 0);
+}
+
+template <typename T>
+void CudaGhosts<T>::release() {
+    listed_ = false;
+    lists_.release();
+    packed_.release();
+}
+
+template class CudaGhosts<float>;
+template class CudaGhosts<double>;
+
+}  // namespace mdcg

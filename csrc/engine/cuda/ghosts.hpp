@@ -1,0 +1,61 @@
+// Exchange of rows with other processes: only rows that travel are copied to the host and back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/cuda_memory.hpp"
+#include "engine/communicator.hpp"
+#include "engine/cuda/graph.hpp"
+#include "engine/cuda/kernels.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CudaGhosts {
+public:
+    explicit CudaGhosts(CudaKernels& kernels);
+
+    // For every new list of edges, before its first exchange. Throws EngineError where the
+    // communicator names nodes that are not local.
+    void take_list(const Communicator& communicator, const CudaGraph& graph,
+                   const CudaStream& stream);
+    bool has_list() const { return listed_; }
+    void forget_list() { listed_ = false; }
+
+    // `rows` is on the device and has a row of `width` items for every node. Both wait for the
+    // stream; what they enqueue after the exchange is done in its order.
+    void forward(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
+                 const CudaStream& stream);
+    void reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
+                 const CudaStream& stream);
+
+    // Copied between device and host since the last call of take_copied.
+    std::size_t take_copied();
+    std::size_t bytes() const { return lists_.bytes() + packed_.bytes(); }  // on the device
+    void release();
+
+private:
+    void reserve(int width, const CudaGraph& graph, const CudaStream& stream);
+    std::size_t row_bytes(int width) const { return static_cast<std::size_t>(width) * sizeof(T); }
+    void to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
+    void to_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
+
+    CudaFunction gather_, add_;
+    bool listed_ = false;
+    bool by_rows_ = false;  // else all rows pass through the host
+    std::int64_t num_sent_ = 0, num_owners_ = 0;
+    // On the device: nodes that are sent; those of them that are any, once each, with the places
+    // in the list of each.
+    CudaMemory lists_, packed_;
+    const std::int32_t *node_ = nullptr, *owner_ = nullptr, *first_ = nullptr, *place_ = nullptr;
+    PinnedMemory sent_, ghosts_;
+    std::vector<std::int32_t> list_;
+    std::size_t copied_ = 0;
+};
+
+extern template class CudaGhosts<float>;
+extern template class CudaGhosts<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include "device_choice.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+namespace mdcg_lammps {
+
+namespace {
+
+using Uuid = std::array<unsigned char, 16>;
+
+// Ranks of one node; the stand-in of LAMMPS for MPI knows nothing older than it needs.
+class Node {
+ public:
+  explicit Node(MPI_Comm world)
+  {
+#if defined(MPI_VERSION) && MPI_VERSION >= 3
+    int me = 0;
+    MPI_Comm_rank(world, &me);
+    MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, me, MPI_INFO_NULL, &ranks);
+#else
+    MPI_Comm_dup(world, &ranks);
+#endif
+    MPI_Comm_rank(ranks, &rank);
+    MPI_Comm_size(ranks, &count);
+  }
+  ~Node() { MPI_Comm_free(&ranks); }
+  Node(const Node &) = delete;
+  Node &operator=(const Node &) = delete;
+
+  MPI_Comm ranks;
+  int rank = 0, count = 1;
+};
+
+// Ranks of the busiest device, and devices that are used at all.
+std::array<int, 2> count_ranks(MPI_Comm world, const Node &node, const Uuid &mine)
+{
+  std::vector<Uuid> all(node.count);
+  MPI_Allgather(mine.data(), 16, MPI_CHAR, all.data(), 16, MPI_CHAR, node.ranks);
+  std::map<Uuid, int> ranks;
+  int most = 0;
+  for (const Uuid &uuid : all) most = std::max(most, ++ranks[uuid]);
+  int used = node.rank == 0 ? static_cast<int>(ranks.size()) : 0;
+  std::array<int, 2> found{};
+  MPI_Allreduce(&most, &found[0], 1, MPI_INT, MPI_MAX, world);
+  MPI_Allreduce(&used, &found[1], 1, MPI_INT, MPI_SUM, world);
+  return found;
+}
+
+}    // namespace
+
+DeviceChoice DeviceChoice::make(MPI_Comm world, const Library &library, const std::string &asked)
+{
+  DeviceChoice choice;
+  const Node node(world);
+  mdcg_device device{};
+  device.size = sizeof(device);
+  choice.name = asked;
+  bool found = library.find_device(asked.c_str(), &device) == MDCG_OK;
+  if (found && asked == "cuda") {
+    choice.name = "cuda:" + std::to_string(node.rank % device.count);
+    found = library.find_device(choice.name.c_str(), &device) == MDCG_OK;
+  }
+  if (!found) choice.reason = library.last_error();
+  Uuid mine;
+  std::copy(device.uuid, device.uuid + 16, mine.begin());
+  const auto [most, used] = count_ranks(world, node, mine);
+  if (most > 1)
+    choice.advice = "up to " + std::to_string(most) +
+                    " ranks share a device and take turns: run as many ranks as there are devices "
+                    "(" +
+                    std::to_string(used) +
+                    " used here), or start NVIDIA's MPS, with which "
+                    "they compute at the same time";
+  return choice;
+}
+
+}    // namespace mdcg_lammps

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// Which device a rank computes on.
+#ifndef MDCG_DEVICE_CHOICE_H
+#define MDCG_DEVICE_CHOICE_H
+
+#include <mpi.h>
+
+#include <string>
+
+#include "mdcg_library.h"
+
+namespace mdcg_lammps {
+
+struct DeviceChoice {
+  std::string name;      // "cuda:1"
+  std::string reason;    // why there is none
+  std::string advice;    // where ranks share a device; the same on all ranks
+
+  // Collective. "cuda": that of the rank's number on its node, around again where there are more
+  // ranks than devices; "cuda:N": that one on all ranks.
+  static DeviceChoice make(MPI_Comm world, const Library &library, const std::string &asked);
+};
+
+}    // namespace mdcg_lammps
+
+#endif

@@ -1,0 +1,146 @@
+"""Fused convolutions on a CUDA device against the same tables on the processor.
+
+No file of tests by its name: test_cuda_tables.py runs it in a process of its own, where the device
+is an emulated one, or a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
+
+from .test_conv_layer import R_MAX, Model, System, system, two_layers
+
+LIMIT = {"float64": 1e-12, "float32": 1e-5}
+
+
+def with_kernels(path: str) -> str:
+    package = Package.open(path)
+    layers, tensors = package.manifest["layers"], package.tensors
+    for number, layer in enumerate(layers):
+        layer["name"] = f"{layer['type']}_{number}"
+    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    passes = {kernel["pass"] for kernel in package.manifest["cuda_kernels"]}
+    assert {"table_forward", "table_backward"} <= passes
+    package.save(path)
+    return path
+
+
+def evaluate(model: Any, s: System) -> dict[str, Any]:
+    found: dict[str, Any] = model.evaluate(s.positions, s.types, edges=s.edges, virial=True)
+    return found
+
+
+def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
+    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    want = evaluate(_core.Model(path, kernels="generic"), s)
+    cuda = _core.Model(with_kernels(path), device="cuda")
+    got = [evaluate(cuda, s) for _ in range(3)]
+    for name, value in want.items():
+        scale = max(1e-3, float(np.abs(value).max()))
+        for found in got:
+            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
+            assert error < limit, f"{name}: relative error {error:.1e}"
+            assert np.array_equal(found[name], got[0][name])
+    return got
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("by_pair", [False, True])
+def test_channels_that_are_no_whole_warps(tmp_path: Path, dtype: str, by_pair: bool) -> None:
+    """Outputs of several inputs, cutoffs of pairs shorter than the list's, isolated nodes."""
+    path = two_layers(dtype=dtype, by_pair=by_pair, knots=48).write(tmp_path)
+    compare(path, system(14, 260), LIMIT[dtype])
+
+
+def test_flipped_vectors(tmp_path: Path) -> None:
+    compare(two_layers(flip=True, knots=32).write(tmp_path), system(9, 120), 1e-12)
+
+
+@pytest.mark.parametrize("lmax", [0, 1, 2, 4])
+def test_degrees(tmp_path: Path, lmax: int) -> None:
+    model = Model(knots=32)
+    first = model.conv(None, "4x0e", lmax, "+".join(f"4x{k}{'eo'[k % 2]}" for k in range(lmax + 1)))
+    x = model.linear(first, "40x0e" + "+33x1o" * (lmax > 0))
+    out = "40x0e" + "+33x0e+33x1o+40x1o" * (lmax > 0)
+    model.energy(model.conv(x, "40x0e" + "+33x1o" * (lmax > 0), lmax, out))
+    compare(model.write(tmp_path), system(8, 90), 1e-12)
+
+
+def test_many_neighbours(tmp_path: Path) -> None:
+    """More than are put in order of length."""
+    s = system(5, 1200)
+    assert np.bincount(s.receiver).max() > 256
+    compare(two_layers(knots=32).write(tmp_path), s, 1e-12)
+
+
+@pytest.mark.parametrize("edges", [0, 1])
+def test_hardly_any_edges(tmp_path: Path, edges: int) -> None:
+    s = system(4, edges)
+    compare(two_layers(knots=32).write(tmp_path), s, 1e-12)
+
+
+def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
+    s = system(6, 30)
+    unit = s.shifts / np.linalg.norm(s.shifts, axis=1, keepdims=True)
+    far = System(0 * s.positions, s.types, s.sender, s.receiver, 1.05 * R_MAX * unit)
+    got = compare(two_layers(knots=32).write(tmp_path), far, 1e-12)
+    assert not np.any(got[0]["forces"])
+
+
+def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
+    """The step is done again without tables, then with them."""
+    path = with_kernels(two_layers(knots=512).write(tmp_path))
+    cuda, cpu = _core.Model(path, device="cuda"), _core.Model(path, kernels="generic")
+    s = system(6, 40, seed=5)
+    first = evaluate(cuda, s)
+    moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
+    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
+    )
+    want = evaluate(cpu, moved)
+    for _ in range(3):
+        found = evaluate(cuda, moved)
+        assert abs(found["energy"] - want["energy"]) < 5e-6 * abs(want["energy"])
+        error = np.abs(found["forces"] - want["forces"]).max()
+        assert error < 5e-6 * np.abs(want["forces"]).max()  # the tables are other ones
+    for _ in range(2):
+        again = evaluate(cuda, s)
+        assert np.array_equal(again["forces"], first["forces"])
+
+
+def test_forces_are_the_derivative(tmp_path: Path) -> None:
+    """Of what the device itself computes, with few knots."""
+    path = with_kernels(two_layers(knots=16, by_pair=True).write(tmp_path))
+    model = _core.Model(path, device="cuda")
+    s = system(10, 90, seed=3)
+    forces = evaluate(model, s)["forces"]
+    step = 2e-4
+    for node, axis in ((0, 0), (3, 1)):
+        energies = []
+        for n in (-2, -1, 1, 2):
+            moved = s.positions.copy()
+            moved[node, axis] += n * step
+            found = model.evaluate(moved, s.types, edges=s.edges, forces=False)
+            energies.append(float(found["energy"]))
+        a, b, c, d = energies
+        slope = -(a - 8 * b + 8 * c - d) / (12 * step)
+        assert abs(slope - forces[node, axis]) < 1e-5 * np.abs(forces).max()
+
+
+def test_the_fused_kernels_run(tmp_path: Path) -> None:
+    """Weights of edges are made by no other kernel."""
+    path = with_kernels(two_layers(knots=32).write(tmp_path))
+    model = _core.Model(path, device="cuda")
+    evaluate(model, system(6, 40))
+    names = [kernel["name"] for kernel in json.loads(model.report())["kernels"]]
+    assert any("mdcg_run_0" in name for name in names)
+    assert not any("radial_forward" in name for name in names)

@@ -1,0 +1,302 @@
+"""pair_style mdcg device cuda: on emulated devices what the processor finds, and on real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
+
+from ..emulator.emulator import emulator_environment
+from .lmp import (
+    TOLERANCE,
+    Output,
+    compare,
+    environment,
+    head,
+    package,
+    reference,
+    run_input,
+    water,
+    write_data,
+)
+
+Models = Callable[..., Path]
+
+pytestmark = pytest.mark.timeout(300)
+NVE = """
+thermo_style custom step pe ke etotal pxx pyy pzz pxy pxz pyz
+thermo_modify format float %.17g
+thermo 1
+timestep 0.0003
+velocity all create 300 4711 loop geom
+fix nve all nve
+"""
+DUMP = """
+compute epot all pe/atom
+compute vir all stress/atom NULL virial
+compute p all pressure NULL virial
+compute esum all reduce sum c_epot
+compute vsum all reduce sum c_vir[*]
+dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]
+dump_modify d sort id format float %.17g
+thermo_style custom step pe vol c_esum c_p[*] c_vsum[*]
+thermo_modify format float %.17g
+"""
+
+
+def emulated(**changes: str) -> dict[str, str]:
+    """Return the environment of LAMMPS with devices that are not there."""
+    plain = environment()
+    made = emulator_environment(**changes)
+    made |= {name: plain[name] for name in plain if name.startswith(("OMP_", "MPIR_"))}
+    made["LAMMPS_PLUGIN_PATH"] = plain["LAMMPS_PLUGIN_PATH"]
+    made["LD_LIBRARY_PATH"] = os.pathsep.join(
+        [made["LD_LIBRARY_PATH"].split(os.pathsep)[0], plain["LD_LIBRARY_PATH"]]
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Return packages with the kernels that are generated now."""
+    folder = tmp_path_factory.mktemp("packages")
+
+    def make(name: str, dtype: str = "float64") -> Path:
+        path = folder / f"{name}_{dtype}.mdcg"
+        if not path.exists():
+            found = Package.open(package(name, dtype))
+            layers, tensors = found.manifest["layers"], found.tensors
+            found.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+            found.save(path)
+        return path
+
+    return make
+
+
+def on(device: str, text: str) -> str:
+    return text.replace("pair_style mdcg", f"pair_style mdcg device {device}")
+
+
+def same(got: Output, want: Output, tolerance: float = 1e-10) -> None:
+    assert len(got.runs) == len(want.runs)
+    for mine, other in zip(got.runs, want.runs, strict=True):
+        assert list(mine) == list(other)
+        for name, column in other.items():
+            scale = max(1.0, np.abs(column).max())
+            np.testing.assert_allclose(
+                mine[name], column, rtol=0, atol=tolerance * scale, err_msg=name
+            )
+
+
+def said(output: Output) -> str:
+    """Return what the style says once: what runs where."""
+    (found,) = re.findall(r"pair_style mdcg: \S+, \d ranks?: .*(?:\n  .*)*", output.text)
+    return str(found)
+
+
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def env(request: pytest.FixtureRequest) -> dict[str, str]:
+    return emulated() if request.param == "emulated" else environment()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks: int) -> None:
+    """Energies, forces and virials of all atoms, in a skewed box with many images."""
+    atoms = water(2, seed=3)
+    shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
+    atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
+    write_data(tmp_path / "test.data", atoms)
+    text = on("cuda", head(models(name)) + DUMP + "run 0\n")
+    got = run_input(tmp_path, text, ranks=ranks, env=env)
+    compare(got, reference(atoms, package(name, "float64")), TOLERANCE["float64"])
+    assert f"{ranks} rank" in said(got)
+    assert "cuda:0 (" in said(got)
+
+
+@pytest.mark.parametrize(("name", "ranks", "how"), [
+    ("mace", 1, ""),
+    ("mace", 2, ""),
+    ("nequip", 2, "comm_style tiled"),
+    ("nequip", 3, "processors 1 3 1"),
+])  # fmt: skip
+def test_dynamics(
+    tmp_path: Path, models: Models, env: Any, name: str, ranks: int, how: str
+) -> None:
+    """Hot atoms, and lists built anew on the way."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = head(models(name), before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
+    text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "velocity all scale 3000\nrun 12\n"
+    want = run_input(tmp_path, text.replace(how, "") if how else text)
+    assert "Neighbor list builds = 0" not in want.text
+    assert np.ptp(want.runs[0]["PotEng"]) > 0.1
+    got = run_input(tmp_path, on("cuda", text), ranks=ranks, env=env)
+    assert "Neighbor list builds = 0" not in got.text
+    same(got, want)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_box_that_moves(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
+    """Shifts of edges across the boundary change while the list stays."""
+    shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
+    atoms = water(2, seed=6)
+    atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
+    write_data(tmp_path / "test.data", atoms)
+    text = head(models("mace")) + NVE + "unfix nve\n"
+    text += "fix npt all npt temp 300 300 0.05 tri 0 0 0.1\nthermo_style custom step pe vol pxy\n"
+    text += "run 5\n"
+    want = run_input(tmp_path, text)
+    assert np.ptp(want.runs[0]["Volume"]) > 1e-3
+    assert "Neighbor list builds = 0" in want.text
+    same(run_input(tmp_path, on("cuda", text), ranks=ranks, env=env), want)
+
+
+def test_float32(tmp_path: Path, models: Models, env: Any) -> None:
+    atoms = water(2, seed=3)
+    write_data(tmp_path / "test.data", atoms)
+    text = on("cuda", head(models("mace", "float32")) + DUMP + "run 0\n")
+    got = run_input(tmp_path, text, ranks=2, env=env)
+    compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
+
+
+def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
+    """Shorter than tables of the radial networks: all ranks repeat the step without them."""
+    atoms = water(3, seed=3)
+    inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
+    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    write_data(tmp_path / "test.data", atoms)
+    start = head(models("mace", "float32"), before="processors 2 1 1")
+    got = run_input(tmp_path, on("cuda", start + DUMP + "run 0\n"), ranks=2, env=env)
+    compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
+
+
+def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
+    """A molecule in a corner: a rank with ghosts alone, and ranks without anything."""
+    atoms = water(1, seed=8)
+    atoms.positions += 0.8 - atoms.positions.min(axis=0)
+    atoms.positions[:, 0] += 4.0
+    atoms.set_cell([24.0] * 3)
+    atoms.pbc = False
+    write_data(tmp_path / "test.data", atoms)
+    start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
+    got = run_input(tmp_path, on("cuda", start + DUMP + "run 0\n"), ranks=4, env=env)
+    compare(got, reference(atoms, package("mace", "float64")), 1e-10)
+
+
+def test_virials_of_atoms_on_the_way(tmp_path: Path, models: Models, env: Any) -> None:
+    """Steps that want more, or less, than those before."""
+    write_data(tmp_path / "test.data", water(2, seed=9))
+    text = head(models("mace")) + NVE + "compute vir all stress/atom NULL virial\n"
+    text += "dump d all custom 3 out.dump id fx fy fz c_vir[*]\n"
+    text += "dump_modify d sort id format float %.17g\nthermo 2\nrun 6\n"
+    want = run_input(tmp_path, text)
+    frames = want.dump()
+    got = run_input(tmp_path, on("cuda", text), env=env)
+    same(got, want)
+    for mine, other in zip(got.dump(), frames, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10 * np.abs(other).max())
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+def short(
+    folder: Path, model: Path, device: str, ranks: int, check: bool = True, **changes: str
+) -> Output:
+    write_data(folder / "test.data", water(2, seed=3))
+    text = on(device, head(model) + "run 0\n")
+    return run_input(folder, text, ranks=ranks, env=emulated(**changes), check=check)
+
+
+def test_named_device(tmp_path: Path, models: Models) -> None:
+    want = short(tmp_path, models("mace"), "cpu", 1).last["E_pair"]
+    for device in ("cuda:1", "cuda:0"):
+        got = short(tmp_path, models("mace"), device, 1, EMULATED_CUDA_DEVICES="2")
+        assert f"{device} (" in said(got)
+        assert "share" not in said(got)
+        assert np.isclose(got.last["E_pair"], want, rtol=1e-12)
+
+
+def test_device_of_each_rank(tmp_path: Path, models: Models) -> None:
+    want = short(tmp_path, models("mace"), "cpu", 1).last["E_pair"]
+    two = short(tmp_path, models("mace"), "cuda", 2, EMULATED_CUDA_DEVICES="2")
+    first, second = said(two).splitlines()
+    assert "2 ranks: mace" in first
+    assert "cuda:0 (" in first
+    assert second.startswith("  rank 1: mace")
+    assert "cuda:1 (" in second
+    three = short(tmp_path, models("mace"), "cuda", 3, EMULATED_CUDA_DEVICES="2")
+    assert said(three).splitlines()[-1] == (
+        "  up to 2 ranks share a device and take turns: run as many ranks as there are devices "
+        "(2 used here), or start NVIDIA's MPS, with which they compute at the same time"
+    )
+    named = short(tmp_path, models("mace"), "cuda:1", 2, EMULATED_CUDA_DEVICES="2")
+    assert said(named).count("cuda:1 (") == 1  # rank 1 says the same
+    assert "up to 2 ranks share a device" in said(named)
+    for output in (two, three, named):
+        assert np.isclose(output.last["E_pair"], want, rtol=1e-12)
+
+
+CASES = {
+    "none": (
+        "cuda",
+        {"EMULATED_CUDA_DEVICES": "0"},
+        "device is 'cuda', and the CUDA driver finds none (",
+    ),
+    "not that many": (
+        "cuda:2",
+        {"EMULATED_CUDA_DEVICES": "2"},
+        "device is 'cuda:2', and there are cuda:0 to cuda:1: choose another one, or device cpu",
+    ),
+    "too old": ("cuda", {"EMULATED_CUDA_CAPABILITY": "61"}, "compute capability 6.1, CUDA kernels"),
+    "no compiler": ("cuda", {"MDCG_NVRTC_LIB": "/none"}, "named by MDCG_NVRTC_LIB cannot be used"),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_errors(tmp_path: Path, models: Models, case: str, ranks: int) -> None:
+    device, changes, reason = CASES[case]
+    if case == "no compiler":
+        changes = changes | {"MDCG_CACHE_DIR": str(tmp_path / "cache")}
+    output = short(tmp_path, models("mace"), device, ranks, check=False, **changes)
+    assert output.code != 0
+    (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
+    assert reason in line
+
+
+def test_package_without_cuda_kernels(tmp_path: Path, models: Models) -> None:
+    found = Package.open(models("mace"))
+    found.manifest["cuda_kernels"] = []
+    found.tensors = {
+        name: tensor for name, tensor in found.tensors.items() if "cuda_kernels" not in name
+    }
+    found.save(tmp_path / "plain.mdcg")
+    output = short(tmp_path, tmp_path / "plain.mdcg", "cuda", 2, check=False)
+    assert output.code != 0
+    (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
+    assert "has no CUDA kernel for " in line
+    assert "convert the model again" in line
+
+
+def test_no_driver(tmp_path: Path, models: Models) -> None:
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
+        pytest.skip("this machine has a CUDA driver")
+    write_data(tmp_path / "test.data", water(1))
+    text = on("cuda", head(models("mace")) + "run 0\n")
+    output = run_input(tmp_path, text, ranks=2, check=False)
+    assert output.code != 0
+    (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
+    assert "device is 'cuda', and there is no CUDA driver" in line
+    assert "install NVIDIA's, or use device cpu" in line
