@@ -29,7 +29,16 @@ __all__ = ["Lammps", "build", "find_lammps", "folder"]
 PLUGIN = "mdcgplugin.so"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 # Their classes lie in the plugin: another layout of one of them is another LAMMPS.
-_HEADERS = ("pair.h", "lammps.h", "pointers.h", "atom.h", "comm.h", "domain.h", "force.h", "lmptype.h")
+_HEADERS = (
+    "pair.h",
+    "lammps.h",
+    "pointers.h",
+    "atom.h",
+    "comm.h",
+    "domain.h",
+    "force.h",
+    "lmptype.h",
+)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

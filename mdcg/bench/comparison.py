@@ -25,6 +25,8 @@ _IMPLS = {
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
     "engine-table": ("engine, with splines", "#b04a8f", "X"),
+    "engine-tf32": ("engine, TF32", "#4fa3a5", "<"),
+    "engine-bf16": ("engine, bfloat16", "#a3b93c", ">"),
 }
 _PEERS = ("e3nn", "oeq", "cueq")
 _PACKAGES = {

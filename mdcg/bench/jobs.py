@@ -12,6 +12,7 @@ __all__ = [
     "NEQUIP_PRESETS",
     "ON_REQUEST",
     "PASSES",
+    "PRECISIONS",
     "SIZES",
     "VARIANTS",
     "ConvJob",
@@ -51,9 +52,13 @@ MODEL_IMPLS = {
     "engine": "the same model as a package, evaluated by the engine without torch",
     "engine-exact": "the same, its radial networks not tabulated",
     "engine-table": "the same, its radial networks tabulated in float64 too",
+    "engine-tf32": "the same as engine on a GPU, products with weights in TF32",
+    "engine-bf16": "the same as engine on a GPU, products with weights in bfloat16",
 }
-# What runs only where it is asked for: in float32 it is what "engine" is.
-ON_REQUEST = ("engine-table",)
+# Ways to compute of packages in float32 on CUDA devices.
+PRECISIONS = ("tf32", "bf16")
+# What runs only where it is asked for; in float32 "engine-table" is what "engine" is.
+ON_REQUEST = ("engine-table", "engine-tf32", "engine-bf16")
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:

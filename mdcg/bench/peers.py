@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
 from ..problem import ConvProblem
-from .jobs import MODEL_IMPLS, ON_REQUEST
+from .jobs import MODEL_IMPLS, ON_REQUEST, PRECISIONS
 from .layer import Graph, Layer, Peer, Prepared, component_major
 from .peers_cuda import CueqPeer, OeqPeer
 
@@ -159,7 +159,8 @@ def skipped_model_impls(device: str, names: Sequence[str] | None = None) -> dict
 def _model_missing(name: str, device: str) -> str | None:
     """Return why an implementation of whole models cannot run, or None."""
     if name.startswith("engine"):
-        return None
+        fixed = device == "cpu" and name.removeprefix("engine-") in PRECISIONS
+        return "it is a choice on CUDA devices only" if fixed else None
     return PEERS[name].missing(device)
 
 

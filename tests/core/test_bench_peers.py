@@ -15,7 +15,7 @@ from mdcg import DeviceError, UnsupportedProblemError, VerificationError
 from mdcg.bench import conv, gpu, peers, peers_cuda, report, runner
 from mdcg.bench.cases import CASES, DEFAULT_CUDA, Case, channelwise, fully_connected, nequip
 from mdcg.bench.cli import main
-from mdcg.bench.jobs import MODEL_IMPLS, ConvJob
+from mdcg.bench.jobs import MODEL_IMPLS, ON_REQUEST, ConvJob
 from mdcg.bench.layer import Graph, Prepared, build_layer, component_major
 from mdcg.bench.passes import Inputs, relative_errors, tensor_bytes
 from mdcg.bench.timing import Timing
@@ -57,7 +57,9 @@ def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpu_packages_are_not_compared_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_cuda, "find_spec", lambda name: object())
     assert set(peers.skipped_peers("cuda")) == set()
-    on_gpus = tuple(name for name in MODEL_IMPLS if name != "engine-table")
+    on_gpus = tuple(name for name in MODEL_IMPLS if name not in ON_REQUEST)
+    with pytest.raises(DeviceError, match="engine-tf32 cannot run: it is a choice on CUDA devices"):
+        peers.choose_model_impls(["engine-tf32"], "cpu")
     assert peers.choose_model_impls(None, "cuda") == on_gpus
     assert [peer.name for peer in peers.choose_peers(None, "cpu")] == ["e3nn", "mdcg"]
     assert peers.choose_model_impls(None, "cpu") == ("e3nn", "mdcg", "engine", "engine-exact")
