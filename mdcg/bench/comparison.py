@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .jobs import NEQUIP_PRESETS, SIZES, VARIANTS
 from .report import format_number
 
 __all__ = ["Results", "draw", "markdown_table", "read_results"]
@@ -24,6 +25,8 @@ _IMPLS = {
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
     "engine-table": ("engine, with splines", "#b04a8f", "X"),
+    "engine-tf32": ("engine, TF32", "#4fa3a5", "<"),
+    "engine-bf16": ("engine, bfloat16", "#a3b93c", ">"),
 }
 _PEERS = ("e3nn", "oeq", "cueq")
 _PACKAGES = {
@@ -59,10 +62,10 @@ class Results:
 
     @property
     def places(self) -> list[Place]:
-        """All models and sizes: models in the order they were measured, sizes ascending."""
+        """All models and sizes: known models first, files as they come, sizes ascending."""
         found = list(dict.fromkeys((*self.rows, *self.refused)))
-        order = list(dict.fromkeys(place[:3] for place in found))
-        return sorted(found, key=lambda place: (order.index(place[:3]), place[3]))
+        known = [*SIZES, *VARIANTS, *NEQUIP_PRESETS, *(place[1] for place in found)]
+        return sorted(found, key=lambda place: (known.index(place[1]), place[0], *place[2:]))
 
     def milliseconds(self, place: Place, impl: str) -> float | None:
         """Return the time of a step, or None."""
@@ -134,8 +137,8 @@ def markdown_table(found: Results) -> str:
     if compared:
         head.append("faster than the best other")
     if with_memory:
-        shown = [impl for impl in (main, *peers) if impl is not None]
-        head.append(f"GB: {', '.join(_IMPLS[impl][0].removeprefix('mdcg, ') for impl in shown)}")
+        own_name = [] if main is None else [_IMPLS[main][0].removeprefix("mdcg, ")]
+        head.append(f"GB: {', '.join([*own_name, *(['least of the others'] if peers else [])])}")
     lines = [_line(head), "|" + "---|" * len(head)]
     for place in found.places:
         rows = found.rows.get(place, {})
@@ -146,7 +149,11 @@ def markdown_table(found: Results) -> str:
             own = found.milliseconds(place, str(main))
             cells.append(f"{min(others) / own:.1f}x" if others and own is not None else "")
         if with_memory:
-            cells.append(", ".join(_memory_cell(rows.get(impl)) for impl in shown))
+            sizes = [] if main is None else [_memory(rows.get(main))]
+            if peers:
+                known = [n for impl in peers if (n := _memory(rows.get(impl))) is not None]
+                sizes.append(min(known, default=None))
+            cells.append(", ".join("-" if n is None else format_number(n, 2) for n in sizes))
         lines.append(_line(cells))
     return "\n".join(lines)
 
@@ -174,10 +181,11 @@ def _time_cell(found: Results, place: Place, impl: str) -> str:
     return "no memory" if "out of memory" in reason.lower() else "cannot"
 
 
-def _memory_cell(row: Row | None) -> str:
+def _memory(row: Row | None) -> float | None:
+    """Return GB."""
     if row is None or "memory" not in row:
-        return "-"
-    return format_number(row["memory"]["peak_bytes"] / 1e9, 2)
+        return None
+    return float(row["memory"]["peak_bytes"]) / 1e9
 
 
 def draw(path: str, found: Results, model: str | None = None, dtype: str | None = None) -> None:
@@ -195,7 +203,7 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
     Raises
     ------
     ValueError
-        There is no such model, or the format is unknown.
+        There is no such model, the format is unknown, or the file cannot be written.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -207,7 +215,8 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
             sizes.setdefault((system, name, kind), []).append(atoms)
     if not sizes:
         known = ", ".join(dict.fromkeys(f"{place[1]} {place[2]}" for place in found.rows))
-        raise ValueError(f"no times of {model or 'any model'} {dtype or ''} here, only: {known}")
+        wanted = " ".join(filter(None, (model or "any model", dtype)))
+        raise ValueError(f"there are no times of {wanted}, only of {known}")
     chosen = max(sizes, key=lambda each: len(sizes[each]))
     places = [(*chosen, atoms) for atoms in sorted(sizes[chosen])]
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")
@@ -248,7 +257,10 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
     # the same numbers give the same file
     with matplotlib.rc_context({"svg.hashsalt": "mdcg", "svg.fonttype": "path"}):
         metadata = {"Date": None} if path.endswith(".svg") else None
-        figure.savefig(path, dpi=150, metadata=metadata)
+        try:
+            figure.savefig(path, dpi=150, metadata=metadata)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error}") from error
 
 
 def _with_version(label: str, impl: str, packages: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from ..calculators.package_backend import engine_errors
 from ..errors import KernelCompileError
 from ..package import ConversionOptions, convert_model
 from ..runtime.nvrtc import find_nvrtc
-from .jobs import ModelJob
+from .jobs import PRECISIONS, ModelJob
 from .systems import System
 
 __all__ = ["EnginePackage", "EngineStep", "engine_package", "package_name", "save_package"]
@@ -26,17 +26,25 @@ __all__ = ["EnginePackage", "EngineStep", "engine_package", "package_name", "sav
 
 @dataclass(frozen=True)
 class EnginePackage:
-    """A package and where it is evaluated."""
+    """A package, where it is evaluated, and in which precision; empty: its own."""
 
     path: Path
     device: str
+    precision: str = ""
 
 
 def package_name(impl: str, job: ModelJob) -> str | None:
     """Return the name of a random model's package in a folder of them; None for files."""
     if Path(job.model).is_file():
         return None
-    return f"{job.model}-{job.dtype or 'float32'}-seed{job.seed}-{impl}.mdcg"
+    kind = f"-{radial}" if (radial := _radial(impl)) else ""
+    return f"{job.model}-{job.dtype or 'float32'}-seed{job.seed}{kind}.mdcg"
+
+
+def _radial(impl: str) -> str | None:
+    """Return what becomes of radial networks, or None."""
+    _, _, kind = impl.partition("-")
+    return kind if kind and kind not in PRECISIONS else None
 
 
 def engine_package(
@@ -46,9 +54,9 @@ def engine_package(
 
     Parameters
     ----------
-    impl : {"engine", "engine-exact", "engine-table"}
+    impl : {"engine", "engine-exact", "engine-table", "engine-tf32", "engine-bf16"}
         With tables of the radial networks in float32 where their error is below rounding; without;
-        with them, in float64 too.
+        with them, in float64 too; as the first, computed in another precision.
     model : torch.nn.Module
         Unpatched; it is not changed.
     job : ModelJob
@@ -59,8 +67,7 @@ def engine_package(
     kept = job.packages is not None and name is not None
     path = (Path(job.packages) if kept else temporary) / (name or f"{impl}.mdcg")  # type: ignore[arg-type]
     if not (kept and path.is_file()):
-        _, _, radial = impl.partition("-")
-        options = ConversionOptions(head=job.head, radial=radial or None)
+        options = ConversionOptions(head=job.head, radial=_radial(impl))
         on_host = model if job.device == "cpu" else copy.deepcopy(model).cpu()
         package = convert_model(on_host, options)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +75,12 @@ def engine_package(
     if job.device != "cpu":
         with suppress(KernelCompileError):  # they may be cached; the engine says if not
             _core.set_nvrtc_path(find_nvrtc()[1])
-    return EnginePackage(path, "cpu" if job.device == "cpu" else "cuda:0")
+    precision = impl.removeprefix("engine-")
+    return EnginePackage(
+        path,
+        "cpu" if job.device == "cpu" else "cuda:0",
+        precision if precision in PRECISIONS else "",
+    )
 
 
 def save_package(name: str, path: Path) -> None:
@@ -96,7 +108,12 @@ class EngineStep:
     def __init__(self, package: EnginePackage, system: System, *, stress: bool) -> None:
         threads = torch.get_num_threads()
         with engine_errors():
-            self.model = _core.Model(str(package.path), device=package.device, threads=threads)
+            self.model = _core.Model(
+                str(package.path),
+                device=package.device,
+                threads=threads,
+                precision=package.precision,
+            )
             type_names = self.model.type_names
             names = [chemical_symbols[number] for number in system.numbers]
             unknown = sorted(set(names) - set(type_names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,7 @@ class _Outcome:
                 "the model gives no energy and forces: nothing to time, give another model"
             )
         return cls(
-            float(energy.sum()),
+            float(energy.detach().sum()),
             forces.detach().double().cpu(),
             None if stress is None else stress.detach().double().cpu().reshape(3, 3),
         )
@@ -75,14 +76,26 @@ def measure_timing(job: ModelJob) -> dict[str, Any]:
         for impl in job.impls:
             with _refusing(impl, job, refused), stopwatch(spent, f"convert {impl}"):
                 variants[impl], reports[impl] = variant_of(impl, model, job, Path(folder))
-        for atoms in job.atoms:
-            size = _measure_size(job, atoms, model, variants, reports, clock)
-            sizes.append(size)
-            release_memory()
+        release_memory()
+        with _turn(job.turns):
+            for atoms in job.atoms:
+                sizes.append(_measure_size(job, atoms, model, variants, reports, clock))
+                release_memory()
     first = sizes[0]
     first["refused"] = refused + first["refused"]
     first["spent"] = {name: round(seconds, 2) for name, seconds in spent.items()} | first["spent"]
     return {"sizes": sizes, "gpu": device_name() if job.device == "cuda" else None}
+
+
+@contextmanager
+def _turn(path: str | None) -> Iterator[None]:
+    """Wait for others that measure."""
+    if path is None:
+        yield
+        return
+    with Path(path).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
@@ -114,22 +127,22 @@ def _measure_size(
     results: dict[str, _Outcome] = {}
     sizes: dict[str, tuple[int, int]] = {}  # edges, bytes of inputs
     engine_bytes: dict[str, int] = {}
+    largest = dict(job.largest)
     for impl, variant in variants.items():
+        if len(system) > largest.get(impl, len(system)):
+            continue
+        release_memory()
         with _refusing(impl, job, refused):
-            step = None
             before = free_memory() if job.device == "cuda" else 0
-            try:
-                with stopwatch(spent, f"prepare {impl}"):
-                    step, *found = model_step(variant, system, job, info.r_max)
-                with stopwatch(spent, f"first {impl}"):
-                    results[impl] = _Outcome.of(step())
-                if isinstance(step, EngineStep) and job.device == "cuda":
-                    step()
-                    engine_bytes[impl] = max(before - free_memory(), step.reported_bytes)
-                steps[impl], sizes[impl] = step, (found[0], found[1])
-            finally:
-                del step
-                release_memory()
+            with stopwatch(spent, f"prepare {impl}"):
+                step, *found = model_step(variant, system, job, info.r_max)
+            with stopwatch(spent, f"first {impl}"):
+                results[impl] = _Outcome.of(step())
+            if isinstance(step, EngineStep) and job.device == "cuda":
+                step()
+                engine_bytes[impl] = max(before - free_memory(), step.reported_bytes)
+            steps[impl], sizes[impl] = step, (found[0], found[1])
+    release_memory()
     with stopwatch(spent, "timing"):
         timings, together = _time(job, steps, clock, refused)
     rows = []

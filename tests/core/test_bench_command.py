@@ -155,13 +155,25 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     model = DATA / "mace_water_e3nn044.model"
     code, out, err = run_main(
         capsys,
-        *("model", str(model), "--atoms", "3", "--repeats", "1", "--threads", "1"),
-        *("--dtype", "float32", "--json", str(path)),
+        *("model", str(model), "--atoms", "3,24", "--repeats", "1", "--threads", "1"),
+        *("--dtype", "float32", "--stress", "--no-rates", "--json", str(path)),
+        *("--impl", "e3nn,mdcg,cueq,engine,engine-exact", "--largest", "mdcg=10"),
+        *("--turns", str(tmp_path / "turns")),
     )
     assert code == 0, err
+    assert "not measured: cueq: it has kernels for CUDA devices only" in out
+    assert "24 atoms, 632 edges" in out
+    assert "energy, forces and stress" in out
     assert "mace_water_e3nn044.model  float32" in out
-    rows = {row["impl"]: row for row in json.loads(path.read_text())["rows"]}
+    found = json.loads(path.read_text())["rows"]
+    assert {row["impl"] for row in found if row["atoms"] == 24} == {
+        *("e3nn", "engine", "engine-exact")
+    }
+    rows = {row["impl"]: row for row in found if row["atoms"] == 3}
     assert set(rows) == {"e3nn", "mdcg", "engine", "engine-exact"}
+    for impl in ("mdcg", "engine", "engine-exact"):
+        assert rows[impl]["edges"] == rows["e3nn"]["edges"]
+        assert rows[impl]["stress_difference_e3nn"] < 1e-6
     assert rows["mdcg"]["force_difference_e3nn"] < 1e-4
     for impl in ("engine", "engine-exact"):
         assert rows[impl]["force_difference_float64"] < 1e-4
@@ -201,6 +213,7 @@ def test_random_model_leaves_no_trace() -> None:
         ),
         (["model", "no.model"], "nequip-l, nequip-xl nor a file: check the path"),
         (["conv", "--atoms", "100"], "no water box has 100 atoms"),
+        (["table", "no.json"], "no.json cannot be read"),
         (["conv", "--system", "ice"], "system 'ice' is neither water, carbon, iron nor a file"),
     ],
 )
