@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0: done. 1: something could not be measured. 2: the arguments make no sense.
     """
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     try:
         if options.command == "lammps":
