@@ -17,6 +17,7 @@ from mdcg.cli.patch import main
 from mdcg.package import Package
 from mdcg.package.verification import verify_package
 from mdcg.patch import load_model
+from mdcg.runtime.nvrtc import find_nvrtc
 
 from .conftest import build_model
 
@@ -123,6 +124,35 @@ def test_wrong_arguments(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert "devices of compute capability 8.0 or later" in capsys.readouterr().err
     assert main([str(water), "-o", output, "--head", "no"]) == 2
     assert listing(tmp_path) == ["water.model"]
+
+
+@pytest.mark.parametrize("name", [NAME, "mace_alloy_density_e3nn044.model"])
+def test_machine_code_for_devices(
+    name: str, checkpoint: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels of every checkpoint compile, on a machine without devices."""
+    output = tmp_path / "out.mdcg"
+    arguments = [str(checkpoint(name)), "-o", str(output), "--no-verify", "--precision", "fp32"]
+    assert main([*arguments, "--bundle", "sm_80,sm_90,sm_100"]) == 0
+    assert "kernels: source, sm_80, sm_90, sm_100; not verified)" in capsys.readouterr().out
+    package = Package.open(output)
+    assert package.dtype == "float32"
+    codes = [binary["target"] for binary in package.manifest["cuda_binaries"]]
+    assert len({codes.count(target) for target in ("sm_80", "sm_90", "sm_100")}) == 1
+    assert main([str(output), "--info"]) == 0
+    assert "(source, sm_80, sm_90, sm_100)" in capsys.readouterr().out
+    monkeypatch.setenv("MDCG_NVRTC_LIB", "/nonexistent/libnvrtc.so")
+    find_nvrtc.cache_clear()
+    assert main([*arguments, "--force", "--bundle", "sm_90"]) == 5
+    find_nvrtc.cache_clear()
+    assert "named by MDCG_NVRTC_LIB cannot be used" in capsys.readouterr().err
+
+
+def test_precision_is_another_name_of_dtype(water: Path, tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(water), "-o", str(tmp_path / "a.mdcg"), "--precision", "tf32"])
+    assert caught.value.code == 2
+    assert "'tf32' is chosen when a package is opened" in capsys.readouterr().err
 
 
 def test_head_must_be_named(tmp_path: Path, capsys: Any) -> None:

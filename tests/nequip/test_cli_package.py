@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from mdcg.cli.patch import main
+from mdcg.errors import KernelCompileError
 from mdcg.package import Package
+from mdcg.runtime.nvrtc import find_nvrtc
 
 from .conftest import DATA
 
@@ -34,3 +36,18 @@ def test_converts_and_verifies(name: str, dtype: str, tmp_path: Path) -> None:
         forces = [row for row in deviations if row["quantity"] == "forces"]
         # tables included, the engine is as near to float64 as the original in float32
         assert max(r["error"] for r in forces) < 1.5 * max(r["own_error"] for r in forces)
+
+
+@pytest.mark.parametrize("name", ["nequip_water", "nequip_alloy"])
+def test_machine_code_for_devices(name: str, tmp_path: Path) -> None:
+    """All kernels of every checkpoint compile, on a machine without devices."""
+    try:
+        find_nvrtc()
+    except KernelCompileError as error:
+        pytest.skip(str(error))
+    output = tmp_path / f"{name}.mdcg"
+    arguments = [str(DATA / f"{name}.ckpt"), "-o", str(output), "--no-verify", "-q"]
+    assert main([*arguments, "--bundle", "sm_80,sm_90,sm_100"]) == 0
+    codes = [binary["target"] for binary in Package.open(output).manifest["cuda_binaries"]]
+    assert len({codes.count(target) for target in ("sm_80", "sm_90", "sm_100")}) == 1
+    assert len(codes) > 24
