@@ -294,7 +294,8 @@ def _start(
 ) -> dict[str, Any]:
     """Start the document: measure the machine, say who is not there."""
     result = document(options.command, settings, {**shared, "settings": asdict(settings)})
-    _progress("measuring the machine")
+    if settings.rates:
+        _progress("measuring the machine")
     result["machine"].update(machine_section(settings, dtypes, options.device))
     print(report.header(result), flush=True)
     if skipped and (options.device == "cuda" or options.impl):
