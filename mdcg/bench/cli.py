@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import MdcgError
 from . import report
+from .arguments import make_parser
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
 from .jobs import (
     DTYPES,

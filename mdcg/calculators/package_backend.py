@@ -306,13 +306,14 @@ class PackageBackend:
             results.append(each[0] if len(each) == 1 else _mean(each))
         return results
 
-    def _run(self, member: _Member, atoms: Atoms, **wanted: bool) -> dict[str, Any]:
+    def _run(self, member: _Member, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         types = member.types[atoms.numbers]
         if self._lists_on_device:
             with engine_errors(InputError):
-                return member.model.evaluate(
+                found: dict[str, Any] = member.model.evaluate(
                     atoms.positions, types, cell=atoms.cell.array, periodic=atoms.pbc, **wanted
                 )
+                return found
         return member.evaluate(
             atoms.positions, types, self.neighbors, version=self._version, **wanted
         )
