@@ -179,13 +179,11 @@ std::array<int, 3> CudaModule::resources(std::uintptr_t function) const {
     return values;
 }
 
-void CudaModule::launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
-                        std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
-                        bool early) const {
-    if (blocks <= 0) return;
-    const CudaScope scope(device_);
+void launch_kernel(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
+                   std::uintptr_t stream, const void* arguments, bool early, const char* what) {
     const CudaDriver& driver = CudaDriver::get();
     static const auto run_early = extended_launch(driver);
+    void* parameters[1] = {const_cast<void*>(arguments)};
     if (early && run_early != nullptr) {
         LaunchAttribute attribute;
         LaunchConfig config;
@@ -194,19 +192,28 @@ void CudaModule::launch(std::uintptr_t function, std::int64_t blocks, int thread
         config.shared_bytes = static_cast<unsigned>(shared_bytes);
         config.stream = reinterpret_cast<void*>(stream);
         config.attributes = &attribute;
-        void* parameters[1] = {const_cast<std::int64_t*>(arguments.data())};
-        driver.check(run_early(&config, reinterpret_cast<void*>(function), parameters, nullptr),
-                     "cuLaunchKernelEx");
+        const int status =
+            run_early(&config, reinterpret_cast<void*>(function), parameters, nullptr);
+        if (status != 0) driver.check(status, what);
         return;
     }
     static const auto run =
         driver.symbol<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                               unsigned, void*, void**, void**)>("cuLaunchKernel");
-    void* parameters[1] = {const_cast<std::int64_t*>(arguments.data())};
-    driver.check(run(reinterpret_cast<void*>(function), static_cast<unsigned>(blocks), 1, 1,
-                     static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
-                     reinterpret_cast<void*>(stream), parameters, nullptr),
-                 "cuLaunchKernel");
+    const int status =
+        run(reinterpret_cast<void*>(function), static_cast<unsigned>(blocks), 1, 1,
+            static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
+            reinterpret_cast<void*>(stream), parameters, nullptr);
+    if (status != 0) driver.check(status, what);
+}
+
+void CudaModule::launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
+                        std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
+                        bool early) const {
+    if (blocks <= 0) return;
+    const CudaScope scope(device_);
+    launch_kernel(function, blocks, threads, shared_bytes, stream, arguments.data(), early,
+                  early ? "cuLaunchKernelEx" : "cuLaunchKernel");
 }
 
 }  // namespace mdcg

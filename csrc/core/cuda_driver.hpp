@@ -64,6 +64,12 @@ public:
     CudaScope& operator=(const CudaScope&) = delete;
 };
 
+// Enqueues a kernel whose only parameter is the struct at `arguments`, in a current context. With
+// `early` it may start once all blocks of the kernel before it have let it, where the driver can do
+// that. `what` is for errors.
+void launch_kernel(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
+                   std::uintptr_t stream, const void* arguments, bool early, const char* what);
+
 // Machine code loaded on one device.
 class CudaModule {
 public:
@@ -78,8 +84,7 @@ public:
     // Registers per thread, bytes of local memory per thread, bytes of static shared memory.
     std::array<int, 3> resources(std::uintptr_t function) const;
 
-    // Enqueues a kernel whose only parameter is a struct of 64-bit values. With ``early`` it may
-    // start once all blocks of the kernel before it have let it, where the driver can do that.
+    // As launch_kernel; the struct is one of 64-bit values.
     void launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
                 std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
                 bool early) const;

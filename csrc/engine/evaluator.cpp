@@ -75,8 +75,22 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
     run(system, communicator, results);
 }
 
+bool Evaluator::run_on_device(const CellSystem& system, const Results& results) {
+    try {
+        if (!model_->evaluate_cell(system, results)) return false;
+    } catch (const GeometryError& error) {
+        throw EngineError(ErrorKind::argument, error.what());
+    } catch (...) {
+        own_edges_ = false;
+        throw;
+    }
+    own_edges_ = false;
+    return true;
+}
+
 void Evaluator::evaluate(std::int64_t num_nodes, const double* positions, const std::int32_t* types,
                          const double* cell, const bool* periodic, const Results& results) {
+    if (run_on_device({num_nodes, positions, types, cell, periodic, skin_}, results)) return;
     const auto start = std::chrono::steady_clock::now();
     if (neighbors_ == nullptr) neighbors_ = std::make_unique<NeighborList>(info().r_max, skin_);
     System system;

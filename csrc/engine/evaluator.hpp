@@ -44,6 +44,8 @@ public:
     std::string summary() const;
 
 private:
+    // Whether the model's device has found the edges itself.
+    bool run_on_device(const CellSystem& system, const Results& results);
     void run(const System& system, Communicator* communicator, const Results& results);
 
     std::unique_ptr<Model> model_;

@@ -4,10 +4,17 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-
-#include "engine/neighbors.hpp"
+#include <stdexcept>
 
 namespace mdcg {
+
+// Positions or a cell that no neighbour list can be made of; one sentence.
+struct GeometryError : std::invalid_argument {
+    using std::invalid_argument::invalid_argument;
+};
+
+using Vector3 = std::array<double, 3>;
+using Matrix3 = std::array<Vector3, 3>;
 
 // Throw GeometryError, one sentence: what, got, expected.
 void check_positions(std::int64_t num_atoms, const double* positions);

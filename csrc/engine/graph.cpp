@@ -89,14 +89,18 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
 
 }  // namespace
 
+void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types) {
+    for (std::int64_t n = 0; n < num_nodes; ++n)
+        if (types[n] < 0 || types[n] >= num_types)
+            fail("types[" + std::to_string(n) + "] is " + std::to_string(types[n]) +
+                 ", expected 0 to " + std::to_string(num_types - 1));
+}
+
 // Checks, and puts a new list in order; whether it was one.
 bool Graph::take(const System& system, double r_max, int num_types, std::int64_t block,
                  bool reorder) {
     check_sizes(system);
-    for (std::int64_t n = 0; n < system.num_nodes; ++n)
-        if (system.types[n] < 0 || system.types[n] >= num_types)
-            fail("types[" + std::to_string(n) + "] is " + std::to_string(system.types[n]) +
-                 ", expected 0 to " + std::to_string(num_types - 1));
+    check_types(system.types, system.num_nodes, num_types);
     if (system.same_edges) {
         if (!ordered_ || system.num_local != num_local || system.num_nodes != num_nodes ||
             system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
@@ -152,6 +156,13 @@ bool Graph::update_order(const System& system, double r_max, int num_types, bool
         types[size(n)] = type;
     }
     return changed;
+}
+
+void Graph::forget_edges(std::int64_t nodes, std::int64_t edges) {
+    num_local = num_nodes = nodes;
+    num_edges = edges;
+    ordered_ = false;
+    all_edge_.clear(), all_sender_.clear(), types.clear();
 }
 
 void Graph::gather_positions(const System& system, double* positions, int threads) const {

@@ -29,6 +29,19 @@ struct System {
     }
 };
 
+// The same of an open or periodic system without ghosts, whose edges are still to be found.
+struct CellSystem {
+    std::int64_t num_nodes = 0;
+    const double* positions = nullptr;    // [num_nodes][3]
+    const std::int32_t* types = nullptr;  // [num_nodes]
+    const double* cell = nullptr;         // [3][3]; null: none
+    const bool* periodic = nullptr;       // [3]
+    double skin = 0;                      // Å
+};
+
+// Throws EngineError naming the first one out of range.
+void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types);
+
 // Nodes are numbered anew where that keeps neighbours together (see `node`); everything below is in
 // the new numbers. Local nodes stay before ghosts.
 //
@@ -61,6 +74,8 @@ struct Graph {
     // The first half of it, for devices, which have all edges and no blocks: order and types alone.
     // Returns whether any of that is new.
     bool update_order(const System& system, double r_max, int num_types, bool reorder);
+    // A list that a device has made, with its order in `node`: there are no edges here.
+    void forget_edges(std::int64_t nodes, std::int64_t edges);
     // [num_nodes][3], in the order of the graph; throws EngineError where one is not finite.
     void gather_positions(const System& system, double* positions, int threads) const;
     // All edges by receiver: where those of a receiver begin, senders, numbers in the system.

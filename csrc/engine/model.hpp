@@ -43,6 +43,9 @@ public:
 
     virtual void evaluate(const System& system, Communicator* communicator,
                           const Results& results) = 0;
+    // The same where a device makes the edges itself; false, and nothing was evaluated, where it
+    // does not: give them. Throws GeometryError, too.
+    virtual bool evaluate_cell(const CellSystem&, const Results&) { return false; }
     // JSON object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
     virtual std::string report() const = 0;
 

@@ -16,8 +16,6 @@ namespace mdcg {
 
 namespace {
 
-// The list is made this much wider, so that its own rounding at the border cannot lose an edge.
-constexpr double BORDER = 1e-6;
 // Bins per reach: smaller ones fit the sphere better, larger ones cost less each.
 constexpr double BINS_PER_REACH = 2.0;
 constexpr std::int64_t BINS_PER_ATOM = 64;
@@ -45,91 +43,37 @@ std::int64_t next_version() {
 
 }  // namespace
 
-NeighborList::NeighborList(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
-    if (!(cutoff > 0) || !std::isfinite(cutoff) || !(skin >= 0) || !std::isfinite(skin))
-        throw std::invalid_argument("cutoff is " + std::to_string(cutoff) + " Å and skin " +
-                                    std::to_string(skin) +
-                                    " Å, expected finite lengths, above 0 and of 0 or more");
-}
-
 NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* positions,
                                           const double* cell, const bool* periodic, int threads) {
-    if (num_atoms > std::numeric_limits<std::int32_t>::max())
-        throw GeometryError("the system has " + std::to_string(num_atoms) +
-                            " atoms, expected at most 2^31 - 1");
     if (threads <= 0) threads = omp_get_max_threads();
     threads = usable_threads(static_cast<int>(
         std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1))));
     ++num_updates_;
-    std::array<bool, 3> directions{};
-    for (std::size_t k = 0; k < 3; ++k) directions[k] = cell != nullptr && periodic[k];
-    check_positions(num_atoms, positions);
-    const Matrix3 full = complete_cell(cell, directions);
-    const Matrix3 inverse = invert(full);
-    check_distance(num_atoms, positions, inverse, directions);
-    const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
-    const bool same_cell = same && full == full_;
-    full_ = full;
-    inverse_ = inverse;
-    if (same && still_covers(positions, full)) {
-        if (same_cell) return Change::none;
-        version_ = next_version();
-        fill_shifts(threads);
-        return Change::shifts;
-    }
-    valid_ = false;
+    const Change change = watch_.look(num_atoms, positions, cell, periodic);
+    full_ = watch_.full();
+    inverse_ = watch_.inverse();
+    if (change == Change::none) return change;
     version_ = next_version();
+    if (change == Change::shifts) {
+        fill_shifts(threads);
+        return change;
+    }
     num_atoms_ = num_atoms;
-    periodic_ = directions;
+    periodic_ = watch_.periodic();
+    heights_ = watch_.heights();
     try {
         build(positions, threads);
     } catch (...) {
         clear();
         throw;
     }
-    valid_ = true;
-    return Change::edges;
-}
-
-// Pairs outside the list were further apart than cutoff + skin. With the cell they have come closer
-// by the smallest stretch at most, and by their own moves beside it.
-bool NeighborList::still_covers(const double* positions, const Matrix3& full) const {
-    if (skin_ == 0) {
-        return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);
-    }
-    Matrix3 stretch = {{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
-    double smallest = 1.0;
-    if (full != built_in_) {
-        stretch = multiply(invert(built_in_), full);
-        smallest = smallest_singular_value(stretch);
-    }
-    const double allowed = 0.5 * (smallest * (cutoff_ + skin_) - cutoff_);
-    if (!(allowed > 0)) return false;
-    double largest = 0;
-    for (std::int64_t i = 0; i < num_atoms_; ++i) {
-        const double* old = built_at_.data() + 3 * i;
-        const double* now = positions + 3 * i;
-        double square = 0;
-        for (std::size_t k = 0; k < 3; ++k) {
-            const double moved =
-                now[k] - (old[0] * stretch[0][k] + old[1] * stretch[1][k] + old[2] * stretch[2][k]);
-            square += moved * moved;
-        }
-        largest = std::max(largest, square);
-    }
-    return largest <= allowed * allowed;
+    watch_.keep(positions);
+    return change;
 }
 
 void NeighborList::build(const double* positions, int threads) {
     ++num_builds_;
-    built_at_.assign(positions, positions + 3 * num_atoms_);
-    built_in_ = full_;
-    for (std::size_t k = 0; k < 3; ++k) {
-        double square = 0;
-        for (std::size_t c = 0; c < 3; ++c) square += inverse_[c][k] * inverse_[c][k];
-        heights_[k] = 1.0 / std::sqrt(square);
-    }
-    const double reach = cutoff_ + skin_ + BORDER;
+    const double reach = watch_.reach();
     bin(positions, reach);
     search(reach, threads);
     transpose(threads);

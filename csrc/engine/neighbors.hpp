@@ -4,39 +4,28 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
+#include "engine/list_watch.hpp"
+
 namespace mdcg {
-
-// Positions or a cell that no neighbour list can be made of; one sentence.
-struct GeometryError : std::invalid_argument {
-    using std::invalid_argument::invalid_argument;
-};
-
-using Vector3 = std::array<double, 3>;
-using Matrix3 = std::array<Vector3, 3>;
 
 // A full list of directed edges up to cutoff + skin, sorted by receiver, then sender, then cell. It
 // is kept while no pair outside it can have come closer than the cutoff, also where the cell
 // changes little. Made by counting in cells: linear in the number of atoms, in any kind of cell.
 class NeighborList {
 public:
-    enum class Change {
-        none,    // the arrays are those of the last update
-        shifts,  // other shifts: the cell has changed
-        edges,   // another list
-    };
+    using Change = ListChange;  // of the arrays
 
     // In Å; skin 0 makes a list at every move.
-    NeighborList(double cutoff, double skin);
+    NeighborList(double cutoff, double skin) : watch_(cutoff, skin) {}
 
     // Throws GeometryError. `cell`: [3][3], rows are vectors, only those of periodic directions are
     // read (null: none). `threads`: 0 is OpenMP's own choice; the list does not depend on it.
     Change update(std::int64_t num_atoms, const double* positions, const double* cell,
                   const bool* periodic, int threads);
     // Forgets the list; the next update makes one.
-    void reset() { valid_ = false; }
+    void reset() { watch_.reset(); }
 
     std::int64_t num_atoms() const { return num_atoms_; }
     std::int64_t num_edges() const { return static_cast<std::int64_t>(sender_.size()); }
@@ -48,8 +37,8 @@ public:
     // [num_edges][3] the same in units of the cell vectors
     std::vector<std::int32_t> cell_shifts() const;
 
-    double cutoff() const { return cutoff_; }
-    double skin() const { return skin_; }
+    double cutoff() const { return watch_.cutoff(); }
+    double skin() const { return watch_.skin(); }
     std::int64_t num_builds() const { return num_builds_; }
     std::int64_t num_updates() const { return num_updates_; }
     // Another number, in this process, whenever an update changed the arrays.
@@ -71,7 +60,6 @@ private:
         std::size_t begin;
     };
 
-    bool still_covers(const double* positions, const Matrix3& full) const;
     void build(const double* positions, int threads);
     void clear() noexcept;
     void bin(const double* positions, double reach);
@@ -81,14 +69,11 @@ private:
     void transpose(int threads);
     void fill_shifts(int threads);
 
-    double cutoff_, skin_;
-    bool valid_ = false;
+    ListWatch watch_;
     std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0, version_ = 0;
     std::array<bool, 3> periodic_{};
-    Matrix3 full_{}, inverse_{};  // cell; open directions: unit vectors perpendicular to the others
-    Vector3 heights_{};           // distances of the planes of the cell
-    std::vector<double> built_at_;  // [num_atoms][3]
-    Matrix3 built_in_{};
+    Matrix3 full_{}, inverse_{};  // of the watch
+    Vector3 heights_{};
 
     // Atoms by bin.
     std::array<std::int64_t, 3> bins_{}, stencil_{};

@@ -16,6 +16,7 @@
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
 #include "register_cuda_edges.hpp"
+#include "register_cuda_lists.hpp"
 #include "register_edges.hpp"
 #include "register_engine.hpp"
 
@@ -220,6 +221,7 @@ PYBIND11_MODULE(_core, m) {
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
     register_cuda_edges(m);
+    register_cuda_lists(m);
     register_edges(m);
     register_engine(m);
     register_neighbors(m);

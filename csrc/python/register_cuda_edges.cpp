@@ -103,17 +103,16 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     mdcg::Graph host;
     host.update_order(system, info.r_max, info.num_types(), false);
     const mdcg::CudaStream stream(in.device);
-    mdcg::CudaGraph graph(in.device, sizeof(T));
-    graph.upload(host, info.num_types(), stream);
-    graph.upload_shifts(host, system, true, stream);
-    mdcg::copy_to_device(graph.positions, system.positions,
-                         static_cast<std::size_t>(24 * system.num_nodes), stream);
-
     mdcg::CudaKernels kernels(in.device, sizeof(T));
+    mdcg::CudaGraph graph(kernels);
     const mdcg::CudaGeometry<T> geometry(kernels, info.r_max, info.flip_edges);
     mdcg::CudaEdgeFunctions<T> functions(spec, in.l_max, in.normalization, info.flip_edges);
     functions.prepare(kernels, stream);
     kernels.load();
+    graph.upload(host, info.num_types(), stream);
+    graph.upload_shifts(host, system, true, stream);
+    mdcg::copy_to_device(graph.positions, system.positions,
+                         static_cast<std::size_t>(24 * system.num_nodes), stream);
     functions.take_list(graph, stream);
 
     const std::int64_t slots = graph.num_slots, nodes = graph.num_nodes;
@@ -198,6 +197,7 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
     const mdcg::CudaStream stream(device);
     mdcg::CudaPowerTable<T> table(spec, columns);
     std::vector<bool> built;
+    mdcg::CudaKernels kernels(device, sizeof(T));
     for (const auto& [sender, receiver] : lists) {
         mdcg::System system;
         system.num_local = system.num_nodes = types.shape(0);
@@ -209,7 +209,7 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
         system.receiver = receiver.data();
         mdcg::Graph host;
         host.update_order(system, info.r_max, info.num_types(), false);
-        mdcg::CudaGraph graph(device, sizeof(T));
+        mdcg::CudaGraph graph(kernels);
         graph.upload(host, info.num_types(), stream);
         built.push_back(table.take_list(graph, stream));
     }

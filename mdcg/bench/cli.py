@@ -1,4 +1,4 @@
-"""The command ``python -m mdcg bench conv|model|lammps|startup``; alone in this room it prints."""
+"""The command ``python -m mdcg bench``; alone in this room it prints."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from typing import Any
 
 from ..errors import MdcgError
 from . import report
+from .arguments import make_parser
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
-from .jobs import DTYPES, NEQUIP_PRESETS, PASSES, SIZES, VARIANTS, ConvJob, ModelJob
+from .jobs import (
+    DTYPES,
+    NEQUIP_PRESETS,
+    PASSES,
+    SIZES,
+    VARIANTS,
+    ConvJob,
+    ModelJob,
+)
 from .peers import (
     PEERS,
     choose_model_impls,
@@ -24,154 +33,20 @@ from .peers import (
     skipped_model_impls,
     skipped_peers,
 )
-from .process import ALLOCATORS
 from .runner import (
     Settings,
     available_cores,
     conv_section,
     document,
     machine_section,
-    model_section,
+    model_sections,
 )
-from .systems import DEFAULT_ATOMS, ORDERS, make_system
+from .systems import DEFAULT_ATOMS, make_system
 
 __all__ = ["main"]
 
 # The size of the GPU timings that others publish: 436,904 edges at 6 Å.
 _GPU_ATOMS = 5184
-
-_CONV_HELP = """\
-Time one convolution layer: gather, tensor product, sum over the edges of each receiver. The
-implementations run in turns in one process; their results are compared with float64; peak memory is
-measured in one process per implementation. Passes: fwd (value), fwd+bwd (gradients of all three
-inputs), fwd+bwd+dbl (gradients of the squared norm of the first two gradients).
-
-On a GPU (--device cuda) cuEquivariance and OpenEquivariance run too where they are installed; times
-are those between two CUDA events, one call each, from an idle device; "GPU ms" is while its kernels
-run, without what they wait for the host, from a profiler that runs after all timing; memory is what
-torch allocates during a call, inputs added."""
-
-_MODEL_HELP = """\
-Time energy and forces of a model, as it is and after mdcg.patch_model, in turns in one
-process. The neighbour list is made before and not counted. MODEL is small, medium or large (random
-weights, 89 elements, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23, 10
-elements, and of MACE-MPA-0, with Agnesi transform, density and ZBL), nequip-s, -m, -l or -xl
-(random weights, 87 elements, the shapes of NequIP's foundation models, stress included) or a
-checkpoint file. On a GPU (--device cuda) a model also runs as mace or NequIP converts it to
-cuEquivariance and OpenEquivariance, where installed."""
-
-_LAMMPS_HELP = """\
-Time pair_style mdcg in the installed LAMMPS, one thread per rank: the pair time of a step against
-the engine's own time for the same system in this process, the exchange of rows between
-layers (a part of the pair time), LAMMPS' communication, and what a new neighbour list costs: making
-it, and the pair time of that step beyond that of others. Milliseconds of one rank on average.
-With --device cuda each rank takes a device; --system iron has the sizes of published timings
-(54, 686, 2662, 6750, 13718 atoms); --weak gives each rank as many atoms."""
-
-_STARTUP_HELP = """\
-Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
-that they are compiled, and several times with a full one."""
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in _list(text))
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m mdcg bench",
-        description="Time mdcg side by side with other implementations.",
-    )
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="conv|model|lammps|startup"
-    )
-    form = argparse.RawDescriptionHelpFormatter
-    conv = commands.add_parser(
-        "conv", help="one layer", description=_CONV_HELP, formatter_class=form
-    )
-    conv.add_argument(
-        "--case", type=_list, action="append", metavar="NAME,...",
-        help=f"layer shapes: names, wildcards or all (default {','.join(DEFAULT_CASES)}; on a GPU "
-        "nine of MACE, NequIP and DiffDock)",
-    )  # fmt: skip
-    conv.add_argument(
-        "--batch", type=_positive, metavar="N",
-        help="no graph: a batch of N products (default on a GPU for diffdock-*: 50000)",
-    )  # fmt: skip
-    conv.add_argument(
-        "--passes", type=_list, default=PASSES, metavar="PASS,...", help=f"of {', '.join(PASSES)}"
-    )
-    conv.add_argument(
-        "--order",
-        choices=ORDERS,
-        default="receiver",
-        help="how edges are sorted (default receiver)",
-    )
-    conv.add_argument("--no-startup", action="store_true", help="skip compile and load times")
-    conv.add_argument("--list", action="store_true", help="list layer shapes and implementations")
-    model = commands.add_parser(
-        "model", help="a whole model", description=_MODEL_HELP, formatter_class=form
-    )
-    model.add_argument("model", nargs="*", metavar="MODEL", help="default: medium")
-    model.add_argument("--head", help="head of a model with several")
-    for command in (conv, model):
-        _common(command)
-    lammps = commands.add_parser(
-        "lammps", help="pair_style mdcg", description=_LAMMPS_HELP, formatter_class=form
-    )
-    lammps.add_argument(
-        "package", metavar="FILE.mdcg|MODEL",
-        help="a package with the elements of the system, or a model of `bench model`, converted",
-    )  # fmt: skip
-    add = lammps.add_argument
-    add("--system", choices=("water", "carbon", "iron"), default="water", help="default water")
-    add("--atoms", type=_counts, metavar="N,...", help="default 648,5184 of water; 686 of iron")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
-    add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
-    add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
-    add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")
-    add("--json", metavar="FILE", help="write all numbers")
-    startup = commands.add_parser(
-        "startup", help="importing and opening", description=_STARTUP_HELP, formatter_class=form
-    )
-    startup.add_argument("package", type=Path, metavar="FILE.mdcg", help="a package")
-    add = startup.add_argument
-    add("--repeats", type=_positive, default=5, metavar="N", help="processes (default 5)")
-    add("--json", metavar="FILE", help="write all numbers")
-    return parser
-
-
-def _common(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add(
-        "--impl", type=_list, metavar="NAME,...", help="implementations (default: all that can run)"
-    )
-    add("--dtype", type=_list, metavar="DTYPE,...", help=f"of {', '.join(DTYPES)}")
-    add("--system", default="water", metavar="NAME|FILE", help="water, carbon or a structure file")
-    add("--atoms", type=_counts, metavar="N,...", help="sizes (default: water 192, on a GPU 5184; "
-        "carbon 1000)")  # fmt: skip
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
-    add("--repeats", type=_positive, default=10, metavar="N", help="samples (default 10)")
-    add("--warmup", type=_positive, default=3, metavar="N", help="untimed calls (default 3)")
-    add("--threads", type=_positive, metavar="N", help="default: all cores of this process")
-    add("--malloc", choices=ALLOCATORS, default="tuned", help="glibc settings of the timed process")
-    add("--seed", type=int, default=0, help="of inputs and random weights (default 0)")
-    add("--no-check", action="store_true", help="skip the comparison with float64")
-    add("--no-memory", action="store_true", help="skip peak memory")
-    add("--verbose", action="store_true", help="say what takes its time: mostly compilers")
-    add("--json", metavar="FILE", help="write all numbers")
-    add("--plot", metavar="FILE", help="draw the times; needs matplotlib")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,13 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0: done. 1: something could not be measured. 2: the arguments make no sense.
     """
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     try:
         if options.command == "lammps":
             return _bench_lammps(options)
         if options.command == "startup":
             return _bench_startup(options)
+        if options.command in ("table", "plot"):
+            return _show_results(options)
         _validate(options)
         if options.command == "conv" and options.list:
             _print_list()
@@ -271,6 +148,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         memory=not options.no_memory,
         startup=options.command == "conv" and not options.no_startup,
         verbose=options.verbose,
+        rates=not getattr(options, "no_rates", False),
     )
 
 
@@ -309,18 +187,45 @@ def _bench_conv(options: argparse.Namespace) -> int:
 
 def _bench_model(options: argparse.Namespace) -> int:
     names = choose_model_impls(options.impl, options.device)
-    skipped = {} if options.impl else skipped_model_impls(options.device)
+    skipped = skipped_model_impls(options.device, options.impl)
     settings = _settings(options)
-    shared = {**_shared(options), "impls": names, "head": options.head}
+    on_gpu = options.device == "cuda"
+    shared = {
+        **_shared(options),
+        "impls": names,
+        "head": options.head,
+        "stress": on_gpu if options.stress is None else options.stress,
+        "kernels": not options.no_kernels,
+        "packages": options.packages,
+        "turns": options.turns,
+        "largest": options.largest,
+    }
     result = _start(options, settings, shared, options.dtype or DTYPES, skipped)
+    sizes = _sizes(options)
+    # on a GPU all sizes share what it costs to convert a model
+    together = [sizes] if on_gpu else [(atoms,) for atoms in sizes]
     for model in options.model or ("medium",):
         for dtype in options.dtype or (None,):
-            for atoms in _sizes(options):
+            for atoms in together:
                 job = ModelJob(model=model, dtype=dtype, atoms=atoms, **shared)
-                section = model_section(job, settings, _progress)
-                _take(options, result, section)
-                _show(report.model_table(section))
+                for section in model_sections(job, settings, _progress):
+                    if "gpu" in section:
+                        result["machine"]["gpu"] = section.pop("gpu")
+                    _take(options, result, section)
+                    _show(report.model_table(section))
     return _finish(options, result)
+
+
+def _show_results(options: argparse.Namespace) -> int:
+    from . import comparison
+
+    found = comparison.read_results(options.results)
+    if options.command == "table":
+        print(comparison.markdown_table(found))
+    else:
+        report.require_matplotlib()
+        comparison.draw(options.output, found, options.model, options.dtype)
+    return 0
 
 
 def _bench_lammps(options: argparse.Namespace) -> int:
@@ -390,10 +295,11 @@ def _start(
 ) -> dict[str, Any]:
     """Start the document: measure the machine, say who is not there."""
     result = document(options.command, settings, {**shared, "settings": asdict(settings)})
-    _progress("measuring the machine")
+    if settings.rates:
+        _progress("measuring the machine")
     result["machine"].update(machine_section(settings, dtypes, options.device))
     print(report.header(result), flush=True)
-    if options.device == "cuda" and skipped:
+    if skipped and (options.device == "cuda" or options.impl):
         result["skipped"] = skipped
         print(f"not measured: {report.reasons_line(skipped)}", flush=True)
     return result

@@ -71,11 +71,11 @@ def refusal(impl: str, error: Exception) -> dict[str, Any]:
         refusals. What another package raises says something about that package alone.
     """
     reason, failed = str(error), False
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
         reason = "out of memory"
     elif not isinstance(error, UnsupportedProblemError):
         _log.warning("%s failed", impl, exc_info=error)
-        failed = impl.startswith("mdcg")
+        failed = impl.startswith(("mdcg", "engine"))
         reason = f"{type(error).__name__}: {' '.join(reason.split())[:300]}"
     return {"impl": impl, "reason": reason, "failed": failed}
 

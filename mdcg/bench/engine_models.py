@@ -2,102 +2,164 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping
+import copy
+import json
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from ase.data import chemical_symbols
 
 from .. import _core
+from ..calculators.package_backend import engine_errors
+from ..errors import KernelCompileError
 from ..package import ConversionOptions, convert_model
-from .jobs import ModelJob
-from .systems import System, neighbours
+from ..runtime.nvrtc import find_nvrtc
+from .jobs import PRECISIONS, ModelJob
+from .systems import System
 
-__all__ = ["EngineModel", "engine_model", "engine_step", "save_package"]
+__all__ = ["EnginePackage", "EngineStep", "engine_package", "package_name", "save_package"]
 
 
 @dataclass(frozen=True)
-class EngineModel:
-    """An open package and what has to be known to call it."""
+class EnginePackage:
+    """A package, where it is evaluated, and in which precision; empty: its own."""
 
-    model: Any
-    type_names: tuple[str, ...]
-    r_max: float
-    flipped: bool
+    path: Path
+    device: str
+    precision: str = ""
+
+
+def package_name(impl: str, job: ModelJob) -> str | None:
+    """Return the name of a random model's package in a folder of them; None for files."""
+    if Path(job.model).is_file():
+        return None
+    kind = f"-{radial}" if (radial := _radial(impl)) else ""
+    return f"{job.model}-{job.dtype or 'float32'}-seed{job.seed}{kind}.mdcg"
+
+
+def _radial(impl: str) -> str | None:
+    """Return what becomes of radial networks, or None."""
+    _, _, kind = impl.partition("-")
+    return kind if kind and kind not in PRECISIONS else None
+
+
+def engine_package(
+    impl: str, model: torch.nn.Module, job: ModelJob, temporary: Path
+) -> EnginePackage:
+    """Convert a model, unless the job's folder has the package.
+
+    Parameters
+    ----------
+    impl : {"engine", "engine-exact", "engine-table", "engine-tf32", "engine-bf16"}
+        With tables of the radial networks in float32 where their error is below rounding; without;
+        with them, in float64 too; as the first, computed in another precision.
+    model : torch.nn.Module
+        Unpatched; it is not changed.
+    job : ModelJob
+    temporary : path
+        Folder for packages that are not kept.
+    """
+    name = package_name(impl, job)
+    kept = job.packages is not None and name is not None
+    path = (Path(job.packages) if kept else temporary) / (name or f"{impl}.mdcg")  # type: ignore[arg-type]
+    if not (kept and path.is_file()):
+        options = ConversionOptions(head=job.head, radial=_radial(impl))
+        on_host = model if job.device == "cpu" else copy.deepcopy(model).cpu()
+        package = convert_model(on_host, options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        package.save(path)
+    if job.device != "cpu":
+        with suppress(KernelCompileError):  # they may be cached; the engine says if not
+            _core.set_nvrtc_path(find_nvrtc()[1])
+    precision = impl.removeprefix("engine-")
+    return EnginePackage(
+        path,
+        "cpu" if job.device == "cpu" else "cuda:0",
+        precision if precision in PRECISIONS else "",
+    )
+
+
+def save_package(name: str, path: Path) -> None:
+    """Convert a model of the benchmark, by its name, in float32."""
+    from .model import job_model  # which imports this module
+
+    job = ModelJob(model=name, dtype="float32", device="cpu", impls=("engine",))
+    convert_model(job_model(job), ConversionOptions()).save(path)
+
+
+class EngineStep:
+    """One system in an open package; a call is a step of dynamics whose neighbour list holds.
+
+    The first call puts the edges in order. Every call takes positions from the host, filters edges,
+    computes vectors anew, and returns results to the host.
+
+    Parameters
+    ----------
+    package : EnginePackage
+    system : System
+    stress : bool
+        Also the stress.
+    """
+
+    def __init__(self, package: EnginePackage, system: System, *, stress: bool) -> None:
+        threads = torch.get_num_threads()
+        with engine_errors():
+            self.model = _core.Model(
+                str(package.path),
+                device=package.device,
+                threads=threads,
+                precision=package.precision,
+            )
+            type_names = self.model.type_names
+            names = [chemical_symbols[number] for number in system.numbers]
+            unknown = sorted(set(names) - set(type_names))
+            if unknown:
+                raise ValueError(
+                    f"the model cannot evaluate {system.name}: it does not know "
+                    f"{', '.join(unknown)}: choose --system"
+                )
+            place = {name: n for n, name in enumerate(type_names)}
+            self._types = np.array([place[name] for name in names], dtype=np.int32)
+            self._positions = np.ascontiguousarray(system.positions, dtype=np.float64)
+            self._edges = _core.NeighborList(self.model.r_max, 0.0)
+            self._edges.update(self._positions, system.cell, system.periodic, threads)
+        self.num_edges = int(self._edges.num_edges)
+        # two indices and a shift for each edge
+        self.nbytes = self._positions.nbytes + self._types.nbytes + 32 * self.num_edges
+        self._stress = stress
+        self._volume = abs(float(np.linalg.det(system.cell)))
+        self._known = False
+
+    def __call__(self) -> Mapping[str, torch.Tensor]:
+        """Evaluate; raises what the engine says as exceptions of this package."""
+        with engine_errors():
+            found = self.model.evaluate(
+                self._positions,
+                self._types,
+                edges=self._edges,
+                same_edges=self._known,
+                forces=True,
+                virial=self._stress,
+            )
+        self._known = True
+        results = {
+            "energy": torch.tensor([found["energy"]], dtype=torch.float64),
+            "forces": torch.from_numpy(found["forces"]),
+        }
+        if self._stress:
+            results["stress"] = torch.from_numpy(found["virial"] / -self._volume)
+        return results
 
     @property
     def report(self) -> str:
         """What runs, in one line."""
         return str(self.model.summary())
 
-
-def engine_model(impl: str, model: torch.nn.Module, head: str | None) -> EngineModel:
-    """Convert a model and open the package.
-
-    Parameters
-    ----------
-    impl : {"engine", "engine-exact", "engine-table"}
-        With tables of the radial networks in float32 where their error is below rounding; without;
-        with them, in float64 too.
-    model : torch.nn.Module
-        Unpatched; it is not changed.
-    head : str or None
-    """
-    _, _, radial = impl.partition("-")
-    options = ConversionOptions(head=head, radial=radial or None)
-    package = convert_model(model, options)
-    with tempfile.TemporaryDirectory(prefix="mdcg-") as folder:
-        path = Path(folder) / "model.mdcg"
-        package.save(path)
-        opened = _core.Model(str(path), threads=torch.get_num_threads())
-    flipped = package.manifest["edge_vector"] == "sender_minus_receiver"
-    return EngineModel(opened, tuple(package.type_names), package.r_max, flipped)
-
-
-def save_package(name: str, path: Path) -> None:
-    """Convert a model of the benchmark, by its name, in float32."""
-    from .model import load_model_of  # which imports this module
-
-    job = ModelJob(model=name, dtype="float32", device="cpu", atoms=None, impls=("engine",))
-    convert_model(load_model_of(job), ConversionOptions()).save(path)
-
-
-def engine_step(
-    engine: EngineModel, system: System
-) -> tuple[Callable[[], Mapping[str, torch.Tensor]], int, int]:
-    """Return a function for one evaluation, the number of edges, and the bytes of its inputs.
-
-    The edges are put in order by the first call, as in dynamics with a neighbour list that holds
-    for several steps; every call filters them and computes vectors anew.
-    """
-    edges = neighbours(system, engine.r_max, order="receiver", threads=torch.get_num_threads())
-    names = [chemical_symbols[number] for number in system.numbers]
-    unknown = sorted(set(names) - set(engine.type_names))
-    if unknown:
-        raise ValueError(
-            f"the model cannot evaluate {system.name}: it does not know {', '.join(unknown)}: "
-            "choose --system"
-        )
-    types = np.array([engine.type_names.index(name) for name in names], dtype=np.int32)
-    positions = np.ascontiguousarray(system.positions, dtype=np.float64)
-    graph = (
-        edges.sender.astype(np.int32),
-        edges.receiver.astype(np.int32),
-        np.asarray(edges.shifts @ system.cell, dtype=np.float64),
-    )
-    known = False
-
-    def evaluate() -> dict[str, torch.Tensor]:
-        nonlocal known
-        found = engine.model.evaluate(positions, types, edges=graph, same_edges=known, forces=True)
-        known = True
-        return {
-            "energy": torch.tensor([found["energy"]]),
-            "forces": torch.from_numpy(found["forces"]),
-        }
-
-    return evaluate, len(edges), positions.nbytes + types.nbytes + sum(a.nbytes for a in graph)
+    @property
+    def reported_bytes(self) -> int:
+        """What the engine says it has on its device; 0 for the host."""
+        return int(json.loads(self.model.report()).get("bytes", 0))

@@ -6,6 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import Any
 
 from ..errors import DeviceError
@@ -14,10 +15,12 @@ __all__ = [
     "CudaClock",
     "DeviceTimes",
     "KernelTime",
+    "SynchronizedClock",
     "covered",
     "cuda_peak_bytes",
     "device_name",
     "device_times",
+    "free_memory",
     "release_memory",
     "require_cuda",
 ]
@@ -68,6 +71,29 @@ class CudaClock:
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e-3 / times
+
+
+class SynchronizedClock:
+    """Wall clock around calls that are waited for, one by one, as dynamics on the host does."""
+
+    def seconds(self, run: Callable[[], object], times: int) -> float:
+        """Return the mean seconds of one call."""
+        import torch
+
+        torch.cuda.synchronize()
+        start = perf_counter()
+        for _ in range(times):
+            run()
+            torch.cuda.synchronize()
+        return (perf_counter() - start) / times
+
+
+def free_memory() -> int:
+    """Return the bytes of the device that nobody has, by its driver."""
+    import torch
+
+    torch.cuda.synchronize()
+    return int(torch.cuda.mem_get_info()[0])
 
 
 def cuda_peak_bytes(run: Callable[[], object]) -> int:

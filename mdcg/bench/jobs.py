@@ -12,6 +12,7 @@ __all__ = [
     "NEQUIP_PRESETS",
     "ON_REQUEST",
     "PASSES",
+    "PRECISIONS",
     "SIZES",
     "VARIANTS",
     "ConvJob",
@@ -51,16 +52,22 @@ MODEL_IMPLS = {
     "engine": "the same model as a package, evaluated by the engine without torch",
     "engine-exact": "the same, its radial networks not tabulated",
     "engine-table": "the same, its radial networks tabulated in float64 too",
+    "engine-tf32": "the same as engine on a GPU, products with weights in TF32",
+    "engine-bf16": "the same as engine on a GPU, products with weights in bfloat16",
 }
-# What runs only where it is asked for: in float32 it is what "engine" is.
-ON_REQUEST = ("engine-table",)
+# Ways to compute of packages in float32 on CUDA devices.
+PRECISIONS = ("tf32", "bf16")
+# What runs only where it is asked for; in float32 "engine-table" is what "engine" is.
+ON_REQUEST = ("engine-table", "engine-tf32", "engine-bf16")
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the lists that JSON makes back into tuples."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
-    }
+
+    def back(value: Any) -> Any:
+        return tuple(map(back, value)) if isinstance(value, list | tuple) else value
+
+    return {name: back(value) for name, value in options.items()}
 
 
 @dataclass(frozen=True)
@@ -109,13 +116,30 @@ class ModelJob:
         ``"nequip-l"``, ``"nequip-xl"`` (random weights) or a checkpoint file.
     dtype : str, optional
         Default: float32 for random models, the file's own for files.
+    atoms : tuple of int or None
+        Sizes that are measured one after the other in one process.
+    stress : bool
+        Also the stress of MACE models and of packages; NequIP's models give it always.
+    kernels : bool
+        On a CUDA device, also the times of kernels, where there is one size only.
+    packages : str, optional
+        Folder of packages of random models, taken from there and put there.
+    turns : str, optional
+        File that processes lock while they measure, so that they do not disturb each other.
+    largest : tuple of (str, int)
+        Atoms above which an implementation is left out.
     """
 
     model: str
     dtype: str | None = None
     impls: tuple[str, ...] = ("e3nn", "mdcg")
     system: str = "water"
-    atoms: int | None = None
+    atoms: tuple[int | None, ...] = (None,)
+    stress: bool = False
+    kernels: bool = True
+    packages: str | None = None
+    turns: str | None = None
+    largest: tuple[tuple[str, int], ...] = ()
     head: str | None = None
     device: str = "cpu"
     repeats: int = 10

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
 from ..problem import ConvProblem
-from .jobs import MODEL_IMPLS, ON_REQUEST
+from .jobs import MODEL_IMPLS, ON_REQUEST, PRECISIONS
 from .layer import Graph, Layer, Peer, Prepared, component_major
 from .peers_cuda import CueqPeer, OeqPeer
 
@@ -141,38 +141,48 @@ def choose_peers(names: Sequence[str] | None, device: str) -> list[Peer]:
     return chosen
 
 
-def skipped_model_impls(device: str) -> dict[str, str]:
-    """Return the implementations of whole models that cannot run on a device, with the reason."""
-    reasons = {name: _model_missing(name, device) for name in MODEL_IMPLS if name not in ON_REQUEST}
+def skipped_model_impls(device: str, names: Sequence[str] | None = None) -> dict[str, str]:
+    """Return the implementations of whole models that cannot run on a device, with the reason.
+
+    Parameters
+    ----------
+    device : str
+    names : sequence of str, optional
+        Of these; default: of all that run without being asked for.
+    """
+    if names is None:
+        names = [name for name in MODEL_IMPLS if name not in ON_REQUEST]
+    reasons = {name: _model_missing(name, device) for name in names}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _model_missing(name: str, device: str) -> str | None:
     """Return why an implementation of whole models cannot run, or None."""
     if name.startswith("engine"):
-        return None if device == "cpu" else "packages run on CPUs in this version"
+        fixed = device == "cpu" and name.removeprefix("engine-") in PRECISIONS
+        return "it is a choice on CUDA devices only" if fixed else None
     return PEERS[name].missing(device)
 
 
 def choose_model_impls(names: Sequence[str] | None, device: str) -> tuple[str, ...]:
-    """Check names of implementations of whole models, or return those that can run.
+    """Return those of given implementations of whole models that can run, or of all.
 
     Raises
     ------
     ValueError
         Unknown name.
     DeviceError
-        One that was asked for cannot run.
+        None of those that were asked for can run.
     """
     if names is None:
-        skipped = skipped_model_impls(device)
-        return tuple(name for name in MODEL_IMPLS if name not in (*skipped, *ON_REQUEST))
+        names = [name for name in MODEL_IMPLS if name not in ON_REQUEST]
     for name in names:
         if name not in MODEL_IMPLS:
             raise ValueError(
                 f"implementation {name!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
             )
-        reason = _model_missing(name, device)
-        if reason is not None:
-            raise DeviceError(f"implementation {name} cannot run: {reason}: leave it out of --impl")
-    return tuple(names)
+    skipped = skipped_model_impls(device, names)
+    if names and len(skipped) == len(set(names)):
+        name, reason = next(iter(skipped.items()))
+        raise DeviceError(f"implementation {name} cannot run: {reason}: leave it out of --impl")
+    return tuple(name for name in names if name not in skipped)

@@ -14,6 +14,7 @@ __all__ = [
     "case_list",
     "conv_table",
     "failure_lines",
+    "format_number",
     "format_table",
     "header",
     "model_table",
@@ -39,7 +40,7 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: 
     return "\n".join(lines)
 
 
-def _number(value: float | None, digits: int = 3) -> str:
+def format_number(value: float | None, digits: int = 3) -> str:
     """Round to significant digits without exponents for ordinary sizes."""
     if value is None:
         return "-"
@@ -55,15 +56,17 @@ def _percent(value: float) -> str:
 
 def _milliseconds(row: Row) -> list[str]:
     seconds = row["seconds"]
-    spread = f"{_number(1e3 * seconds['quartile1'])}-{_number(1e3 * seconds['quartile3'])}"
-    return [_number(1e3 * seconds["median"]), spread]
+    spread = (
+        f"{format_number(1e3 * seconds['quartile1'])}-{format_number(1e3 * seconds['quartile3'])}"
+    )
+    return [format_number(1e3 * seconds["median"]), spread]
 
 
 def _memory(row: Row) -> list[str]:
     memory = row.get("memory")
     ratio = row.get("memory_ratio")
     return [
-        "-" if memory is None else _number(memory["peak_bytes"] / 1e6),
+        "-" if memory is None else format_number(memory["peak_bytes"] / 1e6),
         "-" if ratio is None else f"{ratio:.2f}",
     ]
 
@@ -78,12 +81,16 @@ def header(document: Row) -> str:
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
     environment = " ".join(f"{key}={value}" for key, value in settings["environment"].items())
     host = f"{machine['cpu']}, {settings['threads']} of {machine['cores']} cores"
-    where = f"{machine['gpu']} ({host})" if "gpu" in machine else host
+    on_gpu = "gpu" in machine or document["options"].get("device") == "cuda"
+    where = f"{machine.get('gpu', 'a CUDA device')} ({host})" if on_gpu else host
     lines = [f"mdcg {document['mdcg']} bench {document['benchmark']} on {where}; {packages}"]
-    if "gpu" in machine:
+    if on_gpu:
+        conv = document["benchmark"] == "conv"
+        clock = "between CUDA events" if conv else "by the host's clock, each waited for"
+        engine = "" if conv else "; of the engine: all that it takes from the device's driver"
         lines.append(
-            "times: median of interleaved runs in one process between CUDA events, quartiles; "
-            "peak memory: inputs and all that torch allocates above them"
+            f"times: median of interleaved runs in one process {clock}, quartiles; "
+            f"peak memory: inputs and all that torch allocates above them{engine}"
         )
     else:
         lines += [
@@ -93,8 +100,9 @@ def header(document: Row) -> str:
         ]
     for dtype, rates in machine["rates"].items():
         lines.append(
-            f"machine, {dtype}: matrix product {_number(rates['gemm_gflops'])} GFLOP/s, "
-            f"copy {_number(rates['copy_gbytes'])} GB/s, read {_number(rates['read_gbytes'])} GB/s"
+            f"machine, {dtype}: matrix product {format_number(rates['gemm_gflops'])} GFLOP/s, "
+            f"copy {format_number(rates['copy_gbytes'])} GB/s, "
+            f"read {format_number(rates['read_gbytes'])} GB/s"
         )
     return "\n".join(lines)
 
@@ -147,9 +155,9 @@ def _cpu_cells(row: Row) -> list[str]:
     return [
         _speedup(row),
         _error(row),
-        _number(row["gflops"]),
+        format_number(row["gflops"]),
         _percent(row["of_gemm"]),
-        _number(row["gbytes"]),
+        format_number(row["gbytes"]),
         _percent(row["of_copy"]),
         *_memory(row),
     ]
@@ -173,7 +181,7 @@ def _gpu_cells(row: Row) -> list[str]:
 def _kernels(row: Row) -> list[str]:
     seconds, launches = row.get("kernel_seconds"), row.get("launches")
     return [
-        _number(1e3 * seconds) if seconds else "-",
+        format_number(1e3 * seconds) if seconds else "-",
         f"{launches:.0f}" if launches else "-",
     ]
 
@@ -209,8 +217,8 @@ def _startup_line(entry: Row) -> str:
         counters = found["counters"]
         count = int(counters.get(f"{verb}", 0))
         scale, unit = (1.0, "s") if state == "cold" else (1e3, "ms")
-        own = _number(scale * counters.get(f"{counter}_seconds", 0.0))
-        total = _number(scale * found["seconds"])
+        own = format_number(scale * counters.get(f"{counter}_seconds", 0.0))
+        total = format_number(scale * found["seconds"])
         words.append(
             f"{verb} {count} kernel{'' if count == 1 else 's'} in {own} {unit} "
             f"(first calls of all passes {total} {unit})"
@@ -226,14 +234,16 @@ def model_table(section: Mapping[str, Sequence[Row]]) -> str:
     first = rows[0]
     title = (
         f"{Path(first['model']).name}  {first['dtype']}  {first['model_class']}, "
-        f"r_max {first['r_max']:g} Å; energy and forces\n"
+        f"r_max {first['r_max']:g} Å; {_wanted(rows)}\n"
         f"  {first['system']}, {first['atoms']} atoms, {first['edges']} edges "
         f"({first['edges'] / first['atoms']:.1f} per atom)"
     )
     on_gpu = first.get("device") == "cuda"
+    profiled = any("launches" in row for row in rows)
     columns = (
         *("impl", "", "ms/step", "quartiles"),
-        *(("GPU ms", "launches", "of best peer") if on_gpu else ()),
+        *(("GPU ms", "launches") if profiled else ()),
+        *(("of best peer",) if on_gpu else ()),
         *("µs/atom", "katom-step/s", "vs e3nn", "max |dF|", "to float64", "max |F|"),
         *("peak MB", "of e3nn"),
     )
@@ -242,18 +252,29 @@ def model_table(section: Mapping[str, Sequence[Row]]) -> str:
             row["impl"],
             "" if row["side_by_side"] else "(alone)",
             *_milliseconds(row),
-            *((*_kernels(row), _best_peer(row)) if on_gpu else ()),
-            _number(row["microseconds_per_atom"]),
-            _number(row["katom_steps_per_second"]),
+            *(_kernels(row) if profiled else ()),
+            *((_best_peer(row),) if on_gpu else ()),
+            format_number(row["microseconds_per_atom"]),
+            format_number(row["katom_steps_per_second"]),
             _speedup(row),
             "-" if row["impl"] == "e3nn" else _scientific(row.get("force_difference_e3nn")),
             _scientific(row.get("force_difference_float64")),
-            _number(row["max_force"]),
+            format_number(row["max_force"]),
             *_memory(row),
         ]
         for row in rows
     ]
     return "\n".join([title, format_table(columns, lines), *refused])
+
+
+def _wanted(rows: Sequence[Row]) -> str:
+    """Say what all of them compute, and what only some do."""
+    with_stress = [row["impl"] for row in rows if row.get("stress")]
+    if not with_stress:
+        return "energy and forces"
+    if len(with_stress) == len(rows):
+        return "energy, forces and stress"
+    return f"energy and forces; with stress: {', '.join(with_stress)}"
 
 
 def _scientific(value: float | None) -> str:

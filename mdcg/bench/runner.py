@@ -23,7 +23,7 @@ __all__ = [
     "conv_section",
     "document",
     "machine_section",
-    "model_section",
+    "model_sections",
 ]
 
 FORMAT = 1
@@ -53,6 +53,8 @@ class Settings:
         Sizes for the machine's ceilings.
     verbose : bool
         Processes say on the error stream what they are doing.
+    rates : bool
+        Measure the machine's ceilings.
     """
 
     threads: int
@@ -62,6 +64,7 @@ class Settings:
     matrix_size: int = 2048
     megabytes: int = 256
     verbose: bool = False
+    rates: bool = True
 
 
 def available_cores() -> int:
@@ -122,8 +125,11 @@ def machine_section(
     Returns
     -------
     dict
-        ``rates`` by dtype, and on CUDA devices ``gpu``, the name of the device.
+        ``rates`` by dtype, and on CUDA devices ``gpu``, the name of the device. Nothing where the
+        settings want no rates.
     """
+    if not settings.rates:
+        return {}
     sizes = {"matrix_size": settings.matrix_size, "megabytes": settings.megabytes}
     job = {
         "kind": "machine",
@@ -288,7 +294,7 @@ def _ratios(rows: list[dict[str, Any]], *keys: str) -> None:
     others: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         place = tuple(row[key] for key in keys)
-        if not row["impl"].startswith("mdcg") and (
+        if not row["impl"].startswith(("mdcg", "engine")) and (
             place not in others or row["seconds"]["median"] < others[place]["seconds"]["median"]
         ):
             others[place] = row
@@ -308,34 +314,64 @@ def _ratios(rows: list[dict[str, Any]], *keys: str) -> None:
             row["memory_ratio"] = peak / max(reference, 1)
 
 
-def model_section(
+def model_sections(
     job: ModelJob, settings: Settings, progress: Callable[[str], None]
-) -> dict[str, list[dict[str, Any]]]:
-    """Measure one model on one system in one dtype; see :func:`conv_section`."""
-    rows: list[dict[str, Any]] = []
+) -> list[dict[str, list[dict[str, Any]]]]:
+    """Measure one model in one dtype on systems of several sizes.
+
+    Returns
+    -------
+    list of dict
+        For every size what :func:`conv_section` returns; on CUDA devices with ``gpu``, the name.
+    """
     failures: list[dict[str, Any]] = []
-    refused: list[dict[str, Any]] = []
-    spent: dict[str, float] = {}
-    label = f"{job.model}, {job.system}{'' if job.atoms is None else f' {job.atoms} atoms'}"
+    sections: dict[int, dict[str, Any]] = {}
+    counts = [str(atoms) for atoms in job.atoms if atoms is not None]
+    label = f"{job.model}, {job.system}{' ' * bool(counts)}{', '.join(counts)}"
     progress(f"{label}: timing {', '.join(job.impls)}")
     for result in _timed("model-timing", job, settings, failures):
-        measured = result.pop("rows")
-        spent |= result.pop("spent")
-        for one in _split_failures(result.pop("refused"), "model-timing", job, failures):
-            refused.append({"model": job.model, **one})
-        common = {"model": job.model, "system": job.system, "device": job.device, **result}
-        rows += [{**common, **row} for row in measured]
-    for row in rows:
-        per_atom = row["seconds"]["median"] / row["atoms"]
-        row["microseconds_per_atom"] = per_atom * 1e6
-        row["katom_steps_per_second"] = 1e-3 / per_atom
-    if settings.memory and job.device == "cpu":
-        for row in rows:
+        for number, size in enumerate(result["sizes"]):
+            section = sections.setdefault(number, _section(result.get("gpu")))
+            _take_size(section, job, {"side_by_side": result["side_by_side"], **size})
+    if not sections:
+        sections[0] = _section(None)
+    for number, section in sections.items():
+        rows = section["rows"]
+        for row in rows if settings.memory and job.device == "cpu" else ():
             progress(f"{label}: peak memory of {row['impl']}")
-            request = {"kind": "model-memory", "options": job.to_dict(), "impl": row["impl"]}
+            options = replace(job, atoms=job.atoms[number : number + 1]).to_dict()
+            request = {"kind": "model-memory", "options": options, "impl": row["impl"]}
             found = _attempt(request, settings, "stock", failures)
             if found is not None:
                 row["memory"] = found
-    _ratios(rows)
-    spendings = [{"model": job.model, "atoms": job.atoms, "seconds": spent}] if spent else []
-    return {"rows": rows, "refused": refused, "failures": failures, "spent": spendings}
+        _ratios(rows)
+    sections[0]["failures"] = failures + sections[0]["failures"]
+    return list(sections.values())
+
+
+def _section(gpu: str | None) -> dict[str, Any]:
+    names = ("rows", "refused", "failures", "spent")
+    return {name: [] for name in names} | ({} if gpu is None else {"gpu": gpu})
+
+
+def _take_size(section: dict[str, Any], job: ModelJob, size: dict[str, Any]) -> None:
+    """Add what was measured on one system."""
+    measured, spent, refused = (size.pop(name) for name in ("rows", "spent", "refused"))
+    place = {"model": job.model, "dtype": size["dtype"], "atoms": size["atoms"]}
+    for one in _split_failures(refused, "model-timing", job, section["failures"]):
+        section["refused"].append({**place, **one})
+    if spent:
+        section["spent"].append({**place, "seconds": spent})
+    for row in measured:
+        per_atom = row["seconds"]["median"] / size["atoms"]
+        section["rows"].append(
+            {
+                "model": job.model,
+                "system": job.system,
+                "device": job.device,
+                **size,
+                **row,
+                "microseconds_per_atom": per_atom * 1e6,
+                "katom_steps_per_second": 1e-3 / per_atom,
+            }
+        )

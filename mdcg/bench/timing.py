@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import DeviceError
-from .gpu import CudaClock, cuda_peak_bytes, require_cuda
+from .gpu import CudaClock, SynchronizedClock, cuda_peak_bytes, require_cuda
 
 __all__ = [
     "Clock",
@@ -56,8 +56,14 @@ class HostClock:
         return elapsed / times
 
 
-def clock_for(device: str) -> Clock:
+def clock_for(device: str, *, synchronized: bool = False) -> Clock:
     """Return the clock of a device.
+
+    Parameters
+    ----------
+    device : {"cpu", "cuda"}
+    synchronized : bool
+        The host's clock for a CUDA device too: what it measures need not be torch's.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def clock_for(device: str) -> Clock:
         return HostClock()
     if device == "cuda":
         require_cuda()
-        return CudaClock()
+        return SynchronizedClock() if synchronized else CudaClock()
     raise DeviceError(f"device is {device!r}, expected cpu or cuda")
 
 

@@ -57,13 +57,13 @@ def _conv_startup(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_timing(job: Mapping[str, Any]) -> dict[str, Any]:
-    from .model import measure_timing
+    from .model_timing import measure_timing
 
     return measure_timing(ModelJob.from_dict(job["options"]))
 
 
 def _model_memory(job: Mapping[str, Any]) -> dict[str, Any]:
-    from .model import measure_memory
+    from .model_timing import measure_memory
 
     return measure_memory(ModelJob.from_dict(job["options"]), job["impl"])
 

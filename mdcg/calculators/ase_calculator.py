@@ -49,7 +49,9 @@ class MDCGCalculator(Calculator):
         patched or not, which is used as it is given and never changed. See `is_patched`.
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
-        for a file.
+        for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
+        cached yet; neither torch nor a CUDA toolkit. Only positions and results travel between host
+        and device at a step, and neighbours when their list is new.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model. That of
         a package and of a NequIP model is fixed when it is made.
@@ -64,7 +66,7 @@ class MDCGCalculator(Calculator):
     kernels : str
         For packages. ``"auto"``: compiled kernels from the package, from the cache, or compiled now
         by the C++ compiler, and where that cannot be, generic ones, which are slower and give the
-        same numbers (logged as a warning); ``"generic"``: run no code of the package;
+        same numbers (logged as a warning); ``"generic"``, CPUs only: run no code of the package;
         ``"generated"``: an error where generic kernels would run.
     threads : int, optional
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
@@ -95,7 +97,8 @@ class MDCGCalculator(Calculator):
     DeviceError
         The device is not there, or its driver cannot run the kernels.
     KernelCompileError
-        The kernels are not cached, and there is no C++ compiler (CPU) or NVRTC (CUDA).
+        The kernels are not cached, and there is no C++ compiler (CPU) or NVRTC (CUDA); of a package
+        on a GPU at the first evaluation.
     ValueError, TypeError
         An argument is out of range or of the wrong kind, or the head is missing or unknown.
 
@@ -109,7 +112,9 @@ class MDCGCalculator(Calculator):
 
     While running it raises ``ase.calculators.calculator.InputError`` for species that the model
     does not know and for unusable positions or cells, ``PropertyNotImplementedError`` for stress
-    without a three-dimensional cell, and ``CalculationFailed`` if the model returns nan.
+    without a three-dimensional cell, and ``CalculationFailed`` if the model returns nan. A package
+    raises ``MemoryError`` where host or device have too little, and can then evaluate something
+    smaller.
 
     Examples
     --------
@@ -224,7 +229,10 @@ class MDCGCalculator(Calculator):
 
     @property
     def neighbors(self) -> SkinNeighborList | _core.NeighborList:
-        """The neighbour list; `num_builds` and `num_updates` tell how well the skin works."""
+        """The neighbour list; `num_builds` and `num_updates` tell how well the skin works.
+
+        Packages on CUDA devices make their own lists there, see `report`.
+        """
         return self._backend.neighbors
 
     def report(self) -> EngineReport:

@@ -97,11 +97,17 @@ class _Member:
         kernels: str,
         threads: int,
         precision: str,
+        skin: float,
         species_types: Mapping[str, str] | None,
     ) -> None:
         with engine_errors():
             self.model = _core.Model(
-                path, device=device, kernels=kernels, threads=threads, precision=precision
+                path,
+                device=device,
+                kernels=kernels,
+                threads=threads,
+                precision=precision,
+                skin=skin,
             )
         self.path = path
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
@@ -169,7 +175,13 @@ class PackageBackend:
             _find_nvrtc()
         self._members = [
             _Member(
-                os.fspath(path), self.device, kernels, threads or 0, precision or "", species_types
+                os.fspath(path),
+                self.device,
+                kernels,
+                threads or 0,
+                precision or "",
+                skin,
+                species_types,
             )
             for path in paths
         ]
@@ -183,6 +195,7 @@ class PackageBackend:
         self.model_class = first.model.model_class
         self.r_max = max(member.model.r_max for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, skin)
+        self._lists_on_device = self.device != "cpu"
         self._threads = threads or 0
         self._version = 0  # of the neighbour list
         self._lock = threading.Lock()  # held from the list's update to the last reading of it
@@ -293,14 +306,22 @@ class PackageBackend:
             results.append(each[0] if len(each) == 1 else _mean(each))
         return results
 
-    def _run(self, member: _Member, atoms: Atoms, **wanted: bool) -> dict[str, Any]:
+    def _run(self, member: _Member, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         types = member.types[atoms.numbers]
+        if self._lists_on_device:
+            with engine_errors(InputError):
+                found: dict[str, Any] = member.model.evaluate(
+                    atoms.positions, types, cell=atoms.cell.array, periodic=atoms.pbc, **wanted
+                )
+                return found
         return member.evaluate(
             atoms.positions, types, self.neighbors, version=self._version, **wanted
         )
 
     def _update(self, atoms: Atoms) -> None:
-        """Bring the neighbour list up to date."""
+        """Bring the neighbour list up to date, where the models do not make their own."""
+        if self._lists_on_device:
+            return
         numbers = atoms.numbers.tobytes()
         if numbers != self._numbers:
             self.neighbors.reset()

@@ -279,7 +279,8 @@ def test_implementations_agree_with_float64(dtype: str, limit: float) -> None:
 
 
 def test_jobs_travel_as_json() -> None:
-    for job in (ConvJob("mace-large", passes=("fwd",)), ModelJob("small", impls=("mdcg",))):
+    model = ModelJob("small", impls=("mdcg",), atoms=(192, None), largest=(("e3nn", 1000),))
+    for job in (ConvJob("mace-large", passes=("fwd",)), model):
         assert type(job).from_dict(json.loads(json.dumps(job.to_dict()))) == job
 
 

@@ -156,12 +156,18 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     code, out, err = run_main(
         capsys,
         *("model", str(model), "--atoms", "3", "--repeats", "1", "--threads", "1"),
-        *("--dtype", "float32", "--json", str(path)),
+        *("--dtype", "float32", "--stress", "--no-rates", "--json", str(path)),
+        *("--impl", "e3nn,mdcg,cueq,engine,engine-exact", "--turns", str(tmp_path / "turns")),
     )
     assert code == 0, err
+    assert "not measured: cueq: it has kernels for CUDA devices only" in out
+    assert "energy, forces and stress" in out
     assert "mace_water_e3nn044.model  float32" in out
     rows = {row["impl"]: row for row in json.loads(path.read_text())["rows"]}
     assert set(rows) == {"e3nn", "mdcg", "engine", "engine-exact"}
+    for impl in ("mdcg", "engine", "engine-exact"):
+        assert rows[impl]["edges"] == rows["e3nn"]["edges"]
+        assert rows[impl]["stress_difference_e3nn"] < 1e-6
     assert rows["mdcg"]["force_difference_e3nn"] < 1e-4
     for impl in ("engine", "engine-exact"):
         assert rows[impl]["force_difference_float64"] < 1e-4
@@ -171,6 +177,29 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "patched" in rows["mdcg"]["patch_report"]
     assert rows["mdcg"]["memory"]["peak_bytes"] > 0
     assert rows["e3nn"]["speedup"] == 1.0
+
+
+@needs_mace
+def test_several_sizes_in_one_process() -> None:
+    from mdcg.bench.jobs import ModelJob
+    from mdcg.bench.model_timing import measure_timing
+
+    job = ModelJob(
+        str(DATA / "mace_water_e3nn044.model"),
+        impls=("e3nn", "mdcg", "engine"),
+        atoms=(3, 24),
+        largest=(("mdcg", 10),),
+        repeats=1,
+        warmup=1,
+    )
+    found = measure_timing(job)
+    assert found["gpu"] is None
+    small, large = found["sizes"]
+    assert (small["atoms"], large["atoms"], large["edges"]) == (3, 24, 632)
+    assert [row["impl"] for row in small["rows"]] == ["e3nn", "mdcg", "engine"]
+    assert [row["impl"] for row in large["rows"]] == ["e3nn", "engine"]
+    assert not any(row["stress"] for row in large["rows"])
+    assert large["rows"][1]["force_difference_e3nn"] < 1e-10
 
 
 @needs_mace
@@ -201,6 +230,7 @@ def test_random_model_leaves_no_trace() -> None:
         ),
         (["model", "no.model"], "nequip-l, nequip-xl nor a file: check the path"),
         (["conv", "--atoms", "100"], "no water box has 100 atoms"),
+        (["table", "no.json"], "no.json cannot be read"),
         (["conv", "--system", "ice"], "system 'ice' is neither water, carbon, iron nor a file"),
     ],
 )

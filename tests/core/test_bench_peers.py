@@ -15,7 +15,7 @@ from mdcg import DeviceError, UnsupportedProblemError, VerificationError
 from mdcg.bench import conv, gpu, peers, peers_cuda, report, runner
 from mdcg.bench.cases import CASES, DEFAULT_CUDA, Case, channelwise, fully_connected, nequip
 from mdcg.bench.cli import main
-from mdcg.bench.jobs import MODEL_IMPLS, ConvJob
+from mdcg.bench.jobs import MODEL_IMPLS, ON_REQUEST, ConvJob
 from mdcg.bench.layer import Graph, Prepared, build_layer, component_major
 from mdcg.bench.passes import Inputs, relative_errors, tensor_bytes
 from mdcg.bench.timing import Timing
@@ -42,26 +42,27 @@ def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [peer.name for peer in peers.choose_peers(None, "cuda")] == [
         *("e3nn", "mdcg", "mdcg-ir_mul"),
     ]
-    assert peers.choose_model_impls(None, "cuda") == ("e3nn", "mdcg")
+    assert peers.choose_model_impls(None, "cuda") == ("e3nn", "mdcg", "engine", "engine-exact")
+    asked = ("engine", "cueq", "e3nn")
+    assert peers.choose_model_impls(asked, "cuda") == ("engine", "e3nn")
+    assert set(peers.skipped_model_impls("cuda", asked)) == {"cueq"}
     with pytest.raises(DeviceError, match="oeq cannot run: openequivariance is not installed: lea"):
         peers.choose_peers(["e3nn", "oeq"], "cuda")
     assert report.reasons_line(peers.skipped_model_impls("cuda")) == (
         "cueq: cuequivariance_torch, cuequivariance_ops_torch is not installed; "
-        "oeq: openequivariance is not installed; "
-        "engine: packages run on CPUs in this version; "
-        "engine-exact: packages run on CPUs in this version"
+        "oeq: openequivariance is not installed"
     )
 
 
 def test_gpu_packages_are_not_compared_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_cuda, "find_spec", lambda name: object())
     assert set(peers.skipped_peers("cuda")) == set()
-    on_gpus = tuple(name for name in MODEL_IMPLS if not name.startswith("engine"))
+    on_gpus = tuple(name for name in MODEL_IMPLS if name not in ON_REQUEST)
+    with pytest.raises(DeviceError, match="engine-tf32 cannot run: it is a choice on CUDA devices"):
+        peers.choose_model_impls(["engine-tf32"], "cpu")
     assert peers.choose_model_impls(None, "cuda") == on_gpus
     assert [peer.name for peer in peers.choose_peers(None, "cpu")] == ["e3nn", "mdcg"]
     assert peers.choose_model_impls(None, "cpu") == ("e3nn", "mdcg", "engine", "engine-exact")
-    with pytest.raises(DeviceError, match="engine cannot run: packages run on CPUs"):
-        peers.choose_model_impls(["engine"], "cuda")
     with pytest.raises(DeviceError, match="cueq cannot run: it has kernels for CUDA devices only"):
         peers.choose_model_impls(["cueq"], "cpu")
 
@@ -96,6 +97,8 @@ def test_refusals_and_failures() -> None:
     }
     unsupported = conv.refusal("mdcg", UnsupportedProblemError("no kernels for uvw"))
     assert (unsupported["reason"], unsupported["failed"]) == ("no kernels for uvw", False)
+    assert conv.refusal("engine", MemoryError("cuda:0 is full"))["reason"] == "out of memory"
+    assert conv.refusal("engine", RuntimeError("broken"))["failed"]
     other = conv.refusal("oeq", RuntimeError("line one\n  line two"))
     assert (other["reason"], other["failed"]) == ("RuntimeError: line one line two", False)
     assert conv.refusal("mdcg-ir_mul", RuntimeError("broken"))["failed"]
@@ -405,6 +408,14 @@ def test_gpu_model_table() -> None:
     lines = report.model_table({"rows": [row], "refused": refused}).splitlines()
     assert lines[3].split()[:6] == ["mdcg", "40.0", "40.0-40.0", "30.0", "640", "0.53x"]
     assert lines[4] == "  e3nn: out of memory"
+    engine = {**row, "impl": "engine", "stress": True}
+    for name in ("launches", "kernel_seconds"):
+        del engine[name]
+    title, _, head, *_ = report.model_table({"rows": [engine]}).splitlines()
+    assert title.endswith("; energy, forces and stress")
+    assert "GPU ms" not in head
+    both = report.model_table({"rows": [row, engine]}).splitlines()
+    assert both[0].endswith("; energy and forces; with stress: engine")
 
 
 def test_time_that_a_device_is_busy() -> None:

@@ -7,12 +7,19 @@ is an emulated one, or a real one.
 from __future__ import annotations
 
 import ctypes
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mdcg import _core
+
+from .cuda_cases import assert_close, assert_equal, both
 from .cuda_device import Device, program, structure
+from .programs import graph, run
+from .test_program import two_layers
 
 POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
 
@@ -50,3 +57,274 @@ def test_sums_by_sender_skip_dead_slots(dtype: str, rng: Any) -> None:
     found = device.download(out, target)
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
     device.release()
+
+
+# -- slots by sender ------------------------------------------------------------------------------
+
+
+def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
+    """Compare everything that follows from rows, senders and types."""
+    f = {
+        name: np.array(value, dtype=int)
+        for name, value in found.items()
+        if name not in ("chunks", "pairs", "milliseconds", "positions")
+    }
+    slots, nodes = f["num_slots"], len(f["types"])
+    sender, types, row_ptr = f["sender"].astype(int), f["types"], f["row_ptr"]
+    receiver = np.repeat(np.arange(num_local), np.diff(row_ptr))
+    np.testing.assert_array_equal(f["receiver"], receiver)
+    np.testing.assert_array_equal(f["sender_type"], types[sender])
+    np.testing.assert_array_equal(f["receiver_type"], types[receiver])
+    np.testing.assert_array_equal(f["slot"], np.arange(slots))
+    pairs = np.unique(types[receiver] * num_types + types[sender])
+    np.testing.assert_array_equal(np.array(found["pairs"]).T @ [num_types, 1], pairs)
+    np.testing.assert_array_equal(f["by_sender"], np.argsort(sender, kind="stable"))
+    begins = np.searchsorted(np.sort(sender), np.arange(nodes + 1))
+    np.testing.assert_array_equal(f["sender_ptr"], begins)
+    order = [np.argsort(types[:num_local], kind="stable")]
+    order.append(num_local + np.argsort(types[num_local:], kind="stable"))
+    np.testing.assert_array_equal(f["by_type"], np.concatenate(order))
+    for name, begin, part in (
+        ("local_type_first", 0, types[:num_local]),
+        ("ghost_type_first", num_local, types[num_local:]),
+    ):
+        counts = np.bincount(part, minlength=num_types)
+        np.testing.assert_array_equal(f[name], begin + np.concatenate([[0], np.cumsum(counts)]))
+
+    covered = most = 0
+    for number, chunk in enumerate(found["chunks"]):
+        first_receiver, receivers, first, count, first_sender, senders = chunk
+        assert first_receiver == covered
+        covered += receivers
+        assert (row_ptr[first_receiver], row_ptr[covered]) == (first, first + count)
+        own = sender[first : first + count]
+        order = np.argsort(own, kind="stable")
+        np.testing.assert_array_equal(f["slot_of_place"][first : first + count], first + order)
+        np.testing.assert_array_equal(f["place"][first : first + count][order], np.arange(count))
+        unique, begin = np.unique(own[order], return_index=True)
+        assert senders == len(unique)
+        most = max(most, senders)
+        at = slice(first_sender, first_sender + senders)
+        np.testing.assert_array_equal(f["chunk_sender"][at], unique)
+        ptr = f["chunk_sender_ptr"][at.start + number : at.stop + number + 1]
+        np.testing.assert_array_equal(ptr, [*begin, count])
+    assert covered == num_local
+    assert f["most_senders"] == most
+
+
+@pytest.mark.parametrize(
+    ("local", "nodes", "edges", "chunk"),
+    [(0, 0, 0, 50), (3, 7, 0, 50), (0, 4, 0, 50), (40, 55, 900, 70), (9, 700, 9000, 2000),
+     (300, 300, 5000, 8192), (2000, 2000, 2100, 7)],
+)  # fmt: skip
+def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -> None:
+    lists = _core.CudaLists(4.0, 0.5, num_types=3, chunk_slots=chunk)
+    types = rng.integers(3, size=nodes).astype(np.int32)
+    receiver = rng.integers(max(local, 1), size=edges).astype(np.int32)
+    receiver[receiver == 1] = 0
+    sender = rng.integers(max(nodes, 1), size=edges).astype(np.int32)
+    found = lists.take(local, types, sender, receiver)
+    assert found["num_slots"] == edges
+    order = np.argsort(receiver, kind="stable")
+    np.testing.assert_array_equal(found["sender"], sender[order])
+    np.testing.assert_array_equal(found["types"], types)
+    assert edges == 0 or len(found["chunks"]) > 1 or edges < chunk
+    check_rest(found, local, 3)
+
+
+# -- neighbours -----------------------------------------------------------------------------------
+
+
+def edges_of(found: dict[str, Any], cell: Any, nodes: int) -> tuple[Any, Any]:
+    """Return rows (receiver, sender) in given numbers with vectors, sorted; and the vectors."""
+    node, code = np.array(found["node"], int), np.array(found["image"], int)
+    cells = np.stack([code >> 20, code >> 10 & 1023, code & 1023], 1) - 512
+    at = np.array(found["positions"]).reshape(nodes, 3)
+    sender, receiver = np.array(found["sender"], int), np.array(found["receiver"], int)
+    vectors = at[receiver] - at[sender] + cells @ cell
+    return np.stack([node[receiver], node[sender]], 1), vectors
+
+
+def expected_edges(
+    positions: Any, cell: Any, periodic: Any, cutoff: float, skin: float
+) -> tuple[Any, Any]:
+    near = _core.NeighborList(cutoff, skin)
+    near.update(positions, cell, periodic)
+    vectors = positions[near.receiver] - positions[near.sender] + near.shifts
+    return np.stack([near.receiver, near.sender], 1), vectors
+
+
+def compare(found: Any, expected: Any, reach: float) -> None:
+    """Compare as sets; edges as long as the reach may be in either."""
+    sets = []
+    for ends, vectors in (found, expected):
+        length = np.linalg.norm(vectors, axis=1)
+        assert (length < reach + 2e-6).all()
+        inside = length < reach - 1e-9
+        rows = np.concatenate([ends[inside], np.round(vectors[inside] / 1e-5)], 1)
+        sets.append(rows[np.lexsort(rows.T[::-1])])
+    assert sets[0].shape == sets[1].shape
+    # by ends and rounded vectors: neighbours on the two sides of a rounding may change places
+    np.testing.assert_array_equal(sets[0][:, :2], sets[1][:, :2])
+    np.testing.assert_allclose(sets[0], sets[1], rtol=0, atol=1.01)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_edges_are_those_of_the_host(seed: int) -> None:
+    """Cells, periodicities, densities and numbers of atoms of all kinds."""
+    rng = np.random.default_rng(seed)
+    cell = rng.normal(size=(3, 3)) * rng.uniform(2.0, 9.0, (3, 1))
+    while abs(np.linalg.det(cell)) < 0.05 * np.prod(np.linalg.norm(cell, axis=1)):
+        cell = rng.normal(size=(3, 3)) * rng.uniform(2.0, 9.0, (3, 1))
+    periodic = rng.random(3) < (0.6 if seed > 3 else 1.0)
+    cutoff, skin = rng.uniform(1.0, 5.0), rng.choice([0.0, 0.4])
+    nodes = int(rng.integers(1, 60))
+    positions = rng.uniform(-1.5, 2.5, (nodes, 3)) @ cell
+    types = rng.integers(3, size=nodes).astype(np.int32)
+    lists = _core.CudaLists(cutoff, skin, num_types=3, chunk_slots=100)
+    found = lists.make(positions, types, cell, periodic)
+    assert found is not None
+    used = np.where(periodic[:, None], cell, 0.0)
+    want = expected_edges(positions, cell, periodic, cutoff, skin)
+    compare(edges_of(found, used, nodes), want, cutoff + skin)
+    assert sorted(found["node"]) == list(range(nodes))
+    np.testing.assert_array_equal(found["types"], types[found["node"]])
+    check_rest(found, nodes, 3)
+    again = lists.make(positions, types, cell, periodic)
+    for name, value in found.items():
+        assert name == "milliseconds" or again[name] == value, f"{name} differs"
+
+
+def test_systems_of_many_bins(rng: Any) -> None:
+    """More bins along each vector than the stencil is wide; several atoms in one place's bin."""
+    cell = np.array([[21.0, 0, 0], [3, 24, 0], [-2, 4, 19]])
+    positions = rng.uniform(0.0, 1.0, (600, 3)) @ cell
+    positions[:70] = rng.uniform(0.0, 1.0, (70, 3))  # more than 32 in one bin
+    types = np.zeros(600, np.int32)
+    lists = _core.CudaLists(2.5, 0.5)
+    for periodic in ((True, True, True), (True, False, True), (False, False, False)):
+        found = lists.make(positions, types, cell, periodic)
+        used = np.where(np.array(periodic)[:, None], cell, 0.0)
+        want = expected_edges(positions, cell, periodic, 2.5, 0.5)
+        compare(edges_of(found, used, 600), want, 3.0)
+        # nodes next to each other have near numbers
+        at = np.array(found["positions"]).reshape(-1, 3)
+        steps = np.linalg.norm(np.diff(at, axis=0), axis=1)
+        assert np.median(steps) < 6.0
+
+
+def test_open_systems_and_no_cell(rng: Any) -> None:
+    lists = _core.CudaLists(3.0, 0.5)
+    for nodes in (1, 2, 30):
+        positions = rng.normal(scale=3.0, size=(nodes, 3))
+        found = lists.make(positions, np.zeros(nodes, np.int32))
+        want = expected_edges(positions, None, [False] * 3, 3.0, 0.5)
+        compare(edges_of(found, np.zeros((3, 3)), nodes), want, 3.5)
+        check_rest(found, nodes, 1)
+    flat = np.zeros((9, 3))  # no extent, and hardly any
+    flat[:, 0] = np.arange(9) * 1.3
+    flat[:, 1] = np.arange(9) * 1e-13
+    found = lists.make(flat, np.zeros(9, np.int32))
+    want = expected_edges(flat, None, [False] * 3, 3.0, 0.5)
+    compare(edges_of(found, np.zeros((3, 3)), 9), want, 3.5)
+
+
+def test_what_the_host_serves_better(rng: Any) -> None:
+    lists = _core.CudaLists(3.0, 0.5)
+    positions = rng.normal(scale=3.0, size=(20, 3))
+    positions[0, 1] = 5e6
+    assert lists.make(positions, np.zeros(20, np.int32)) is None
+    one = np.zeros((1, 3))
+    thin = np.diag([50.0, 50.0, 0.0065])
+    assert lists.make(one, np.zeros(1, np.int32), thin, (True, True, True)) is None
+
+
+def test_lists_that_fit_keep_their_place(rng: Any) -> None:
+    lists = _core.CudaLists(3.0, 0.5)
+    cell, types = np.diag([11.0, 12.0, 13.0]), np.zeros(150, np.int32)
+    addresses, counts = set(), set()
+    for scale in (1.0, 1.001, 0.999, 1.0005):
+        positions = np.random.default_rng(3).uniform(0, 1, (150, 3)) @ cell
+        found = lists.make(positions, types, cell * scale, (True, True, True), arrays=False)
+        addresses.add(found["address"])
+        counts.add(found["num_slots"])
+    assert len(counts) > 1
+    assert len(addresses) == 1
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_runs_with_changing_cells(tmp_path: Path, dtype: str, rng: Any) -> None:
+    """Steps, new lists, strained cells and other types, against the processor's lists."""
+    cpu, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
+    cell = np.array([[5.5, 0, 0], [1.0, 6.0, 0], [-0.5, 0.7, 5.8]])
+    positions = rng.uniform(0, 1, (24, 3)) @ cell + rng.integers(-2, 3, (24, 3)) @ cell
+    types = rng.integers(3, size=24).astype(np.int32)
+    built = []
+    for step in range(9):
+        if step == 4:  # a new list
+            positions = positions + rng.normal(scale=0.3, size=positions.shape)
+        if step == 6:
+            types = types[::-1].copy()
+        if step > 6:
+            cell = cell * 1.002
+        positions = positions + rng.normal(scale=0.01, size=positions.shape)
+        wanted = {"cell": cell, "periodic": (True, step < 8, True), "virial": True}
+        assert_close(
+            cuda.evaluate(positions, types, **wanted),
+            cpu.evaluate(positions, types, **wanted),
+            dtype,
+        )
+        built.append(json.loads(cuda.report())["neighbor_lists_built"])
+    assert built == [1, 1, 1, 1, 2, 2, 3, 3, 4]
+    assert json.loads(cuda.report())["replays"] >= 4
+
+
+def test_given_edges_and_own_lists_by_turns(tmp_path: Path) -> None:
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(30, box=5.0)
+    want = run(cpu, g)
+    edges = (g["sender"], g["receiver"], np.zeros((len(g["sender"]), 3)))
+    for _ in range(2):
+        own = cuda.evaluate(g["positions"], g["types"])
+        assert_close(own, cpu.evaluate(g["positions"], g["types"]), "float64")
+        with pytest.raises(_core.EngineError, match="give the edges anew"):
+            cuda.evaluate(g["positions"], g["types"], edges=edges, same_edges=True)
+        assert_close(run(cuda, g), want, "float64")
+        assert_close(
+            cuda.evaluate(g["positions"], g["types"], edges=edges, same_edges=True), want, "float64"
+        )
+
+
+def test_lists_of_the_host_on_a_device(tmp_path: Path) -> None:
+    """An atom that flew off; the list is kept, and steps are replayed."""
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(20, box=4.5)
+    g["positions"][0] += (0, 3e6, 0)
+    for _ in range(4):
+        found = cuda.evaluate(g["positions"], g["types"], virial=True)
+        assert_close(found, cpu.evaluate(g["positions"], g["types"], virial=True), "float64")
+    report = json.loads(cuda.report())
+    assert (report["neighbor_lists_built"], report["replays"]) == (1, 3)
+
+
+def test_wrong_cells_and_types_leave_the_model_usable(tmp_path: Path) -> None:
+    _, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    g = graph(20, box=4.5)
+    box = {"cell": 6.0 * np.eye(3), "periodic": (True, True, True)}
+    want = cuda.evaluate(g["positions"], g["types"], **box)
+    flat = {"cell": np.diag([6.0, 6.0, 0.0]), "periodic": (True, True, True)}
+    away, twice = g["positions"].copy(), g["positions"].copy()
+    away[3, 1] = np.nan
+    twice[4] = twice[7] + (6.0, 0, 0)
+    for positions, types, where, sentence in (
+        (away, g["types"], box, "no usable position"),
+        (g["positions"], g["types"], flat, "cell vector is zero"),
+        (g["positions"], g["types"] + 7, box, "expected 0 to 2"),
+        (twice, g["types"], box, "at the same place, expected a distance"),
+    ):
+        with pytest.raises(_core.EngineError, match=sentence):
+            cuda.evaluate(positions, types, **where)
+        assert_equal(cuda.evaluate(g["positions"], g["types"], **box), want)

@@ -56,7 +56,7 @@ def kernels(model: Any) -> set[str]:
 
 
 def model_of(
-    in1: str = "5x0e", lmax: int = 2, out: str = "5x0e+5x1o+5x2e", hidden: int = 20, **options: Any
+    in1: str = "5x0e", lmax: int = 2, out: str = "5x0e+5x1o+5x2e", hidden: int = 11, **options: Any
 ) -> Model:
     """Return a model of one convolution of types; another one lets energies see all of it."""
     change = {"cutoff_on": "weights"} if options.pop("bias", False) else {}

@@ -57,7 +57,7 @@ thermo_modify format float %.17g
 def emulated(**changes: str) -> dict[str, str]:
     """Return the environment of LAMMPS with devices that are not there."""
     plain = environment()
-    made = emulator_environment(**changes)
+    made: dict[str, str] = emulator_environment(**changes)
     made |= {name: plain[name] for name in plain if name.startswith(("OMP_", "MPIR_"))}
     made["LAMMPS_PLUGIN_PATH"] = plain["LAMMPS_PLUGIN_PATH"]
     made["LD_LIBRARY_PATH"] = os.pathsep.join(

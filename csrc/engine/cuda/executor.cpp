@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <tuple>
 
 #include "engine/error.hpp"
 
@@ -10,23 +11,18 @@ namespace mdcg {
 namespace {
 
 const char* const TEXT =
-#include "engine/cuda/text/shifts.cuh"
 #include "engine/cuda/text/sum.cuh"
     ;
-constexpr std::int64_t SUM_ROWS = 1024;                    // of a block
-constexpr std::size_t CHUNK_BYTES = std::size_t(1) << 28;  // of scratch for a chunk's slots
+constexpr std::int64_t SUM_ROWS = 1024;  // of a block
+// Of scratch for a chunk's slots. In double, where convolutions always go chunk by chunk, a chunk
+// must have enough receivers to fill all multiprocessors with blocks.
+template <typename T>
+constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
 
 struct SumArguments {
     const double* rows;
     double* out;
     long long count, width;
-};
-
-struct ImageShifts {
-    const std::int32_t* image;
-    const double* table;
-    double* shift;
-    long long count;
 };
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -46,11 +42,11 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const 
       num_types_(info.num_types()),
       stream_(place.device),
       kernels_(place, sizeof(T)),
-      graph_(place.device, sizeof(T)),
+      graph_(kernels_),
+      cells_(kernels_),
       geometry_(kernels_, info.r_max, info.flip_edges),
       ghosts_(kernels_),
       sum_(kernels_.fixed(TEXT, "sum_rows")),
-      image_shifts_(kernels_.fixed(TEXT, "image_shifts")),
       arena_(place.device),
       edge_gradient_(place.device),
       scratch_(place.device),
@@ -81,8 +77,8 @@ void CudaExecutor<T>::prepare() {
 
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
-    return graph_.bytes() + arena_.bytes() + edge_gradient_.bytes() + scratch_.bytes() +
-           outputs_.bytes() + ghosts_.bytes();
+    return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
+           scratch_.bytes() + outputs_.bytes() + ghosts_.bytes();
 }
 
 template <typename T>
@@ -90,6 +86,7 @@ void CudaExecutor<T>::release() {
     forget_steps();
     for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
     graph_.release();
+    cells_.release();
     ghosts_.release();
 }
 
@@ -101,6 +98,25 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
     ghosts_.forget_list();
     graph_.chunk_slots = chunk_slots();
     graph_.upload(graph, num_types_, stream_);
+    own_list_ = false;
+    take_list(graph);
+}
+
+template <typename T>
+bool CudaExecutor<T>::make_list(const ListWatch& watch, const CellSystem& system, Graph& graph) {
+    graph_.chunk_slots = chunk_slots();
+    if (!cells_.make(watch, system.num_nodes, system.positions, system.types, num_types_, stream_,
+                     graph_, graph.node))
+        return false;
+    forget_steps();
+    graph.forget_edges(system.num_nodes, graph_.num_slots);
+    own_list_ = true;
+    take_list(graph);
+    return true;
+}
+
+template <typename T>
+void CudaExecutor<T>::take_list(const Graph& graph) {
     for (const auto& layer : program_.layers)
         static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
     reserve(graph);
@@ -108,24 +124,25 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 
 template <typename T>
 void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool fresh) {
-    const double* const before = graph_.shift;
-    const bool of_images = graph_.upload_shifts(graph, system, fresh, stream_);
-    if (graph_.shift != before) forget_steps();
-    if (!of_images) return;
-    const ImageShifts arguments{graph_.image, graph_.image_shift, const_cast<double*>(graph_.shift),
-                                graph_.num_slots};
-    image_shifts_.launch(stream_, (3 * graph_.num_slots + 255) / 256, 256, arguments);
+    const auto addresses = [&] {
+        return std::make_tuple(graph_.shift, graph_.image, graph_.table);
+    };
+    const auto before = addresses();
+    graph_.upload_shifts(graph, system, fresh, stream_);
+    if (addresses() != before) forget_steps();
 }
 
-// As many as fit into CHUNK_BYTES of scratch.
+// As many as fit into CHUNK_BYTES.
 template <typename T>
-std::int64_t CudaExecutor<T>::chunk_slots() const {
-    CudaGraph one(stream_.device(), sizeof(T));
+std::int64_t CudaExecutor<T>::chunk_slots() {
+    if (chunk_slots_ > 0) return chunk_slots_;
+    CudaGraph one(kernels_);
     one.longest_chunk = narrow(CudaGraph::FEWEST_CHUNK_SLOTS);
     const std::size_t fewest = scratch_bytes(one);
-    const auto times = static_cast<std::int64_t>(CHUNK_BYTES / std::max<std::size_t>(fewest, 1));
-    return std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
-                      CudaGraph::MOST_CHUNK_SLOTS);
+    const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
+    chunk_slots_ = std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
+                              CudaGraph::MOST_CHUNK_SLOTS);
+    return chunk_slots_;
 }
 
 template <typename T>
@@ -236,7 +253,8 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
         grow(descriptors_, size(graph_.num_local * width) * sizeof(T));
     }
-    copy_to_device(graph_.positions, positions(), 24 * size(graph_.num_nodes), stream_);
+    copy_to_device(own_list_ ? cells_.given() : graph_.positions, positions(),
+                   24 * size(graph_.num_nodes), stream_);
     Step& step = step_of(wanted, communicator != nullptr);
     ++step.runs;
     if (step.runs == 1 || wanted.descriptors != nullptr)
@@ -346,6 +364,7 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
         case Part::start:
             clear_on_device(on_device<void>(failures_), failures_.bytes, stream_);
             clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
+            if (own_list_) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             break;
         case Part::forward:
@@ -417,14 +436,14 @@ template <typename T>
 void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
     const int failure = on_host_flags()[0];
     if (failure != 0) {
-        const std::size_t slot = size(failure - 1);
-        const auto& first = graph.all_row_ptr();
-        const auto row = std::upper_bound(first.begin(), first.end(), failure - 1) - first.begin();
+        const auto node = [&](std::int32_t n) { return std::to_string(graph.node[size(n)]); };
+        std::string edge;  // only those that were given have numbers
+        if (!graph.all_edge().empty())
+            edge = " (edge " + std::to_string(graph.all_edge()[size(failure - 1)]) + ")";
         throw EngineError(ErrorKind::argument,
-                          "nodes " + std::to_string(graph.node[size(graph.all_sender()[slot])]) +
-                              " and " + std::to_string(graph.node[size(row - 1)]) +
-                              " are at the same place (edge " +
-                              std::to_string(graph.all_edge()[slot]) + "), expected a distance");
+                          "nodes " + node(graph_.sender_of(failure - 1, stream_)) + " and " +
+                              node(graph_.receiver_of(failure - 1)) + " are at the same place" +
+                              edge + ", expected a distance");
     }
     energy_ = 0;
     for (std::int64_t b = 0; b < blocks_of(graph_.num_local); ++b)

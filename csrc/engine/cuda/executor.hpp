@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/cell_list.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/ghosts.hpp"
 #include "engine/cuda/worker.hpp"
@@ -31,7 +32,11 @@ public:
     void set_graph(const Graph& graph);
     // `fresh`: for the first time after set_graph.
     void set_shifts(const Graph& graph, const System& system, bool fresh);
-    // Of the next run, [num_nodes][3] in the order of the graph.
+    // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
+    // one without edges.
+    bool make_list(const ListWatch& watch, const CellSystem& system, Graph& graph);
+    void set_cell(const ListWatch& watch) { cells_.set_cell(watch, stream_); }
+    // Of the next run, [num_nodes][3] in the order of the graph; after make_list: of the system.
     double* positions() { return positions_.as<double>(); }
 
     struct Wanted {
@@ -82,8 +87,9 @@ private:
         return reinterpret_cast<N*>(outputs_.as<char>() + part.offset);
     }
     Step& step_of(const Wanted& wanted, bool communicates);
+    void take_list(const Graph& graph);
     void reserve(const Graph& graph);
-    std::int64_t chunk_slots() const;
+    std::int64_t chunk_slots();
     std::size_t scratch_bytes(const CudaGraph& graph) const;
     void bind(const BufferPlan& plan);
     void enqueue(const Part& part, const Wanted& wanted);
@@ -105,9 +111,12 @@ private:
     CudaStream stream_;
     CudaKernels kernels_;
     CudaGraph graph_;
+    CudaCellList cells_;
+    std::int64_t chunk_slots_ = 0;
+    bool own_list_ = false;  // is the list that of cells_
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
-    CudaFunction sum_, image_shifts_;
+    CudaFunction sum_;
     bool prepared_ = false, prepared_exact_ = false;
 
     CudaMemory arena_, edge_gradient_, scratch_, outputs_;

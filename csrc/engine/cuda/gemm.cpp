@@ -36,8 +36,8 @@ const std::vector<TileShape> TILES<float>{
     {"gemm_deep", "GEMM_DEEP", "Plain", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
 template <>
 const std::vector<TileShape> TILES<double>{
-    {"gemm_large", "GEMM_LARGE", "Tensor", 128, 64, 16, 3, 32, 32, 1, 2, 1.0},
-    {"gemm_medium", "GEMM_MEDIUM", "Tensor", 64, 64, 16, 3, 32, 32, 1, 3, 0.9},
+    {"gemm_large", "GEMM_LARGE", "Tensor", 64, 64, 16, 3, 32, 32, 1, 3, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", "Tensor", 32, 64, 16, 4, 16, 32, 1, 4, 0.9},
     {"gemm_small", "GEMM_SMALL", "Tensor", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
     {"gemm_deep", "GEMM_DEEP", "Tensor", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
 

@@ -4,191 +4,307 @@
 #include <cstddef>
 #include <numeric>
 
+#include "engine/cuda/parts.hpp"
+
 namespace mdcg {
 
 namespace {
 
+const char* const TEXT =
+#include "engine/cuda/text/lists.cuh"
+    ;
+
+constexpr int THREADS = 256;
+
+// As text/lists.cuh has it.
+struct ListArguments {
+    std::int64_t num_slots, num_local, num_nodes, num_types, num_chunks;
+    const std::int32_t *row_ptr, *sender, *types;
+    std::int32_t *receiver, *sender_type, *receiver_type, *slot;
+    std::int32_t* pairs;
+    const std::uint32_t* sorted_sender;
+    std::int32_t *sender_ptr, *by_sender;
+    const std::int32_t* chunk_slot;
+    std::uint32_t* chunk_key;
+    std::int32_t *slot_of_place, *place, *runs, *chunk_first_sender, *chunk_sender,
+        *chunk_sender_ptr;
+};
+
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
+std::int64_t blocks(std::int64_t threads) { return (threads + THREADS - 1) / THREADS; }
 
-// Parts of one piece of memory, each aligned to 256 bytes.
-class Parts {
-public:
-    std::size_t add(std::size_t bytes) {
-        const std::size_t at = end_;
-        end_ += (bytes + 255) / 256 * 256;
-        return at;
+// What making a list takes beside it, for so many slots or nodes.
+struct Workspace {
+    std::uint32_t *sorted_keys, *spare_keys;
+    std::int32_t *spare_values, *runs, *work;
+    std::size_t bytes;
+
+    Workspace(char* start, std::int64_t items) {
+        CudaParts parts(start);
+        parts.take(sorted_keys, items);
+        parts.take(spare_keys, items);
+        parts.take(spare_values, items);
+        parts.take(runs, items + 1);
+        parts.take(work, CudaSort::work_items(items));
+        bytes = parts.end();
     }
-    std::size_t bytes() const { return end_; }
-
-private:
-    std::size_t end_ = 0;
 };
+
+// Room for a few more, where the number is not the first.
+std::int64_t padded(std::int64_t count, std::int64_t capacity) {
+    return count + count / (capacity == 0 ? 64 : 16);
+}
+
+// Lays memory out for as many items as there is room for; `take` returns the bytes.
+template <typename Take>
+void lay_out(CudaMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
+    if (count > capacity) {
+        const std::int64_t wanted = padded(count, capacity);
+        capacity = 0;
+        try {
+            memory.reserve(take(nullptr, wanted));
+            capacity = wanted;
+        } catch (const CudaError& error) {
+            if (error.code() != CUDA_OUT_OF_MEMORY) throw;
+            memory.reserve(take(nullptr, count));
+            capacity = count;
+        }
+    }
+    take(memory.as<char>(), capacity);
+}
 
 }  // namespace
 
-void CudaGraph::make_chunks(const Graph& graph) {
-    const std::vector<std::int64_t>& first = graph.all_row_ptr();
+CudaGraph::CudaGraph(CudaKernels& kernels)
+    : item_bytes_(kernels.item_bytes()),
+      sort_(kernels),
+      expand_rows_(kernels.fixed(TEXT, "expand_rows")),
+      find_senders_(kernels.fixed(TEXT, "find_senders")),
+      find_chunks_(kernels.fixed(TEXT, "find_chunks")),
+      find_runs_(kernels.fixed(TEXT, "find_runs")),
+      count_senders_(kernels.fixed(TEXT, "count_senders")),
+      write_senders_(kernels.fixed(TEXT, "write_senders")),
+      nodes_(kernels.device()),
+      slots_(kernels.device()),
+      senders_(kernels.device()),
+      small_(kernels.device()),
+      shift_memory_(kernels.device()),
+      table_memory_(kernels.device()) {}
+
+std::size_t CudaGraph::bytes() const {
+    return nodes_.bytes() + slots_.bytes() + senders_.bytes() + small_.bytes() +
+           shift_memory_.bytes() + table_memory_.bytes();
+}
+
+void CudaGraph::release() {
+    for (CudaMemory* memory :
+         {&nodes_, &slots_, &senders_, &small_, &shift_memory_, &table_memory_})
+        memory->release();
+    node_capacity_ = slot_capacity_ = 0;
+}
+
+// -- memory --------------------------------------------------------------------------------------
+
+void CudaGraph::reserve_nodes(std::int64_t local, std::int64_t nodes) {
+    num_local = local;
+    num_nodes = nodes;
+    lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
+            [&](char* start, std::int64_t count) {
+                CudaParts parts(start);
+                parts.take(row_ptr, count + 1);
+                parts.take(types, count);
+                parts.take(by_type, count);
+                parts.take(sender_ptr, count + 1);
+                parts.take(positions, 3 * count);
+                parts.take(num_live, count);
+                return parts.end();
+            });
+}
+
+void CudaGraph::reserve_slots(const std::vector<std::int32_t>& rows) {
+    row_ptr_ = rows;
+    num_slots = rows.back();
+    make_chunks();
+    // nodes are sorted in the same workspace
+    lay_out(slots_, std::max({num_slots, num_nodes, std::int64_t(1)}), slot_capacity_,
+            [&](char* start, std::int64_t count) {
+                CudaParts parts(start);
+                parts.take(sender, count);
+                parts.take(receiver, count);
+                parts.take(sender_type, count);
+                parts.take(receiver_type, count);
+                parts.take(slot, count);
+                parts.take(place, count);
+                parts.take(slot_of_place, count);
+                parts.take(by_sender, count);
+                parts.take(image_rows, count);
+                const std::size_t made = parts.end();
+                workspace_ = start + made;
+                char* rows_of_units = nullptr;
+                parts.take(rows_of_units, 3 * count * item_bytes_);
+                unit = rows_of_units;
+                parts.take(length, count);
+                parts.take(live, count);
+                parts.take(by_length, count);
+                return std::max(parts.end(), made + Workspace(nullptr, count).bytes);
+            });
+    shift = table = nullptr;
+    image = nullptr;
+    packed = false;
+}
+
+// -- lists ---------------------------------------------------------------------------------------
+
+void CudaGraph::make_chunks() {
     chunks.clear();
-    chunk_of_.resize(size(num_local));
     longest_chunk = 0;
     for (std::int64_t begin = 0; begin < num_local;) {
         std::int64_t end = begin + 1;
-        while (end < num_local && first[size(end + 1)] - first[size(begin)] <= chunk_slots) ++end;
-        for (std::int64_t r = begin; r < end; ++r)
-            chunk_of_[size(r)] = narrow(static_cast<std::int64_t>(chunks.size()));
+        const std::int64_t first = row_ptr_[size(begin)];
+        while (end < num_local && row_ptr_[size(end + 1)] - first <= chunk_slots) ++end;
         CudaChunk chunk{};
         chunk.first_receiver = narrow(begin);
         chunk.num_receivers = narrow(end - begin);
-        chunk.first_slot = narrow(first[size(begin)]);
-        chunk.num_slots = narrow(first[size(end)] - first[size(begin)]);
+        chunk.first_slot = narrow(first);
+        chunk.num_slots = narrow(row_ptr_[size(end)] - first);
         longest_chunk = std::max(longest_chunk, chunk.num_slots);
         chunks.push_back(chunk);
         begin = end;
     }
 }
 
-// Slots of all senders, in order; of equal senders the lower slot first. Every chunk takes its own
-// out of that.
-void CudaGraph::sort_by_sender(const Graph& graph) {
-    const std::vector<std::int32_t>& senders = graph.all_sender();
-    sender_ptr_.assign(size(num_nodes) + 1, 0);
-    for (const std::int32_t s : senders) ++sender_ptr_[size(s) + 1];
-    std::partial_sum(sender_ptr_.begin(), sender_ptr_.end(), sender_ptr_.begin());
-    by_sender_.resize(size(num_slots));
-    std::vector<std::int32_t> at(sender_ptr_.begin(), sender_ptr_.end() - 1);
-    for (std::int64_t i = 0; i < num_slots; ++i)
-        by_sender_[size(at[size(senders[size(i)])]++)] = narrow(i);
-
-    const auto chunk_of = [&](std::int32_t i) { return size(chunk_of_[size(receiver_[size(i)])]); };
-    std::vector<std::int32_t> last(chunks.size(), -1);
-    for (const std::int32_t i : by_sender_) {
-        const std::size_t c = chunk_of(i);
-        chunks[c].num_senders += last[c] != senders[size(i)];
-        last[c] = senders[size(i)];
-    }
-    std::int32_t total = 0;
-    most_senders = 0;
-    for (CudaChunk& chunk : chunks) {
-        chunk.first_sender = total;
-        total += chunk.num_senders;
-        most_senders = std::max(most_senders, chunk.num_senders);
-    }
-    place_.resize(size(num_slots));
-    slot_of_place_.resize(size(num_slots));
-    chunk_sender_.resize(size(total));
-    chunk_sender_ptr_.resize(size(total) + chunks.size());
-    std::vector<std::int32_t> rows(chunks.size(), 0), found(chunks.size(), 0);
-    last.assign(chunks.size(), -1);
-    for (const std::int32_t i : by_sender_) {
-        const std::size_t c = chunk_of(i);
-        if (last[c] != senders[size(i)]) {
-            const std::size_t k = size(chunks[c].first_sender + found[c]++);
-            chunk_sender_[k] = last[c] = senders[size(i)];
-            chunk_sender_ptr_[k + c] = rows[c];
-        }
-        slot_of_place_[size(chunks[c].first_slot + rows[c])] = i;
-        place_[size(i)] = rows[c]++;
-    }
-    for (std::size_t c = 0; c < chunks.size(); ++c)
-        chunk_sender_ptr_[size(chunks[c].first_sender + chunks[c].num_senders) + c] =
-            chunks[c].num_slots;
-}
-
-void CudaGraph::sort_by_type(const Graph& graph, int num_types) {
-    by_type_.resize(size(num_nodes));
-    const auto sort = [&](std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& first) {
+void CudaGraph::count_types(const std::int32_t* host_types, int num_types) {
+    const auto count = [&](std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& first) {
         first.assign(size(num_types) + 1, 0);
-        for (std::int64_t n = begin; n < end; ++n) ++first[size(graph.types[size(n)]) + 1];
+        for (std::int64_t n = begin; n < end; ++n) ++first[size(host_types[n]) + 1];
         first[0] = narrow(begin);
         std::partial_sum(first.begin(), first.end(), first.begin());
-        std::vector<std::int32_t> at(first.begin(), first.end() - 1);
-        for (std::int64_t n = begin; n < end; ++n)
-            by_type_[size(at[size(graph.types[size(n)])]++)] = narrow(n);
     };
-    sort(0, num_local, local_type_first);
-    sort(num_local, num_nodes, ghost_type_first);
+    count(0, num_local, local_type_first);
+    count(num_local, num_nodes, ghost_type_first);
 }
 
-void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stream) {
-    num_local = graph.num_local;
-    num_nodes = graph.num_nodes;
-    num_slots = graph.num_edges;
-    const std::vector<std::int64_t>& first = graph.all_row_ptr();
-    row_ptr_.assign(first.begin(), first.end());
-    receiver_.resize(size(num_slots));
-    sender_type_.resize(size(num_slots));
-    receiver_type_.resize(size(num_slots));
-    slot_.resize(size(num_slots));
-    std::iota(slot_.begin(), slot_.end(), 0);
-    std::vector<char> found(size(num_types) * size(num_types), 0);
-    pairs.receiver.clear(), pairs.sender.clear();
-    for (std::int64_t r = 0; r < num_local; ++r)
-        for (std::int64_t i = first[size(r)]; i < first[size(r) + 1]; ++i) {
-            const std::int32_t to = graph.types[size(r)];
-            const std::int32_t from = graph.types[size(graph.all_sender()[size(i)])];
-            receiver_[size(i)] = narrow(r);
-            sender_type_[size(i)] = from;
-            receiver_type_[size(i)] = to;
-            char& known = found[size(to) * size(num_types) + size(from)];
-            if (known) continue;
-            known = 1;
-            pairs.receiver.push_back(to);
-            pairs.sender.push_back(from);
-        }
-    make_chunks(graph);
-    sort_by_sender(graph);
-    sort_by_type(graph, num_types);
-
-    struct Upload {
-        const std::int32_t** target;
-        const std::vector<std::int32_t>* source;
-        std::size_t offset;
-    };
-    Upload uploads[] = {{&row_ptr, &row_ptr_, 0},
-                        {&sender, &graph.all_sender(), 0},
-                        {&receiver, &receiver_, 0},
-                        {&sender_type, &sender_type_, 0},
-                        {&receiver_type, &receiver_type_, 0},
-                        {&slot, &slot_, 0},
-                        {&place, &place_, 0},
-                        {&slot_of_place, &slot_of_place_, 0},
-                        {&chunk_sender, &chunk_sender_, 0},
-                        {&chunk_sender_ptr, &chunk_sender_ptr_, 0},
-                        {&sender_ptr, &sender_ptr_, 0},
-                        {&by_sender, &by_sender_, 0},
-                        {&types, &graph.types, 0},
-                        {&by_type, &by_type_, 0}};
-    Parts parts;
-    for (Upload& each : uploads) each.offset = parts.add(4 * each.source->size());
-    const std::size_t positions_at = parts.add(24 * size(num_nodes));
-    const std::size_t unit_at = parts.add(3 * size(num_slots) * size(item_bytes_));
-    const std::size_t length_at = parts.add(8 * size(num_slots));
-    const std::size_t live_at = parts.add(4 * size(num_slots));
-    const std::size_t by_length_at = parts.add(4 * size(num_slots));
-    const std::size_t num_live_at = parts.add(4 * size(num_local));
-    memory_.grow(parts.bytes());
-    char* const base = memory_.as<char>();
-    for (const Upload& each : uploads) {
-        *each.target = reinterpret_cast<const std::int32_t*>(base + each.offset);
-        copy_to_device(base + each.offset, each.source->data(), 4 * each.source->size(), stream);
+void CudaGraph::sort_by_type(int num_types, const CudaStream& stream) {
+    const Workspace w(workspace_, slot_capacity_);
+    for (const auto& [begin, end] :
+         {std::pair{std::int64_t(0), num_local}, std::pair{num_local, num_nodes}}) {
+        const auto* keys = reinterpret_cast<const std::uint32_t*>(types) + begin;
+        sort_.sort(stream, {end - begin, CudaSort::bits(num_types), keys, nullptr, narrow(begin),
+                            w.sorted_keys, by_type + begin, w.spare_keys, w.spare_values, w.work});
     }
-    positions = reinterpret_cast<double*>(base + positions_at);
-    unit = base + unit_at;
-    length = reinterpret_cast<double*>(base + length_at);
-    live = reinterpret_cast<std::int32_t*>(base + live_at);
-    by_length = reinterpret_cast<std::int32_t*>(base + by_length_at);
-    num_live = reinterpret_cast<std::int32_t*>(base + num_live_at);
-    shift = nullptr;
+}
+
+void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
+    const Workspace w(workspace_, slot_capacity_);
+    const auto num_chunks = static_cast<std::int64_t>(chunks.size());
+    std::vector<std::int32_t> first(chunks.size() + 1, narrow(num_slots));
+    for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_slot;
+    ListArguments a{};
+    a.num_slots = num_slots;
+    a.num_local = num_local;
+    a.num_nodes = num_nodes;
+    a.num_types = num_types;
+    a.num_chunks = num_chunks;
+    a.row_ptr = row_ptr;
+    a.sender = sender;
+    a.types = types;
+    a.receiver = receiver;
+    a.sender_type = sender_type;
+    a.receiver_type = receiver_type;
+    a.slot = slot;
+    a.sorted_sender = w.sorted_keys;
+    a.sender_ptr = sender_ptr;
+    a.by_sender = by_sender;
+    a.slot_of_place = slot_of_place;
+    a.place = place;
+    a.runs = w.runs;
+    // what comes back to the host: senders before each chunk, pairs of types
+    const std::int64_t square = std::int64_t(num_types) * num_types;
+    std::int32_t* chunk_slot = nullptr;
+    for (int there = 0; there < 2; ++there) {
+        CudaParts parts(small_.as<char>());
+        parts.take(chunk_slot, num_chunks + 1);
+        parts.take(a.chunk_first_sender, num_chunks + 1 + square);
+        if (there == 0) small_.grow(parts.end());
+    }
+    a.chunk_slot = chunk_slot;
+    a.pairs = a.chunk_first_sender + num_chunks + 1;
+    copy_to_device(chunk_slot, first.data(), 4 * first.size(), stream);
+    clear_on_device(a.pairs, 4 * size(square), stream);
+
+    const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
+        function.launch(stream, blocks(threads), THREADS, a);
+    };
+    launch(expand_rows_, 32 * num_local);
+    const auto* senders = reinterpret_cast<const std::uint32_t*>(sender);
+    sort_.sort(stream, {num_slots, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
+                        by_sender, w.spare_keys, w.spare_values, w.work});
+    launch(find_senders_, num_nodes + 1);
+    // by chunk and sender; keys of senders have served
+    a.chunk_key = reinterpret_cast<std::uint32_t*>(w.runs);
+    launch(find_chunks_, num_slots);
+    sort_.sort(stream, {num_slots, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
+                        w.sorted_keys, slot_of_place, w.spare_keys, w.spare_values, w.work});
+    launch(find_runs_, num_slots);
+    sort_.sum(stream, w.runs, num_slots, w.work);
+    launch(count_senders_, num_chunks + 1);
+    std::vector<std::int32_t> back(size(num_chunks + 1 + square));
+    copy_to_host(back.data(), a.chunk_first_sender, 4 * back.size(), stream);
+    stream.synchronize();
+
+    most_senders = 0;
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+        chunks[c].first_sender = back[c];
+        chunks[c].num_senders = back[c + 1] - back[c];
+        most_senders = std::max(most_senders, chunks[c].num_senders);
+    }
+    pairs.receiver.clear(), pairs.sender.clear();
+    for (std::int64_t i = 0; i < square; ++i) {
+        if (back[size(num_chunks + 1 + i)] == 0) continue;
+        pairs.receiver.push_back(narrow(i / num_types));
+        pairs.sender.push_back(narrow(i % num_types));
+    }
+    const std::int64_t found = back[size(num_chunks)];
+    senders_.grow(4 * size(2 * found + num_chunks) + 1024);
+    CudaParts parts(senders_.as<char>());
+    parts.take(chunk_sender, found);
+    parts.take(chunk_sender_ptr, found + num_chunks);
+    a.chunk_sender = chunk_sender;
+    a.chunk_sender_ptr = chunk_sender_ptr;
+    launch(write_senders_, std::max(num_slots, num_chunks));
+}
+
+void CudaGraph::complete(const std::int32_t* host_types, int num_types, const CudaStream& stream) {
+    count_types(host_types, num_types);
+    sort_by_type(num_types, stream);
+    sort_by_sender(num_types, stream);
+}
+
+// -- lists of the host ---------------------------------------------------------------------------
+
+void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stream) {
+    const std::vector<std::int64_t>& first = graph.all_row_ptr();
+    const std::vector<std::int32_t> rows(first.begin(), first.end());
+    reserve_nodes(graph.num_local, graph.num_nodes);
+    reserve_slots(rows);
+    const auto copy = [&](std::int32_t* target, const std::vector<std::int32_t>& source) {
+        copy_to_device(target, source.data(), 4 * source.size(), stream);
+    };
+    copy(row_ptr, rows);
+    copy(sender, graph.all_sender());
+    copy(types, graph.types);
+    complete(graph.types.data(), num_types, stream);
     stream.synchronize();
 }
 
-bool CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
+void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
                               const CudaStream& stream) {
     if (system.images != nullptr) return upload_images(graph, system, fresh, stream);
-    image_shift_.clear();
-    shift = nullptr;
-    if (system.shifts == nullptr) return false;
+    shift = table = nullptr;
+    image = nullptr;
+    table_.clear();
+    if (system.shifts == nullptr) return;
     shift_.resize(size(3 * num_slots));
     const std::vector<std::int32_t>& edge = graph.all_edge();
     for (std::int64_t i = 0; i < num_slots; ++i)
@@ -199,34 +315,39 @@ bool CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fre
     shift = shift_memory_.as<double>();
     shift_memory_.upload(shift_.data(), 24 * size(num_slots), stream);
     stream.synchronize();
-    return false;
 }
 
-bool CudaGraph::upload_images(const Graph& graph, const System& system, bool fresh,
+void CudaGraph::upload_images(const Graph& graph, const System& system, bool fresh,
                               const CudaStream& stream) {
     const double* const end = system.image_shifts + 3 * system.num_images;
-    // numbers of images are there, and perhaps the same shifts
-    const bool listed = !fresh && size(3 * system.num_images) == image_shift_.size();
-    if (listed && std::equal(system.image_shifts, end, image_shift_.begin())) return false;
-    shift_memory_.grow(24 * size(num_slots) + 1);
-    shift = shift_memory_.as<double>();
-    image_shift_.assign(system.image_shifts, end);
-    Parts parts;
-    parts.add(4 * size(num_slots));
-    const std::size_t table_at = parts.add(8 * image_shift_.size());
-    image_memory_.grow(parts.bytes());
-    char* const base = image_memory_.as<char>();
-    image = reinterpret_cast<const std::int32_t*>(base);
-    image_shift = reinterpret_cast<const double*>(base + table_at);
+    // rows of the table are there, and perhaps the same table
+    const bool listed = !fresh && image != nullptr && size(3 * system.num_images) == table_.size();
+    if (listed && std::equal(system.image_shifts, end, table_.begin())) return;
+    shift = nullptr;
+    packed = false;
+    table_.assign(system.image_shifts, end);
+    table_memory_.grow(8 * table_.size() + 1);
+    table = table_memory_.as<double>();
+    table_memory_.upload(table_.data(), 8 * table_.size(), stream);
     if (!listed) {
+        image = image_rows;
         image_.resize(size(num_slots));
         const std::vector<std::int32_t>& edge = graph.all_edge();
         for (std::int64_t i = 0; i < num_slots; ++i) image_[size(i)] = system.images[edge[size(i)]];
-        copy_to_device(base, image_.data(), 4 * size(num_slots), stream);
+        copy_to_device(image_rows, image_.data(), 4 * size(num_slots), stream);
     }
-    copy_to_device(base + table_at, image_shift_.data(), 8 * image_shift_.size(), stream);
     stream.synchronize();
-    return num_slots > 0;
+}
+
+std::int32_t CudaGraph::receiver_of(std::int32_t slot) const {
+    return narrow(std::upper_bound(row_ptr_.begin(), row_ptr_.end(), slot) - row_ptr_.begin() - 1);
+}
+
+std::int32_t CudaGraph::sender_of(std::int32_t slot, const CudaStream& stream) const {
+    std::int32_t found = 0;
+    copy_to_host(&found, sender + slot, 4, stream);
+    stream.synchronize();
+    return found;
 }
 
 }  // namespace mdcg

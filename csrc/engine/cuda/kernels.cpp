@@ -1,5 +1,7 @@
 #include "engine/cuda/kernels.hpp"
 
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -117,8 +119,8 @@ const char* name_of(CudaPrecision precision) {
 }
 
 CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
-                           int shared_bytes)
-    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, 0})) {}
+                           int shared_bytes, bool early)
+    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, early, 0})) {}
 
 void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads,
                                 int shared_bytes, const void* arguments) const {
@@ -127,16 +129,15 @@ void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, i
     if (entry.function == 0)
         entry.function = entry.program->module().function(entry.kernel, entry.shared_bytes);
     const CudaScope scope(stream.device());
-    const CudaDriver& driver = CudaDriver::get();
-    static const auto run =
-        driver.symbol<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                              unsigned, void*, void**, void**)>("cuLaunchKernel");
-    void* parameters[1] = {const_cast<void*>(arguments)};
-    const int status =
-        run(reinterpret_cast<void*>(entry.function), static_cast<unsigned>(blocks), 1, 1,
-            static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
-            reinterpret_cast<void*>(stream.handle()), parameters, nullptr);
-    if (status != 0) driver.check(status, ("the launch of " + entry.kernel).c_str());
+    launch_kernel(entry.function, blocks, threads, shared_bytes,
+                  reinterpret_cast<std::uintptr_t>(stream.handle()), arguments, entry.early,
+                  ("the launch of " + entry.kernel).c_str());
+}
+
+// Launches may overlap the kernel before them: MDCG_CUDA_EARLY=1.
+bool early_launches() {
+    const char* const found = std::getenv("MDCG_CUDA_EARLY");
+    return found != nullptr && std::string(found) == "1";
 }
 
 CudaKernels::CudaKernels(const CudaPlace& place, int item_bytes)
@@ -159,7 +160,9 @@ CudaFunction CudaKernels::fixed(const char* text, const std::string& kernel,
     CudaSource source;
     source.text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
                   "typedef " + item + " T;\ntypedef long long Long;\n" + COMMON + text;
-    return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes);
+    const bool early = place_.capability >= 90 && early_launches() &&
+                       std::strstr(text, "wait_for_previous()") != nullptr;
+    return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes, early);
 }
 
 CudaFunction CudaKernels::program(const std::string& text, const std::string& kernel,

@@ -20,7 +20,8 @@ class CudaProgram;  // a text with its module, see kernels.cpp
 class CudaFunction {
 public:
     CudaFunction() = default;
-    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes);
+    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes,
+                 bool early = false);
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
@@ -39,6 +40,7 @@ private:
         std::shared_ptr<CudaProgram> program;
         std::string kernel;
         int shared_bytes = 0;
+        bool early = false;           // it waits itself for the kernel before it
         std::uintptr_t function = 0;  // found by the first launch
     };
     void launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
@@ -76,11 +78,13 @@ public:
     CudaKernels(int device, int item_bytes) : CudaKernels(CudaPlace{device}, item_bytes) {}
 
     int device() const { return place_.device; }
+    int item_bytes() const { return item_bytes_; }
     int compute_capability() const { return place_.capability; }
     CudaPrecision precision() const { return place_.precision; }
 
     // Text in T without any includes; "typedef float T; typedef long long Long;" and
-    // text/common.cuh are put before it. `defines` are lines put before everything.
+    // text/common.cuh are put before it. `defines` are lines put before everything. Where it has
+    // wait_for_previous(), all its kernels must begin with that.
     CudaFunction fixed(const char* text, const std::string& kernel, const std::string& defines = "",
                        int shared_bytes = 0);
     // A whole program, as a package has it.

@@ -97,24 +97,14 @@ public:
 
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
-        Clock whole;
         check_ghosts(system, communicator);
-        if (process_ == 0) process_ = getpid();
-        if (process_ != getpid())
-            throw EngineError(ErrorKind::device,
-                              "the model is on " + place() +
-                                  ", which a forked process cannot use: open it after the fork, or "
-                                  "use the start method 'spawn'");
-        try {
-            guarded(device_, [&] { run(system, communicator, results); });
-        } catch (const EngineError& error) {
-            forget(error.kind() == ErrorKind::memory);
-            throw;
-        } catch (...) {
-            forget(true);
-            throw;
-        }
-        total_ms_ = whole.lap();
+        timed([&] { run(system, communicator, results); });
+    }
+
+    bool evaluate_cell(const CellSystem& system, const Results& results) override {
+        bool listed = false;
+        if (system.num_nodes > 0) timed([&] { listed = run_cell(system, results); });
+        return listed;
     }
 
     std::string report() const override {
@@ -136,6 +126,10 @@ public:
         out["forces_ms"] = forces_ms_;
         out["kernels"] = nlohmann::json::array();
         out["layers"] = nlohmann::json::array();
+        if (own_listed_) {
+            out["neighbors_ms"] = neighbors_ms_;
+            out["neighbor_lists_built"] = lists_built_;
+        }
         if (executor_ != nullptr) {
             out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
             out["replays"] = executor_->replays();
@@ -149,24 +143,85 @@ public:
     }
 
 private:
-    void run(const System& system, Communicator* communicator, const Results& results) {
-        if (executor_ == nullptr) {
-            auto made = std::make_unique<CudaExecutor<T>>(
-                program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
-            made->prepare();
-            executor_ = std::move(made);
+    template <typename Function>
+    void timed(const Function& function) {
+        Clock whole;
+        if (process_ == 0) process_ = getpid();
+        if (process_ != getpid())
+            throw EngineError(ErrorKind::device,
+                              "the model is on " + place() +
+                                  ", which a forked process cannot use: open it after the fork, or "
+                                  "use the start method 'spawn'");
+        try {
+            guarded(device_, [&] {
+                if (executor_ == nullptr) {
+                    auto made = std::make_unique<CudaExecutor<T>>(
+                        program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
+                    made->prepare();
+                    executor_ = std::move(made);
+                }
+                function();
+            });
+        } catch (const GeometryError&) {
+            throw;  // nothing was done
+        } catch (const EngineError& error) {
+            forget(error.kind() == ErrorKind::memory);
+            throw;
+        } catch (...) {
+            forget(true);
+            throw;
         }
+        total_ms_ = whole.lap();
+    }
+
+    void run(const System& system, Communicator* communicator, const Results& results) {
         Clock clock;
         const int threads = system.num_nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
+        own_listed_ = false;
         const bool fresh = changed || !listed_;
         if (fresh) executor_->set_graph(graph_);
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
+        run_layers(communicator, results, threads);
+    }
+
+    // Whether the device makes lists of such a system.
+    bool run_cell(const CellSystem& system, const Results& results) {
+        Clock clock;
+        const std::int64_t nodes = system.num_nodes;
+        const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
+        if (watch_ == nullptr) watch_ = std::make_unique<ListWatch>(info_.r_max, system.skin);
+        const ListChange change =
+            watch_->look(nodes, system.positions, system.cell, system.periodic);
+        if (change == ListChange::edges || !own_listed_ ||
+            !std::equal(types_.begin(), types_.end(), system.types)) {
+            check_types(system.types, nodes, info_.num_types());
+            if (!executor_->make_list(*watch_, system, graph_)) {
+                watch_->reset();
+                return false;
+            }
+            types_.assign(system.types, system.types + nodes);
+            watch_->keep(system.positions);
+            listed_ = false;
+            own_listed_ = true;
+            ++lists_built_;
+            neighbors_ms_ = clock.lap();
+        } else if (change == ListChange::shifts) {
+            executor_->set_cell(*watch_);
+        }
+        std::copy_n(system.positions, 3 * nodes, executor_->positions());
+        graph_ms_ = clock.lap();
+        run_layers(nullptr, results, threads);
+        return true;
+    }
+
+    void run_layers(Communicator* communicator, const Results& results, int threads) {
+        Clock clock;
         typename CudaExecutor<T>::Wanted wanted;
         wanted.forces = results.forces != nullptr;
         wanted.virial = results.virial != nullptr;
@@ -208,7 +263,7 @@ private:
 
     // After an error nothing of the list is trusted, and memory that was short is given back.
     void forget(bool release) {
-        listed_ = false;
+        listed_ = own_listed_ = false;
         if (release && executor_ != nullptr) executor_->release();
     }
 
@@ -221,6 +276,12 @@ private:
     std::unique_ptr<CudaExecutor<T>> executor_;
     Graph graph_;
     bool listed_ = false;  // is the graph on the device
+    // Of lists that the device makes.
+    std::unique_ptr<ListWatch> watch_;
+    std::vector<std::int32_t> types_;  // [num_nodes], of the last one
+    bool own_listed_ = false;          // is it on the device
+    std::int64_t lists_built_ = 0;
+    double neighbors_ms_ = 0;
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 };
 

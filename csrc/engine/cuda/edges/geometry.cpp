@@ -15,11 +15,19 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
 }
 
 // As text/geometry.cuh has them.
+struct Shifts {
+    const double* shift;
+    const std::int32_t* image;
+    const double* table;
+    std::int64_t packed;
+};
+
 template <typename T>
 struct GeometryArguments {
     std::int64_t num_local;
     const std::int32_t *row_ptr, *sender;
-    const double *shift, *positions;
+    Shifts shifts;
+    const double* positions;
     T* unit;
     double* length;
     std::int32_t *live, *by_length, *num_live, *failures;
@@ -30,10 +38,15 @@ template <typename T>
 struct AssembleArguments {
     std::int64_t num_nodes, num_local;
     const std::int32_t *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
-    const double *shift, *positions;
+    Shifts shifts;
+    const double* positions;
     const T* gradient;
     double *forces, *virials;
 };
+
+Shifts shifts_of(const CudaGraph& graph) {
+    return {graph.shift, graph.image, graph.table, graph.packed};
+}
 
 }  // namespace
 
@@ -48,7 +61,7 @@ template <typename T>
 void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
     const GeometryArguments<T> arguments{
         graph.num_local,   graph.row_ptr,   graph.sender,
-        graph.shift,       graph.positions, static_cast<T*>(graph.unit),
+        shifts_of(graph),  graph.positions, static_cast<T*>(graph.unit),
         graph.length,      graph.live,      graph.by_length,
         graph.num_live,    failures,        r_max_,
         flip_ ? -1.0 : 1.0};
@@ -59,10 +72,10 @@ void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int*
 template <typename T>
 void CudaGeometry<T>::assemble(const CudaStream& stream, const CudaGraph& graph,
                                const T* edge_gradient, double* forces, double* virials) const {
-    const AssembleArguments<T> arguments{graph.num_nodes,  graph.num_local, graph.row_ptr,
-                                         graph.sender_ptr, graph.by_sender, graph.sender,
-                                         graph.receiver,   graph.shift,     graph.positions,
-                                         edge_gradient,    forces,          virials};
+    const AssembleArguments<T> arguments{graph.num_nodes,  graph.num_local,  graph.row_ptr,
+                                         graph.sender_ptr, graph.by_sender,  graph.sender,
+                                         graph.receiver,   shifts_of(graph), graph.positions,
+                                         edge_gradient,    forces,           virials};
     assemble_.launch(stream, blocks(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
                      arguments);
 }

@@ -29,7 +29,9 @@ public:
           backward_(spec.fields, "backward", widths()) {
         if (CudaTableConv<T>::possible(spec, parts_))
             fused_ = std::make_unique<CudaTableConv<T>>(spec, parts_);
-        if (CudaTypeSums<T>::possible(parts_))
+        // sums cost as the hidden units, fused kernels as the weights of an edge do
+        const bool less = parts_.description.weights.width > parts_.hidden_stride;
+        if (CudaTypeSums<T>::possible(parts_) && (less || !fused_))
             types_ = std::make_unique<CudaTypeSums<T>>(parts_, spec.info.num_types());
     }
 

@@ -1,18 +1,38 @@
 R"CUDA(
+// As csrc/engine/cuda/graph.hpp has them.
+struct Shifts {
+    const double* shift;
+    const int* image;
+    const double* table;
+    Long packed;
+};
+
 // pos[receiver] - pos[sender] + shift of a slot, Å.
-INLINE void edge_vector(const double* positions, const double* shift, int sender, int receiver,
+INLINE void edge_vector(const double* positions, const Shifts& shifts, int sender, int receiver,
                         Long slot, double* v) {
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
         v[k] = positions[3 * Long(receiver) + k] - positions[3 * Long(sender) + k];
-        if (shift) v[k] += shift[3 * slot + k];
+        if (shifts.shift) v[k] += shifts.shift[3 * slot + k];
     }
+    if (!shifts.image) return;
+    const int image = shifts.image[slot];
+    if (!shifts.packed) {
+#pragma unroll
+        for (int k = 0; k < 3; ++k) v[k] += shifts.table[3 * image + k];
+        return;
+    }
+    const double a = (image >> 20) - 512, b = (image >> 10 & 1023) - 512, c = (image & 1023) - 512;
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        v[k] += a * shifts.table[k] + b * shifts.table[3 + k] + c * shifts.table[6 + k];
 }
 
 struct GeometryArguments {
     Long num_local;
     const int *row_ptr, *sender;
-    const double *shift, *positions;
+    Shifts shifts;
+    const double* positions;
     T* unit;         // [num_slots][3]
     double* length;  // [num_slots]
     int* live;       // [num_slots] of each receiver, from where its slots begin
@@ -25,7 +45,7 @@ struct GeometryArguments {
 // One slot; whether it is shorter than r_max.
 INLINE bool measure(const GeometryArguments& p, int receiver, int slot) {
     double v[3];
-    edge_vector(p.positions, p.shift, p.sender[slot], receiver, slot, v);
+    edge_vector(p.positions, p.shifts, p.sender[slot], receiver, slot, v);
     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     // shorter lengths overflow in their inverse powers
     if (!(square >= 1e-12)) atomicMax(p.failures, slot + 1);
@@ -95,7 +115,8 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
 struct AssembleArguments {
     Long num_nodes, num_local;
     const int *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
-    const double *shift, *positions;
+    Shifts shifts;
+    const double* positions;
     const T* gradient;  // [slots][3] dE/dvec
     double* forces;     // [num_nodes][3]
     double* virials;    // [num_nodes][9] or null
@@ -111,7 +132,7 @@ INLINE void add_slot(const AssembleArguments& p, Long slot, double sign, double*
         sums[k] -= sign * g[k];
     }
     if (!VIRIAL) return;
-    edge_vector(p.positions, p.shift, p.sender[slot], p.receiver[slot], slot, v);
+    edge_vector(p.positions, p.shifts, p.sender[slot], p.receiver[slot], slot, v);
     int i = 3;
     // symmetric: what is not vanishes in the sum over all nodes
 #pragma unroll

@@ -1,0 +1,186 @@
+#include "engine/cuda/cell_list.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "engine/cuda/parts.hpp"
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+const char* const TEXT =
+#include "engine/cuda/text/cell_list.cuh"
+    ;
+
+constexpr int THREADS = 256;
+// Bins per reach: smaller ones fit the sphere better, larger ones cost less each.
+constexpr double BINS_PER_REACH = 2.0;
+// More bins, or much coarser ones, are for systems with gaps, which the host closes.
+constexpr double BINS_PER_ATOM = 32.0, FEW_BINS = 4096.0, COARSEST = 4.0;
+constexpr double MOST_STENCIL_BINS = 1e6;
+// Images along one direction are stored in 10 bits.
+constexpr double MOST_IMAGES = 510.0;
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+}  // namespace
+
+CudaCellList::CudaCellList(CudaKernels& kernels)
+    : sort_(kernels),
+      find_bins_(kernels.fixed(TEXT, "find_bins")),
+      find_atoms_(kernels.fixed(TEXT, "find_atoms")),
+      order_types_(kernels.fixed(TEXT, "order_types")),
+      place_atoms_(kernels.fixed(TEXT, "place_atoms")),
+      count_edges_(kernels.fixed(TEXT, "count_edges")),
+      write_edges_(kernels.fixed(TEXT, "write_edges")),
+      nodes_(kernels.device()),
+      bins_(kernels.device()) {}
+
+void CudaCellList::release() {
+    nodes_.release();
+    bins_.release();
+}
+
+// Along each vector: where atoms begin, and how far they reach.
+bool CudaCellList::choose_bins(const ListWatch& watch, std::int64_t num_nodes,
+                               const double* positions, Arguments& a) {
+    const double reach = watch.reach();
+    Vector3 extent = watch.heights(), bins{};
+    for (std::size_t k = 0; k < 3; ++k) {
+        a.periodic[k] = watch.periodic()[k];
+        for (std::size_t c = 0; c < 3; ++c) a.inverse[3 * c + k] = watch.inverse()[c][k];
+        a.low[k] = 0;
+        if (a.periodic[k]) continue;
+        double high = -std::numeric_limits<double>::infinity(), low = -high;
+        for (std::int64_t i = 0; i < num_nodes; ++i) {
+            const double* p = positions + 3 * i;
+            const double along =
+                p[0] * a.inverse[k] + p[1] * a.inverse[3 + k] + p[2] * a.inverse[6 + k];
+            low = std::min(low, along);
+            high = std::max(high, along);
+        }
+        a.low[k] = low;
+        extent[k] = high - low;
+    }
+    const double most = BINS_PER_ATOM * static_cast<double>(num_nodes) + FEW_BINS;
+    const auto count = [&](double coarser) {  // whole tiles
+        double product = 1;
+        for (std::size_t k = 0; k < 3; ++k) {
+            bins[k] = std::max(1.0, std::floor(extent[k] * BINS_PER_REACH / (reach * coarser)));
+            product *= std::ceil(bins[k] / 4) * 4;
+        }
+        return product;
+    };
+    double product = count(1.0);
+    for (double coarser = 1.25; product > most && coarser <= COARSEST; coarser *= 1.25)
+        product = count(coarser);
+    if (product > most) return false;
+    double stencil = 1;
+    for (std::size_t k = 0; k < 3; ++k) {
+        const double bin = extent[k] / bins[k];
+        double steps = bin > 0 ? std::ceil(reach / bin) : 1.0;
+        if (!a.periodic[k]) steps = std::min(steps, bins[k] - 1);
+        stencil *= 2 * steps + 1;
+        if (stencil > MOST_STENCIL_BINS || (a.periodic[k] && reach / extent[k] > MOST_IMAGES))
+            return false;
+        a.scale[k] = a.periodic[k] ? bins[k] : extent[k] > 0 ? bins[k] / extent[k] : 0.0;
+        a.bins[k] = static_cast<std::int32_t>(bins[k]);
+        a.tiles[k] = (a.bins[k] + 3) / 4;
+        a.stencil[k] = static_cast<std::int32_t>(steps);
+    }
+    a.num_bins = static_cast<std::int64_t>(product);
+    a.num_nodes = num_nodes;
+    a.square = reach * reach;
+    return true;
+}
+
+void CudaCellList::set_cell(const ListWatch& watch, const CudaStream& stream) {
+    for (std::size_t k = 0; k < 3; ++k)
+        for (std::size_t c = 0; c < 3; ++c)
+            host_cell_[3 * k + c] = watch.periodic()[k] ? watch.full()[k][c] : 0.0;
+    copy_to_device(cell_, host_cell_.data(), sizeof(host_cell_), stream);
+}
+
+void CudaCellList::place(const CudaStream& stream) const {
+    place_atoms_.launch(stream, (step_.num_nodes + THREADS - 1) / THREADS, THREADS, step_);
+}
+
+bool CudaCellList::make(const ListWatch& watch, std::int64_t num_nodes, const double* positions,
+                        const std::int32_t* types, int num_types, const CudaStream& stream,
+                        CudaGraph& graph, std::vector<std::int32_t>& node) {
+    Arguments a{};
+    if (!choose_bins(watch, num_nodes, positions, a)) return false;
+    std::uint32_t *sorted_keys = nullptr, *spare_keys = nullptr;
+    std::int32_t *nodes = nullptr, *spare_values = nullptr, *work = nullptr, *given_types = nullptr;
+    const auto lay_out = [&](char* start) {
+        CudaParts parts(start);
+        parts.take(given_, 3 * num_nodes);
+        parts.take(cell_, 9);
+        parts.take(a.total, 1);
+        parts.take(a.given_wraps, 3 * num_nodes);
+        parts.take(nodes, num_nodes);
+        parts.take(given_types, num_nodes);
+        parts.take(a.key, num_nodes);
+        parts.take(sorted_keys, num_nodes);
+        parts.take(spare_keys, num_nodes);
+        parts.take(spare_values, num_nodes);
+        parts.take(work, CudaSort::work_items(num_nodes));
+        return parts.end();
+    };
+    nodes_.grow(lay_out(nullptr));
+    lay_out(nodes_.as<char>());
+    bins_.grow(4 * size(a.num_bins + 1));
+    graph.reserve_nodes(num_nodes, num_nodes);
+    a.given = given_;
+    a.cell = cell_;
+    a.given_types = given_types;
+    a.sorted_key = sorted_keys;
+    a.node = nodes;
+    a.bin_ptr = bins_.as<std::int32_t>();
+    a.types = graph.types;
+    a.positions = graph.positions;
+    a.row_ptr = graph.row_ptr;
+    step_ = a;
+
+    const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
+        function.launch(stream, (threads + THREADS - 1) / THREADS, THREADS, a);
+    };
+    set_cell(watch, stream);
+    copy_to_device(given_, positions, 24 * size(num_nodes), stream);
+    copy_to_device(given_types, types, 4 * size(num_nodes), stream);
+    clear_on_device(a.total, sizeof(*a.total), stream);
+    launch(find_bins_, num_nodes);
+    sort_.sort(stream, {num_nodes, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
+                        nodes, spare_keys, spare_values, work});
+    launch(find_atoms_, a.num_bins + 1);
+    launch(order_types_, num_nodes);
+    place(stream);
+    launch(count_edges_, 32 * num_nodes);
+    sort_.sum(stream, graph.row_ptr, num_nodes, work);
+
+    std::uint64_t total = 0;
+    std::vector<std::int32_t> rows(size(num_nodes) + 1);
+    node.resize(size(num_nodes));
+    copy_to_host(&total, a.total, sizeof(total), stream);
+    copy_to_host(rows.data(), graph.row_ptr, 4 * rows.size(), stream);
+    copy_to_host(node.data(), nodes, 4 * node.size(), stream);
+    stream.synchronize();
+    if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
+        throw EngineError(ErrorKind::argument, "the system has " + std::to_string(total) +
+                                                   " edges, expected at most 2^31 - 1: split it");
+    graph.reserve_slots(rows);
+    graph.image = graph.image_rows;
+    graph.table = cell_;
+    graph.packed = true;
+    a.sender = graph.sender;
+    a.image = graph.image_rows;
+    launch(write_edges_, 32 * num_nodes);
+    graph.complete(types, num_types, stream);
+    return true;
+}
+
+}  // namespace mdcg

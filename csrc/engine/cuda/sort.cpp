@@ -1,0 +1,97 @@
+#include "engine/cuda/sort.hpp"
+
+#include <algorithm>
+
+namespace mdcg {
+
+namespace {
+
+const char* const TEXT =
+#include "engine/cuda/text/sort.cuh"
+    ;
+
+// As text/sort.cuh has them.
+constexpr std::int64_t SORT_TILE = 4096, SCAN_TILE = 4096;
+constexpr int THREADS = 256, DIGIT_BITS = 8;
+// Few tiles are summed by one block.
+constexpr std::int64_t SCAN_ALONE = 8 * SCAN_TILE;
+
+struct ScanArguments {
+    std::int32_t* values;
+    std::int64_t count;
+    std::int32_t* totals;
+};
+
+struct SortArguments {
+    std::int64_t count, tiles;
+    const std::uint32_t* keys;
+    const std::int32_t* values;
+    std::int32_t* counts;
+    std::uint32_t* out_keys;
+    std::int32_t* out_values;
+    int shift, digits, first_value;
+};
+
+std::int64_t parts(std::int64_t items, std::int64_t of) { return (items + of - 1) / of; }
+
+}  // namespace
+
+CudaSort::CudaSort(CudaKernels& kernels)
+    : scan_all_(kernels.fixed(TEXT, "scan_all")),
+      scan_tiles_(kernels.fixed(TEXT, "scan_tiles")),
+      add_totals_(kernels.fixed(TEXT, "add_totals")),
+      counts_(kernels.fixed(TEXT, "digit_counts")),
+      scatter_(kernels.fixed(TEXT, "digit_scatter")) {}
+
+std::int64_t CudaSort::work_items(std::int64_t count) {
+    const std::int64_t counts = (parts(count, SORT_TILE) << DIGIT_BITS) + 1;
+    return counts + parts(std::max(counts, count), SCAN_TILE) + 1;
+}
+
+int CudaSort::bits(std::int64_t count) {
+    int found = 1;
+    while (std::int64_t(1) << found < count) ++found;
+    return found;
+}
+
+void CudaSort::sum(const CudaStream& stream, std::int32_t* values, std::int64_t count,
+                   std::int32_t* work) const {
+    const ScanArguments arguments{values, count, work};
+    if (count <= SCAN_ALONE) {
+        scan_all_.launch(stream, 1, THREADS, arguments);
+        return;
+    }
+    const std::int64_t tiles = parts(count, SCAN_TILE);
+    scan_tiles_.launch(stream, tiles, THREADS, arguments);
+    scan_all_.launch(stream, 1, THREADS, ScanArguments{work, tiles, nullptr});
+    add_totals_.launch(stream, parts(count + 1, THREADS), THREADS, arguments);
+}
+
+// The last digit goes to the sorted items, and those before it to and fro.
+void CudaSort::sort(const CudaStream& stream, const Sort& s) const {
+    if (s.count == 0) return;
+    const int passes = static_cast<int>(parts(s.bits, DIGIT_BITS));
+    SortArguments a{};
+    a.count = s.count;
+    a.tiles = parts(s.count, SORT_TILE);
+    a.keys = s.keys;
+    a.values = s.values;
+    a.first_value = s.first_value;
+    a.counts = s.work;
+    for (int pass = 0; pass < passes; ++pass) {
+        const bool spare = (passes - pass) % 2 == 0;
+        const int width = static_cast<int>(parts(s.bits - a.shift, passes - pass));
+        a.digits = 1 << width;
+        a.out_keys = spare ? s.spare_keys : s.sorted_keys;
+        a.out_values = spare ? s.spare_values : s.sorted_values;
+        counts_.launch(stream, a.tiles, THREADS, a);
+        const std::int64_t counts = a.tiles * a.digits;
+        sum(stream, a.counts, counts, a.counts + counts + 1);
+        scatter_.launch(stream, a.tiles, THREADS, a);
+        a.shift += width;
+        a.keys = a.out_keys;
+        a.values = a.out_values;
+    }
+}
+
+}  // namespace mdcg

@@ -1,0 +1,42 @@
+// Sums of what is before each item, and stable sorts, on a device; the same for the same input.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cuda/kernels.hpp"
+
+namespace mdcg {
+
+class CudaSort {
+public:
+    explicit CudaSort(CudaKernels& kernels);
+
+    // Items of work that either of the two takes for that many items.
+    static std::int64_t work_items(std::int64_t count);
+
+    // values[i] becomes the sum of those before it; values[count] that of all.
+    void sum(const CudaStream& stream, std::int32_t* values, std::int64_t count,
+             std::int32_t* work) const;
+
+    struct Sort {
+        std::int64_t count;
+        int bits;                    // of the keys, the lowest
+        const std::uint32_t* keys;   // left as they are, unless they are the spare ones
+        const std::int32_t* values;  // null: first_value, first_value + 1, ..
+        std::int32_t first_value;
+        std::uint32_t* sorted_keys;  // null: not wanted, if spare_keys alone will do
+        std::int32_t* sorted_values;
+        std::uint32_t* spare_keys;  // [count]
+        std::int32_t *spare_values, *work;
+    };
+    // Values by their keys, those of equal keys in the order given.
+    void sort(const CudaStream& stream, const Sort& sort) const;
+
+    // Bits of the numbers below `count`.
+    static int bits(std::int64_t count);
+
+private:
+    CudaFunction scan_all_, scan_tiles_, add_totals_, counts_, scatter_;
+};
+
+}  // namespace mdcg
