@@ -19,7 +19,6 @@ from pathlib import Path
 import ase.io
 import numpy as np
 from ase import units
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 from ase.md.verlet import VelocityVerlet
 
 from mdcg import MDCGCalculator
@@ -34,7 +33,9 @@ chosen = parser.parse_args()
 
 atoms = ase.io.read(DATA / "water192.xyz")
 atoms.calc = MDCGCalculator(chosen.package, device=chosen.device)
-MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
+spread = np.sqrt(atoms.get_masses() * 300 * units.kB)[:, None]
+momenta = np.random.default_rng(1).normal(size=(len(atoms), 3)) * spread
+atoms.set_momenta(momenta - momenta.mean(axis=0))
 atoms.get_forces()  # compiles kernels that are not cached, and makes the neighbour list
 
 dynamics = VelocityVerlet(atoms, timestep=0.5 * units.fs)
