@@ -45,9 +45,9 @@ _TYPES = {
 }
 
 
-def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
+def table_conv_arguments(kind: str, wants_x: bool, exact: bool = False) -> tuple[str, ...]:
     """Return names of addresses and sizes in the order of the kernels' parameter."""
-    names = ["n_rows", "n_types", "n_flip", "row_ptr", "live", "num_live", "sender", "sender_type"]
+    names = ["n_rows", "n_types", "n_flip", *(["n_knots"] if exact else []), "row_ptr", "live", "num_live", "sender", "sender_type"]
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
         return (*names, "out")
@@ -224,7 +224,7 @@ def emit_table_conv(
     *,
     wants_x: bool,
     normalization: str,
-    knots: int,
+    knots: int | None,
     plan: TableConvPlan | None = None,
 ) -> CudaKernel:
     """Print the kernels of one pass.
@@ -238,8 +238,9 @@ def emit_table_conv(
         The backward pass writes gradients of the features, a row per edge.
     normalization : {"component", "norm", "integral"}
         Of the harmonics.
-    knots : int
-        Intervals of the table.
+    knots : int or None
+        Intervals of the table of splines. None: of polynomials of ``plan.degree``, so many that
+        they are the network to rounding; how many they are is said when the kernel runs.
     plan : TableConvPlan, optional
 
     Raises
@@ -264,7 +265,9 @@ def emit_table_conv(
     words = itemsize // 4
     sets = _sets(lowered, tile, words)
     attributes = (l_max + 1) ** 2
-    arguments = table_conv_arguments(kind, wants_x)
+    exact = knots is None
+    degree = plan.degree if exact else 3
+    arguments = table_conv_arguments(kind, wants_x, exact)
     written_out: set[int] = set()
     written_in: set[int] = set()
     texts, entries = [], []
@@ -288,6 +291,7 @@ def emit_table_conv(
                 warps=kernel.warps,
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
+                degree=degree,
             )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:
@@ -306,15 +310,17 @@ def emit_table_conv(
     ):
         zeroed.append("dx")
     norm = ", ".join(literal(value) for value in _factors(l_max, normalization))
-    struct = ["struct TablePlace;", "struct Cubic;", "struct Arguments {"]
+    struct = ["struct TablePlace;", *([] if exact else ["struct Cubic;"]), "struct Arguments {"]
     for name in arguments:
-        kept = "long long" if name.startswith("n_") else _TYPES.get(name, "const T*")
+        types = {**_TYPES, "table": "const T*"} if exact else _TYPES
+        kept = "long long" if name.startswith("n_") else types.get(name, "const T*")
         struct.append(f"    {kept} {'' if name.startswith('n_') else '__restrict__ '}{name};")
     header = [
         f"// mdcg {__version__}, problem {problem.key()}, table {kind}",
         f"// {plan}",
         f"typedef {'float' if problem.dtype == 'float32' else 'double'} T;",
-        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define KNOTS {knots}\n"
+        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define KNOTS {'p.n_knots' if exact else knots}\n"
+        f"#define DEGREE {degree}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(slot) {'p.place[slot]' if 'place' in arguments else '0'}",
         "\n".join([*struct, "};"]),

@@ -1,4 +1,5 @@
-// T is float or double; L_MAX, NORM (factors of harmonics), KNOTS, BATCH, BACKWARD and PLACE (row of
+// T is float or double; L_MAX, NORM (factors of harmonics), KNOTS, DEGREE (of the table's
+// polynomials), BATCH, BACKWARD and PLACE (row of
 // an edge's gradient of features) are defined before.
 
 typedef long long Long;
@@ -8,6 +9,8 @@ constexpr int QUAD = 16 / sizeof(T);
 struct alignas(16) Quad {
     T v[QUAD];
 };
+
+#if DEGREE == 3
 
 // A weight between two knots: v[0] + t (v[1] + t (v[2] + t v[3])).
 struct alignas(16) Cubic {
@@ -31,6 +34,41 @@ MDCG_INLINE Cubic load(const Cubic* p) {
     return c;
 }
 
+#else
+
+// Weights are polynomials of z in [-1, 1], of an odd degree: factors of z^(2 k) and z^(2 k + 1) of
+// all columns stand together, behind them those of the next k.
+constexpr int HALF = (DEGREE + 1) / 2;
+struct alignas(2 * sizeof(T)) Two {
+    T v[2];
+};
+template <int COLUMNS> MDCG_INLINE T value_at(const Two* from, T z) {
+    Two a = from[(HALF - 1) * COLUMNS];
+    T value = a.v[1] * z + a.v[0];
+#pragma unroll
+    for (int k = HALF - 2; k >= 0; --k) {
+        a = from[k * COLUMNS];
+        value = (value * z + a.v[1]) * z + a.v[0];
+    }
+    return value;
+}
+template <int COLUMNS> MDCG_INLINE T value_at(const Two* from, T z, T& slope) {
+    Two a = from[(HALF - 1) * COLUMNS];
+    T value = a.v[1] * z + a.v[0];
+    slope = a.v[1];
+#pragma unroll
+    for (int k = HALF - 2; k >= 0; --k) {
+        a = from[k * COLUMNS];
+        slope = slope * z + value;
+        value = value * z + a.v[1];
+        slope = slope * z + value;
+        value = value * z + a.v[0];
+    }
+    return value;
+}
+
+#endif
+
 // Of a pair of types: where its table begins, and what turns the root of a length into a place.
 struct TablePlace {
     double first, inverse_step;
@@ -40,7 +78,7 @@ struct TablePlace {
 // What all warps must know of an edge.
 struct alignas(16) Record {
     int sender, row, to, padding;  // rows of features, of the table, and of their gradients
-    T t, slope;                    // place in the interval, and by how much it grows with length
+    T t, slope;                    // place in the interval (t or z), and by how much it grows with length
 };
 
 // An edge on its way from memory; `record` where this warp makes the records.
@@ -74,8 +112,13 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     r.row = within ? int(found.row) + i : 0;
     r.to = to;
     r.padding = 0;
+#if DEGREE == 3
     r.t = within ? T(place - i) : T(0);
     r.slope = T(found.inverse_step / (2 * root));
+#else
+    r.t = within ? T(2 * (place - i) - 1) : T(0);
+    r.slope = T(found.inverse_step / root);
+#endif
     return r;
 }
 

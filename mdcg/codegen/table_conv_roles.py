@@ -60,6 +60,9 @@ class TableRoleWriter:
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
         The same of the role's block of the features' gradient.
+    degree : int
+        Of the table's polynomials. Cubic ones stay in registers, for the next edges; others are
+        read where they are used, from caches.
     """
 
     def __init__(
@@ -73,11 +76,13 @@ class TableRoleWriter:
         warps: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
+        degree: int = 3,
     ) -> None:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps = batch, warps
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
+        self.degree = degree
         self.quad = 16 // ITEMSIZE[self.problem.dtype]
         self.forms = {group.first: group.forms for group in lowered.groups if group.forms}
         self.forward = spec.kind == "forward"
@@ -87,7 +92,7 @@ class TableRoleWriter:
     def function(self, name: str, prefix: str) -> str:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
         role, batch, stride = self.role, self.batch, self.table.stride
-        columns, features = self.problem.weight_numel, self.problem.irreps_in1.dim
+        features = self.problem.irreps_in1.dim
         row = self.attributes
         lines = [
             f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
@@ -96,21 +101,12 @@ class TableRoleWriter:
             "int chunk) {",
             f"    const int channel = chunk * {WARP} + lane;",
             *self._channel(),
-            "    const Cubic* const table = p.table + u;",
+            *self._table(),
             f"    const T* const features = p.x + {role.in1.offset} + u;",
             *(f"    {line}" for line in self._state()),
-            f"    Cubic {', '.join(f'c{i}' for i in range(len(role.paths)))};",
             f"    T {', '.join(f'n{a}' for a in range(self.dim))};",
-            "    int there = -1;  // row of the table in registers: edges are in order of length",
             "    const auto load_edge = [&](const Record& r) {",
-            "        if (r.row != there) {",
-            f"            const Cubic* const from = table + Long(r.row) * {columns};",
-            *(
-                f"            c{i} = load(from + {path.weight_offset});"
-                for i, path in enumerate(role.paths)
-            ),
-            "            there = r.row;",
-            "        }",
+            *(f"        {line}" for line in self._load_row()),
             f"        const T* const x = features + Long(r.sender) * {features};",
             *(f"        n{a} = __ldg(x + {a * role.in1.mul});" for a in range(self.dim)),
             "    };",
@@ -155,6 +151,51 @@ class TableRoleWriter:
                 "    }",
             ]
         return "\n".join([*lines, "}"])
+
+    # -- weights --------------------------------------------------------------------------------
+
+    def _table(self) -> list[str]:
+        if self.degree != 3:
+            return ["    const Two* const table = (const Two*)p.table + u;"]
+        names = ", ".join(f"c{i}" for i in range(len(self.role.paths)))
+        return [
+            "    const Cubic* const table = p.table + u;",
+            f"    Cubic {names};",
+            "    int there = -1;  // row of the table in registers: edges are in order of length",
+        ]
+
+    def _load_row(self) -> list[str]:
+        if self.degree != 3:
+            return []
+        return [
+            "if (r.row != there) {",
+            f"    const Cubic* const from = table + Long(r.row) * {self.problem.weight_numel};",
+            *(
+                f"    c{i} = load(from + {path.weight_offset});"
+                for i, path in enumerate(self.role.paths)
+            ),
+            "    there = r.row;",
+            "}",
+        ]
+
+    def _weights(self) -> list[str]:
+        if self.degree != 3:
+            columns = self.problem.weight_numel * ((self.degree + 1) // 2)
+            return [f"const Two* const from = table + Long(record[k].row) * {columns};"]
+        lines = [] if self.forward else ["const T twice = 2 * t, half_more = T(1.5) * t;"]
+        for i in range(len(self.role.paths)):
+            lines.append(f"const T w{i} = value_of(c{i}, t);")
+            if not self.forward:
+                lines.append(f"const T v{i} = slope_of(c{i}, twice, half_more);")
+        return lines
+
+    def _weight(self, number: int, path: LoweredPath) -> list[str]:
+        if self.degree == 3:
+            return [f"const T wv = w{number};"]
+        call = f"value_at<{self.problem.weight_numel}>(from + {path.weight_offset}, t"
+        if self.forward:
+            return [f"const T wv = {call});"]
+        return [f"T v{number};", f"const T wv = {call}, v{number});"]
 
     # -- operands -------------------------------------------------------------------------------
 
@@ -204,13 +245,8 @@ class TableRoleWriter:
             "const T t = record[k].t;",
             *(f"const T x{a} = {value.format(a)};" for a in range(self.dim)),
         ]
-        if not self.forward:
-            lines.append("const T twice = 2 * t, half_more = T(1.5) * t;")
-        for i in range(len(role.paths)):
-            lines.append(f"const T w{i} = value_of(c{i}, t);")
-            if not self.forward:
-                lines.append(f"const T v{i} = slope_of(c{i}, twice, half_more);")
         lines += [
+            *self._weights(),
             "if (k + 1 < many) load_edge(record[k + 1]);",
             f"const T* const m = m_batch + k * {self.table.stride};",
         ]
@@ -267,7 +303,7 @@ class TableRoleWriter:
 
     def _path(self, number: int, path: LoweredPath) -> list[str]:
         c = path.coupling
-        lines = [*self._slots(path), f"const T wv = w{number};"]
+        lines = [*self._slots(path), *self._weight(number, path)]
         if not self.forward:
             lines += [f"const T g{i} = g_{path.i_out}_{i};" for i in range(c.dim_out)]
             lines += [f"T p{s} = 0;" for s in range(c.num_slots)]

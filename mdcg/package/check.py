@@ -194,6 +194,10 @@ class _Checker:
                 self.need(good, f"{field} is {str(value)[:40]}, expected {low} to {high}")
         good = type(kernel["run"]) is int and 1 <= kernel["run"] <= limits.MAX_MULTIPLICITY
         self.need(good, f"run is {str(kernel['run'])[:40]}")
+        if "degree" in kernel:
+            degree = kernel["degree"]
+            good = type(degree) is int and 1 <= degree <= 15 and degree % 2 == 1
+            self.need(good, f"degree is {str(degree)[:40]}, expected an odd number up to 15")
 
     # ---- pieces ----
 

@@ -7,7 +7,7 @@ device has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..codegen.table_conv import emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
+from ..plan.table_conv import TableConvPlan
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
 __all__ = ["ARGUMENTS", "PASSES", "add_cuda_kernels", "padded_problem"]
@@ -32,11 +33,14 @@ ARGUMENTS = {
     "conv": {
         *("order", "sender", "row_ptr", "place", "n_rows"),
         *("x", "y", "w", "g", "out", "dx", "dy", "dw"),
-        *("types", "sender_type", "live", "num_live", "n_types", "n_flip"),
+        *("types", "sender_type", "live", "num_live", "n_types", "n_flip", "n_knots"),
         *("unit", "length", "places", "table", "de", "short_edges"),
     },
     "contraction": {"n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"},
 }
+
+# Of fused convolutions.
+PLAN = TableConvPlan()
 
 # The oldest device that the kernels' asynchronous copies exist on.
 _DEVICE = CudaDevice(80)
@@ -81,7 +85,7 @@ def add_cuda_kernels(
     for layer in layers:
         for kind in PASSES:
             try:
-                made = _emit(layer, kind)
+                made = _emit(layer, kind, tensors)
             except UnsupportedProblemError:
                 break
             if made is None:
@@ -114,17 +118,20 @@ def add_cuda_kernels(
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
+                    **({"degree": PLAN.degree} if "n_knots" in kernel.arguments else {}),
                 }
             )
     return found
 
 
-def _emit(layer: Mapping[str, Any], kind: str) -> tuple[CudaKernel, dict[str, int]] | None:
+def _emit(
+    layer: Mapping[str, Any], kind: str, tensors: Container[str]
+) -> tuple[CudaKernel, dict[str, int]] | None:
     """Return a kernel and the items of a row of its operands."""
     if layer["type"] == "conv":
         problem = padded_problem(ConvProblem.from_json(layer["problem"]))
         if kind.startswith("table_"):
-            return _emit_table(layer, problem, kind.removeprefix("table_"))
+            return _emit_table(layer, problem, kind.removeprefix("table_"), tensors)
         plan = plan_cuda(problem, _DEVICE).with_changes(deterministic=True)
         wants = () if kind == "forward" else ("x", "y", "w") if "x" in layer else ("y", "w")
         kernel = emit_cuda(problem, plan, KernelSpec(kind, True, wants))
@@ -154,21 +161,35 @@ def _emit(layer: Mapping[str, Any], kind: str) -> tuple[CudaKernel, dict[str, in
 
 
 def _emit_table(
-    layer: Mapping[str, Any], problem: ConvProblem, kind: str
+    layer: Mapping[str, Any],
+    problem: ConvProblem,
+    kind: str,
+    tensors: Container[str],
 ) -> tuple[CudaKernel, dict[str, int]] | None:
-    """Return the kernel of a convolution whose radial network has a table."""
-    table = layer.get("radial", {}).get("table")
-    if not table:
+    """Return the kernel of a convolution whose radial network has a table on a device.
+
+    One that is exact has one in double precision, unless values of nodes go into it.
+    """
+    radial = layer.get("radial", {})
+    table = radial.get("table")
+    if not table and not (problem.dtype == "float64" and radial and _by_type(radial, tensors)):
         return None
     kernel = emit_table_conv(
         problem,
         kind,
         wants_x="x" in layer,
         normalization=layer.get("normalization", "component"),
-        knots=table["knots"],
+        knots=table["knots"] if table else None,
+        plan=PLAN,
     )
     return kernel, {
         "x": problem.irreps_in1.dim,
         "w": problem.weight_numel,
         "out": problem.irreps_out.dim,
     }
+
+
+def _by_type(radial: Mapping[str, Any], tensors: Container[str]) -> bool:
+    """Return whether its weights are functions of the length and of the two types alone."""
+    ends = [radial.get(end) for end in ("sender", "receiver")]
+    return all(end is None or end in tensors for end in ends)

@@ -10,11 +10,13 @@ namespace mdcg {
 
 namespace {
 
+constexpr std::int64_t MAX_TABLE_DEGREE = 15;
+
 constexpr const char* NAMES[] = {
     "order",    "sender", "row_ptr", "place",  "types",      "sender_type", "live",
-    "num_live", "n_rows", "n_types", "n_adds", "n_flip",     "unit",        "length",
-    "places",   "table",  "x",       "y",      "w",          "g",           "out",
-    "dx",       "dy",     "dw",      "de",     "short_edges"};
+    "num_live", "n_rows", "n_types", "n_adds", "n_knots",    "n_flip",      "unit",
+    "length",   "places", "table",   "x",      "y",          "w",           "g",
+    "out",      "dx",     "dy",      "dw",     "de",         "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -73,6 +75,8 @@ CudaPassKernel::CudaPassKernel(const Fields& layer, const std::string& pass,
                            std::to_string(found.integer(operand, 0, std::int64_t(1) << 40)) +
                            " items of " + operand + ", expected " + std::to_string(width) +
                            ": convert the model again");
+        if (fields.has("degree"))
+            degree_ = static_cast<int>(fields.integer("degree", 1, MAX_TABLE_DEGREE));
         variants_.push_back(read(fields));
     }
     if (variants_.empty())

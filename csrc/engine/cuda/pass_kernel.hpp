@@ -26,6 +26,7 @@ enum class CudaArgument : int {
     n_rows,
     n_types,  // sets of coefficients; types of atoms
     n_adds,   // not 0: add to dx
+    n_knots,  // intervals of a CudaExactTable
     n_flip,   // not 0: unit vectors point from the receiver to the sender
     unit,     // [slots][3]
     length,   // [slots] Å
@@ -75,6 +76,9 @@ public:
     // Takes the programs for the device. Throws EngineError where it is too old for all.
     void prepare(CudaKernels& kernels);
 
+    // Of the polynomials of the table that it reads, which is a CudaExactTable; 0: not one.
+    int degree() const { return degree_; }
+
     // After `prepare`: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
@@ -99,6 +103,7 @@ private:
     static Variant read(const Fields& fields);
 
     std::string where_;
+    int degree_ = 0;
     std::vector<Variant> variants_;
     Variant chosen_;
 };

@@ -170,6 +170,17 @@ std::vector<double> RadialSpline::exact(const std::vector<double>& lengths, int 
     return weights;
 }
 
+std::vector<double> RadialSpline::exact_slope(double length, int receiver, int sender) const {
+    const std::vector<double> units = hidden_slope(length, receiver, sender);
+    std::vector<double> slopes(static_cast<std::size_t>(outputs_));
+    for (int k = 0; k < network_.units(); ++k) {
+        const double h = units[static_cast<std::size_t>(k)];
+        const double* row = last_.data() + static_cast<std::ptrdiff_t>(k) * outputs_;
+        for (int o = 0; o < outputs_; ++o) slopes[static_cast<std::size_t>(o)] += h * row[o];
+    }
+    return slopes;
+}
+
 TableError RadialSpline::error(int receiver, int sender) const {
     std::vector<double> coefficients(static_cast<std::size_t>(rows()) *
                                      static_cast<std::size_t>(outputs_));

@@ -49,6 +49,8 @@ public:
     TableError error(int receiver, int sender) const;
     // Exact weights at lengths, [count][outputs].
     std::vector<double> exact(const std::vector<double>& lengths, int receiver, int sender) const;
+    // Derivatives of the exact weights by the length, at one length, [outputs].
+    std::vector<double> exact_slope(double length, int receiver, int sender) const;
 
 private:
     // Hidden activations [count][hidden_stride] at lengths; their derivative at one length.

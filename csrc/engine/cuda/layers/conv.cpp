@@ -29,6 +29,7 @@ public:
           backward_(spec.fields, "backward", widths()) {
         if (CudaTableConv<T>::possible(spec, parts_))
             fused_ = std::make_unique<CudaTableConv<T>>(spec, parts_);
+        fused_there_ = fused_ != nullptr;
         // sums cost as the hidden units, fused kernels as the weights of an edge do
         const bool less = parts_.description.weights.width > parts_.hidden_stride;
         if (CudaTypeSums<T>::possible(parts_) && (less || !fused_))
@@ -51,7 +52,7 @@ public:
     void take_list(const CudaGraph& graph, const CudaStream& stream) override;
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
         if (by_type_) return types_->scratch_bytes(graph, edges_);
-        return fused_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
+        return fused_there_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
     void enqueue_forward(CudaWorker<T>& worker, Range nodes) const override;
     void enqueue_backward(CudaWorker<T>& worker, Range nodes) const override;
@@ -79,7 +80,7 @@ private:
     bool sums_types(const CudaWorker<T>& worker) const {
         return by_type_ && !(worker.exact && types_->from_table());
     }
-    bool fuses(const CudaWorker<T>& worker) const { return fused_ != nullptr && !worker.exact; }
+    bool fuses(const CudaWorker<T>& worker) const { return fused_there_ && !worker.exact; }
     // What lists need that cannot be summed by type.
     void prepare_others(CudaKernels& kernels, const CudaStream& stream);
     void prepare_edges(CudaKernels& kernels, const CudaStream& stream);
@@ -96,6 +97,7 @@ private:
     std::unique_ptr<CudaTableConv<T>> fused_;
     std::unique_ptr<CudaTypeSums<T>> types_;
     bool by_type_ = false;  // the list can be summed by type
+    bool fused_there_ = false;
     CudaKernels* kernels_ = nullptr;
     // Kernels of the other ways are there.
     bool others_ = false, chunked_ = false, edges_prepared_ = false;
@@ -131,7 +133,15 @@ void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
         prepare_others(*kernels_, stream);
         kernels_->load();
     }
-    if (!by_type_ && fused_) fused_->take_list(graph, stream);
+    if (by_type_ && !types_->from_table() && !edges_prepared_) {
+        prepare_edges(*kernels_, stream);
+        kernels_->load();
+    }
+    if (!by_type_ && fused_there_ && !fused_->take_list(graph, stream)) {
+        fused_there_ = false;
+        prepare_exact(*kernels_, stream);
+        kernels_->load();
+    }
     if (edges_prepared_) edges_.take_list(graph, stream);
 }
 

@@ -4,8 +4,8 @@ namespace mdcg {
 
 template <typename T>
 bool CudaTableConv<T>::possible(const LayerSpec& spec, const ConvParts<T>& parts) {
-    return parts.radial.knots > 0 && !parts.sender.present() && !parts.receiver.present() &&
-           CudaPassKernel::there(spec.fields, "table_forward") &&
+    return (parts.radial.knots > 0 || sizeof(T) == 8) && !parts.sender.present() &&
+           !parts.receiver.present() && CudaPassKernel::there(spec.fields, "table_forward") &&
            CudaPassKernel::there(spec.fields, "table_backward");
 }
 
@@ -24,8 +24,26 @@ CudaTableConv<T>::CudaTableConv(const LayerSpec& spec, const ConvParts<T>& parts
       flip_(parts.flip),
       num_types_(spec.info.num_types()),
       forward_(spec.fields, "table_forward", widths(parts)),
-      backward_(spec.fields, "table_backward", widths(parts)),
-      table_(parts.radial, parts.description.weights) {}
+      backward_(spec.fields, "table_backward", widths(parts)) {
+    const int degree = forward_.degree();
+    if (degree % 2 != (degree > 0) || backward_.degree() != degree ||
+        (degree > 0) != (parts.radial.knots == 0))
+        spec.fields.fail("its CUDA kernels are not those of its radial network: convert the model "
+                         "again");
+    if (degree == 0)
+        table_ = std::make_unique<CudaPowerTable<T>>(parts.radial, parts.description.weights);
+    else
+        exact_ = std::make_unique<CudaExactTable>(parts.radial, parts.description.weights, degree);
+}
+
+template <typename T>
+bool CudaTableConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    if (table_)
+        table_->take_list(graph, stream);
+    else
+        exact_->take_list(graph, stream);
+    return !exact_ || exact_->there();
+}
 
 template <typename T>
 void CudaTableConv<T>::prepare(CudaKernels& kernels) {
@@ -58,8 +76,9 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* 
     found.set(A::types, graph.types + first_receiver);
     found.set(A::unit, graph.unit);
     found.set(A::length, graph.length);
-    found.set(A::places, table_.places());
-    found.set(A::table, table_.data());
+    if (exact_) found.set(A::n_knots, std::int64_t(exact_->knots()));
+    found.set(A::places, exact_ ? exact_->places() : table_->places());
+    found.set(A::table, exact_ ? static_cast<const void*>(exact_->data()) : table_->data());
     found.set(A::short_edges, worker.short_edges);
     found.set(A::x, x);
     return found;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "engine/cuda/edges/exact_table.hpp"
 #include "engine/cuda/edges/power_table.hpp"
 #include "engine/cuda/layers/sender_sums.hpp"
 #include "engine/cuda/pass_kernel.hpp"
@@ -20,14 +22,12 @@ public:
 
     CudaTableConv(const LayerSpec& spec, const ConvParts<T>& parts);
     void prepare(CudaKernels& kernels);
-    void take_list(const CudaGraph& graph, const CudaStream& stream) {
-        table_.take_list(graph, stream);
-    }
+    // False: no table is exact enough for the list, in a package whose radial networks are exact.
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
 
     // Bytes per slot of a chunk.
     std::int64_t slot_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
     std::size_t scratch_bytes(const CudaGraph& graph) const;
-    std::size_t bytes() const { return table_.bytes(); }
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
     void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
@@ -43,7 +43,9 @@ private:
     bool flip_;
     int num_types_;
     CudaPassKernel forward_, backward_;
-    CudaPowerTable<T> table_;
+    // One of the two: splines, or what is exact in double precision.
+    std::unique_ptr<CudaPowerTable<T>> table_;
+    std::unique_ptr<CudaExactTable> exact_;
     CudaSenderSums<T> sums_;
 };
 

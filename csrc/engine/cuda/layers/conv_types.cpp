@@ -19,6 +19,7 @@ const char* const TEXT =
 // clang-format on
 
 constexpr int MAX_L = 4;
+constexpr int CUBIC = 3, EXACT = 9;  // degrees of tables
 constexpr std::size_t MAX_TYPES = 16;
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
@@ -46,10 +47,11 @@ bool coefficient(const ConvDescription<T>& description, const GenericPath& path,
 // As text/type_sums.cuh has it.
 template <typename T>
 struct CudaTypeSums<T>::Arguments {
-    std::int32_t first_receiver, first_slot, num_types, num_present, split;
+    std::int32_t first_receiver, first_slot, num_types, num_present, split, knots;
     const std::int32_t *row_ptr, *num_live, *live, *receiver_types, *sender_type, *number;
     const double* length;
-    const T *unit, *factors, *table;
+    const T *unit, *factors;
+    const void* table;
     const TablePlace* places;
     T *hidden, *sums, *edge_gradient;
     int* short_edges;
@@ -71,6 +73,9 @@ CudaTypeSums<T>::CudaTypeSums(const ConvParts<T>& parts, int num_types)
     if (parts.radial.knots > 0)
         table_ = std::make_unique<CudaPowerTable<T>>(
             hidden_spec(parts.radial), hidden_columns(parts.radial, parts.hidden_stride));
+    else if (sizeof(T) == 8)
+        exact_ = std::make_unique<CudaExactTable>(
+            hidden_spec(parts.radial), hidden_columns(parts.radial, parts.hidden_stride), EXACT);
     std::vector<char> degrees(size(parts.description.l_max) + 1, 0);
     for (const Block& block : parts.description.out.blocks) {
         const auto& paths = parts.description.paths;
@@ -92,7 +97,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvParts<T>& parts, int num_types)
 }
 
 template <typename T>
-void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = parts_->description.l_max;
     const bool small = sizeof(T) == 4 && l_max <= 3;
     threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
@@ -102,13 +107,20 @@ void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
     };
     define("L_MAX", l_max);
     define("UNITS", parts_->hidden_stride);
-    define("KNOTS", table_ ? table_->knots() : 0);
+    define("DEGREE", table_ ? CUBIC : exact_ ? EXACT : 0);
     define("THREADS", threads_);
     define("PER", small ? 2 : 1);
     define("EACH", small && parts_->hidden_stride > 32 ? 2 : 1);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_TYPES));
-    sums_ = kernels.fixed(TEXT, "type_sums", defines);
-    gradient_ = kernels.fixed(TEXT, "type_sums_gradient", defines);
+    sums_ = kernels_->fixed(TEXT, "type_sums", defines);
+    gradient_ = kernels_->fixed(TEXT, "type_sums_gradient", defines);
+}
+
+template <typename T>
+void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+    const int l_max = parts_->description.l_max;
+    kernels_ = &kernels;
+    ask_for_kernels();
     gemm_ = CudaGemm<T>(kernels);
     const std::vector<T> factors = harmonic_factors<T>(l_max, parts_->normalization);
     number_ = std::make_unique<CudaMemory>(stream.device());
@@ -126,6 +138,14 @@ bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream
     present.erase(std::unique(present.begin(), present.end()), present.end());
     if (present.size() > MAX_TYPES) return false;
     if (table_) table_->take_list(graph, stream);
+    if (exact_) {
+        exact_->take_list(graph, stream);
+        if (!exact_->there()) {  // from rows of units
+            exact_.reset();
+            ask_for_kernels();
+            kernels_->load();
+        }
+    }
     if (present == present_) return true;
     present_ = std::move(present);
     std::vector<std::int32_t> number(size(num_types_), -1);
@@ -172,7 +192,7 @@ typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
     Scratch s{};
     Layout layout(start);
     std::int64_t receivers = graph.num_local;
-    if (!table_) {
+    if (!from_table()) {
         receivers = 0;
         for (const CudaChunk& chunk : graph.chunks)
             receivers = std::max<std::int64_t>(receivers, chunk.num_receivers);
@@ -182,7 +202,7 @@ typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
     s.receivers = std::min(
         receivers, std::max<std::int64_t>(1, SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
     layout.take(s.sums, s.receivers * row);
-    if (!table_) {
+    if (!from_table()) {
         layout.take(s.hidden, graph.longest_chunk * parts_->hidden_stride);
         layout.take(s.work, static_cast<std::int64_t>(edges.work_bytes(graph.longest_chunk)));
     }
@@ -218,6 +238,11 @@ typename CudaTypeSums<T>::Arguments CudaTypeSums<T>::arguments(const CudaWorker<
     if (table_) {
         found.table = table_->data();
         found.places = table_->places();
+        found.knots = table_->knots();
+    } else if (exact_) {
+        found.table = exact_->data();
+        found.places = exact_->places();
+        found.knots = exact_->knots();
     }
     found.hidden = scratch.hidden;
     found.sums = scratch.sums;
@@ -237,7 +262,7 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
         for (std::int64_t at = first; at < end; at += scratch.receivers)
             body(at, std::min(scratch.receivers, end - at));
     };
-    if (table_) return receivers(0, graph.num_local);
+    if (from_table()) return receivers(0, graph.num_local);
     for (const CudaChunk& chunk : graph.chunks) {
         if (chunk.num_slots > 0)
             edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,

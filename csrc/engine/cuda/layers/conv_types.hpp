@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/edges/exact_table.hpp"
 #include "engine/cuda/edges/power_table.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/cuda/worker.hpp"
@@ -16,8 +17,8 @@
 
 namespace mdcg {
 
-// With a table of hidden units where the radial network has one, else from their rows, which
-// CudaEdgeFunctions makes chunk by chunk.
+// With a table of hidden units where the radial network has one, or one is exact enough in double
+// precision; else from their rows, which CudaEdgeFunctions makes chunk by chunk.
 template <typename T>
 class CudaTypeSums {
 public:
@@ -28,7 +29,8 @@ public:
     void prepare(CudaKernels& kernels, const CudaStream& stream);
     // False: the list has senders of too many types.
     bool take_list(const CudaGraph& graph, const CudaStream& stream);
-    bool from_table() const { return table_ != nullptr; }
+    // May end with a list that no table is exact enough for.
+    bool from_table() const { return table_ || exact_; }
 
     std::size_t scratch_bytes(const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
     // Every row of `out` is written.
@@ -57,6 +59,7 @@ private:
         return static_cast<std::int64_t>(present_.size()) * parts_->hidden_stride;
     }
     void make_matrices(const CudaStream& stream);
+    void ask_for_kernels();
     Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
     Arguments arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
     // `body(first, count)` for all receivers, as many at a time as there is room for, with rows of
@@ -68,6 +71,8 @@ private:
     const ConvParts<T>* parts_;
     int num_types_, threads_ = 128;
     std::unique_ptr<CudaPowerTable<T>> table_;
+    std::unique_ptr<CudaExactTable> exact_;
+    CudaKernels* kernels_ = nullptr;
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
     bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path

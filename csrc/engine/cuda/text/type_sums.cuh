@@ -4,8 +4,9 @@ R"CUDA(
 // and from gradients of those back to vectors of edges. A block per receiver; sums run in the order
 // of slots, shared between warps in the same way every time.
 //
-// Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units); KNOTS
-// of their table (0: rows of units are given); THREADS, of a block; PER slots that a thread looks
+// Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
+// DEGREE of the polynomials of their table (0: rows of units are given): 3, in the place t in [0, 1]
+// in an interval, or more and odd, in 2 t - 1; THREADS, of a block; PER slots that a thread looks
 // at for the sums; EACH units of a lane; MAX_TYPES of a list.
 constexpr int WARPS = THREADS / 32, TILE = PER * THREADS;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
@@ -29,12 +30,13 @@ struct TypeSums {
     int first_slot;             // of row 0 of hidden
     int num_types, num_present; // of the model, of the list's senders
     int split;                  // warps that share a type in the sums
+    int knots;                  // intervals of the table
     const int *row_ptr, *num_live, *live;       // slots of receivers
     const int *receiver_types, *sender_type;    // [nodes], [slots]
     const int* number;                          // [num_types] among those present
     const double* length;                       // [slots]
     const T *unit, *factors;                    // [slots][3], [WIDTH]
-    const Quad* table;                          // [rows][UNITS]: polynomials of the place
+    const T* table;                             // [rows][UNITS][4], or [rows][HALF][UNITS][2]
     const TablePlace* places;                   // [num_types][num_types]
     T* hidden;                                  // [slots][UNITS]; gradients take their place
     T* sums;                                    // [receivers][WIDTH][num_present][UNITS]
@@ -56,16 +58,21 @@ INLINE Edge look_at(const TypeSums& p, int receiver, int begin, int count, int n
     e.slot = p.live[begin + number];
     const int type = p.sender_type[e.slot];
     e.type = p.number[type];
-#if KNOTS > 0
+#if DEGREE > 0
     const double root = sqrt(p.length[e.slot]);
     const TablePlace found = p.places[Long(p.receiver_types[receiver]) * p.num_types + type];
     const double place = (root - found.first) * found.inverse_step;
     if (place < 0) *p.short_edges = 1;
     const int i = place > 0 ? int(place) : 0;
-    if (place >= KNOTS) e.type = -1;  // not shorter than the r_max of its types
+    if (place >= p.knots) e.type = -1;  // not shorter than the r_max of its types
     e.row = int(found.row) + i;
+#if DEGREE == 3
     e.place = T(place - i);
     e.by_length = found.inverse_step / (2 * root);
+#else
+    e.place = T(2 * (place - i) - 1);
+    e.by_length = found.inverse_step / root;
+#endif
 #else
     e.row = e.slot - p.first_slot;
 #endif
@@ -141,7 +148,26 @@ struct Tile {
 
 // A lane's units of an edge, as they are in memory.
 struct Units {
-#if KNOTS > 0
+#if DEGREE > 3
+    static constexpr int HALF = (DEGREE + 1) / 2;
+    struct alignas(2 * sizeof(T)) Two {
+        T v[2];
+    };
+    Two a[EACH][HALF];
+    INLINE T value(int j, T z) const {
+        T sum = a[j][HALF - 1].v[1] * z + a[j][HALF - 1].v[0];
+#pragma unroll
+        for (int k = HALF - 2; k >= 0; --k) sum = (sum * z + a[j][k].v[1]) * z + a[j][k].v[0];
+        return sum;
+    }
+    INLINE T slope(int j, T z) const {
+        T sum = DEGREE * a[j][HALF - 1].v[1];
+#pragma unroll
+        for (int k = HALF - 1; k >= 1; --k)
+            sum = (sum * z + 2 * k * a[j][k].v[0]) * z + (2 * k - 1) * a[j][k - 1].v[1];
+        return sum;
+    }
+#elif DEGREE == 3
     Quad a[EACH];
     INLINE T value(int j, T t) const {
         return a[j].v[0] + t * (a[j].v[1] + t * (a[j].v[2] + t * a[j].v[3]));
@@ -157,12 +183,20 @@ struct Units {
     INLINE void load(const TypeSums& p, int row, int unit) {
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
+            const bool there = unit + 32 * j < UNITS;
+#if DEGREE > 3
+#pragma unroll
+            for (int k = 0; k < HALF; ++k) {
+                a[j][k] = {};
+                if (there)
+                    a[j][k] = ((const Two*)p.table)[(Long(row) * HALF + k) * UNITS + unit + 32 * j];
+            }
+#elif DEGREE == 3
             a[j] = {};
-            if (unit + 32 * j >= UNITS) continue;
-#if KNOTS > 0
-            a[j] = p.table[Long(row) * UNITS + unit + 32 * j];
+            if (there) a[j] = ((const Quad*)p.table)[Long(row) * UNITS + unit + 32 * j];
 #else
-            a[j] = p.hidden[Long(row) * UNITS + unit + 32 * j];
+            a[j] = {};
+            if (there) a[j] = p.hidden[Long(row) * UNITS + unit + 32 * j];
 #endif
         }
     }
@@ -318,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) type_sums_gradient(const T
                 T along = 0;
 #pragma unroll
                 for (int j = 0; j < EACH; ++j) {
-#if KNOTS > 0
+#if DEGREE > 0
                     along += d_hidden[j] * units.slope(j, t);
 #else
                     if (unit + 32 * j < UNITS)
@@ -328,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) type_sums_gradient(const T
                 const T column = sum_columns(by_column, lane);
                 T* const to = d_harmonics + e * RESULT + lane / (32 / COLUMNS);
                 if (lane % (32 / COLUMNS) == 0) *to = group > 0 ? *to + column : column;
-#if KNOTS > 0
+#if DEGREE > 0
 #pragma unroll
                 for (int bit = 16; bit > 0; bit /= 2) along += __shfl_xor_sync(ALL, along, bit);
 #endif

@@ -1,0 +1,227 @@
+#include "engine/cuda/edges/exact_table.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace mdcg {
+
+namespace {
+
+constexpr std::int64_t ZERO_ROWS = 1;
+constexpr int NODES = 24;  // of an interval: more than coefficients, to average rounding
+constexpr double PI = 3.14159265358979323846;
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// to[columns] += factor * from[columns].
+void add(int columns, double factor, const double* from, double* to) {
+    for (int c = 0; c < columns; ++c) to[c] += factor * from[c];
+}
+
+// Chebyshev polynomials in powers: [degree + 1 polynomials][degree + 1 powers].
+std::vector<double> chebyshev_powers(int degree) {
+    const std::size_t n = size(degree) + 1;
+    std::vector<double> found(n * n, 0.0);
+    found[0] = 1;
+    if (degree > 0) found[n + 1] = 1;
+    for (std::size_t j = 2; j < n; ++j)
+        for (std::size_t k = 0; k < n; ++k)
+            found[j * n + k] =
+                (k > 0 ? 2 * found[(j - 1) * n + k - 1] : 0.0) - found[(j - 2) * n + k];
+    return found;
+}
+
+}  // namespace
+
+CudaExactTable::CudaExactTable(const RadialSpec& spec, WeightColumns columns, int degree)
+    : spec_(spec), columns_(std::move(columns)), last_(spec.last()), degree_(degree) {
+    start(FEWEST);
+}
+
+void CudaExactTable::start(int knots) {
+    knots_ = knots;
+    units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), knots);
+    weights_ = std::make_unique<RadialSpline>(spec_, knots);
+    groups_ = std::make_unique<TableGroups>(spec_, *weights_);
+}
+
+void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    if (!there_ || (data_ && groups_->complete())) return;
+    std::vector<std::int32_t> types(size(spec_.num_types));  // one node of each
+    std::iota(types.begin(), types.end(), 0);
+    const TypePairs& pairs = graph.pairs;
+    const std::vector<std::int32_t> missing =
+        groups_->missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
+                         static_cast<std::int64_t>(pairs.receiver.size()), spec_.num_types);
+    if (!data_ || !missing.empty()) build(missing, stream);
+}
+
+void CudaExactTable::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
+    const int before = knots_;
+    for (const std::int32_t group : groups)
+        for (;;) {
+            const TableError error = measure(group, fit(group));
+            if (error.value <= VALUE_ERROR && error.slope <= SLOPE_ERROR) {
+                error_.value = std::max(error_.value, error.value);
+                error_.slope = std::max(error_.slope, error.slope);
+                break;
+            }
+            if (2 * knots_ > MOST) {
+                error_ = error;
+                there_ = false;
+                return;
+            }
+            start(2 * knots_);
+        }
+    std::vector<std::int32_t> wanted = groups;
+    if (knots_ != before) {  // tables of earlier lists as well
+        wanted.insert(wanted.begin(), built_.begin(), built_.end());
+        built_.clear();
+        rows_ = 0;
+    }
+    upload(std::move(wanted), stream);
+    upload_places(stream);
+}
+
+// [knots][degree + 1][outputs]: projected on Chebyshev polynomials, for the hidden units, as a
+// polynomial is linear in what it stands for.
+std::vector<double> CudaExactTable::fit(std::int32_t group) const {
+    const auto [receiver, sender] = groups_->representative(group);
+    const double first = std::sqrt(units_->first(receiver, sender));
+    const double step = units_->step(receiver, sender);
+    const int count = degree_ + 1, units = spec_.units(), outputs = spec_.layers.back().out;
+    std::vector<double> nodes(NODES), lengths, project(size(count) * NODES);
+    for (int n = 0; n < NODES; ++n) nodes[size(n)] = std::cos((n + 0.5) * PI / NODES);
+    for (int j = 0; j < count; ++j)
+        for (int n = 0; n < NODES; ++n)
+            project[size(j * NODES + n)] =
+                std::cos(j * (n + 0.5) * PI / NODES) * (j > 0 ? 2.0 : 1.0) / NODES;
+    for (int i = 0; i < knots_; ++i)
+        for (const double z : nodes) {
+            const double root = first + step * (i + 0.5 + 0.5 * z);
+            lengths.push_back(root * root);
+        }
+    const std::vector<double> hidden = units_->exact(lengths, receiver, sender);
+    const std::vector<double> powers = chebyshev_powers(degree_);
+    std::vector<double> found(size(knots_) * size(count) * size(outputs), 0.0);
+    std::vector<double> series(size(count) * size(units)), monomials(series.size());
+    for (int i = 0; i < knots_; ++i) {
+        // series first: its last items are small, and stay so
+        std::fill(series.begin(), series.end(), 0.0);
+        std::fill(monomials.begin(), monomials.end(), 0.0);
+        for (int j = 0; j < count; ++j)
+            for (int n = 0; n < NODES; ++n)
+                add(units, project[size(j * NODES + n)],
+                    hidden.data() + std::ptrdiff_t(i * NODES + n) * units,
+                    series.data() + std::ptrdiff_t(j) * units);
+        for (int j = 0; j < count; ++j)
+            for (int k = 0; k <= j; ++k)
+                add(units, powers[size(j * count + k)], series.data() + std::ptrdiff_t(j) * units,
+                    monomials.data() + std::ptrdiff_t(k) * units);
+        for (int k = 0; k < count; ++k)
+            for (int u = 0; u < units; ++u)
+                add(outputs, monomials[size(k * units + u)],
+                    last_.data() + std::ptrdiff_t(u) * outputs,
+                    found.data() + std::ptrdiff_t(i * count + k) * outputs);
+    }
+    return found;
+}
+
+// Between the nodes and at both ends of intervals.
+TableError CudaExactTable::measure(std::int32_t group, const std::vector<double>& powers) const {
+    const auto [receiver, sender] = groups_->representative(group);
+    const double first = std::sqrt(weights_->first(receiver, sender));
+    const double step = weights_->step(receiver, sender);
+    const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
+    const int count = degree_ + 1, outputs = spec_.layers.back().out;
+    constexpr double PLACES[] = {-1.0, -0.77, -0.3, 0.13, 0.62, 1.0};
+    constexpr int PER = static_cast<int>(std::size(PLACES));
+    double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
+    std::vector<double> value(size(outputs)), slope(size(outputs));
+    for (int i = 0; i < knots_; ++i) {
+        std::vector<double> lengths;
+        for (const double z : PLACES) {
+            const double root = first + step * (i + 0.5 + 0.5 * z);
+            lengths.push_back(std::min(root * root, end));
+        }
+        const std::vector<double> want = weights_->exact(lengths, receiver, sender);
+        const int sloped = i % 2 == 0 ? 0 : PER - 1;  // rounding shows most at ends
+        const std::vector<double> want_slope =
+            weights_->exact_slope(lengths[size(sloped)], receiver, sender);
+        for (int p = 0; p < PER; ++p) {
+            const double z = PLACES[p];
+            std::fill(value.begin(), value.end(), 0.0);
+            std::fill(slope.begin(), slope.end(), 0.0);
+            for (int k = count; k-- > 0;) {
+                const double* a = powers.data() + std::ptrdiff_t(i * count + k) * outputs;
+                for (int o = 0; o < outputs; ++o) {
+                    slope[size(o)] = slope[size(o)] * z + value[size(o)];
+                    value[size(o)] = value[size(o)] * z + a[o];
+                }
+            }
+            for (int o = 0; o < outputs; ++o) {
+                const double exact = want[size(p * outputs + o)];
+                largest = std::max(largest, std::abs(exact));
+                error = std::max(error, std::abs(value[size(o)] - exact));
+            }
+            if (p != sloped) continue;
+            const double by_length = 1.0 / (step * (first + step * (i + 0.5 + 0.5 * z)));
+            for (int o = 0; o < outputs; ++o) {
+                const double exact = want_slope[size(o)];
+                largest_slope = std::max(largest_slope, std::abs(exact));
+                error_slope = std::max(error_slope, std::abs(slope[size(o)] * by_length - exact));
+            }
+        }
+    }
+    return {largest > 0 ? error / largest : 0, largest_slope > 0 ? error_slope / largest_slope : 0};
+}
+
+// Tables of the groups behind those that are there.
+void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& stream) {
+    const std::int64_t width = row_items(), old_rows = std::max(rows_, ZERO_ROWS);
+    const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots_;
+    auto memory = std::make_unique<CudaMemory>(stream.device());
+    memory->reserve(size(rows * width) * sizeof(double));
+    auto* const data = memory->template as<double>();
+    if (rows_ > 0)
+        copy_on_device(data, data_->template as<double>(), size(rows_ * width) * sizeof(double),
+                       stream);
+    else
+        clear_on_device(data, size(ZERO_ROWS * width) * sizeof(double), stream);
+    const int count = degree_ + 1, outputs = spec_.layers.back().out;
+    std::int64_t row = old_rows;
+    for (const std::int32_t group : groups) {
+        const std::vector<double> powers = fit(group);
+        std::vector<double> table(size(knots_ * width), 0.0);
+        for (std::int64_t i = 0; i < knots_; ++i)
+            for (int k = 0; k < count; ++k)
+                for (int o = 0; o < outputs; ++o)
+                    table[size(i * width + 2 * (k / 2 * columns_.width + columns_.columns[size(o)]) +
+                               k % 2)] = powers[size((i * count + k) * outputs + o)];
+        copy_to_device(data + row * width, table.data(), table.size() * sizeof(double), stream);
+        stream.synchronize();
+        row += knots_;
+    }
+    stream.synchronize();
+    groups_->add(groups, old_rows, knots_);
+    built_.insert(built_.end(), groups.begin(), groups.end());
+    data_ = std::move(memory);
+    rows_ = rows;
+}
+
+void CudaExactTable::upload_places(const CudaStream& stream) {
+    std::vector<TablePlace> places;
+    for (int i = 0; i < spec_.num_types; ++i)
+        for (int j = 0; j < spec_.num_types; ++j) {
+            const TableGroups::Place place = groups_->place(i, j);
+            places.push_back({place.first, place.inverse_step, place.first_row});
+        }
+    if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
+    places_->reserve(places.size() * sizeof(TablePlace));
+    places_->upload(places.data(), places.size() * sizeof(TablePlace), stream);
+    stream.synchronize();
+}
+
+}  // namespace mdcg

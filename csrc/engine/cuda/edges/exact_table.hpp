@@ -1,0 +1,71 @@
+// Tables of weights on a device in double precision, so fine that they are the network.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/edges/power_table.hpp"
+
+namespace mdcg {
+
+// Polynomials of an odd degree in z in [-1, 1], the place in an interval counted from its middle;
+// intervals as CudaPowerTable has them. Item
+//     data()[(((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
+// is the factor of z^(2 k + i) in column c of a row. Row 0 is zeros. As few intervals, the same for
+// all pairs of types, as errors need; they are measured when a table is built.
+class CudaExactTable {
+public:
+    // Errors of a table are below: of values that is rounding twice over. Derivatives are held to
+    // what rounding of the values leaves of them.
+    static constexpr double VALUE_ERROR = 1e-13, SLOPE_ERROR = 5e-11;
+    static constexpr int FEWEST = 64, MOST = 512;  // intervals
+
+    // `spec` has no rows of nodes; columns that no weight stands at are zeros.
+    CudaExactTable(const RadialSpec& spec, WeightColumns columns, int degree);
+
+    // Before the first evaluation of a list: builds what its pairs of types need and is not there
+    // yet; synchronizes where it does, and addresses and knots() change.
+    void take_list(const CudaGraph& graph, const CudaStream& stream);
+
+    // After a list: false where MOST intervals are too few for a pair of types of it, or of one
+    // before. There is no table then.
+    bool there() const { return there_; }
+
+    const double* data() const { return data_ ? data_->template as<const double>() : nullptr; }
+    const TablePlace* places() const {  // [types of receivers][types of senders]
+        return places_ ? places_->template as<const TablePlace>() : nullptr;
+    }
+    int degree() const { return degree_; }
+    int knots() const { return knots_; }
+    std::int64_t rows() const { return rows_; }
+    std::int64_t columns() const { return columns_.width; }
+    TableError error() const { return error_; }  // the largest
+    std::size_t bytes() const {
+        return (data_ ? data_->bytes() : 0) + (places_ ? places_->bytes() : 0);
+    }
+
+private:
+    std::int64_t row_items() const { return (degree_ + 1) * columns_.width; }
+    void start(int knots);
+    // Powers of z, [knots][degree + 1][outputs].
+    std::vector<double> fit(std::int32_t group) const;
+    TableError measure(std::int32_t group, const std::vector<double>& powers) const;
+    void build(const std::vector<std::int32_t>& groups, const CudaStream& stream);
+    void upload(std::vector<std::int32_t> groups, const CudaStream& stream);
+    void upload_places(const CudaStream& stream);
+
+    RadialSpec spec_;
+    WeightColumns columns_;
+    std::vector<double> last_;  // [units][outputs]
+    int degree_, knots_ = 0;
+    bool there_ = true;
+    TableError error_;
+    std::unique_ptr<RadialSpline> units_, weights_;  // of hidden units, of weights
+    std::unique_ptr<TableGroups> groups_;
+    std::vector<std::int32_t> built_;
+    std::unique_ptr<CudaMemory> data_, places_;
+    std::int64_t rows_ = 0;
+};
+
+}  // namespace mdcg
