@@ -47,7 +47,17 @@ _TYPES = {
 
 def table_conv_arguments(kind: str, wants_x: bool, exact: bool = False) -> tuple[str, ...]:
     """Return names of addresses and sizes in the order of the kernels' parameter."""
-    names = ["n_rows", "n_types", "n_flip", *(["n_knots"] if exact else []), "row_ptr", "live", "num_live", "sender", "sender_type"]
+    names = [
+        "n_rows",
+        "n_types",
+        "n_flip",
+        *(["n_knots"] if exact else []),
+        "row_ptr",
+        "live",
+        "num_live",
+        "sender",
+        "sender_type",
+    ]
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
         return (*names, "out")
