@@ -329,8 +329,8 @@ def emit_table_conv(
         f"// mdcg {__version__}, problem {problem.key()}, table {kind}",
         f"// {plan}",
         f"typedef {'float' if problem.dtype == 'float32' else 'double'} T;",
-        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define KNOTS {'p.n_knots' if exact else knots}\n"
-        f"#define DEGREE {degree}\n"
+        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {degree}\n"
+        f"#define KNOTS {'p.n_knots' if exact else knots}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(slot) {'p.place[slot]' if 'place' in arguments else '0'}",
         "\n".join([*struct, "};"]),
