@@ -20,7 +20,7 @@ from ..codegen.table_conv import emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
-from ..plan.table_conv import TableConvPlan
+from ..plan.table_conv import EXACT_PLAN
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
 __all__ = ["ARGUMENTS", "PASSES", "add_cuda_kernels", "padded_problem"]
@@ -38,9 +38,6 @@ ARGUMENTS = {
     },
     "contraction": {"n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"},
 }
-
-# Of fused convolutions.
-PLAN = TableConvPlan()
 
 # The oldest device that the kernels' asynchronous copies exist on.
 _DEVICE = CudaDevice(80)
@@ -118,7 +115,7 @@ def add_cuda_kernels(
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
-                    **({"degree": PLAN.degree} if "n_knots" in kernel.arguments else {}),
+                    **({"degree": EXACT_PLAN.degree} if "n_knots" in kernel.arguments else {}),
                 }
             )
     return found
@@ -180,7 +177,7 @@ def _emit_table(
         wants_x="x" in layer,
         normalization=layer.get("normalization", "component"),
         knots=table["knots"] if table else None,
-        plan=PLAN,
+        plan=None if table else EXACT_PLAN,
     )
     return kernel, {
         "x": problem.irreps_in1.dim,

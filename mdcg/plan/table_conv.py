@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .device import WARP
 from .text import Plan
 
-__all__ = ["TableConvPlan", "TableConvTile"]
+__all__ = ["EXACT_PLAN", "TableConvPlan", "TableConvTile"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +64,10 @@ class TableConvPlan(Plan):
     forward: TableConvTile = TableConvTile()
     backward: TableConvTile = TableConvTile(batch=16, warps=8, imbalance=5, registers=168)
     degree: int = 9
+
+
+#: In double precision, of tables that stand for exact networks: 8 warps of 168 registers would
+#: leave room for one block of a multiprocessor, 4 for three.
+EXACT_PLAN = TableConvPlan(
+    backward=TableConvTile(batch=16, warps=4, imbalance=5, registers=168),
+)

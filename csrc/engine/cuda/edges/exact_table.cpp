@@ -198,8 +198,9 @@ void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& 
         for (std::int64_t i = 0; i < knots_; ++i)
             for (int k = 0; k < count; ++k)
                 for (int o = 0; o < outputs; ++o)
-                    table[size(i * width + 2 * (k / 2 * columns_.width + columns_.columns[size(o)]) +
-                               k % 2)] = powers[size((i * count + k) * outputs + o)];
+                    table[size(i * width +
+                               2 * (k / 2 * columns_.width + columns_.columns[size(o)]) + k % 2)] =
+                        powers[size((i * count + k) * outputs + o)];
         copy_to_device(data + row * width, table.data(), table.size() * sizeof(double), stream);
         stream.synchronize();
         row += knots_;

@@ -28,8 +28,9 @@ CudaTableConv<T>::CudaTableConv(const LayerSpec& spec, const ConvParts<T>& parts
     const int degree = forward_.degree();
     if (degree % 2 != (degree > 0) || backward_.degree() != degree ||
         (degree > 0) != (parts.radial.knots == 0))
-        spec.fields.fail("its CUDA kernels are not those of its radial network: convert the model "
-                         "again");
+        spec.fields.fail(
+            "its CUDA kernels are not those of its radial network: convert the model "
+            "again");
     if (degree == 0)
         table_ = std::make_unique<CudaPowerTable<T>>(parts.radial, parts.description.weights);
     else
