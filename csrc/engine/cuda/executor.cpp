@@ -103,14 +103,13 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 }
 
 template <typename T>
-bool CudaExecutor<T>::make_list(const ListWatch& watch, const CellSystem& system, Graph& graph) {
+bool CudaExecutor<T>::make_list(const ListWatch& watch, const ListPoints& points, Graph& graph) {
     graph_.chunk_slots = chunk_slots();
-    if (!cells_.make(watch, system.num_nodes, system.positions, system.types, num_types_, stream_,
-                     graph_, graph.node))
-        return false;
+    if (!cells_.make(watch, points, num_types_, stream_, graph_, graph.node)) return false;
     forget_steps();
-    graph.forget_edges(system.num_nodes, graph_.num_slots);
-    own_list_ = true;
+    ghosts_.forget_list();
+    graph.forget_edges(points.num_local, points.num_nodes, graph_.num_slots);
+    own_list_ = !points.copies;
     take_list(graph);
     return true;
 }

@@ -34,9 +34,10 @@ public:
     void set_shifts(const Graph& graph, const System& system, bool fresh);
     // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
     // one without edges.
-    bool make_list(const ListWatch& watch, const CellSystem& system, Graph& graph);
+    bool make_list(const ListWatch& watch, const ListPoints& points, Graph& graph);
     void set_cell(const ListWatch& watch) { cells_.set_cell(watch, stream_); }
-    // Of the next run, [num_nodes][3] in the order of the graph; after make_list: of the system.
+    // Of the next run, [num_nodes][3] in the order of the graph; after make_list: as they were
+    // given.
     double* positions() { return positions_.as<double>(); }
 
     struct Wanted {

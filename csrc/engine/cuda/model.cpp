@@ -10,6 +10,7 @@
 #include "core/threads.hpp"
 #include "engine/cuda/bundle.hpp"
 #include "engine/cuda/executor.hpp"
+#include "engine/cuda/list_copies.hpp"
 #include "engine/parallel.hpp"
 
 namespace mdcg {
@@ -98,7 +99,12 @@ public:
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
         check_ghosts(system, communicator);
-        timed([&] { run(system, communicator, results); });
+        timed([&] {
+            if (system.make_edges)
+                run_copies(system, communicator, results);
+            else
+                run(system, communicator, results);
+        });
     }
 
     bool evaluate_cell(const CellSystem& system, const Results& results) override {
@@ -126,7 +132,7 @@ public:
         out["forces_ms"] = forces_ms_;
         out["kernels"] = nlohmann::json::array();
         out["layers"] = nlohmann::json::array();
-        if (own_listed_) {
+        if (own_listed_ || copies_.taken()) {
             out["neighbors_ms"] = neighbors_ms_;
             out["neighbor_lists_built"] = lists_built_;
         }
@@ -181,6 +187,7 @@ private:
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
         own_listed_ = false;
+        copies_.forget();
         const bool fresh = changed || !listed_;
         if (fresh) executor_->set_graph(graph_);
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
@@ -195,13 +202,16 @@ private:
         Clock clock;
         const std::int64_t nodes = system.num_nodes;
         const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
-        if (watch_ == nullptr) watch_ = std::make_unique<ListWatch>(info_.r_max, system.skin);
+        if (watch_ == nullptr || watch_->skin() != system.skin)
+            watch_ = std::make_unique<ListWatch>(info_.r_max, system.skin);
         const ListChange change =
             watch_->look(nodes, system.positions, system.cell, system.periodic);
         if (change == ListChange::edges || !own_listed_ ||
             !std::equal(types_.begin(), types_.end(), system.types)) {
             check_types(system.types, nodes, info_.num_types());
-            if (!executor_->make_list(*watch_, system, graph_)) {
+            const ListPoints points{nodes, system.positions, system.types, nodes, nodes};
+            copies_.forget();
+            if (!executor_->make_list(*watch_, points, graph_)) {
                 watch_->reset();
                 return false;
             }
@@ -218,6 +228,27 @@ private:
         graph_ms_ = clock.lap();
         run_layers(nullptr, results, threads);
         return true;
+    }
+
+    // The same with ghosts, or copies of nodes; the host says when a list is to be made.
+    void run_copies(const System& system, Communicator* communicator, const Results& results) {
+        Clock clock;
+        const std::int64_t nodes = system.num_nodes;
+        const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
+        check_types(system.types, nodes, info_.num_types());
+        const bool fresh = copies_.take(system, info_.r_max) ||
+                           !std::equal(types_.begin(), types_.end(), system.types);
+        if (fresh) {
+            listed_ = own_listed_ = false;
+            types_.assign(system.types, system.types + nodes);
+            executor_->make_list(copies_.watch(), copies_.points(system), graph_);
+            ++lists_built_;
+            neighbors_ms_ = clock.lap();
+        }
+        executor_->set_shifts(graph_, system, fresh);
+        graph_.gather_positions(system, executor_->positions(), threads);
+        graph_ms_ = clock.lap();
+        run_layers(communicator, results, threads);
     }
 
     void run_layers(Communicator* communicator, const Results& results, int threads) {
@@ -264,6 +295,7 @@ private:
     // After an error nothing of the list is trusted, and memory that was short is given back.
     void forget(bool release) {
         listed_ = own_listed_ = false;
+        copies_.forget();
         if (release && executor_ != nullptr) executor_->release();
     }
 
@@ -280,6 +312,7 @@ private:
     std::unique_ptr<ListWatch> watch_;
     std::vector<std::int32_t> types_;  // [num_nodes], of the last one
     bool own_listed_ = false;          // is it on the device
+    ListCopies copies_;                // where the list is of those
     std::int64_t lists_built_ = 0;
     double neighbors_ms_ = 0;
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
