@@ -184,7 +184,10 @@ def test_no_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("capability", "sentence"),
     [
-        ("61", "3 layer 0 (conv): the device has compute capability 6.1, CUDA kernels need 8.0"),
+        (
+            "61",
+            "3 layer 1 (contraction): the device has compute capability 6.1, CUDA kernels need 8.0",
+        ),
         ("130", "4 NVRTC .*is too old for this card: it does not compile for sm_130, only for"),
     ],
 )
