@@ -61,15 +61,16 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const 
 }
 
 template <typename T>
-void CudaExecutor<T>::ask_for_kernels() {
+void CudaExecutor<T>::ask_for_all_kernels() {
     for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
+        static_cast<CudaLayer<T>&>(*layer).prepare_all(kernels_, stream_);
 }
 
 template <typename T>
 void CudaExecutor<T>::prepare() {
     if (prepared_) return;
-    ask_for_kernels();
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
     kernels_.load();
     stream_.synchronize();
     prepared_ = true;

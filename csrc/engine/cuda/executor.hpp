@@ -25,8 +25,8 @@ public:
 
     // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
     void prepare();
-    // The same without loading any: kernels() can list them, also on NO_DEVICE.
-    void ask_for_kernels();
+    // For kernels() to list, also on NO_DEVICE: those that rare evaluations need too.
+    void ask_for_all_kernels();
 
     // A new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph);

@@ -322,7 +322,7 @@ template <typename T>
 std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info, int capability) {
     Program<T> program(package, info, &find_cuda_layer<T>, "cuda");
     CudaExecutor<T> executor(program, info, CudaPlace{NO_DEVICE, capability});
-    executor.ask_for_kernels();
+    executor.ask_for_all_kernels();
     return executor.kernels().texts();
 }
 
