@@ -41,11 +41,6 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       nodes_(kernels.device()),
       bins_(kernels.device()) {}
 
-void CudaCellList::release() {
-    nodes_.release();
-    bins_.release();
-}
-
 // Along each vector: where atoms begin, and how far they reach.
 bool CudaCellList::choose_bins(const ListWatch& watch, const ListPoints& points, Arguments& a) {
     const std::int64_t num_nodes = points.count;

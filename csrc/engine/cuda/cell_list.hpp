@@ -43,7 +43,6 @@ public:
     void place(const CudaStream& stream) const;
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
-    void release();
 
 private:
     // As text/cell_list.cuh has it.

@@ -82,15 +82,6 @@ std::size_t CudaExecutor<T>::bytes() const {
            scratch_.bytes() + outputs_.bytes() + ghosts_.bytes();
 }
 
-template <typename T>
-void CudaExecutor<T>::release() {
-    forget_steps();
-    for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
-    graph_.release();
-    cells_.release();
-    ghosts_.release();
-}
-
 // -- lists and buffers ---------------------------------------------------------------------------
 
 template <typename T>

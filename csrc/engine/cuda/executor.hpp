@@ -59,8 +59,6 @@ public:
     std::size_t exchanged_bytes() const { return exchanged_; }
     std::size_t bytes() const;  // on the device
     const CudaKernels& kernels() const { return kernels_; }
-    // Gives back what depends on the size of systems.
-    void release();
 
 private:
     // What a step is made of, in order.

@@ -97,13 +97,6 @@ std::size_t CudaGraph::bytes() const {
            shift_memory_.bytes() + table_memory_.bytes();
 }
 
-void CudaGraph::release() {
-    for (CudaMemory* memory :
-         {&nodes_, &slots_, &senders_, &small_, &shift_memory_, &table_memory_})
-        memory->release();
-    node_capacity_ = slot_capacity_ = 0;
-}
-
 // -- memory --------------------------------------------------------------------------------------
 
 void CudaGraph::reserve_nodes(std::int64_t local, std::int64_t nodes) {

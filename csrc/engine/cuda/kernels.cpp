@@ -48,9 +48,12 @@ public:
         if (target.empty()) return false;
         const std::string code = place_.bundle->find(cuda_kernel_key(source_), place_.capability);
         if (code.empty()) {
-            why_ = "the package's machine code for " + target +
-                   " is not what this version of mdcg (" MDCG_VERSION ") runs: it was made by " +
-                   place_.bundle->version();
+            why_ = "the package's machine code for " + target;
+            why_ += place_.precision != CudaPrecision::strict
+                        ? " is of precision fp32 alone"
+                        : " is not what this version of mdcg (" MDCG_VERSION
+                          ") runs: it was made by " +
+                              place_.bundle->version();
             return false;
         }
         try {

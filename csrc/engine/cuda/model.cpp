@@ -71,9 +71,7 @@ class CudaModel : public Model {
 public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
               CudaPrecision precision)
-        : program_(*package, info, &find_cuda_layer<T>, name_of(device)),
-          device_(device),
-          precision_(precision) {
+        : program_(make_program(*package, info, device)), device_(device), precision_(precision) {
         bundle_ = std::make_shared<CudaBundle>(package);
         package_ = std::move(package);
         info_ = std::move(info);
@@ -82,9 +80,9 @@ public:
         name_ = guarded(device, [&] { return CudaDriver::get().device_name(device); });
     }
 
-    int num_exchanges() const override { return program_.num_exchanges; }
-    int max_exchanged_width() const override { return program_.max_exchanged_width; }
-    int descriptor_width() const override { return program_.descriptor_width; }
+    int num_exchanges() const override { return program_->num_exchanges; }
+    int max_exchanged_width() const override { return program_->max_exchanged_width; }
+    int descriptor_width() const override { return program_->descriptor_width; }
     bool on_device() const override { return true; }
 
     std::string place() const override {
@@ -141,7 +139,7 @@ public:
             out["replays"] = executor_->replays();
             out["exchanged_bytes"] = executor_->exchanged_bytes();
             for (std::size_t i = 0; i < executor_->times().size(); ++i)
-                out["layers"].push_back({{"name", program_.layers[i]->name},
+                out["layers"].push_back({{"name", program_->layers[i]->name},
                                          {"forward_ms", executor_->times()[i].forward},
                                          {"backward_ms", executor_->times()[i].backward}});
         }
@@ -161,8 +159,10 @@ private:
         try {
             guarded(device_, [&] {
                 if (executor_ == nullptr) {
+                    if (prepared_) program_ = make_program(*package_, info_, device_);
+                    prepared_ = true;  // as far as an error lets it
                     auto made = std::make_unique<CudaExecutor<T>>(
-                        program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
+                        *program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
                     made->prepare();
                     executor_ = std::move(made);
                 }
@@ -171,7 +171,9 @@ private:
         } catch (const GeometryError&) {
             throw;  // nothing was done
         } catch (const EngineError& error) {
-            forget(error.kind() == ErrorKind::memory);
+            const bool given =
+                error.kind() == ErrorKind::argument || error.kind() == ErrorKind::numeric;
+            forget(!given);
             throw;
         } catch (...) {
             forget(true);
@@ -284,7 +286,7 @@ private:
         share(threads, graph_.num_nodes, scatter);
         if (results.virial != nullptr) std::copy_n(found.virial().begin(), 9, results.virial);
         if (results.descriptors != nullptr)
-            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
+            check_finite(results.descriptors, graph_.num_local * program_->descriptor_width,
                          "descriptors");
         if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
         if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
@@ -292,14 +294,21 @@ private:
             check_finite(results.virials, 9 * graph_.num_nodes, "virials");
     }
 
-    // After an error nothing of the list is trusted, and memory that was short is given back.
-    void forget(bool release) {
-        listed_ = own_listed_ = false;
-        copies_.forget();
-        if (release && executor_ != nullptr) executor_->release();
+    static std::unique_ptr<Program<T>> make_program(const Package& package, const ModelInfo& info,
+                                                    int device) {
+        return std::make_unique<Program<T>>(package, info, &find_cuda_layer<T>, name_of(device));
     }
 
-    Program<T> program_;
+    // After an error nothing of the list is trusted. If it was not one of what was given, nothing
+    // is kept at all: layers may be half prepared, and memory was perhaps short.
+    void forget(bool all) {
+        listed_ = own_listed_ = false;
+        copies_.forget();
+        if (all) executor_.reset();
+    }
+
+    std::unique_ptr<Program<T>> program_;
+    bool prepared_ = false;  // its layers are those of an executor, or of an attempt at one
     int device_, capability_ = 0;
     CudaPrecision precision_;
     pid_t process_ = 0;  // of the first evaluation
