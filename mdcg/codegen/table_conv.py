@@ -46,7 +46,18 @@ _TYPES = {
 
 
 def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
-    """Return names of addresses and sizes in the order of the kernels' parameter."""
+    """Return names of addresses and sizes in the order of the kernels' parameter.
+
+    Parameters
+    ----------
+    kind : {"forward", "backward"}
+    wants_x : bool
+        As of :func:`emit_table_conv`.
+
+    Returns
+    -------
+    tuple of str
+    """
     names = ["n_rows", "n_types", "n_flip", "row_ptr", "live", "num_live", "sender", "sender_type"]
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
@@ -234,6 +245,7 @@ def emit_table_conv(
     problem : ConvProblem
         Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree.
     kind : {"forward", "backward"}
+        Rows of the receivers, or gradients of the edges' vectors and of the features.
     wants_x : bool
         The backward pass writes gradients of the features, a row per edge.
     normalization : {"component", "norm", "integral"}
@@ -241,6 +253,11 @@ def emit_table_conv(
     knots : int
         Intervals of the table.
     plan : TableConvPlan, optional
+
+    Returns
+    -------
+    CudaKernel
+        A kernel for each set of input blocks, one block of threads per receiver.
 
     Raises
     ------
