@@ -205,10 +205,28 @@ void PairMDCG::init_style()
     error->all(FLERR, "pair_style mdcg: units are " + units + ", expected metal or real");
   if (!force->newton_pair)
     error->all(FLERR, "pair_style mdcg: newton pair is off, expected on (command: newton on)");
-  neighbor->add_request(this, NeighConst::REQ_FULL);
+  impl->own_list = can_do_without_list();
+  if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (lmp->citeme) lmp->citeme->add(CITATION);
   impl->known_all = -1;
   impl->bonds_checked = false;
+}
+
+namespace {
+// Of which atoms alone there are ghosts (comm_modify group); LAMMPS tells nobody.
+struct CommGroup : Comm {
+  static int of(const Comm *comm) { return comm->*(&CommGroup::bordergroup); }
+};
+}    // namespace
+
+// Whether a list of all pairs within the cutoff, which a device makes faster, is what LAMMPS' list
+// would be. Its exclusions, ghosts of a group alone and the pairs that hybrid styles share out are
+// in its own list only.
+bool PairMDCG::can_do_without_list() const
+{
+  if (impl->device == "auto" || impl->device == "cpu") return false;
+  const bool excludes = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
+  return !excludes && !CommGroup::of(comm) && force->pair == this;
 }
 
 double PairMDCG::init_one(int i, int j)
@@ -241,7 +259,8 @@ double PairMDCG::memory_usage()
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
   bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.types.capacity() +
-                               it.node.capacity() + it.atom.capacity() + it.image.capacity()) *
+                               it.node.capacity() + it.atom.capacity() + it.image.capacity() +
+                               it.copy_node.capacity() + it.copy_image.capacity()) *
            sizeof(std::int32_t);
   bytes +=
       static_cast<double>(it.positions.capacity() + it.forces.capacity() + it.energies.capacity() +

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "pair.h"
 
@@ -35,11 +36,14 @@ class PairMDCG : public Pair {
   void all_or_none(const std::string &reason);
   void announce();
   void check_bonds();
+  std::vector<char> ghosts_near() const;
   void take_nodes();
   bool take_types();
   bool new_neighbors();
   std::int32_t image_of(int ghost);
+  bool can_do_without_list() const;
   void take_neighbors();
+  void take_copies();
   void take_positions();
   void add_results(double energy, const double *sum);
 };

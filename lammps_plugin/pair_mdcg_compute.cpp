@@ -51,15 +51,55 @@ void PairMDCG::check_bonds()
   all_or_none(reason);
 }
 
+// Ghosts that edges may lead to: of other ranks not more than that are wanted.
+std::vector<char> PairMDCG::ghosts_near() const
+{
+  const int nlocal = atom->nlocal, nghost = atom->nghost;
+  std::vector<char> seen(nghost, comm->nprocs == 1);
+  if (comm->nprocs == 1) return seen;
+  if (!impl->own_list) {
+    for (int ii = 0; ii < list->inum; ii++) {
+      const int *neighbors = list->firstneigh[list->ilist[ii]];
+      for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
+        const int j = neighbors[jj] & NEIGHMASK;
+        if (j >= nlocal) seen[j - nlocal] = 1;
+      }
+    }
+    return seen;
+  }
+  // around a box of the local nodes; there may be none of those
+  double **x = atom->x, low[3], high[3];
+  for (int k = 0; k < 3; k++) {
+    low[k] = HUGE_VAL;
+    high[k] = -HUGE_VAL;
+    for (int i = 0; i < nlocal; i++) {
+      if (impl->kind[atom->type[i]] < 0) continue;
+      low[k] = std::min(low[k], x[i][k]);
+      high[k] = std::max(high[k], x[i][k]);
+    }
+  }
+  const double reach = impl->info.r_max + neighbor->skin + 1e-6;
+  for (int j = 0; j < nghost; j++) {
+    const double *at = x[nlocal + j];
+    seen[j] = 1;
+    for (int k = 0; k < 3; k++)
+      if (at[k] < low[k] - reach || at[k] > high[k] + reach) seen[j] = 0;
+  }
+  return seen;
+}
+
 // Which atoms are nodes of the graph: those of types that are not NULL. First the local ones, then
-// those of other ranks to which pairs of the neighbour list lead, in the order of their owners.
+// those of other ranks that edges may lead to, in the order of their owners.
 void PairMDCG::take_nodes()
 {
   Impl &it = *impl;
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
-  it.owner.resize(nall);
-  for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
-  comm->forward_comm(this, 1);
+  const bool cell = it.own_list && comm->nprocs == 1;    // ghosts are not needed
+  if (!cell) {
+    it.owner.resize(nall);
+    for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
+    comm->forward_comm(this, 1);
+  }
 
   it.node.assign(nall, -1);
   it.atom.clear();
@@ -70,17 +110,9 @@ void PairMDCG::take_nodes()
   }
   it.num_local = static_cast<std::int64_t>(it.atom.size());
 
-  // of atoms of other ranks only what pairs lead to is wanted
-  std::vector<char> seen(atom->nghost, comm->nprocs == 1);
-  for (int ii = 0; ii < list->inum && comm->nprocs > 1; ii++) {
-    const int *neighbors = list->firstneigh[list->ilist[ii]];
-    for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
-      const int j = neighbors[jj] & NEIGHMASK;
-      if (j >= nlocal) seen[j - nlocal] = 1;
-    }
-  }
+  const std::vector<char> seen = ghosts_near();
   std::vector<std::int32_t> images;    // of atoms of other ranks
-  for (int j = nlocal; j < nall; j++) {
+  for (int j = nlocal; j < nall && !cell; j++) {
     if (!seen[j - nlocal] || it.kind[atom->type[j]] < 0) continue;
     if (AtomId::rank(it.owner[j]) == comm->me)
       it.node[j] = it.node[AtomId::atom(it.owner[j])];
@@ -137,6 +169,25 @@ std::int32_t PairMDCG::image_of(int ghost)
   const auto number = static_cast<std::int32_t>(found - it.cells.begin());
   if (found == it.cells.end()) it.cells.push_back(cell);
   return number;
+}
+
+// What edges of the device's list lead to beside nodes; a lone rank has a cell instead.
+void PairMDCG::take_copies()
+{
+  Impl &it = *impl;
+  take_nodes();
+  it.cells.assign(1, {0, 0, 0});
+  it.copy_node.clear();
+  it.copy_image.clear();
+  const int nall = atom->nlocal + atom->nghost;
+  for (int j = atom->nlocal; j < nall && comm->nprocs > 1; j++)
+    if (it.node[j] >= 0 && it.atom[it.node[j]] != j) {
+      it.copy_node.push_back(it.node[j]);
+      it.copy_image.push_back(image_of(j));
+    }
+  it.fresh = true;
+  it.known_local = atom->nlocal;
+  it.known_all = nall;
 }
 
 // Edges of the neighbour list as it is, its skin included.
@@ -240,8 +291,14 @@ void PairMDCG::compute(int eflag, int vflag)
   // every rank goes through all of this, also one without atoms: the others wait for its part of
   // each exchange
   if (!it.bonds_checked) check_bonds();
+  if (it.own_list && neighbor->exclude)
+    all_or_none("a fix has excluded pairs from the neighbour list after the pair style was set up "
+                "without one, expected neigh_modify exclude before the run, or device cpu");
   if (new_neighbors()) {
-    take_neighbors();
+    if (it.own_list)
+      take_copies();
+    else
+      take_neighbors();
     take_types();
   }
   take_positions();
@@ -252,15 +309,33 @@ void PairMDCG::compute(int eflag, int vflag)
   system.num_nodes = it.num_nodes;
   system.positions = it.positions.data();
   system.types = it.types.data();
-  system.num_edges = static_cast<std::int64_t>(it.sender.size());
-  system.sender = it.sender.data();
-  system.receiver = it.receiver.data();
-  if (it.cells.size() > 1) {
-    system.image = it.image.data();
+  const double *h = domain->h;    // xx yy zz yz xz xy
+  const double cell[9] = {h[0], 0.0, 0.0, h[5], h[1], 0.0, h[4], h[3], h[2]};
+  const int periodic[3] = {domain->xperiodic, domain->yperiodic, domain->zperiodic};
+  const bool images = it.cells.size() > 1 || (it.own_list && comm->nprocs > 1);
+  if (images) {
     system.num_images = static_cast<std::int64_t>(it.cells.size());
     system.image_shifts = it.image_shifts.data();
   }
-  system.same_edges = it.fresh ? 0 : 1;
+  if (it.own_list) {
+    system.make_edges = 1;
+    system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
+    if (comm->nprocs == 1) {
+      system.cell = cell;
+      system.periodic = periodic;
+    } else {
+      system.num_copies = static_cast<std::int64_t>(it.copy_node.size());
+      system.copy_node = it.copy_node.data();
+      system.copy_image = it.copy_image.data();
+    }
+  } else {
+    system.num_edges = static_cast<std::int64_t>(it.sender.size());
+    system.sender = it.sender.data();
+    system.receiver = it.receiver.data();
+    if (images) system.image = it.image.data();
+  }
+  // a cell's list is kept where the engine sees that it can be
+  system.same_edges = it.fresh || system.cell ? 0 : 1;
   it.fresh = false;
 
   double energy = 0.0, sum[9] = {};

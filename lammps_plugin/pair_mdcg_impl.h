@@ -30,6 +30,10 @@ struct PairMDCG::Impl {
   std::vector<std::int32_t> types, sender, receiver;
   std::vector<double> positions, forces, energies, virials;
   bool fresh = true;    // the engine has not seen these edges yet
+  // The device makes the edges, and LAMMPS no list. Of several ranks it is told of all images of
+  // nodes beside those that are at the places of their nodes.
+  bool own_list = false;
+  std::vector<std::int32_t> copy_node, copy_image;
   int known_local = -1, known_all = -1;
 
   // Ghosts are images of atoms of this rank or of others. All images of an atom are one node, of

@@ -38,6 +38,7 @@ _HEADERS = (
     "domain.h",
     "force.h",
     "lmptype.h",
+    "neighbor.h",
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

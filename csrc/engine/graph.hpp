@@ -21,6 +21,14 @@ struct System {
     const std::int32_t* images = nullptr;  // [num_edges] < num_images
     std::int64_t num_images = 0;
     const double* image_shifts = nullptr;  // [num_images][3]
+    // The edges are still to be found, by a device: to all nodes, and to copies of them, closer to
+    // a local one than r_max and the skin. A copy is where its node is less a row of image_shifts,
+    // of which the first is zeros.
+    bool make_edges = false;
+    double skin = 0;  // Å
+    std::int64_t num_copies = 0;
+    const std::int32_t* copy_node = nullptr;   // [num_copies] < num_nodes
+    const std::int32_t* copy_image = nullptr;  // [num_copies] < num_images
 
     // Of an edge; null: none.
     const double* shift(std::int64_t edge) const {
@@ -75,7 +83,7 @@ struct Graph {
     // Returns whether any of that is new.
     bool update_order(const System& system, double r_max, int num_types, bool reorder);
     // A list that a device has made, with its order in `node`: there are no edges here.
-    void forget_edges(std::int64_t nodes, std::int64_t edges);
+    void forget_edges(std::int64_t local, std::int64_t nodes, std::int64_t edges);
     // [num_nodes][3], in the order of the graph; throws EngineError where one is not finite.
     void gather_positions(const System& system, double* positions, int threads) const;
     // All edges by receiver: where those of a receiver begin, senders, numbers in the system.

@@ -95,7 +95,9 @@ typedef struct mdcg_system {
      * order is reused. Positions, shifts and types may be others. */
     int same_edges;
     /* Non-zero: the full list of neighbours is made here, from positions and cell, and kept while
-     * atoms move less than the skin allows. No ghosts, no communicator; edges must be absent. */
+     * atoms move less than the skin allows; edges must be absent. With a cell, or of an open
+     * system, there are no ghosts, no communicator. On devices: with ghosts, a communicator or
+     * copies of nodes (below), and no cell, the list is made in each call without same_edges. */
     int make_edges;
     /* Non-zero, with same_edges: the shifts are those of the last call, too. */
     int same_shifts;
@@ -104,6 +106,15 @@ typedef struct mdcg_system {
     const int32_t* image; /* [num_edges] < num_images; null: see shifts */
     int64_t num_images;
     const double* image_shifts; /* [num_images][3] Å */
+    /* With make_edges: Å by which the list is longer; 0: that of the options, negative: none. */
+    double skin;
+    /* With make_edges and no cell: copies of nodes, which edges lead to as well, such as periodic
+     * images. Copy c is where node copy_node[c] is, less row copy_image[c] of image_shifts, whose
+     * first row must be zeros. With same_edges they are those of the last call, and image_shifts
+     * may be others. */
+    int64_t num_copies;
+    const int32_t* copy_node;  /* [num_copies] < num_nodes */
+    const int32_t* copy_image; /* [num_copies] < num_images */
 } mdcg_system;
 
 /* What is wanted: null pointers are left out, and nothing is computed for them. An energy alone

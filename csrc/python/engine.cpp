@@ -177,7 +177,8 @@ public:
             if (given)
                 evaluator.evaluate(system, nullptr, wanted);
             else
-                evaluator.evaluate(nodes, where, kinds, box, periodic.data(), wanted);
+                evaluator.evaluate({nodes, where, kinds, box, periodic.data(), evaluator.skin()},
+                                   wanted);
         });
         shifts_version_ = shifts_of_list;
         out["energy"] = energy;

@@ -41,9 +41,8 @@ public:
         watch_.look(nodes, positions.data(), cell.is_none() ? nullptr : box.data(),
                     periodic.data());
         const auto start = std::chrono::steady_clock::now();
-        if (!cells_.make(watch_, nodes, positions.data(), types.data(), num_types_, stream_, graph_,
-                         node_))
-            return py::none();
+        const mdcg::ListPoints points{nodes, positions.data(), types.data(), nodes, nodes};
+        if (!cells_.make(watch_, points, num_types_, stream_, graph_, node_)) return py::none();
         py::dict out = read(start, arrays);
         out["node"] = node_;
         if (arrays) {

@@ -21,7 +21,7 @@ from .cuda_ring import Ring, place_ring
 from .cuda_roles import RoleSet, role_sets
 from .cuda_rows import row_functions
 from .expression import Statement, Sum, print_statements
-from .lowering import LoweredProblem, lower
+from .lowering import LoweredProblem, SlotGroup, lower
 from .packing import packed_row
 from .spec import KernelSpec
 
@@ -131,11 +131,13 @@ def argument_struct(arguments: tuple[str, ...]) -> str:
     return "\n".join([*lines, "};"])
 
 
-def _slot_function(
-    prefix: str, lowered: LoweredProblem, kernel: RoleSet, table: SlotTable, conv: bool
-) -> str:
-    """Evaluate all slots of a batch, lane = edge; the warps share the groups."""
-    quad = 16 // ITEMSIZE[lowered.problem.dtype]
+def prelude(name: str) -> str:
+    """Return a text of this folder that programs begin with."""
+    return files(__package__).joinpath(f"{name}.cuh").read_text()
+
+
+def share_groups(lowered: LoweredProblem, kernel: RoleSet) -> list[list[int]]:
+    """Return positions of the slot groups that each warp evaluates, of about equal work."""
     work: list[list[int]] = [[] for _ in range(kernel.warps)]
     loads = [0] * kernel.warps
     cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}
@@ -143,6 +145,30 @@ def _slot_function(
         least = loads.index(min(loads))
         work[least].append(i)
         loads[least] += cost[i]
+    return work
+
+
+def store_slots(group: SlotGroup, table: SlotTable, quad: int, attribute: str) -> list[str]:
+    """Print the slots of a group into row ``m``; ``attribute`` is the format of a name of y."""
+    statements = [
+        Statement(f"m{n}", Sum.of((value, (attribute.format(b),)) for b, value in form.terms))
+        for n, form in enumerate(group.forms)
+    ]
+    printed = print_statements(statements, literal=literal, declare="const T")
+    lines = ["        {", *(f"            {line}" for line in printed)]
+    for n in range(0, len(group.forms), quad):
+        values = ", ".join(f"m{j}" if j < len(group.forms) else "T(0)" for j in range(n, n + quad))
+        start = table.starts[group.first] + n
+        lines.append(f"            *(Quad*)(m + {start}) = {{{{{values}}}}};")
+    return [*lines, "        }"]
+
+
+def _slot_function(
+    prefix: str, lowered: LoweredProblem, kernel: RoleSet, table: SlotTable, conv: bool
+) -> str:
+    """Evaluate all slots of a batch, lane = edge; the warps share the groups."""
+    quad = 16 // ITEMSIZE[lowered.problem.dtype]
+    work = share_groups(lowered, kernel)
     edge = "p.order[first + lane]" if conv else "(first + lane)"
     lines = [
         f"MDCG_INLINE void {prefix}_slots(const Arguments& p, const T* __restrict__ rows, T* m, "
@@ -160,21 +186,7 @@ def _slot_function(
         )
         lines += [f"        const T y{b} = __ldg(y + {b});" for b in used]
         for i in sorted(groups):
-            group = lowered.groups[i]
-            statements = [
-                Statement(f"m{n}", Sum.of((value, (f"y{b}",)) for b, value in form.terms))
-                for n, form in enumerate(group.forms)
-            ]
-            lines.append("        {")
-            printed = print_statements(statements, literal=literal, declare="const T")
-            lines += [f"            {line}" for line in printed]
-            for n in range(0, len(group.forms), quad):
-                values = ", ".join(
-                    f"m{j}" if j < len(group.forms) else "T(0)" for j in range(n, n + quad)
-                )
-                start = table.starts[group.first] + n
-                lines.append(f"            *(Quad*)(m + {start}) = {{{{{values}}}}};")
-            lines.append("        }")
+            lines += store_slots(lowered.groups[i], table, quad, "y{}")
         lines.append("    }")
     return "\n".join([*lines, "}"])
 
@@ -421,7 +433,7 @@ def emit_uvu(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKern
         f"// {plan}",
         f"typedef {real} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
-        files(__package__).joinpath("cuda_prelude.cuh").read_text(),
+        prelude("cuda_prelude") + prelude("warp_sums"),
     ]
     first = f"// mdcg {__version__}, problem {problem.key()}"
     header = [f"{first}, {spec}", *types, argument_struct(arguments)]

@@ -324,7 +324,8 @@ class _Writer:
             f"// {self.plan}",
             f"typedef {real} T;",
             f"#define MDCG_VECTOR_ATOMICS {int(self.plan.vector_atomics and real == 'float')}",
-            package.joinpath("cuda_prelude.cuh").read_text(),
+            package.joinpath("cuda_prelude.cuh").read_text()
+            + package.joinpath("warp_sums.cuh").read_text(),
             package.joinpath("cuda_uvw.cuh").read_text(),
             argument_struct(self.arguments),
             row_functions(self.problem, self.plan),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.resources import files
 
 from .._version import __version__
 from ..errors import UnsupportedProblemError
@@ -17,10 +16,9 @@ from ..plan.device import WARP, CudaTile
 from ..plan.host import ITEMSIZE
 from ..plan.table_conv import TableConvPlan, TableConvTile
 from ..problem import ConvProblem, Irreps
-from .cuda import CudaEntry, CudaKernel
+from .cuda import CudaEntry, CudaKernel, prelude, share_groups, store_slots
 from .cuda_paths import SlotTable, literal
 from .cuda_roles import Role, RoleSet, role_sets
-from .expression import Statement, Sum, print_statements
 from .lowering import LoweredProblem, lower
 from .spec import KernelSpec
 from .table_conv_roles import TableRoleWriter
@@ -46,7 +44,20 @@ _TYPES = {
 
 
 def table_conv_arguments(kind: str, wants_x: bool, exact: bool = False) -> tuple[str, ...]:
-    """Return names of addresses and sizes in the order of the kernels' parameter."""
+    """Return names of addresses and sizes in the order of the kernels' parameter.
+
+    Parameters
+    ----------
+    kind : {"forward", "backward"}
+    wants_x : bool
+        As of :func:`emit_table_conv`.
+    exact : bool
+        A table of polynomials, whose number of intervals is an argument.
+
+    Returns
+    -------
+    tuple of str
+    """
     names = [
         "n_rows",
         "n_types",
@@ -144,13 +155,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
     """Print what fills the shared memory of a batch: lane = edge; the warps share the matrices."""
     kernel, table, tile = block.kernel, block.table, block.tile
     quad = 16 // block.itemsize
-    work: list[list[int]] = [[] for _ in range(kernel.warps)]
-    loads = [0] * kernel.warps
-    cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}
-    for i in sorted(kernel.groups, key=lambda i: (-cost[i], i)):
-        least = loads.index(min(loads))
-        work[least].append(i)
-        loads[least] += cost[i]
+    work = share_groups(lowered, kernel)
     to = "0" if block.forward or not tile else "PLACE(a.slot)"
     lines = [
         f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
@@ -166,21 +171,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
             continue
         lines.append(f"    if (warp == {warp}) {{")
         for i in sorted(groups):
-            group = lowered.groups[i]
-            statements = [
-                Statement(f"m{n}", Sum.of((value, (f"y[{b}]",)) for b, value in form.terms))
-                for n, form in enumerate(group.forms)
-            ]
-            lines.append("        {")
-            printed = print_statements(statements, literal=literal, declare="const T")
-            lines += [f"            {line}" for line in printed]
-            for n in range(0, len(group.forms), quad):
-                values = ", ".join(
-                    f"m{j}" if j < len(group.forms) else "T(0)" for j in range(n, n + quad)
-                )
-                start = table.starts[group.first] + n
-                lines.append(f"            *(Quad*)(m + {start}) = {{{{{values}}}}};")
-            lines.append("        }")
+            lines += store_slots(lowered.groups[i], table, quad, "y[{}]")
         lines.append("    }")
     return "\n".join([*lines, "}"])
 
@@ -244,6 +235,7 @@ def emit_table_conv(
     problem : ConvProblem
         Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree.
     kind : {"forward", "backward"}
+        Rows of the receivers, or gradients of the edges' vectors and of the features.
     wants_x : bool
         The backward pass writes gradients of the features, a row per edge.
     normalization : {"component", "norm", "integral"}
@@ -252,6 +244,11 @@ def emit_table_conv(
         Intervals of the table of splines. None: of polynomials of ``plan.degree``, so many that
         they are the network to rounding; how many they are is said when the kernel runs.
     plan : TableConvPlan, optional
+
+    Returns
+    -------
+    CudaKernel
+        A kernel for each set of input blocks, one block of threads per receiver.
 
     Raises
     ------
@@ -334,7 +331,8 @@ def emit_table_conv(
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(slot) {'p.place[slot]' if 'place' in arguments else '0'}",
         "\n".join([*struct, "};"]),
-        files(__package__).joinpath("table_conv_prelude.cuh").read_text(),
+        prelude("table_conv_prelude"),
+        *(() if forward else (prelude("warp_sums"),)),
     ]
     return CudaKernel(
         source="\n\n".join([*header, *texts]) + "\n",

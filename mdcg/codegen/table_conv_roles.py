@@ -27,6 +27,15 @@ def sum_chunks(count: int) -> tuple[tuple[int, int], ...]:
     """Return starts and sizes (powers of two, the last may reach beyond) of values summed at once.
 
     As few exchanges between lanes as there can be: 17 values are 16 and one.
+
+    Parameters
+    ----------
+    count : int
+        Values of an edge.
+
+    Returns
+    -------
+    tuple of (int, int)
     """
     chunks: list[tuple[int, int]] = []
     start = 0

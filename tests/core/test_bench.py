@@ -152,7 +152,7 @@ def test_systems_by_name_and_by_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected 3 n³: try 24, 81, 192"):
         make_system("water", 100)
     with pytest.raises(ValueError, match="neither water, carbon, iron nor a file"):
-        make_system("iron")
+        make_system("ice")
     from ase import Atoms
     from ase.io import write
 

@@ -160,7 +160,7 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         *("--impl", "e3nn,mdcg,cueq,engine,engine-exact", "--turns", str(tmp_path / "turns")),
     )
     assert code == 0, err
-    assert "not measured: cueq: it has kernels for CUDA devices only" in out
+    assert "not measured: cueq: " in out
     assert "energy, forces and stress" in out
     assert "mace_water_e3nn044.model  float32" in out
     rows = {row["impl"]: row for row in json.loads(path.read_text())["rows"]}

@@ -48,6 +48,8 @@ def test_golden(name: str) -> None:
     folder = Path(mdcg.__file__).parent / "codegen"
     for prelude in ("cuda_prelude.cuh", "cuda_uvw.cuh"):
         part = (folder / prelude).read_text()
+        if prelude == "cuda_prelude.cuh":
+            part += (folder / "warp_sums.cuh").read_text()
         assert text.count(part) == 1
         text = text.replace(part, f"// ({prelude})\n")
     text = text.replace(mdcg.__version__, "VERSION")

@@ -169,7 +169,12 @@ static void check_arguments(mdcg_model* model) {
     double energy;
     mdcg_results results = {0};
     mdcg_system system = ghosts();
-    mdcg_communicator communicator = {sizeof communicator, &calls, forward, reverse};
+    mdcg_communicator communicator;
+    memset(&communicator, 0, sizeof communicator);
+    communicator.size = sizeof communicator;
+    communicator.context = &calls;
+    communicator.forward = forward;
+    communicator.reverse = reverse;
     mdcg_info info = {0};
     results.size = sizeof results;
     results.energy = &energy;
@@ -229,7 +234,12 @@ static void check_results(mdcg_model* model, double precision) {
     mdcg_results results = {sizeof results, &energy, energies, forces, virial, NULL, NULL};
     mdcg_results others = {sizeof others, &other_energy, other_energies, other_forces, other_virial,
                            NULL,          NULL};
-    mdcg_communicator communicator = {sizeof communicator, &calls, forward, reverse};
+    mdcg_communicator communicator;
+    memset(&communicator, 0, sizeof communicator);
+    communicator.size = sizeof communicator;
+    communicator.context = &calls;
+    communicator.forward = forward;
+    communicator.reverse = reverse;
     mdcg_system system = in_cell();
     double largest = 0, error = 0, sum = 0, scale = 1;
 

@@ -57,6 +57,10 @@ class System(Struct):
         ("image", _P),
         ("num_images", _I64),
         ("image_shifts", _P),
+        ("skin", ctypes.c_double),
+        ("num_copies", _I64),
+        ("copy_node", _P),
+        ("copy_image", _P),
     ]
 
 
@@ -149,6 +153,7 @@ class Rank:
         """Evaluate the edges whose receivers are local; senders are ghosts where not local.
 
         With "image" and "image_shifts" in `g` edges have shifts; `sent` are the rows that travel.
+        With "copy_node" and "copy_image" edges are made, of the nodes and these copies.
         """
         number = np.full(len(g["positions"]), -1, dtype=np.int64)
         number[self.nodes] = np.arange(len(self.nodes))
@@ -182,6 +187,13 @@ class Rank:
             shifts = np.ascontiguousarray(g["image_shifts"], dtype=np.float64)
             system.image = image.ctypes.data
             system.num_images, system.image_shifts = len(shifts), shifts.ctypes.data
+        if "copy_node" in g:
+            copies = [np.ascontiguousarray(g[f"copy_{k}"], np.int32) for k in ("node", "image")]
+            table = np.ascontiguousarray(g["image_shifts"], dtype=np.float64)
+            system.num_edges, system.sender, system.receiver = 0, None, None
+            system.make_edges, system.skin, system.num_copies = 1, g["skin"], len(copies[0])
+            system.copy_node, system.copy_image = (c.ctypes.data for c in copies)
+            system.num_images, system.image_shifts = len(table), table.ctypes.data
         results = Results(**{name: array.ctypes.data for name, array in out.items()})
         communicator = exchange and Communicator(
             forward=EXCHANGE(lambda c, *a: exchange(self, "forward", *a)),

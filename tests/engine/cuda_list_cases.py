@@ -16,9 +16,11 @@ import pytest
 
 from mdcg import _core
 
+from .capi import Rank
 from .cuda_cases import assert_close, assert_equal, both
 from .cuda_device import Device, program, structure
 from .programs import graph, run
+from .test_ghosts import WANT
 from .test_program import two_layers
 
 POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
@@ -328,3 +330,118 @@ def test_wrong_cells_and_types_leave_the_model_usable(tmp_path: Path) -> None:
         with pytest.raises(_core.EngineError, match=sentence):
             cuda.evaluate(positions, types, **where)
         assert_equal(cuda.evaluate(g["positions"], g["types"], **box), want)
+
+
+# -- copies of nodes -------------------------------------------------------------------------------
+
+
+def with_copies(positions: Any, types: Any, cell: Any, reach: float, skin: float) -> dict[str, Any]:
+    """Return a periodic system as nodes in an open one, with all images that edges may lead to."""
+    steps = np.array([s for s in np.ndindex(5, 5, 5) if s != (2, 2, 2)]) - 2
+    shifts = np.concatenate([np.zeros((1, 3)), steps @ cell])
+    node, image = np.divmod(np.arange(len(positions) * len(steps)), len(steps))
+    image += 1
+    at = positions[node] - shifts[image]
+    low, high = positions.min(axis=0) - reach - 0.01, positions.max(axis=0) + reach + 0.01
+    near = ((at > low) & (at < high)).all(axis=1)
+    none = np.zeros(0, np.int32)
+    return {
+        "positions": positions,
+        "types": types,
+        "sender": none,
+        "receiver": none,
+        "copy_node": node[near],
+        "copy_image": image[near],
+        "image_shifts": shifts,
+        "steps": steps,
+        "skin": skin,
+    }
+
+
+def test_copies_of_nodes(tmp_path: Path, rng: Any) -> None:
+    """Periodic images that a host has, while atoms move, and the box, and types change."""
+    path = tmp_path / "p.mdcg"
+    cpu, _ = both(two_layers().package(), path)
+    cell = np.array([[6.5, 0, 0], [1.0, 7.0, 0], [-0.5, 0.7, 6.8]])
+    positions = rng.uniform(0, 1, (24, 3)) @ cell
+    types = rng.integers(3, size=24).astype(np.int32)
+    nodes = np.arange(24)
+    rank = Rank(str(path), nodes, nodes[:0], device="cuda", kernels="auto")
+    reach = cpu.r_max + 0.6
+    g = with_copies(positions, types, cell, reach, 0.6)
+    built = []
+    for step in range(8):
+        if step in (3, 6):
+            positions = positions + rng.normal(scale=0.3, size=positions.shape)
+            g = with_copies(positions, types, cell, reach, 0.6)
+        if step == 4:
+            cell = cell * 1.004
+            positions = positions * 1.004
+            g["image_shifts"] = np.concatenate([np.zeros((1, 3)), g["steps"] @ cell])
+        if step == 5:
+            types = types[::-1].copy()
+            g["types"] = types
+        positions = positions + rng.uniform(-0.02, 0.02, positions.shape)
+        g["positions"] = positions
+        got = rank.evaluate(g, None, WANT, same_edges=step not in (0, 3, 6))
+        want = cpu.evaluate(
+            positions, types, cell=cell, periodic=(True,) * 3, virial=True, virials=True
+        )
+        assert_close(got, {name: want[name] for name in got}, "float64")
+        built.append(rank.report()["neighbor_lists_built"])
+    assert built == [1, 1, 1, 2, 2, 3, 4, 4]
+    assert rank.report()["replays"] >= 2
+    rank.close()
+
+
+def test_copies_far_away(tmp_path: Path) -> None:
+    """Gaps, which the device's lists of cells leave to the host: here there is nobody else."""
+    path = tmp_path / "p.mdcg"
+    cpu, _ = both(two_layers().package(), path)
+    g = graph(20, box=4.5)
+    g["positions"][0] += (0, 3e6, 0)
+    g |= {"sender": g["sender"][:0], "receiver": g["receiver"][:0], "skin": 0.5}
+    g |= {"copy_node": [3], "copy_image": [1], "image_shifts": np.array([[0.0] * 3, [1e7, 0, 0]])}
+    nodes = np.arange(20)
+    rank = Rank(str(path), nodes, nodes[:0], device="cuda", kernels="auto")
+    want = cpu.evaluate(g["positions"], g["types"], virial=True, virials=True)
+    for same in (False, True):
+        got = rank.evaluate(g, None, WANT, same_edges=same)
+        assert_close(got, {name: want[name] for name in got}, "float64")
+    rank.close()
+
+
+def test_wrong_copies(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    both(two_layers().package(), path)
+    g = graph(20, box=4.5)
+    g |= {"sender": g["sender"][:0], "receiver": g["receiver"][:0], "skin": 0.5}
+    g |= {"copy_node": [3], "copy_image": [1], "image_shifts": np.array([[0.0] * 3, [9.0, 0, 0]])}
+    nodes = np.arange(20)
+    rank = Rank(str(path), nodes, nodes[:0], device="cuda", kernels="auto")
+    want = rank.evaluate(g, None, WANT)
+    away = g["positions"].copy()
+    away[3, 1] = np.nan
+    for changes, same, sentence in (
+        ({"copy_node": [20]}, False, "copy_node.0. is 20, expected 0 <= copy_node < 20"),
+        ({"copy_image": [2]}, False, "copy_image.0. is 2, expected 0 <= copy_image < 2"),
+        ({"image_shifts": np.ones((2, 3))}, False, "first row of image_shifts is not zeros"),
+        ({"positions": away}, False, "no usable position"),
+        ({"types": g["types"] + 7}, False, "expected 0 to 2"),
+        ({"skin": np.nan}, False, "skin is .*, expected a finite length"),
+        ({}, True, "no list was made of that many in the last call"),
+    ):
+        with pytest.raises(RuntimeError, match=sentence):
+            rank.evaluate(g | changes, None, WANT, same_edges=same)
+        if not same and "skin" not in changes:  # which is looked at before anything else
+            with pytest.raises(RuntimeError, match="no list was made of that many"):
+                rank.evaluate(g, None, WANT, same_edges=True)
+    assert_equal(rank.evaluate(g, None, WANT), want)
+    assert_equal(rank.evaluate(g, None, WANT, same_edges=True), want)
+    with pytest.raises(RuntimeError, match="no list was made of that many"):
+        rank.evaluate(g | {"copy_node": [3, 3], "copy_image": [1, 1]}, None, WANT, same_edges=True)
+    rank.close()
+    alone = Rank(str(path), nodes, nodes[:0])
+    with pytest.raises(RuntimeError, match=r"devices alone make edges: give them, or use device"):
+        alone.evaluate(g, None, WANT)
+    alone.close()

@@ -78,7 +78,7 @@ def model_of(
         {"bias": True, "flip": True, "hidden": 31},  # a unit of constant 1
         {"bias": True, "knots": 40},
         {"hidden": 70},  # several units of a lane, twice
-        {"hidden": 70, "knots": 40},
+        {"hidden": 70, "knots": 40, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
     ],
 )
 def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:

@@ -20,15 +20,12 @@ from ..emulator.emulator import emulator_environment, run_emulated
 from .cuda_cases import DATA, with_kernels
 from .test_program import two_layers
 
-ROOT = Path(__file__).parents[2]
-
 
 def run_cases(environment: dict[str, str], file: str = "cuda_cases.py") -> None:
     """Run the cases in a process of their own: a driver is opened once and for all."""
     cases = str(Path(__file__).with_name(file))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cases],
-        cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
@@ -184,7 +181,10 @@ def test_no_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("capability", "sentence"),
     [
-        ("61", "3 layer 0 (conv): the device has compute capability 6.1, CUDA kernels need 8.0"),
+        (
+            "61",
+            "3 layer 1 (contraction): the device has compute capability 6.1, CUDA kernels need 8.0",
+        ),
         ("130", "4 NVRTC .*is too old for this card: it does not compile for sm_130, only for"),
     ],
 )

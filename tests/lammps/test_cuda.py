@@ -207,6 +207,63 @@ def test_virials_of_atoms_on_the_way(tmp_path: Path, models: Models, env: Any) -
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-10 * np.abs(other).max())
 
 
+# -- lists -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_lists_of_the_device(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
+    """A box that moves, atoms of another type and lists made anew, and LAMMPS makes none."""
+    write_data(tmp_path / "test.data", water(2, seed=7))
+    text = head(models("mace")).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
+    text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "unfix nve\n"
+    text += "velocity all scale 3000\nfix npt all npt temp 3000 3000 0.05 tri 0 0 0.1\n"
+    text += "run 8\nset atom 2 type 1\nrun 4\n"
+    text = text.replace("read_data test.data", "read_data test.data\nchange_box all triclinic")
+    want = run_input(tmp_path, text)
+    got = run_input(tmp_path, on("cuda", text), ranks=ranks, env=env)
+    for output in (want, got):
+        assert int(re.findall(r"Neighbor list builds = (\d+)", output.text)[0]) > 0
+    assert "perpetual/occasional/extra = 1 " in want.text
+    assert "perpetual/occasional/extra = 1 " not in got.text
+    same(got, want)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("how", ["exclude", "hybrid", "group"])
+def test_what_only_the_list_of_lammps_knows(
+    tmp_path: Path, models: Models, env: Any, how: str, ranks: int
+) -> None:
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = head(models("mace"))
+    if how == "exclude":
+        text += "neigh_modify exclude type 1 2\n"
+    elif how == "group":
+        text += "group some id 1 2 3 7 8 9\natom_modify first some\ncomm_modify group some\n"
+    else:
+        text = text.replace("pair_coeff * *", "pair_coeff * * mdcg")
+        text = text.replace("pair_style mdcg", "pair_style hybrid/overlay mdcg zero 3.0")
+        text = text.replace("neighbor", "pair_coeff * * zero\nneighbor")
+    text += NVE + "run 2\n"
+    # without all ghosts, results depend on the ranks
+    want = run_input(tmp_path, text, ranks=ranks if how == "group" else 1)
+    cuda = text.replace("overlay mdcg", "overlay mdcg device cuda")
+    if how != "hybrid":
+        cuda = on("cuda", text)
+    got = run_input(tmp_path, cuda, ranks=ranks, env=env)
+    assert "pair mdcg, perpetual" in got.text
+    same(got, want)
+
+
+def test_exclusions_that_come_late(tmp_path: Path, models: Models) -> None:
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = head(models("mace")) + NVE + "group one id 1\n"
+    text += "fix late one gcmc 1 0 1 1 7 300 0 0.1 group one\nrun 1\n"
+    output = run_input(tmp_path, on("cuda", text), env=emulated(), check=False)
+    assert output.code != 0
+    (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
+    assert "expected neigh_modify exclude before the run, or device cpu" in line
+
+
 # -- devices ---------------------------------------------------------------------------------------
 
 

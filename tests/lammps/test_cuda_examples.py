@@ -93,6 +93,7 @@ def test_bench(tmp_path: Path) -> None:
     printed = run(
         *(sys.executable, "-m", "mdcg", "bench", "lammps", str(model), *options),
         env=emulated() | {"PYTHONPATH": emulator_environment()["PYTHONPATH"]},
+        folder=tmp_path,  # Python would import mdcg from the tree
     )
     header, first, second = printed.splitlines()[:3]
     assert "ns/day" in header

@@ -151,4 +151,4 @@ def test_installed_files() -> None:
         pytest.skip("mdcg is not installed, only in the tree")
     for name in ("libmdcg.so", "include/mdcg.h", "lammps_plugin_sources/CMakeLists.txt"):
         assert (root / name).is_file()
-    assert len(list((root / "lammps_plugin_sources").glob("*.cpp"))) == 5
+    assert len(list((root / "lammps_plugin_sources").glob("*.cpp"))) == 6

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "engine/cuda/parts.hpp"
 #include "engine/error.hpp"
@@ -40,14 +41,10 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       nodes_(kernels.device()),
       bins_(kernels.device()) {}
 
-void CudaCellList::release() {
-    nodes_.release();
-    bins_.release();
-}
-
 // Along each vector: where atoms begin, and how far they reach.
-bool CudaCellList::choose_bins(const ListWatch& watch, std::int64_t num_nodes,
-                               const double* positions, Arguments& a) {
+bool CudaCellList::choose_bins(const ListWatch& watch, const ListPoints& points, Arguments& a) {
+    const std::int64_t num_nodes = points.count;
+    const double* const positions = points.positions;
     const double reach = watch.reach();
     Vector3 extent = watch.heights(), bins{};
     for (std::size_t k = 0; k < 3; ++k) {
@@ -76,7 +73,9 @@ bool CudaCellList::choose_bins(const ListWatch& watch, std::int64_t num_nodes,
         return product;
     };
     double product = count(1.0);
-    for (double coarser = 1.25; product > most && coarser <= COARSEST; coarser *= 1.25)
+    // nobody else makes lists of copies
+    const double coarsest = points.copies ? std::numeric_limits<double>::infinity() : COARSEST;
+    for (double coarser = 1.25; product > most && coarser <= coarsest; coarser *= 1.25)
         product = count(coarser);
     if (product > most) return false;
     double stencil = 1;
@@ -109,32 +108,39 @@ void CudaCellList::place(const CudaStream& stream) const {
     place_atoms_.launch(stream, (step_.num_nodes + THREADS - 1) / THREADS, THREADS, step_);
 }
 
-bool CudaCellList::make(const ListWatch& watch, std::int64_t num_nodes, const double* positions,
-                        const std::int32_t* types, int num_types, const CudaStream& stream,
-                        CudaGraph& graph, std::vector<std::int32_t>& node) {
+bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int num_types,
+                        const CudaStream& stream, CudaGraph& graph,
+                        std::vector<std::int32_t>& node) {
     Arguments a{};
-    if (!choose_bins(watch, num_nodes, positions, a)) return false;
+    if (!choose_bins(watch, points, a)) return false;
+    const bool copies = points.copies;
+    const std::int64_t num_points = points.count;
+    double* places = nullptr;
+    std::int32_t *point_node = nullptr, *point_image = nullptr;
     std::uint32_t *sorted_keys = nullptr, *spare_keys = nullptr;
     std::int32_t *nodes = nullptr, *spare_values = nullptr, *work = nullptr, *given_types = nullptr;
     const auto lay_out = [&](char* start) {
         CudaParts parts(start);
-        parts.take(given_, 3 * num_nodes);
+        parts.take(given_, 3 * num_points);
         parts.take(cell_, 9);
         parts.take(a.total, 1);
-        parts.take(a.given_wraps, 3 * num_nodes);
-        parts.take(nodes, num_nodes);
-        parts.take(given_types, num_nodes);
-        parts.take(a.key, num_nodes);
-        parts.take(sorted_keys, num_nodes);
-        parts.take(spare_keys, num_nodes);
-        parts.take(spare_values, num_nodes);
-        parts.take(work, CudaSort::work_items(num_nodes));
+        parts.take(a.given_wraps, 3 * num_points);
+        parts.take(nodes, num_points);
+        parts.take(given_types, num_points);
+        parts.take(a.key, num_points);
+        parts.take(sorted_keys, num_points);
+        parts.take(spare_keys, num_points);
+        parts.take(spare_values, num_points);
+        parts.take(work, CudaSort::work_items(num_points));
+        parts.take(places, copies ? 3 * num_points : 0);
+        parts.take(point_node, copies ? num_points : 0);
+        parts.take(point_image, copies ? num_points : 0);
         return parts.end();
     };
     nodes_.grow(lay_out(nullptr));
     lay_out(nodes_.as<char>());
     bins_.grow(4 * size(a.num_bins + 1));
-    graph.reserve_nodes(num_nodes, num_nodes);
+    graph.reserve_nodes(points.num_local, points.num_nodes);
     a.given = given_;
     a.cell = cell_;
     a.given_types = given_types;
@@ -142,44 +148,61 @@ bool CudaCellList::make(const ListWatch& watch, std::int64_t num_nodes, const do
     a.node = nodes;
     a.bin_ptr = bins_.as<std::int32_t>();
     a.types = graph.types;
-    a.positions = graph.positions;
+    a.positions = copies ? places : graph.positions;
     a.row_ptr = graph.row_ptr;
+    a.num_local = points.num_local;
+    if (copies) {
+        a.point_node = point_node;
+        a.point_image = point_image;
+    }
     step_ = a;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, (threads + THREADS - 1) / THREADS, THREADS, a);
     };
     set_cell(watch, stream);
-    copy_to_device(given_, positions, 24 * size(num_nodes), stream);
-    copy_to_device(given_types, types, 4 * size(num_nodes), stream);
+    copy_to_device(given_, points.positions, 24 * size(num_points), stream);
+    copy_to_device(copies ? graph.types : given_types, points.types, 4 * size(points.num_nodes),
+                   stream);
+    if (copies) {
+        copy_to_device(point_node, points.node, 4 * size(num_points), stream);
+        copy_to_device(point_image, points.image, 4 * size(num_points), stream);
+    }
     clear_on_device(a.total, sizeof(*a.total), stream);
-    launch(find_bins_, num_nodes);
-    sort_.sort(stream, {num_nodes, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
+    launch(find_bins_, num_points);
+    sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
                         nodes, spare_keys, spare_values, work});
     launch(find_atoms_, a.num_bins + 1);
-    launch(order_types_, num_nodes);
+    if (!copies) launch(order_types_, num_points);
     place(stream);
-    launch(count_edges_, 32 * num_nodes);
-    sort_.sum(stream, graph.row_ptr, num_nodes, work);
+    launch(count_edges_, 32 * num_points);
+    sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
     std::uint64_t total = 0;
-    std::vector<std::int32_t> rows(size(num_nodes) + 1);
-    node.resize(size(num_nodes));
+    std::vector<std::int32_t> rows(size(points.num_local) + 1);
+    node.resize(size(points.num_nodes));
     copy_to_host(&total, a.total, sizeof(total), stream);
     copy_to_host(rows.data(), graph.row_ptr, 4 * rows.size(), stream);
-    copy_to_host(node.data(), nodes, 4 * node.size(), stream);
+    if (copies)
+        std::iota(node.begin(), node.end(), 0);
+    else
+        copy_to_host(node.data(), nodes, 4 * node.size(), stream);
     stream.synchronize();
     if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
         throw EngineError(ErrorKind::argument, "the system has " + std::to_string(total) +
                                                    " edges, expected at most 2^31 - 1: split it");
     graph.reserve_slots(rows);
-    graph.image = graph.image_rows;
-    graph.table = cell_;
-    graph.packed = true;
+    if (!copies) {
+        graph.image = graph.image_rows;
+        graph.table = cell_;
+        graph.packed = true;
+    } else if (num_points > points.num_nodes) {
+        graph.image = graph.image_rows;  // of a table that is given
+    }
     a.sender = graph.sender;
     a.image = graph.image_rows;
-    launch(write_edges_, 32 * num_nodes);
-    graph.complete(types, num_types, stream);
+    launch(write_edges_, 32 * num_points);
+    graph.complete(points.types, num_types, stream);
     return true;
 }
 

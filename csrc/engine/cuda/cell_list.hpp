@@ -1,4 +1,4 @@
-// Lists of neighbours made on a device, of open and periodic systems without ghosts.
+// Lists of neighbours made on a device.
 #pragma once
 
 #include <array>
@@ -10,27 +10,39 @@
 
 namespace mdcg {
 
+// What a list is made of.
+struct ListPoints {
+    std::int64_t count = 0;
+    const double* positions = nullptr;    // [count][3]
+    const std::int32_t* types = nullptr;  // [num_nodes]
+    std::int64_t num_local = 0, num_nodes = 0;
+    // False: all points are local nodes, which are numbered anew. True: the first points are the
+    // nodes, which keep their numbers, and only local ones have edges; those to a point are from
+    // its node, with its image.
+    bool copies = false;
+    const std::int32_t* node = nullptr;   // [count]
+    const std::int32_t* image = nullptr;  // [count]
+};
+
 class CudaCellList {
 public:
     explicit CudaCellList(CudaKernels& kernels);
 
     // Makes `graph` of all pairs within the reach of a watch that has just looked at the positions
     // (in the order given). False, and nothing has changed, where the host's list serves better:
-    // systems with many empty bins, or with very many images. Throws EngineError for too many
-    // edges. Synchronizes. `node` becomes the given number of each node.
-    bool make(const ListWatch& watch, std::int64_t num_nodes, const double* positions,
-              const std::int32_t* types, int num_types, const CudaStream& stream, CudaGraph& graph,
-              std::vector<std::int32_t>& node);
+    // systems with many empty bins, or with very many images; never of copies. Throws
+    // EngineError for too many edges. Synchronizes. `node` becomes the given number of each node.
+    bool make(const ListWatch& watch, const ListPoints& points, int num_types,
+              const CudaStream& stream, CudaGraph& graph, std::vector<std::int32_t>& node);
 
     // The cell of later steps. Enqueues.
     void set_cell(const ListWatch& watch, const CudaStream& stream);
     // Where positions of a step go, [num_nodes][3] in the order given.
     double* given() const { return given_; }
-    // Part of every step: graph.positions from those.
+    // Part of every step, but of copies: graph.positions from those.
     void place(const CudaStream& stream) const;
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
-    void release();
 
 private:
     // As text/cell_list.cuh has it.
@@ -50,9 +62,10 @@ private:
         std::int32_t* row_ptr;
         std::uint64_t* total;
         std::int32_t *sender, *image;
+        const std::int32_t *point_node, *point_image;
+        std::int64_t num_local;
     };
-    static bool choose_bins(const ListWatch& watch, std::int64_t num_nodes, const double* positions,
-                            Arguments& a);
+    static bool choose_bins(const ListWatch& watch, const ListPoints& points, Arguments& a);
 
     CudaSort sort_;
     CudaFunction find_bins_, find_atoms_, order_types_, place_atoms_, count_edges_, write_edges_;

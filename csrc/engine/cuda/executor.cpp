@@ -61,15 +61,16 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const 
 }
 
 template <typename T>
-void CudaExecutor<T>::ask_for_kernels() {
+void CudaExecutor<T>::ask_for_all_kernels() {
     for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
+        static_cast<CudaLayer<T>&>(*layer).prepare_all(kernels_, stream_);
 }
 
 template <typename T>
 void CudaExecutor<T>::prepare() {
     if (prepared_) return;
-    ask_for_kernels();
+    for (const auto& layer : program_.layers)
+        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
     kernels_.load();
     stream_.synchronize();
     prepared_ = true;
@@ -79,15 +80,6 @@ template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
            scratch_.bytes() + outputs_.bytes() + ghosts_.bytes();
-}
-
-template <typename T>
-void CudaExecutor<T>::release() {
-    forget_steps();
-    for (CudaMemory* memory : {&arena_, &edge_gradient_, &scratch_, &outputs_}) memory->release();
-    graph_.release();
-    cells_.release();
-    ghosts_.release();
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -103,14 +95,13 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 }
 
 template <typename T>
-bool CudaExecutor<T>::make_list(const ListWatch& watch, const CellSystem& system, Graph& graph) {
+bool CudaExecutor<T>::make_list(const ListWatch& watch, const ListPoints& points, Graph& graph) {
     graph_.chunk_slots = chunk_slots();
-    if (!cells_.make(watch, system.num_nodes, system.positions, system.types, num_types_, stream_,
-                     graph_, graph.node))
-        return false;
+    if (!cells_.make(watch, points, num_types_, stream_, graph_, graph.node)) return false;
     forget_steps();
-    graph.forget_edges(system.num_nodes, graph_.num_slots);
-    own_list_ = true;
+    ghosts_.forget_list();
+    graph.forget_edges(points.num_local, points.num_nodes, graph_.num_slots);
+    own_list_ = !points.copies;
     take_list(graph);
     return true;
 }

@@ -25,8 +25,8 @@ public:
 
     // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
     void prepare();
-    // The same without loading any: kernels() can list them, also on NO_DEVICE.
-    void ask_for_kernels();
+    // For kernels() to list, also on NO_DEVICE: those that rare evaluations need too.
+    void ask_for_all_kernels();
 
     // A new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph);
@@ -34,9 +34,10 @@ public:
     void set_shifts(const Graph& graph, const System& system, bool fresh);
     // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
     // one without edges.
-    bool make_list(const ListWatch& watch, const CellSystem& system, Graph& graph);
+    bool make_list(const ListWatch& watch, const ListPoints& points, Graph& graph);
     void set_cell(const ListWatch& watch) { cells_.set_cell(watch, stream_); }
-    // Of the next run, [num_nodes][3] in the order of the graph; after make_list: of the system.
+    // Of the next run, [num_nodes][3] in the order of the graph; after make_list: as they were
+    // given.
     double* positions() { return positions_.as<double>(); }
 
     struct Wanted {
@@ -58,8 +59,6 @@ public:
     std::size_t exchanged_bytes() const { return exchanged_; }
     std::size_t bytes() const;  // on the device
     const CudaKernels& kernels() const { return kernels_; }
-    // Gives back what depends on the size of systems.
-    void release();
 
 private:
     // What a step is made of, in order.

@@ -166,13 +166,6 @@ std::size_t CudaGhosts<T>::take_copied() {
     return std::exchange(copied_, 0);
 }
 
-template <typename T>
-void CudaGhosts<T>::release() {
-    listed_ = false;
-    lists_.release();
-    packed_.release();
-}
-
 template class CudaGhosts<float>;
 template class CudaGhosts<double>;
 

@@ -34,7 +34,6 @@ public:
     // Copied between device and host since the last call of take_copied.
     std::size_t take_copied();
     std::size_t bytes() const { return lists_.bytes() + packed_.bytes(); }  // on the device
-    void release();
 
 private:
     void reserve(int width, const CudaGraph& graph, const CudaStream& stream);

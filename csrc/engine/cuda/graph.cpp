@@ -97,13 +97,6 @@ std::size_t CudaGraph::bytes() const {
            shift_memory_.bytes() + table_memory_.bytes();
 }
 
-void CudaGraph::release() {
-    for (CudaMemory* memory :
-         {&nodes_, &slots_, &senders_, &small_, &shift_memory_, &table_memory_})
-        memory->release();
-    node_capacity_ = slot_capacity_ = 0;
-}
-
 // -- memory --------------------------------------------------------------------------------------
 
 void CudaGraph::reserve_nodes(std::int64_t local, std::int64_t nodes) {
@@ -300,7 +293,9 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
 
 void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
                               const CudaStream& stream) {
-    if (system.images != nullptr) return upload_images(graph, system, fresh, stream);
+    if (system.make_edges && system.num_copies == 0) return;
+    if (system.images != nullptr || system.make_edges)
+        return upload_images(graph, system, fresh, stream);
     shift = table = nullptr;
     image = nullptr;
     table_.clear();
@@ -321,8 +316,9 @@ void CudaGraph::upload_images(const Graph& graph, const System& system, bool fre
                               const CudaStream& stream) {
     const double* const end = system.image_shifts + 3 * system.num_images;
     // rows of the table are there, and perhaps the same table
-    const bool listed = !fresh && image != nullptr && size(3 * system.num_images) == table_.size();
-    if (listed && std::equal(system.image_shifts, end, table_.begin())) return;
+    const bool same_size = table != nullptr && size(3 * system.num_images) == table_.size();
+    const bool listed = system.make_edges || (!fresh && image != nullptr && same_size);
+    if (listed && same_size && std::equal(system.image_shifts, end, table_.begin())) return;
     shift = nullptr;
     packed = false;
     table_.assign(system.image_shifts, end);

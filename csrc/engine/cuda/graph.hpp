@@ -102,7 +102,6 @@ public:
     std::int32_t* num_live = nullptr;   // [num_local]
 
     std::size_t bytes() const;
-    void release();
 
 private:
     void make_chunks();

@@ -1,6 +1,5 @@
 #include "engine/cuda/kernels.hpp"
 
-#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -49,9 +48,12 @@ public:
         if (target.empty()) return false;
         const std::string code = place_.bundle->find(cuda_kernel_key(source_), place_.capability);
         if (code.empty()) {
-            why_ = "the package's machine code for " + target +
-                   " is not what this version of mdcg (" MDCG_VERSION ") runs: it was made by " +
-                   place_.bundle->version();
+            why_ = "the package's machine code for " + target;
+            why_ += place_.precision != CudaPrecision::strict
+                        ? " is of precision fp32 alone"
+                        : " is not what this version of mdcg (" MDCG_VERSION
+                          ") runs: it was made by " +
+                              place_.bundle->version();
             return false;
         }
         try {
@@ -119,8 +121,8 @@ const char* name_of(CudaPrecision precision) {
 }
 
 CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
-                           int shared_bytes, bool early)
-    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, early, 0})) {}
+                           int shared_bytes)
+    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, 0})) {}
 
 void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads,
                                 int shared_bytes, const void* arguments) const {
@@ -130,14 +132,8 @@ void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, i
         entry.function = entry.program->module().function(entry.kernel, entry.shared_bytes);
     const CudaScope scope(stream.device());
     launch_kernel(entry.function, blocks, threads, shared_bytes,
-                  reinterpret_cast<std::uintptr_t>(stream.handle()), arguments, entry.early,
+                  reinterpret_cast<std::uintptr_t>(stream.handle()), arguments, false,
                   ("the launch of " + entry.kernel).c_str());
-}
-
-// Launches may overlap the kernel before them: MDCG_CUDA_EARLY=1.
-bool early_launches() {
-    const char* const found = std::getenv("MDCG_CUDA_EARLY");
-    return found != nullptr && std::string(found) == "1";
 }
 
 CudaKernels::CudaKernels(const CudaPlace& place, int item_bytes)
@@ -160,9 +156,7 @@ CudaFunction CudaKernels::fixed(const char* text, const std::string& kernel,
     CudaSource source;
     source.text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
                   "typedef " + item + " T;\ntypedef long long Long;\n" + COMMON + text;
-    const bool early = place_.capability >= 90 && early_launches() &&
-                       std::strstr(text, "wait_for_previous()") != nullptr;
-    return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes, early);
+    return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes);
 }
 
 CudaFunction CudaKernels::program(const std::string& text, const std::string& kernel,

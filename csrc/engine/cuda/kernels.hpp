@@ -20,8 +20,7 @@ class CudaProgram;  // a text with its module, see kernels.cpp
 class CudaFunction {
 public:
     CudaFunction() = default;
-    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes,
-                 bool early = false);
+    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes);
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
@@ -40,7 +39,6 @@ private:
         std::shared_ptr<CudaProgram> program;
         std::string kernel;
         int shared_bytes = 0;
-        bool early = false;           // it waits itself for the kernel before it
         std::uintptr_t function = 0;  // found by the first launch
     };
     void launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
@@ -83,8 +81,7 @@ public:
     CudaPrecision precision() const { return place_.precision; }
 
     // Text in T without any includes; "typedef float T; typedef long long Long;" and
-    // text/common.cuh are put before it. `defines` are lines put before everything. Where it has
-    // wait_for_previous(), all its kernels must begin with that.
+    // text/common.cuh are put before it. `defines` are lines put before everything.
     CudaFunction fixed(const char* text, const std::string& kernel, const std::string& defines = "",
                        int shared_bytes = 0);
     // A whole program, as a package has it.

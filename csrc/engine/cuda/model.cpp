@@ -10,6 +10,7 @@
 #include "core/threads.hpp"
 #include "engine/cuda/bundle.hpp"
 #include "engine/cuda/executor.hpp"
+#include "engine/cuda/list_copies.hpp"
 #include "engine/parallel.hpp"
 
 namespace mdcg {
@@ -70,9 +71,7 @@ class CudaModel : public Model {
 public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
               CudaPrecision precision)
-        : program_(*package, info, &find_cuda_layer<T>, name_of(device)),
-          device_(device),
-          precision_(precision) {
+        : program_(make_program(*package, info, device)), device_(device), precision_(precision) {
         bundle_ = std::make_shared<CudaBundle>(package);
         package_ = std::move(package);
         info_ = std::move(info);
@@ -81,9 +80,9 @@ public:
         name_ = guarded(device, [&] { return CudaDriver::get().device_name(device); });
     }
 
-    int num_exchanges() const override { return program_.num_exchanges; }
-    int max_exchanged_width() const override { return program_.max_exchanged_width; }
-    int descriptor_width() const override { return program_.descriptor_width; }
+    int num_exchanges() const override { return program_->num_exchanges; }
+    int max_exchanged_width() const override { return program_->max_exchanged_width; }
+    int descriptor_width() const override { return program_->descriptor_width; }
     bool on_device() const override { return true; }
 
     std::string place() const override {
@@ -98,7 +97,12 @@ public:
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
         check_ghosts(system, communicator);
-        timed([&] { run(system, communicator, results); });
+        timed([&] {
+            if (system.make_edges)
+                run_copies(system, communicator, results);
+            else
+                run(system, communicator, results);
+        });
     }
 
     bool evaluate_cell(const CellSystem& system, const Results& results) override {
@@ -126,7 +130,7 @@ public:
         out["forces_ms"] = forces_ms_;
         out["kernels"] = nlohmann::json::array();
         out["layers"] = nlohmann::json::array();
-        if (own_listed_) {
+        if (own_listed_ || copies_.taken()) {
             out["neighbors_ms"] = neighbors_ms_;
             out["neighbor_lists_built"] = lists_built_;
         }
@@ -135,7 +139,7 @@ public:
             out["replays"] = executor_->replays();
             out["exchanged_bytes"] = executor_->exchanged_bytes();
             for (std::size_t i = 0; i < executor_->times().size(); ++i)
-                out["layers"].push_back({{"name", program_.layers[i]->name},
+                out["layers"].push_back({{"name", program_->layers[i]->name},
                                          {"forward_ms", executor_->times()[i].forward},
                                          {"backward_ms", executor_->times()[i].backward}});
         }
@@ -155,8 +159,10 @@ private:
         try {
             guarded(device_, [&] {
                 if (executor_ == nullptr) {
+                    if (prepared_) program_ = make_program(*package_, info_, device_);
+                    prepared_ = true;  // as far as an error lets it
                     auto made = std::make_unique<CudaExecutor<T>>(
-                        program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
+                        *program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
                     made->prepare();
                     executor_ = std::move(made);
                 }
@@ -165,7 +171,9 @@ private:
         } catch (const GeometryError&) {
             throw;  // nothing was done
         } catch (const EngineError& error) {
-            forget(error.kind() == ErrorKind::memory);
+            const bool given =
+                error.kind() == ErrorKind::argument || error.kind() == ErrorKind::numeric;
+            forget(!given);
             throw;
         } catch (...) {
             forget(true);
@@ -181,6 +189,7 @@ private:
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
         own_listed_ = false;
+        copies_.forget();
         const bool fresh = changed || !listed_;
         if (fresh) executor_->set_graph(graph_);
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
@@ -195,13 +204,16 @@ private:
         Clock clock;
         const std::int64_t nodes = system.num_nodes;
         const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
-        if (watch_ == nullptr) watch_ = std::make_unique<ListWatch>(info_.r_max, system.skin);
+        if (watch_ == nullptr || watch_->skin() != system.skin)
+            watch_ = std::make_unique<ListWatch>(info_.r_max, system.skin);
         const ListChange change =
             watch_->look(nodes, system.positions, system.cell, system.periodic);
         if (change == ListChange::edges || !own_listed_ ||
             !std::equal(types_.begin(), types_.end(), system.types)) {
             check_types(system.types, nodes, info_.num_types());
-            if (!executor_->make_list(*watch_, system, graph_)) {
+            const ListPoints points{nodes, system.positions, system.types, nodes, nodes};
+            copies_.forget();
+            if (!executor_->make_list(*watch_, points, graph_)) {
                 watch_->reset();
                 return false;
             }
@@ -218,6 +230,27 @@ private:
         graph_ms_ = clock.lap();
         run_layers(nullptr, results, threads);
         return true;
+    }
+
+    // The same with ghosts, or copies of nodes; the host says when a list is to be made.
+    void run_copies(const System& system, Communicator* communicator, const Results& results) {
+        Clock clock;
+        const std::int64_t nodes = system.num_nodes;
+        const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
+        check_types(system.types, nodes, info_.num_types());
+        const bool fresh = copies_.take(system, info_.r_max) ||
+                           !std::equal(types_.begin(), types_.end(), system.types);
+        if (fresh) {
+            listed_ = own_listed_ = false;
+            types_.assign(system.types, system.types + nodes);
+            executor_->make_list(copies_.watch(), copies_.points(system), graph_);
+            ++lists_built_;
+            neighbors_ms_ = clock.lap();
+        }
+        executor_->set_shifts(graph_, system, fresh);
+        graph_.gather_positions(system, executor_->positions(), threads);
+        graph_ms_ = clock.lap();
+        run_layers(communicator, results, threads);
     }
 
     void run_layers(Communicator* communicator, const Results& results, int threads) {
@@ -253,7 +286,7 @@ private:
         share(threads, graph_.num_nodes, scatter);
         if (results.virial != nullptr) std::copy_n(found.virial().begin(), 9, results.virial);
         if (results.descriptors != nullptr)
-            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
+            check_finite(results.descriptors, graph_.num_local * program_->descriptor_width,
                          "descriptors");
         if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
         if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
@@ -261,13 +294,21 @@ private:
             check_finite(results.virials, 9 * graph_.num_nodes, "virials");
     }
 
-    // After an error nothing of the list is trusted, and memory that was short is given back.
-    void forget(bool release) {
-        listed_ = own_listed_ = false;
-        if (release && executor_ != nullptr) executor_->release();
+    static std::unique_ptr<Program<T>> make_program(const Package& package, const ModelInfo& info,
+                                                    int device) {
+        return std::make_unique<Program<T>>(package, info, &find_cuda_layer<T>, name_of(device));
     }
 
-    Program<T> program_;
+    // After an error nothing of the list is trusted. If it was not one of what was given, nothing
+    // is kept at all: layers may be half prepared, and memory was perhaps short.
+    void forget(bool all) {
+        listed_ = own_listed_ = false;
+        copies_.forget();
+        if (all) executor_.reset();
+    }
+
+    std::unique_ptr<Program<T>> program_;
+    bool prepared_ = false;  // its layers are those of an executor, or of an attempt at one
     int device_, capability_ = 0;
     CudaPrecision precision_;
     pid_t process_ = 0;  // of the first evaluation
@@ -280,6 +321,7 @@ private:
     std::unique_ptr<ListWatch> watch_;
     std::vector<std::int32_t> types_;  // [num_nodes], of the last one
     bool own_listed_ = false;          // is it on the device
+    ListCopies copies_;                // where the list is of those
     std::int64_t lists_built_ = 0;
     double neighbors_ms_ = 0;
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
@@ -289,7 +331,7 @@ template <typename T>
 std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info, int capability) {
     Program<T> program(package, info, &find_cuda_layer<T>, "cuda");
     CudaExecutor<T> executor(program, info, CudaPlace{NO_DEVICE, capability});
-    executor.ask_for_kernels();
+    executor.ask_for_all_kernels();
     return executor.kernels().texts();
 }
 

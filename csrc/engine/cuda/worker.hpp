@@ -40,6 +40,11 @@ public:
     virtual void prepare_device(CudaKernels& kernels, const CudaStream& stream) = 0;
     // Once, before the first evaluation with `exact`: what only those need.
     virtual void prepare_exact(CudaKernels&, const CudaStream&) {}
+    // All that any evaluation could need: for lists of texts.
+    virtual void prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+        prepare_device(kernels, stream);
+        prepare_exact(kernels, stream);
+    }
     // For every new list of edges, before its first evaluation.
     virtual void take_list(const CudaGraph&, const CudaStream&) {}
     // Scratch that forward or backward will ask for, of a graph of that size.

@@ -49,6 +49,11 @@ public:
 
     void prepare_device(CudaKernels& kernels, const CudaStream& stream) override;
     void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
+    void prepare_all(CudaKernels& kernels, const CudaStream& stream) override {
+        prepare_device(kernels, stream);
+        if (!others_) prepare_others(kernels, stream);
+        prepare_exact(kernels, stream);
+    }
     void take_list(const CudaGraph& graph, const CudaStream& stream) override;
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
         if (by_type_) return types_->scratch_bytes(graph, edges_);

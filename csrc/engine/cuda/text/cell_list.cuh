@@ -20,6 +20,9 @@ struct CellArguments {
     int* row_ptr;              // [num_nodes + 1]
     unsigned long long* total; // edges
     int *sender, *image;
+    // Null where every point is a node of its own; else what a given point is a copy of, and where.
+    const int *point_node, *point_image;
+    Long num_local;  // given points that have edges, the first ones
 };
 
 // Bins are numbered in blocks of 4 x 4 x 4, so that atoms next to each other have near numbers.
@@ -124,12 +127,14 @@ INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
 // Products are summed by fma alone, so that counting and writing agree to the last bit.
 template <bool WRITE>
 INLINE void search(const CellArguments& p, int receiver, int lane) {
+    const int row = p.point_node != nullptr ? p.node[receiver] : receiver;
+    if (row >= p.num_local) return;
     int at[3];
     bin_of_number(p, int(p.sorted_key[receiver]), at);
     const double* const own = p.positions + 3 * Long(receiver);
     const double x = own[0], y = own[1], z = own[2];
     const int bins = (2 * p.stencil[0] + 1) * (2 * p.stencil[1] + 1) * (2 * p.stencil[2] + 1);
-    int edges = WRITE ? p.row_ptr[receiver] : 0;
+    int edges = WRITE ? p.row_ptr[row] : 0;
     for (int begin = 0; begin < bins; begin += 32) {
         Bin bin = {};
         if (begin + lane < bins) bin = look_up(p, at, begin + lane);
@@ -153,8 +158,10 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
             if (WRITE) {
                 int to = edges + up - __popc(near);
                 for (unsigned rest = near; rest != 0; rest &= rest - 1, ++to) {
-                    p.sender[to] = bin.first + __ffs(int(rest)) - 1;
-                    p.image[to] = bin.image;
+                    const int found = bin.first + __ffs(int(rest)) - 1;
+                    const bool node = p.point_node == nullptr;
+                    p.sender[to] = node ? found : p.point_node[p.node[found]];
+                    p.image[to] = node ? bin.image : p.point_image[p.node[found]];
                 }
             }
             edges += __shfl_sync(0xffffffffu, up, 31);
@@ -162,7 +169,7 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
         }
     }
     if (WRITE || lane > 0) return;
-    p.row_ptr[receiver] = edges;
+    p.row_ptr[row] = edges;
     atomicAdd(p.total, (unsigned long long)(edges));
 }
 

@@ -42,7 +42,6 @@ INLINE int channel_in_block(const int* columns, const GateBlock* blocks, int cha
 }
 
 extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate p) {
-    wait_for_previous();
     const int t = int(thread_number());
     if (t >= p.threads) return;
     const Long n = unsigned(t) / unsigned(p.channels);
@@ -67,7 +66,6 @@ extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate p) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) gate_backward(const Gate p) {
-    wait_for_previous();
     const int t = int(thread_number());
     if (t >= p.threads) return;
     const Long n = unsigned(t) / unsigned(p.channels);

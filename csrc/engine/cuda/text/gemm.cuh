@@ -215,7 +215,6 @@ INLINE void write_tile(const Product& p, const typename S::Unit& unit, int first
 
 template <typename S>
 INLINE void multiply_tile(const Products& all, T* shared) {
-    wait_for_previous();
     int number = 0;
     while (number + 1 < all.count && int(blockIdx.x) >= all.product[number + 1].first_block)
         ++number;

@@ -43,7 +43,6 @@ struct TypeRows {
     int width;
 };
 extern "C" __global__ void __launch_bounds__(256) type_rows(const TypeRows p) {
-    wait_for_previous();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T* const row = p.table + Long(p.types[n]) * p.width;
@@ -59,7 +58,6 @@ struct Scale {
     int width, typed, add;
 };
 extern "C" __global__ void __launch_bounds__(256) scale(const Scale p) {
-    wait_for_previous();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T factor = p.factor[p.typed ? p.types[n] : 0];
@@ -85,7 +83,6 @@ INLINE T normalizer(const Normalize& p, Long n) {
     return T(1) / (T(p.beta) * p.density[n * p.density_width] + T(p.alpha));
 }
 extern "C" __global__ void __launch_bounds__(256) normalize_forward(const Normalize p) {
-    wait_for_previous();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T s = normalizer(p, n);
@@ -95,7 +92,6 @@ extern "C" __global__ void __launch_bounds__(256) normalize_forward(const Normal
     }
 }
 extern "C" __global__ void __launch_bounds__(256) normalize_backward(const Normalize p) {
-    wait_for_previous();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T s = normalizer(p, n);
@@ -129,12 +125,10 @@ struct ItemProduct {
     int add_x, add_y;
 };
 extern "C" __global__ void __launch_bounds__(256) product_forward(const ItemProduct p) {
-    wait_for_previous();
     const Long at = thread_number() * LANE_ITEMS;
     if (at < p.items) put(p.out + at, times(load(p.x + at), load(p.y + at)));
 }
 extern "C" __global__ void __launch_bounds__(256) product_backward(const ItemProduct p) {
-    wait_for_previous();
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     const Pack g = load(p.g + at), x = load(p.x + at), y = load(p.y + at);
@@ -152,7 +146,6 @@ struct Sum {
     int num_terms, add_sum;
 };
 extern "C" __global__ void __launch_bounds__(256) sum_forward(const __grid_constant__ Sum p) {
-    wait_for_previous();
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     Pack sum = p.add_sum ? load(p.sum + at) : Pack{};
@@ -164,7 +157,6 @@ extern "C" __global__ void __launch_bounds__(256) sum_forward(const __grid_const
     put(p.sum + at, sum);
 }
 extern "C" __global__ void __launch_bounds__(256) sum_backward(const __grid_constant__ Sum p) {
-    wait_for_previous();
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     const Pack g = load(p.sum + at);
@@ -183,14 +175,12 @@ struct Energy {
     int width, channel, add;
 };
 extern "C" __global__ void __launch_bounds__(256) energy_forward(const Energy p) {
-    wait_for_previous();
     const Long n = thread_number();
     if (n >= p.count) return;
     const int type = p.types[n];
     p.energies[n] += p.scale[type] * double(p.x[n * p.width + p.channel]) + p.shift[type];
 }
 extern "C" __global__ void __launch_bounds__(256) energy_backward(const Energy p) {
-    wait_for_previous();
     const Long n = warp_number();
     if (n >= p.count) return;
     for (int j = lane_number(); j < p.width; j += 32) {
