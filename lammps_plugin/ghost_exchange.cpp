@@ -45,6 +45,15 @@ std::vector<int> GhostExchange::plan(MPI_Comm world, const std::vector<double> &
                 from.data(), MPI_INT, world);
   wanted_ = parts(mine);
   asked_ = parts(theirs);
+  // where the rows of each rank begin in the other's lists
+  std::vector<int> there_sent(ranks), there_ghost(ranks);
+  MPI_Alltoall(from.data(), 1, MPI_INT, there_sent.data(), 1, MPI_INT, world);
+  MPI_Alltoall(to.data(), 1, MPI_INT, there_ghost.data(), 1, MPI_INT, world);
+  peers.clear();
+  for (int rank = 0; rank < ranks; rank++)
+    if (mine[rank] || theirs[rank])
+      peers.push_back({rank, from[rank], theirs[rank], to[rank], mine[rank], there_sent[rank],
+                       there_ghost[rank]});
   return asked;
 }
 
@@ -127,6 +136,14 @@ void GhostExchange::reverse(char *rows, char *ghosts, int width, int item_bytes)
   }
 }
 
+void GhostExchange::gather(const void *mine, void *all, int bytes) const
+{
+  if (bytes)
+    MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, world_);
+  else
+    MPI_Barrier(world_);
+}
+
 int GhostExchange::any(int flag) const
 {
   int found = flag;
@@ -137,7 +154,8 @@ int GhostExchange::any(int flag) const
 double GhostExchange::bytes() const
 {
   return static_cast<double>(buffer_.capacity() + sent.capacity() * sizeof(std::int64_t) +
-                             (wanted_.capacity() + asked_.capacity()) * sizeof(Part));
+                             (wanted_.capacity() + asked_.capacity()) * sizeof(Part) +
+                             peers.capacity() * sizeof(mdcg_peer));
 }
 
 }    // namespace mdcg_lammps

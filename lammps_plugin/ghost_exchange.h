@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "mdcg.h"
+
 namespace mdcg_lammps {
 
 // An atom as all ranks know it: rank and number there in one exact double, so that LAMMPS can send
@@ -27,6 +29,8 @@ class GhostExchange {
   // zeros are sent).
   std::vector<int> plan(MPI_Comm world, const std::vector<double> &wanted);
   std::vector<std::int64_t> sent;
+  // The same by rank, for devices that exchange rows without the host; set by plan.
+  std::vector<mdcg_peer> peers;
 
   // `ghosts` is the first of the rows of the wanted atoms, in their order, which follow each other.
   void forward(const char *rows, char *ghosts, int row_bytes);
@@ -36,6 +40,8 @@ class GhostExchange {
   void forward_rows(const char *rows, char *ghosts, int row_bytes);
   void reverse_rows(const char *ghosts, char *rows, int row_bytes);
 
+  // What each rank has; of no bytes: waits for all.
+  void gather(const void *mine, void *all, int bytes) const;
   // 1 where it is that on any rank.
   int any(int flag) const;
 

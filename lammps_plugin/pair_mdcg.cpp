@@ -95,21 +95,29 @@ void PairMDCG::settings(int narg, char **arg)
   // again: nothing of the settings before is kept, and the package must be named again
   impl->device = "auto";
   impl->threads = 0;
+  impl->device_to_device = false;
   impl->forget_model();
   if (allocated)
     for (int i = 1; i <= atom->ntypes; i++)
       for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
-    if (key != "device" && key != "threads")
+    if (key != "device" && key != "threads" && key != "exchange")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
-                            ", expected: device auto|cpu|cuda|cuda:N, threads N");
+                            ", expected: device auto|cpu|cuda|cuda:N, threads N, exchange "
+                            "host|peer");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     if (key == "device") {
       impl->device = arg[i + 1];
       if (!is_device(impl->device))
         error->all(FLERR, "pair_style mdcg: device is " + impl->device +
                               ", expected auto, cpu, cuda (one for each rank) or cuda:N");
+    } else if (key == "exchange") {
+      const std::string way = arg[i + 1];
+      if (way != "host" && way != "peer")
+        error->all(FLERR, "pair_style mdcg: exchange is " + way +
+                              ", expected host, or peer (from device to device)");
+      impl->device_to_device = way == "peer";
     } else {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
       if (impl->threads < 1)
@@ -117,6 +125,9 @@ void PairMDCG::settings(int narg, char **arg)
                               ", expected 1 or more");
     }
   }
+  if (impl->device_to_device && (impl->device == "auto" || impl->device == "cpu"))
+    error->all(FLERR, "pair_style mdcg: exchange is peer, and device is " + impl->device +
+                          ", expected device cuda, or exchange host");
 }
 
 void PairMDCG::allocate()

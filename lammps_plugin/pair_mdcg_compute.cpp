@@ -392,6 +392,16 @@ void PairMDCG::compute(int eflag, int vflag)
     auto &of = *static_cast<Exchange *>(context);
     return timed(of, [&] { *flag = of.ghosts->any(*flag); });
   };
+  if (it.device_to_device) {
+    communicator.rank = comm->me;
+    communicator.num_ranks = comm->nprocs;
+    communicator.num_peers = static_cast<std::int64_t>(it.ghosts.peers.size());
+    communicator.peers = it.ghosts.peers.data();
+    communicator.gather = [](void *context, const void *mine, void *all, int bytes) {
+      auto &of = *static_cast<Exchange *>(context);
+      return timed(of, [&] { of.ghosts->gather(mine, all, bytes); });
+    };
+  }
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange: an error of one ends all of them at once.
   if (it.library->evaluate(it.model, &system, comm->nprocs == 1 ? nullptr : &communicator,

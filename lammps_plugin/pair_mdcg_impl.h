@@ -19,7 +19,8 @@ struct PairMDCG::Impl {
   mdcg_model *model = nullptr;
   mdcg_info info{};
   std::string device = "auto", file, advice;
-  int threads = 0;    // 0: those of LAMMPS
+  int threads = 0;                  // 0: those of LAMMPS
+  bool device_to_device = false;    // rows of ghosts do not pass through the host
   double energy_unit = 1.0;
   bool announced = false, bonds_checked = false;
 

@@ -102,7 +102,13 @@ constexpr std::size_t COMMUNICATOR_SIZE = offsetof(mdcg_communicator, num_sent);
 // The host's callbacks.
 class Callbacks : public mdcg::Communicator {
 public:
-    explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {}
+    explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {
+        for (std::int64_t i = 0; i < communicator.num_peers; ++i) {
+            const mdcg_peer& given = communicator.peers[i];
+            peers_.push_back({given.rank, given.sent_first, given.num_sent, given.ghost_first,
+                              given.num_ghosts, given.there_sent_first, given.there_ghost_first});
+        }
+    }
     void forward(void* rows, int width, int item_bytes) override {
         call("forward", communicator_.forward, rows, width, item_bytes);
     }
@@ -126,6 +132,15 @@ public:
         return flag != 0;
     }
 
+    bool has_peers() const override { return communicator_.gather != nullptr; }
+    mdcg::Peers peers() const override {
+        return {communicator_.rank, communicator_.num_ranks, peers_.data(),
+                static_cast<std::int64_t>(peers_.size())};
+    }
+    void gather(const void* mine, void* all, int bytes) override {
+        call("gather", communicator_.gather, mine, all, bytes);
+    }
+
 private:
     template <typename... Types>
     void call(const char* name, int (*function)(void*, Types...), Types... arguments) {
@@ -136,7 +151,27 @@ private:
                                                             ", expected 0");
     }
     mdcg_communicator communicator_;
+    std::vector<mdcg::Peer> peers_;
 };
+
+// Lengths of blocks are checked where they are used.
+void check_peers(const mdcg_communicator& communicator) {
+    need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
+    if (communicator.num_peers < 0)
+        fail("communicator.num_peers is " + std::to_string(communicator.num_peers) +
+             ", expected 0 or more");
+    if (communicator.num_peers > 0) need(communicator.peers, "communicator.peers");
+    if (communicator.rank < 0 || communicator.rank >= communicator.num_ranks)
+        fail("communicator.rank is " + std::to_string(communicator.rank) + ", and num_ranks is " +
+             std::to_string(communicator.num_ranks) + ", expected a rank from 0 to num_ranks - 1");
+    for (std::int64_t i = 0; i < communicator.num_peers; ++i) {
+        const int rank = communicator.peers[i].rank;
+        if (rank < 0 || rank >= communicator.num_ranks || rank == communicator.rank)
+            fail("communicator.peers[" + std::to_string(i) + "].rank is " + std::to_string(rank) +
+                 ", expected another one of the " + std::to_string(communicator.num_ranks) +
+                 " ranks");
+    }
+}
 
 void check_communicator(const mdcg_communicator& communicator) {
     need(reinterpret_cast<const void*>(communicator.forward), "communicator.forward");
@@ -151,6 +186,7 @@ void check_communicator(const mdcg_communicator& communicator) {
         need(communicator.sent, "communicator.sent");
         need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     }
+    if (communicator.gather != nullptr) check_peers(communicator);
 }
 
 mdcg::Results results_of(const mdcg_results& from) {

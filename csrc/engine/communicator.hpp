@@ -11,7 +11,22 @@ struct SentNodes {
     std::int64_t count = 0;
 };
 
-// Both kinds of functions throw EngineError (ErrorKind::communication).
+// Rows that one other process and this one need of each other.
+struct Peer {
+    int rank = 0;
+    std::int64_t sent_first = 0, num_sent = 0;     // of sent_nodes(): what goes there
+    std::int64_t ghost_first = 0, num_ghosts = 0;  // of all ghosts: what comes from there
+    // Where these begin over there: in its sent_nodes() and among its ghosts.
+    std::int64_t there_sent_first = 0, there_ghost_first = 0;
+};
+
+struct Peers {
+    int rank = 0, num_ranks = 0;
+    const Peer* peer = nullptr;
+    std::int64_t count = 0;
+};
+
+// All functions throw EngineError (ErrorKind::communication).
 class Communicator {
 public:
     virtual ~Communicator() = default;
@@ -32,6 +47,12 @@ public:
     // Whether any process says so; called by all of them.
     virtual bool has_any() const { return false; }
     virtual bool any(bool mine) { return mine; }
+
+    // Where rows shall go from device to device: they cover all of sent_nodes() and all ghosts.
+    virtual bool has_peers() const { return false; }
+    virtual Peers peers() const { return {}; }  // the same while edges are
+    // What each process has, in the order of ranks; of no bytes: waits for all.
+    virtual void gather(const void* /*mine*/, void* /*all*/, int /*bytes*/) {}
 };
 
 }  // namespace mdcg

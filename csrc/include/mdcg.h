@@ -129,6 +129,15 @@ typedef struct mdcg_results {
     double* descriptors; /* [num_local][descriptor width]; see mdcg_descriptor_width */
 } mdcg_results;
 
+/* What this rank and another one need of each other. */
+typedef struct mdcg_peer {
+    int rank;
+    int64_t sent_first, num_sent;    /* of `sent`: those that go there */
+    int64_t ghost_first, num_ghosts; /* of the ghosts (0: node num_local): those from there */
+    int64_t there_sent_first;        /* of its `sent`: the first that comes here */
+    int64_t there_ghost_first;       /* of its ghosts: the first that is from here */
+} mdcg_peer;
+
 /* Ghost exchange. `rows` has num_nodes rows of `width` items of `item_bytes` bytes (4: float, 8:
  * double); row n is of node n as the system numbers them. forward: copy rows of owners to their
  * ghosts; reverse: add rows of ghosts to their owners. Both are called from the thread that
@@ -154,6 +163,16 @@ typedef struct mdcg_communicator {
     /* On a device, once per evaluation: *flag becomes 1 on all ranks where it is on any. Null: a
      * step that all would have to repeat, for very short edges, is an error. */
     int (*any)(void* context, int* flag);
+    /* On devices of one machine rows need not touch the host: where gather is set, they go straight
+     * from one device to the other, and forward_rows and reverse_rows are not called. Or it is an
+     * error, on all ranks: MDCG_ERROR_DEVICE. Of the peers, the same while same_edges is set, which
+     * must then be equal on all ranks, each row of `sent` belongs to one and each ghost, too; no
+     * rank is its own. gather: `all` becomes what each of num_ranks has at `mine`, `bytes` from
+     * each in the order of ranks; with no bytes it waits for all. */
+    int rank, num_ranks;
+    int64_t num_peers;
+    const mdcg_peer* peers; /* [num_peers] */
+    int (*gather)(void* context, const void* mine, void* all, int bytes);
 } mdcg_communicator;
 
 MDCG_API int mdcg_abi_version(void); /* MDCG_ABI_VERSION of the library */

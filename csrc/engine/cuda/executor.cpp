@@ -88,7 +88,6 @@ std::size_t CudaExecutor<T>::bytes() const {
 template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
-    ghosts_.forget_list();
     graph_.chunk_slots = chunk_slots();
     graph_.upload(graph, num_types_, stream_);
     own_list_ = false;
@@ -100,7 +99,6 @@ bool CudaExecutor<T>::make_list(const ListWatch& watch, const ListPoints& points
     graph_.chunk_slots = chunk_slots();
     if (!cells_.make(watch, points, num_types_, stream_, graph_, graph.node)) return false;
     forget_steps();
-    ghosts_.forget_list();
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_slots);
     own_list_ = !points.copies;
     take_list(graph);
@@ -249,7 +247,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.with_gradient = wanted.gradient;
     worker_.communicator = communicator;
     if (communicator != nullptr && !ghosts_.has_list())
-        ghosts_.take_list(*communicator, graph_, stream_);
+        ghosts_.take_list(*communicator, program_.max_exchanged_width, graph_, stream_);
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;

@@ -28,6 +28,8 @@ public:
     // For kernels() to list, also on NO_DEVICE: those that rare evaluations need too.
     void ask_for_all_kernels();
 
+    // Of what the communicator says of ghosts: the host says that it is anew, on all ranks.
+    void forget_ghosts() { ghosts_.forget_list(); }
     // A new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph);
     // `fresh`: for the first time after set_graph.
@@ -55,8 +57,9 @@ public:
 
     const std::vector<LayerTime>& times() const { return times_; }  // of the last uncaptured run
     int replays() const { return replays_; }                        // of captured steps
-    // Rows that the last run's exchanges copied between device and host.
+    // Rows that the last run's exchanges copied, between device and host or from device to device.
     std::size_t exchanged_bytes() const { return exchanged_; }
+    bool from_device_to_device() const { return ghosts_.from_device_to_device(); }
     std::size_t bytes() const;  // on the device
     const CudaKernels& kernels() const { return kernels_; }
 

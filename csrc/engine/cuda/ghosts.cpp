@@ -42,15 +42,17 @@ CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
       lists_(kernels.device()),
       packed_(kernels.device()),
       sent_(kernels.device()),
-      ghosts_(kernels.device()) {}
+      ghosts_(kernels.device()),
+      device_(kernels.device()) {}
 
 template <typename T>
-void CudaGhosts<T>::take_list(const Communicator& communicator, const CudaGraph& graph,
+void CudaGhosts<T>::take_list(Communicator& communicator, int width, const CudaGraph& graph,
                               const CudaStream& stream) {
-    listed_ = true;
     by_rows_ = communicator.has_sent_nodes();
     num_sent_ = num_owners_ = 0;
+    listed_ = true;
     if (!by_rows_) return;
+    listed_ = false;
     const SentNodes sent = communicator.sent_nodes();
     num_sent_ = sent.count;
     // of equal nodes the earlier row first
@@ -85,6 +87,57 @@ void CudaGhosts<T>::take_list(const Communicator& communicator, const CudaGraph&
     first_ = owner_ + num_owners_;
     place_ = first_ + num_owners_ + 1;
     stream.synchronize();
+    if (communicator.has_peers())
+        take_peers(communicator, width, graph);
+    else
+        windows_.reset();
+    listed_ = true;
+}
+
+// Rows come in blocks, one for each process, that must be all of them.
+template <typename T>
+void CudaGhosts<T>::take_peers(Communicator& communicator, int width, const CudaGraph& graph) {
+    const Peers peers = communicator.peers();
+    const auto check = [&](const char* what, std::int64_t all, auto first, auto count) {
+        std::vector<std::pair<std::int64_t, std::int64_t>> blocks;
+        for (std::int64_t i = 0; i < peers.count; ++i)
+            if (peers.peer[i].*count != 0)
+                blocks.emplace_back(peers.peer[i].*first, peers.peer[i].*count);
+        std::sort(blocks.begin(), blocks.end());
+        std::int64_t end = 0;
+        for (const auto& [begin, items] : blocks) {
+            if (begin != end || items < 0) break;
+            end += items;
+        }
+        if (end != all)
+            throw EngineError(ErrorKind::argument,
+                              std::string("the peers of the communicator name ") + what + " 0 to " +
+                                  std::to_string(end) + " without gaps, expected all " +
+                                  std::to_string(all) + ", each once");
+    };
+    check("rows of sent", num_sent_, &Peer::sent_first, &Peer::num_sent);
+    const std::int64_t ghosts = graph.num_nodes - graph.num_local;
+    check("ghosts", ghosts, &Peer::ghost_first, &Peer::num_ghosts);
+    if (!windows_) windows_ = std::make_unique<PeerWindows>(device_);
+    windows_->open(communicator, size(std::max(num_sent_, ghosts)) * row_bytes(width));
+}
+
+// What others have in their windows for this process: its ghosts, or rows it sent.
+template <typename T>
+void CudaGhosts<T>::from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
+                               const CudaStream& stream) {
+    windows_->exchange(communicator, stream);
+    const Peers peers = communicator.peers();
+    for (std::int64_t i = 0; i < peers.count; ++i) {
+        const Peer& peer = peers.peer[i];
+        const std::int64_t first = ghosts ? peer.ghost_first : peer.sent_first;
+        const std::int64_t there = ghosts ? peer.there_sent_first : peer.there_ghost_first;
+        const std::size_t bytes = size(ghosts ? peer.num_ghosts : peer.num_sent) * row;
+        if (bytes == 0) continue;
+        copy_on_device(to + size(first) * row, windows_->of(size(i)) + size(there) * row, bytes,
+                       stream);
+        copied_ += bytes;
+    }
 }
 
 // Shared by all exchanges: each waits for the stream before the host touches them, and with that
@@ -95,9 +148,13 @@ void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream&
     const std::size_t row = row_bytes(width);
     const std::size_t sent = std::max<std::size_t>(1, size(num_sent_) * row);
     const std::size_t back = std::max<std::size_t>(1, size(ghosts) * row);
-    if (sent <= packed_.bytes() && sent <= sent_.bytes() && back <= ghosts_.bytes()) return;
+    const bool through_host = !windows_;
+    if (sent <= packed_.bytes() &&
+        (!through_host || (sent <= sent_.bytes() && back <= ghosts_.bytes())))
+        return;
     stream.synchronize();
     packed_.grow(sent);
+    if (!through_host) return;
     for (const auto& [memory, bytes] : {std::pair{&sent_, sent}, std::pair{&ghosts_, back}})
         if (bytes > memory->bytes()) memory->reserve(bytes + (memory->bytes() > 0 ? bytes / 8 : 0));
 }
@@ -131,9 +188,10 @@ void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width, cons
         to_device(device + local, host + local, all - local, stream);
         return;
     }
-    T* const packed = packed_.template as<T>();
+    T* const packed = windows_ ? reinterpret_cast<T*>(windows_->mine()) : packed_.template as<T>();
     const GatherArguments<T> arguments{rows, packed, node_, num_sent_, width};
     gather_.launch(stream, warp_blocks(num_sent_), NODE_THREADS, arguments);
+    if (windows_) return from_peers(communicator, device + local, true, row, stream);
     to_host(sent_.as<char>(), packed, size(num_sent_) * row, stream);
     communicator.forward_rows(sent_.as<char>(), host, static_cast<int>(row));
     to_device(device + local, host, all - local, stream);
@@ -153,10 +211,15 @@ void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width, cons
         to_device(device, host, local, stream);  // nothing reads the ghosts' any more
         return;
     }
-    to_host(host, device + local, all - local, stream);
-    communicator.reverse_rows(host, sent_.as<char>(), static_cast<int>(row));
     T* const packed = packed_.template as<T>();
-    to_device(packed, sent_.as<char>(), size(num_sent_) * row, stream);
+    if (windows_) {
+        copy_on_device(windows_->mine(), device + local, all - local, stream);
+        from_peers(communicator, packed_.as<char>(), false, row, stream);
+    } else {
+        to_host(host, device + local, all - local, stream);
+        communicator.reverse_rows(host, sent_.as<char>(), static_cast<int>(row));
+        to_device(packed, sent_.as<char>(), size(num_sent_) * row, stream);
+    }
     const AddArguments<T> arguments{rows, packed, owner_, first_, place_, num_owners_, width};
     add_.launch(stream, warp_blocks(num_owners_), NODE_THREADS, arguments);
 }

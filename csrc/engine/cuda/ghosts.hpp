@@ -1,14 +1,17 @@
-// Exchange of rows with other processes: only rows that travel are copied to the host and back.
+// Exchange of rows with other processes: only rows that travel are copied, to the host and back, or
+// straight from device to device.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/cuda_memory.hpp"
 #include "engine/communicator.hpp"
 #include "engine/cuda/graph.hpp"
 #include "engine/cuda/kernels.hpp"
+#include "engine/cuda/peer_windows.hpp"
 
 namespace mdcg {
 
@@ -17,9 +20,10 @@ class CudaGhosts {
 public:
     explicit CudaGhosts(CudaKernels& kernels);
 
-    // For every new list of edges, before its first exchange. Throws EngineError where the
-    // communicator names nodes that are not local.
-    void take_list(const Communicator& communicator, const CudaGraph& graph,
+    // For every new list of edges, before its first exchange; `width`: items of the longest row.
+    // Collective where rows go from device to device. Throws EngineError where the communicator
+    // names nodes that are not local.
+    void take_list(Communicator& communicator, int width, const CudaGraph& graph,
                    const CudaStream& stream);
     bool has_list() const { return listed_; }
     void forget_list() { listed_ = false; }
@@ -31,11 +35,17 @@ public:
     void reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
                  const CudaStream& stream);
 
-    // Copied between device and host since the last call of take_copied.
+    // Copied between device and host, or from other devices, since the last call of take_copied.
     std::size_t take_copied();
-    std::size_t bytes() const { return lists_.bytes() + packed_.bytes(); }  // on the device
+    bool from_device_to_device() const { return windows_ != nullptr; }
+    std::size_t bytes() const {  // on the device
+        return lists_.bytes() + packed_.bytes() + (windows_ ? windows_->bytes() : 0);
+    }
 
 private:
+    void take_peers(Communicator& communicator, int width, const CudaGraph& graph);
+    void from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
+                    const CudaStream& stream);
     void reserve(int width, const CudaGraph& graph, const CudaStream& stream);
     std::size_t row_bytes(int width) const { return static_cast<std::size_t>(width) * sizeof(T); }
     void to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
@@ -52,6 +62,8 @@ private:
     PinnedMemory sent_, ghosts_;
     std::vector<std::int32_t> list_;
     std::size_t copied_ = 0;
+    int device_;
+    std::unique_ptr<PeerWindows> windows_;  // null: through the host
 };
 
 extern template class CudaGhosts<float>;

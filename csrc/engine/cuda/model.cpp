@@ -98,6 +98,7 @@ public:
                   const Results& results) override {
         check_ghosts(system, communicator);
         timed([&] {
+            if (!system.same_edges) executor_->forget_ghosts();
             if (system.make_edges)
                 run_copies(system, communicator, results);
             else
@@ -138,6 +139,7 @@ public:
             out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
             out["replays"] = executor_->replays();
             out["exchanged_bytes"] = executor_->exchanged_bytes();
+            out["exchange"] = executor_->from_device_to_device() ? "peer" : "host";
             for (std::size_t i = 0; i < executor_->times().size(); ++i)
                 out["layers"].push_back({{"name", program_->layers[i]->name},
                                          {"forward_ms", executor_->times()[i].forward},

@@ -1,0 +1,155 @@
+#include "engine/cuda/peer_windows.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <utility>
+
+#include "engine/error.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr std::size_t FEWEST_BYTES = std::size_t(1) << 20;
+
+template <std::size_t N>
+void write(char (&to)[N], const std::string& text) {
+    std::memset(to, 0, N);
+    std::memcpy(to, text.data(), std::min(text.size(), N - 1));
+}
+
+// The same on one machine until it starts anew.
+std::string this_machine() {
+    std::string found;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), found);
+    return found;
+}
+
+[[noreturn]] void refuse(const std::string& problem) {
+    throw EngineError(ErrorKind::device,
+                      "rows cannot go from device to device (" + problem +
+                          "), expected ranks on one machine, each of which sees all their devices: "
+                          "let them pass through the host (exchange host)");
+}
+
+// Memory that others may look into still, though it is needed no more: it is kept for a next
+// window, as freeing it before they have closed it is not allowed.
+class Retired {
+public:
+    static Retired& all() {
+        static Retired found;
+        return found;
+    }
+    void keep(int device, CudaMemory memory) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        kept_.emplace_back(device, std::move(memory));
+    }
+    // Of so many bytes at least; empty where there is none.
+    CudaMemory take(int device, std::size_t bytes) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        for (auto at = kept_.begin(); at != kept_.end(); ++at)
+            if (at->first == device && at->second.bytes() >= bytes) {
+                CudaMemory found = std::move(at->second);
+                kept_.erase(at);
+                return found;
+            }
+        return CudaMemory(device);
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<std::pair<int, CudaMemory>> kept_;
+};
+
+std::string of_rank(std::size_t rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+PeerWindows::~PeerWindows() {
+    windows_.clear();
+    if (memory_.bytes() > 0) Retired::all().keep(device_, std::move(memory_));
+}
+
+void PeerWindows::grow(std::size_t bytes) {
+    if (bytes <= half_ && half_ > 0) return;
+    const std::size_t wanted = std::max(bytes + (half_ > 0 ? bytes / 8 : 0), FEWEST_BYTES);
+    const std::size_t half = (wanted + 255) / 256 * 256;
+    CudaMemory memory = Retired::all().take(device_, 2 * half);
+    memory.reserve(2 * half);
+    former_ = std::exchange(memory_, std::move(memory));
+    half_ = half;
+}
+
+void PeerWindows::open(Communicator& communicator, std::size_t bytes) {
+    const Peers peers = communicator.peers();
+    Greeting mine;
+    try {
+        grow(bytes);
+        mine.handle = share(memory_, device_);
+    } catch (const CudaError& error) {
+        write(mine.problem, error.what());
+    }
+    mine.half = half_;
+    write(mine.machine, this_machine());
+    std::vector<Greeting> all(static_cast<std::size_t>(peers.num_ranks));
+    communicator.gather(&mine, all.data(), sizeof mine);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+        if (all[rank].problem[0] != 0) refuse(of_rank(rank) + ": " + all[rank].problem);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+        if (std::strcmp(all[rank].machine, all[0].machine) != 0)
+            refuse(of_rank(rank) + " is on another machine than " + of_rank(0));
+    std::string problem;
+    try {
+        look_into(peers, all);
+    } catch (const CudaError& error) {
+        windows_.clear();
+        problem = error.what();
+    }
+    agree(communicator, problem);
+    former_.release();  // closed by all
+    turn_ = 0;
+}
+
+void PeerWindows::look_into(const Peers& peers, const std::vector<Greeting>& all) {
+    const auto same = [](const SharedMemoryHandle& a, const SharedMemoryHandle& b) {
+        return std::memcmp(&a, &b, sizeof a) == 0;
+    };
+    std::vector<Window> found(static_cast<std::size_t>(peers.count));
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        const Greeting& other = all[static_cast<std::size_t>(peers.peer[i].rank)];
+        found[i].handle = other.handle;
+        found[i].half = other.half;
+        for (Window& before : windows_)
+            if (before.memory && same(before.handle, other.handle))
+                found[i].memory = std::move(before.memory);
+    }
+    windows_ = std::move(found);  // closes the others
+    for (Window& window : windows_)
+        if (!window.memory) window.memory = std::make_unique<PeerMemory>(device_, window.handle);
+}
+
+void PeerWindows::agree(Communicator& communicator, const std::string& problem) const {
+    char mine[256];
+    write(mine, problem);
+    const std::size_t ranks = static_cast<std::size_t>(communicator.peers().num_ranks);
+    std::vector<char> all(ranks * sizeof mine);
+    communicator.gather(mine, all.data(), sizeof mine);
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+        if (const char* text = all.data() + rank * sizeof mine; *text != 0)
+            refuse(of_rank(rank) + ": " + text);
+}
+
+void PeerWindows::exchange(Communicator& communicator, const CudaStream& stream) {
+    stream.synchronize();
+    communicator.gather(nullptr, nullptr, 0);
+    turn_ = 1 - turn_;
+}
+
+const char* PeerWindows::of(std::size_t peer) const {
+    const Window& window = windows_[peer];
+    return window.memory->data() + (1 - turn_) * window.half;
+}
+
+}  // namespace mdcg

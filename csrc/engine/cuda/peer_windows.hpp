@@ -1,0 +1,63 @@
+// Windows of processes on one machine into each other's devices: rows of ghosts come through them
+// without touching the host.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cuda_ipc.hpp"
+#include "engine/communicator.hpp"
+
+namespace mdcg {
+
+// Each process has a window that the others read. It has two halves, in turns: nobody writes a half
+// again before all have come through the exchange after the one it was read in, and with that are
+// done with it. So one meeting of all processes for each exchange is enough.
+class PeerWindows {
+public:
+    explicit PeerWindows(int device) : device_(device), memory_(device), former_(device) {}
+    ~PeerWindows();
+    PeerWindows(const PeerWindows&) = delete;
+    PeerWindows& operator=(const PeerWindows&) = delete;
+
+    // Collective, for every list: halves of so many bytes at least, and those of the processes at
+    // the other end of `peers`. Throws EngineError on all processes where one has a reason to.
+    void open(Communicator& communicator, std::size_t bytes);
+
+    // Where this process writes what others get in the next exchange.
+    char* mine() const { return memory_.as<char>() + turn_ * half_; }
+    // Collective: waits for what the stream has written, and for everybody's.
+    void exchange(Communicator& communicator, const CudaStream& stream);
+    // After an exchange: the half that was mine() of the process at that place in the peers.
+    const char* of(std::size_t peer) const;
+
+    std::size_t bytes() const { return memory_.bytes(); }
+
+private:
+    // What processes tell each other.
+    struct Greeting {
+        SharedMemoryHandle handle;
+        std::size_t half = 0;
+        char machine[64] = {};
+        char problem[256] = {};  // why this process has no window
+    };
+    struct Window {
+        SharedMemoryHandle handle;
+        std::size_t half = 0;
+        std::unique_ptr<PeerMemory> memory;
+    };
+
+    void grow(std::size_t bytes);
+    void look_into(const Peers& peers, const std::vector<Greeting>& all);
+    // Throws on all processes if any has a problem.
+    void agree(Communicator& communicator, const std::string& problem) const;
+
+    int device_;
+    CudaMemory memory_, former_;
+    std::size_t half_ = 0, turn_ = 0;
+    std::vector<Window> windows_;  // by place in the peers
+};
+
+}  // namespace mdcg
