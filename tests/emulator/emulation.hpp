@@ -163,7 +163,7 @@ inline void __syncwarp(unsigned mask = ~0u) {
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
-inline void __threadfence_system() {}
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <class V>
 V __shfl_sync(unsigned mask, V value, int from, int width = 32) {

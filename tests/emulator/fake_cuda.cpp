@@ -48,7 +48,11 @@ const std::map<int, std::pair<const char*, const char*>> kErrors = {
     {kInvalidDevice, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
     {kInvalidImage, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
     {kInvalidContext, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {kMapFailed, {"CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"}},
     {kNoBinary, {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for the device"}},
+    {kPeersUnsupported,
+     {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+      "peer access is not supported between these two devices"}},
     {kInvalidHandle, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
     {kNotFound, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
     {kNotReady, {"CUDA_ERROR_NOT_READY", "device not ready"}},
@@ -416,7 +420,7 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
         values.emplace_back(p, p + kernel.sizes[i]);
     }
     const int device = stack.back()->device;
-    return enqueue(stream, [=]() mutable {
+    return enqueue(stream, kKernelNode, [=]() mutable {
         if (failed[device] != kSuccess) return failed[device];
         if (faults(device)) {
             set_failed(device, kIllegalAddress);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -20,7 +21,9 @@ enum Status {
     kInvalidDevice = 101,
     kInvalidImage = 200,
     kInvalidContext = 201,
+    kMapFailed = 205,
     kNoBinary = 209,
+    kPeersUnsupported = 217,
     kInvalidHandle = 400,
     kNotFound = 500,
     kNotReady = 600,
@@ -58,8 +61,11 @@ int current_context(Context** context);
 int usable();
 void set_failed(int device, int status);
 
+// What work is as a node of a graph.
+enum NodeKind { kKernelNode, kCopyNode, kFillNode, kHostNode, kGraphNode, kOtherNode };
+
 // Runs it now, or records it where the stream is captured.
-int enqueue(Stream* stream, const Work& work);
+int enqueue(Stream* stream, NodeKind kind, const Work& work);
 
 // Runs what waits in a stream, or in all of them.
 void finish_stream(Stream* stream);
@@ -68,6 +74,24 @@ void finish_all();
 // For calls that a capture forbids (an allocation, a wait): what they return then.
 int outside_capture();
 int synchronous_call();  // the same for those that use the default stream
+
+// An allocation: pages of its own, which it ends together with, between others that cannot be
+// touched.
+struct Allocation {
+    std::size_t bytes;
+    char* pages;
+    std::size_t page_bytes;
+    int device;
+    bool pooled = false;  // allocated in the order of a stream
+    int file = -1;        // of its pages, when they are shared with other processes
+    int opened = 0;       // another process's: how many times
+};
+std::map<Address, Allocation>& allocations();
+// The one that contains an address, or the end.
+std::map<Address, Allocation>::iterator find_allocation(Address address);
+// Reserves pages that cannot be touched yet, and others around them; null where that fails.
+char* reserve_pages(std::size_t page_bytes);
+void unmap_pages(const Allocation& allocation);
 
 // Whether a range belongs to one allocation on the device.
 bool is_device_memory(Address address, std::size_t bytes);

@@ -2,6 +2,7 @@
 // that cannot be touched, and filled with NaN.
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -19,13 +20,6 @@ namespace {
 
 constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256, kForbidden = 1 << 20;
 
-struct Allocation {
-    std::size_t bytes;
-    char* region;
-    std::size_t region_bytes;
-};
-
-std::map<Address, Allocation> allocations;
 std::map<Address, std::size_t> variables, pinned;
 std::size_t used = 0;
 
@@ -45,26 +39,47 @@ bool is_filled(const char* from, const char* to) {
 
 }  // namespace
 
+std::map<Address, Allocation>& allocations() {
+    static std::map<Address, Allocation> all;
+    return all;
+}
+
+std::map<Address, Allocation>::iterator find_allocation(Address address) {
+    const auto next = allocations().upper_bound(address);
+    if (next == allocations().begin()) return allocations().end();
+    const auto found = std::prev(next);
+    return address - found->first < found->second.bytes ? found : allocations().end();
+}
+
+char* reserve_pages(std::size_t page_bytes) {
+    void* const memory = mmap(nullptr, page_bytes + 2 * kForbidden, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory != MAP_FAILED ? static_cast<char*>(memory) + kForbidden : nullptr;
+}
+
+void unmap_pages(const Allocation& a) {
+    munmap(a.pages - kForbidden, a.page_bytes + 2 * kForbidden);
+}
+
 int allocate(Address* address, std::size_t bytes) {
     if (address == nullptr || bytes == 0) return kInvalidValue;
     if (bytes > limit() || used + bytes > limit()) return kOutOfMemory;
     const std::size_t inside = rounded(bytes, kAlignment);
-    const std::size_t usable_bytes = rounded(inside + kBefore, kPage);
-    const std::size_t region_bytes = usable_bytes + 2 * kForbidden;
-    void* const memory =
-        mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return kOutOfMemory;
-    char* const region = static_cast<char*>(memory);
-    mprotect(region + kForbidden, usable_bytes, PROT_READ | PROT_WRITE);
-    std::memset(region + kForbidden, 0xff, usable_bytes);
-    *address = reinterpret_cast<Address>(region + kForbidden + usable_bytes - inside);
-    allocations[*address] = {bytes, region, region_bytes};
+    const std::size_t page_bytes = rounded(inside + kBefore, kPage);
+    Context* context = nullptr;
+    if (const int status = current_context(&context)) return status;
+    char* const pages = reserve_pages(page_bytes);
+    if (pages == nullptr) return kOutOfMemory;
+    mprotect(pages, page_bytes, PROT_READ | PROT_WRITE);
+    std::memset(pages, 0xff, page_bytes);
+    *address = reinterpret_cast<Address>(pages + page_bytes - inside);
+    allocations()[*address] = {bytes, pages, page_bytes, context->device};
     used += bytes;
     return kSuccess;
 }
 
 int check_guards(const char* after) {
-    for (const auto& [start, a] : allocations) {
+    for (const auto& [start, a] : allocations()) {
         const char* const p = reinterpret_cast<const char*>(start);
         const bool before = is_filled(p - kBefore, p);
         if (before && is_filled(p + a.bytes, p + rounded(a.bytes, kAlignment))) continue;
@@ -76,11 +91,16 @@ int check_guards(const char* after) {
 }
 
 int release(Address address) {
-    const auto found = allocations.find(address);
-    if (found == allocations.end()) return kInvalidValue;
-    munmap(found->second.region, found->second.region_bytes);
-    used -= found->second.bytes;
-    allocations.erase(found);
+    const auto found = allocations().find(address);
+    if (found == allocations().end() || found->second.opened != 0) return kInvalidValue;
+    const Allocation& a = found->second;
+    if (a.file >= 0) {
+        std::memset(a.pages, 0xff, a.page_bytes);  // who still reads it gets NaN
+        close(a.file);
+    }
+    unmap_pages(a);
+    used -= a.bytes;
+    allocations().erase(found);
     return kSuccess;
 }
 
@@ -89,8 +109,8 @@ void add_variable(Address address, std::size_t bytes) { variables[address] = byt
 bool is_device_memory(Address address, std::size_t bytes) {
     for (const auto& [start, size] : variables)
         if (address >= start && address + bytes <= start + size) return true;
-    auto next = allocations.upper_bound(address);
-    if (next == allocations.begin()) return false;
+    auto next = allocations().upper_bound(address);
+    if (next == allocations().begin()) return false;
     --next;
     return address - next->first <= next->second.bytes &&
            bytes <= next->second.bytes - (address - next->first);
@@ -129,7 +149,7 @@ int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
         const char* const p = reinterpret_cast<const char*>(from.address);
         staged = std::make_shared<std::vector<char>>(p, p + bytes);
     }
-    const int status = enqueue(stream, [=] {
+    const int status = enqueue(stream, kCopyNode, [=] {
         const void* const source =
             staged != nullptr ? staged->data() : reinterpret_cast<const void*>(from.address);
         std::memmove(reinterpret_cast<void*>(to.address), source, bytes);
@@ -146,7 +166,7 @@ int fill(Stream* stream, bool wait, Address to, V value, std::size_t count) {
     if (wait)
         if (const int status = synchronous_call()) return status;
     if (to % sizeof(V) != 0 || !is_device_memory(to, count * sizeof(V))) return kInvalidValue;
-    return enqueue(stream, [=] {
+    return enqueue(stream, kFillNode, [=] {
         V* const p = reinterpret_cast<V*>(to);
         for (std::size_t i = 0; i < count; ++i) p[i] = value;
         return int(kSuccess);
@@ -175,15 +195,17 @@ EXPORT int cuMemAllocAsync(Address* address, std::size_t bytes, Stream* stream) 
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (const int status = allocate(address, bytes)) return status;
+    allocations()[*address].pooled = true;
     if (capturing(stream)) give_to_graph(stream, *address);
     return kSuccess;
 }
 EXPORT int cuMemFreeAsync(Address address, Stream* stream) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
-    if (!is_device_memory(address, 0)) return kInvalidValue;
+    const auto found = allocations().find(address);
+    if (found == allocations().end() || found->second.opened != 0) return kInvalidValue;
     if (capturing(stream)) return kSuccess;
-    return enqueue(stream, [=] { return release(address); });
+    return enqueue(stream, kOtherNode, [=] { return release(address); });
 }
 EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());

@@ -2,6 +2,7 @@
 // with EMULATED_CUDA_LATE=1, only when somebody waits for it: then a missing wait shows. Where a
 // stream is captured, work is recorded, and runs when the graph does.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -16,8 +17,13 @@
 
 namespace fake_cuda {
 
+struct Node {
+    NodeKind kind;
+    Work run;
+};
+
 struct Graph {
-    std::vector<Work> nodes;
+    std::vector<Node> nodes;
     std::vector<Address> memory;
     ~Graph() {
         for (const Address address : memory) release(address);
@@ -146,8 +152,8 @@ void merge(Clock& clock, const Clock& other) {
 }
 
 int replay(const Graph& graph) {
-    for (const Work& node : graph.nodes)
-        if (const int status = node()) return status;
+    for (const Node& node : graph.nodes)
+        if (const int status = node.run()) return status;
     return kSuccess;
 }
 
@@ -159,7 +165,7 @@ void give_to_graph(Stream* stream, Address address) {
     if (find(&stream) == kSuccess) stream->capture->graph->memory.push_back(address);
 }
 
-int enqueue(Stream* stream, const Work& work) {
+int enqueue(Stream* stream, NodeKind kind, const Work& work) {
     if (const int status = find(&stream)) return status;
     if (is_default(nullptr) == stream)
         if (const int status = default_stream_during_capture()) return status;
@@ -172,7 +178,7 @@ int enqueue(Stream* stream, const Work& work) {
         return kSuccess;
     }
     if (!stream->capture->valid) return kCaptureInvalidated;
-    stream->capture->graph->nodes.push_back(work);
+    stream->capture->graph->nodes.push_back({kind, work});
     ++stream->clock[stream];
     return kSuccess;
 }
@@ -241,7 +247,7 @@ EXPORT int cuStreamSynchronize(Stream* stream) {
     }
     if (is_default(nullptr) == stream) {
         if (const int status = default_stream_during_capture()) return status;
-        return enqueue(stream, usable);
+        return enqueue(stream, kOtherNode, usable);
     }
     finish(stream);
     return usable();
@@ -261,7 +267,7 @@ EXPORT int cuCtxSynchronize() {
 }
 EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data) {
     ENTER
-    return enqueue(stream, [=] {
+    return enqueue(stream, kHostNode, [=] {
         function(data);
         return int(kSuccess);
     });
@@ -291,7 +297,7 @@ EXPORT int cuEventRecord(Event* event, Stream* stream) {
     const auto marker = std::make_shared<Marker>(Marker{stream});
     event->marker = marker;
     if (stream->capture != nullptr) return kSuccess;
-    return enqueue(stream, [marker] {
+    return enqueue(stream, kOtherNode, [marker] {
         marker->reached = true;
         marker->time = std::chrono::steady_clock::now();
         return int(kSuccess);
@@ -304,7 +310,7 @@ EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     if (capture == nullptr) {
         if (event->marker == nullptr) return kSuccess;
         if (stream->capture == nullptr)
-            return enqueue(stream, [marker = event->marker] {
+            return enqueue(stream, kOtherNode, [marker = event->marker] {
                 reach(*marker);
                 return int(kSuccess);
             });
@@ -435,9 +441,15 @@ struct UpdateResult {
 };
 EXPORT int cuGraphExecUpdate_v2(Executable* executable, GraphHandle* graph, UpdateResult* info) {
     ENTER
-    const bool same = executable->graph->nodes.size() == graph->graph->nodes.size();
-    if (info != nullptr) *info = {same ? 0 : 2, nullptr, nullptr};
-    if (!same) return kGraphUpdateFailed;
+    const std::vector<Node>&from = executable->graph->nodes, &to = graph->graph->nodes;
+    const auto alike = [](const Node& a, const Node& b) { return a.kind == b.kind; };
+    int result = 0;
+    if (from.size() != to.size())
+        result = 2;  // CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
+    else if (!std::equal(from.begin(), from.end(), to.begin(), alike))
+        result = 3;  // ..._NODE_TYPE_CHANGED
+    if (info != nullptr) *info = {result, nullptr, nullptr};
+    if (result != 0) return kGraphUpdateFailed;
     executable->graph = graph->graph;
     return kSuccess;
 }
@@ -445,7 +457,7 @@ EXPORT int cuGraphUpload(Executable*, Stream*) { return kSuccess; }
 EXPORT int cuGraphLaunch(Executable* executable, Stream* stream) {
     ENTER
     const std::shared_ptr<Graph> graph = executable->graph;
-    return enqueue(stream, [graph] { return replay(*graph); });
+    return enqueue(stream, kGraphNode, [graph] { return replay(*graph); });
 }
 EXPORT int cuGraphExecDestroy(Executable* executable) {
     ENTER

@@ -273,3 +273,44 @@ def test_what_is_not_known_is_refused() -> None:
         assert "was not declared" in compiles("x[0] = y;")
     """
     run(code)
+
+
+def test_graphs_are_updated_to_the_same_kinds_of_nodes() -> None:
+    code = """
+        stream = driver.made("cuStreamCreate", 1)
+        y = driver.on_device(host)
+
+        def kernel(by):
+            kernels.launch("scale", 1, 64, x, ctypes.c_double(by), ctypes.c_int(40), stream=stream)
+
+        def copy():
+            driver.cuMemcpyDtoDAsync_v2(y, x, size, stream)
+
+        def fill():
+            driver.cuMemsetD8Async(x, 0, size, stream)
+
+        def graph(*work):
+            driver.cuStreamBeginCapture_v2(stream, 0)
+            for call in work:
+                call()
+            made = ctypes.c_void_p()
+            driver.cuStreamEndCapture(stream, ctypes.byref(made))
+            return made
+
+        def updated(*work):
+            result = (ctypes.c_void_p * 3)(7)
+            status = refused(driver.cuGraphExecUpdate_v2, run, graph(*work), result)
+            return status, (result[0] or 0) & 0xffffffff
+
+        run = driver.made("cuGraphInstantiateWithFlags",
+                          graph(lambda: kernel(3), copy, fill), ctypes.c_ulonglong(0))
+        assert updated(lambda: kernel(3), copy) == (910, 2)  # TOPOLOGY_CHANGED
+        assert updated(lambda: kernel(3), fill, copy) == (910, 3)  # NODE_TYPE_CHANGED
+        assert updated(copy, lambda: kernel(3), fill) == (910, 3)
+        assert updated(lambda: kernel(5), copy, fill) == (0, 0)
+        driver.cuGraphLaunch(run, stream)
+        driver.cuStreamSynchronize(stream)
+        assert (driver.fetch(y, host) == 5 * host).all()
+        assert (driver.fetch(x, host) == 0).all()
+    """
+    run(KERNELS + textwrap.dedent(code))
