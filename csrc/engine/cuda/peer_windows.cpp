@@ -12,7 +12,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr std::size_t FEWEST_BYTES = std::size_t(1) << 20;
+constexpr std::size_t FEWEST_BYTES = 4096;
 
 template <std::size_t N>
 void write(char (&to)[N], const std::string& text) {
@@ -39,8 +39,8 @@ std::string this_machine() {
 class Retired {
 public:
     static Retired& all() {
-        static Retired found;
-        return found;
+        static auto* const found = new Retired;  // lasts as long as the process
+        return *found;
     }
     void keep(int device, CudaMemory memory) {
         const std::lock_guard<std::mutex> lock(mutex_);

@@ -1,0 +1,119 @@
+"""pair_style mdcg device cuda exchange peer: what ranks find whose rows go past the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .lmp import TOLERANCE, Output, compare, head, package, reference, run_input, water, write_data
+from .test_cuda import DUMP, NVE, emulated, env, models, said, same
+
+__all__ = ["env", "models"]  # fixtures
+
+Models = Callable[..., Path]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def on(exchange: str, text: str) -> str:
+    return text.replace("pair_style mdcg", f"pair_style mdcg device cuda exchange {exchange}")
+
+
+def same_bits(got: Output, want: Output) -> None:
+    for mine, other in zip(got.runs, want.runs, strict=True):
+        for name, column in other.items():
+            assert np.array_equal(mine[name], column), name
+
+
+@pytest.mark.parametrize(("name", "ranks", "how"), [
+    ("mace", 2, ""),
+    ("mace", 3, "processors 1 3 1"),
+    ("nequip", 2, "comm_style tiled"),
+    ("nequip", 4, ""),
+])  # fmt: skip
+def test_dynamics(
+    tmp_path: Path, models: Models, env: Any, name: str, ranks: int, how: str
+) -> None:
+    """Hot atoms, and lists built anew on the way. Nothing is read before it is there."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = head(models(name), before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
+    text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "velocity all scale 3000\nrun 12\n"
+    same_as = run_input(tmp_path, text.replace(how, "") if how else text)
+    late = env | {"EMULATED_CUDA_LATE": "1"}
+    host, peer = (
+        run_input(tmp_path, on(way, text), ranks=ranks, env=late) for way in ("host", "peer")
+    )
+    assert "Neighbor list builds = 0" not in peer.text
+    assert "rows of ghosts go from device to device" in said(peer)
+    assert "rows of ghosts" not in said(host)
+    same_bits(peer, host)
+    same(peer, same_as)
+
+
+def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
+    """More ghosts than before, and a model that is opened again."""
+    write_data(tmp_path / "test.data", water(1, seed=5))
+    text = head(models("mace")) + "thermo_modify format float %.17g\n"
+    text += "run 0\nreplicate 3 2 1\nrun 0\n"
+    text += f"pair_coeff * * {models('mace')} O H\nrun 0\n"
+    want = run_input(tmp_path, text)
+    same(run_input(tmp_path, on("peer", text), ranks=2, env=env), want)
+
+
+def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
+    atoms = water(1, seed=8)
+    atoms.positions += 0.8 - atoms.positions.min(axis=0)
+    atoms.positions[:, 0] += 4.0
+    atoms.set_cell([24.0] * 3)
+    atoms.pbc = False
+    write_data(tmp_path / "test.data", atoms)
+    start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
+    got = run_input(tmp_path, on("peer", start + DUMP + "run 0\n"), ranks=4, env=env)
+    compare(got, reference(atoms, package("mace", "float64")), 1e-10)
+
+
+def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
+    """All ranks repeat a step, in float32."""
+    atoms = water(3, seed=3)
+    inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
+    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    write_data(tmp_path / "test.data", atoms)
+    start = head(models("mace", "float32"), before="processors 2 1 1")
+    got = run_input(tmp_path, on("peer", start + DUMP + "run 0\n"), ranks=2, env=env)
+    compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize(("ipc", "reason"), [
+    ("0", "rank 0: cuIpcGetMemHandle failed: "),
+    ("export", "rank [01]: cuIpcOpenMemHandle failed: "),
+])  # fmt: skip
+def test_memory_that_is_not_shared(tmp_path: Path, models: Models, ipc: str, reason: str) -> None:
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = on("peer", head(models("mace")) + "run 0\n")
+    settings = emulated(EMULATED_CUDA_IPC=ipc)
+    output = run_input(tmp_path, text, ranks=2, env=settings, check=False)
+    assert output.code != 0
+    assert re.search(
+        rf"rows cannot go from device to device \({reason}.*\), expected ranks on one machine, "
+        r"each of which sees all their devices: let them pass through the host \(exchange host\)",
+        output.text,
+    )
+
+
+@pytest.mark.parametrize(("settings", "reason"), [
+    ("exchange mpi device cuda", "exchange is mpi, expected host, or peer (from device to device)"),
+    ("exchange peer", "exchange is peer, and device is auto, expected device cuda, or exchange h"),
+    ("exchange peer device cpu", "exchange is peer, and device is cpu, expected device cuda"),
+    ("exchange", "keyword exchange needs a value"),
+])  # fmt: skip
+def test_settings(tmp_path: Path, models: Models, settings: str, reason: str) -> None:
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = head(models("mace")).replace("pair_style mdcg", f"pair_style mdcg {settings}")
+    output = run_input(tmp_path, text, check=False)
+    assert output.code != 0
+    assert reason in output.text
