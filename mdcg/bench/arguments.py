@@ -58,7 +58,8 @@ the engine's own time for the same system in this process, the exchange of rows 
 layers (a part of the pair time), LAMMPS' communication, and what a new neighbour list costs: making
 it, and the pair time of that step beyond that of others. Milliseconds of one rank on average.
 With --device cuda each rank takes a device; --system iron has the sizes of published timings
-(54, 686, 2662, 6750, 13718 atoms); --weak gives each rank as many atoms."""
+(54, 686, 2662, 6750, 13718 atoms); --weak gives each rank as many atoms; --exchange peer lets rows
+of ghosts go from device to device instead of through the host."""
 
 _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
@@ -151,6 +152,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--system", choices=("water", "carbon", "iron"), default="water", help="default water")
     add("--atoms", type=_counts, metavar="N,...", help="default 648,5184 of water; 686 of iron")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
+    add("--exchange", choices=("host", "peer"), default="host", help="of rows (default host)")
     add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
     add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")

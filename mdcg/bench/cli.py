@@ -245,6 +245,7 @@ def _bench_lammps(options: argparse.Namespace) -> int:
                     options.steps,
                     options.device,
                     options.weak,
+                    options.exchange,
                 )
             )
     print(lammps.table(rows))

@@ -30,7 +30,7 @@ units metal
 atom_style atomic
 read_data system.data
 {replicate}
-pair_style mdcg device {device}
+pair_style mdcg device {device} exchange {exchange}
 pair_coeff * * {package} {names}
 neighbor 1.0 bin
 neigh_modify every 1 delay 0 check no
@@ -72,6 +72,8 @@ class Job:
     device : {"cpu", "cuda"}
     weak : bool
         As many atoms for each rank, instead of for all.
+    exchange : {"host", "peer"}
+        How rows of ghosts go from device to device.
     """
 
     package: Path
@@ -81,6 +83,7 @@ class Job:
     steps: int
     device: str = "cpu"
     weak: bool = False
+    exchange: str = "host"
 
 
 def measure(job: Job) -> list[dict[str, Any]]:
@@ -90,7 +93,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
     -------
     list of dict
         For each number of ranks: ``system``, ``base`` (the job's atoms), ``atoms``, ``ranks``,
-        ``device``, ``weak``,
+        ``device``, ``weak``, ``by`` (the job's exchange),
         ``shared`` (do ranks share a device); milliseconds per step, of one rank on average:
         ``loop``, ``pair``, ``exchange`` (rows between layers, a part of pair), ``comm`` (LAMMPS'
         own), ``neighbor`` (per list that is built, with the pair time beyond that of other steps
@@ -124,6 +127,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
                 package=job.package.resolve(),
                 names=" ".join(_TYPES[kind] for kind in kinds),
                 device=job.device,
+                exchange=job.exchange,
                 replicate="replicate " + " ".join(map(str, times)) if job.weak else "",
                 warmup=2,
                 steps=job.steps,
@@ -135,6 +139,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
                 "system": job.system,
                 "device": job.device,
                 "weak": job.weak,
+                "by": job.exchange,
                 "base": job.atoms,
                 "atoms": job.atoms * math.prod(times),
                 "ranks": count,
