@@ -121,8 +121,9 @@ print("== python", sys.version.split()[0], *filter(None, map(known, ("torch", "e
 # which would all be bound to the same ones.
 threads=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 export OMP_NUM_THREADS=$((threads < 2 ? threads : 2)) OMP_PROC_BIND=false OMP_WAIT_POLICY=PASSIVE
-# Tests of one file stay together: they share what its fixtures make.
-parallel=(-n "$((threads < 8 ? threads : 8))" --dist loadfile)
+# Tests of one file stay together: they share what its fixtures make. Files in their order: those
+# with the most tests are not the longest.
+parallel=(-n "$((threads < 8 ? threads : 8))" --dist loadfile --no-loadscope-reorder)
 log=$(mktemp "$venvs/log.XXXXXX")
 trap 'rm -f "$log"' EXIT
 status=0

@@ -25,6 +25,7 @@ def test_in_water(ranks: int) -> None:
         [*command, "-var", "steps", "40"],
         cwd=EXAMPLES,
         env=environment(),
+        stdin=subprocess.DEVNULL,  # mpiexec reads it
         capture_output=True,
         text=True,
         timeout=150,
