@@ -44,7 +44,7 @@ def test_dynamics(
     text = head(models(name), before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
     text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "velocity all scale 3000\nrun 12\n"
     same_as = run_input(tmp_path, text.replace(how, "") if how else text)
-    late = env | {"EMULATED_CUDA_LATE": "1"}
+    late = env | {"EMULATED_CUDA_LATE": "1", "EMULATED_CUDA_DEVICES": "2"}
     host, peer = (
         run_input(tmp_path, on(way, text), ranks=ranks, env=late) for way in ("host", "peer")
     )
@@ -88,14 +88,17 @@ def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> No
     compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
 
 
-@pytest.mark.parametrize(("ipc", "reason"), [
-    ("0", "rank 0: cuIpcGetMemHandle failed: "),
-    ("export", "rank [01]: cuIpcOpenMemHandle failed: "),
+@pytest.mark.parametrize(("device", "reason"), [
+    ({"IPC": "0"}, "rank 0: cuIpcGetMemHandle failed: "),
+    ({"IPC": "export"}, "rank [01]: cuIpcOpenMemHandle failed: "),
+    ({"PEERS": "0", "DEVICES": "2"}, "rank [01]: cuIpcOpenMemHandle failed: "),
 ])  # fmt: skip
-def test_memory_that_is_not_shared(tmp_path: Path, models: Models, ipc: str, reason: str) -> None:
+def test_memory_that_is_not_shared(
+    tmp_path: Path, models: Models, device: dict[str, str], reason: str
+) -> None:
     write_data(tmp_path / "test.data", water(2, seed=3))
     text = on("peer", head(models("mace")) + "run 0\n")
-    settings = emulated(EMULATED_CUDA_IPC=ipc)
+    settings = emulated(**{f"EMULATED_CUDA_{name}": value for name, value in device.items()})
     output = run_input(tmp_path, text, ranks=2, env=settings, check=False)
     assert output.code != 0
     assert re.search(
