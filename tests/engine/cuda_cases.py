@@ -161,6 +161,7 @@ def test_replayed_steps_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
     assert_equal(step(g["positions"], False, virial=True), first)
     assert_equal(step(g["positions"], True, virial=True), first)
     assert_equal(step(moved, True, virial=True), other)
+    assert json.loads(cuda.report())["replays"] == 10  # what was captured took the list over
 
 
 def test_types_and_shifts_may_change_with_the_same_edges(tmp_path: Path) -> None:
