@@ -87,6 +87,11 @@ class Communicator(Struct):
         ("forward_rows", EXCHANGE_ROWS),
         ("reverse_rows", EXCHANGE_ROWS),
         ("any", ANY),
+        ("rank", ctypes.c_int),
+        ("num_ranks", ctypes.c_int),
+        ("num_peers", _I64),
+        ("peers", _P),
+        ("gather", EXCHANGE_ROWS),
     ]
 
 
@@ -149,11 +154,13 @@ class Rank:
         want: tuple[str, ...],
         same_edges: bool = False,
         sent: Array | None = None,
+        peers: Array | None = None,
     ) -> dict[str, Array]:
         """Evaluate the edges whose receivers are local; senders are ghosts where not local.
 
         With "image" and "image_shifts" in `g` edges have shifts; `sent` are the rows that travel.
-        With "copy_node" and "copy_image" edges are made, of the nodes and these copies.
+        With "copy_node" and "copy_image" edges are made, of the nodes and these copies. `peers` are
+        rows of mdcg_peer, of this rank, 0, of two.
         """
         number = np.full(len(g["positions"]), -1, dtype=np.int64)
         number[self.nodes] = np.arange(len(self.nodes))
@@ -210,6 +217,11 @@ class Rank:
             communicator.reverse_rows = EXCHANGE_ROWS(
                 lambda c, ghosts, rows, size: exchange.rows(self, "reverse", rows, ghosts, size)
             )
+        if communicator and peers is not None:
+            peers = np.ascontiguousarray(peers, dtype=np.int64)  # rank and what fills its place
+            communicator.num_ranks = 2
+            communicator.num_peers, communicator.peers = len(peers), peers.ctypes.data
+            communicator.gather = EXCHANGE_ROWS(lambda c, *mine: exchange.gather(*mine))
         status = self.lib.mdcg_evaluate(
             self.model,
             ctypes.byref(system),
