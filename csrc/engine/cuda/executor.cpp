@@ -29,10 +29,18 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
-// Room for a few more nodes: their number changes from list to list.
-void grow(PinnedMemory& memory, std::size_t bytes) {
-    if (bytes > memory.bytes()) memory.reserve(bytes + (memory.bytes() > 0 ? bytes / 8 : 0));
-}
+// A worker goes without tables in this scope.
+template <typename T>
+class ExactWork {
+public:
+    explicit ExactWork(CudaWorker<T>& worker) : worker_(worker) { worker_.exact = true; }
+    ~ExactWork() { worker_.exact = false; }
+    ExactWork(const ExactWork&) = delete;
+    ExactWork& operator=(const ExactWork&) = delete;
+
+private:
+    CudaWorker<T>& worker_;
+};
 
 }  // namespace
 
@@ -168,8 +176,8 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     energies_ = part(local);
     virials_ = part(9 * nodes);
     outputs_.grow(end);
-    grow(results_, end);
-    grow(positions_, 24 * size(nodes) + 1);
+    results_.grow(end);
+    positions_.grow(24 * size(nodes) + 1);
     worker_.types = graph_.types;
     worker_.energies = on_device<double>(energies_);
     worker_.failures = on_device<int>(failures_);
@@ -242,7 +250,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
-        grow(descriptors_, size(graph_.num_local * width) * sizeof(T));
+        descriptors_.grow(size(graph_.num_local * width) * sizeof(T));
     }
     copy_to_device(own_list_ ? cells_.given() : graph_.positions, positions(),
                    24 * size(graph_.num_nodes), stream_);
@@ -255,16 +263,14 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     download(wanted);
     if (repeat_exact(communicator)) {  // some edge is too short for a table
         prepare_exact();
-        worker_.exact = true;
+        const ExactWork exact(worker_);
         run_direct(step, wanted);
-        worker_.exact = false;
         download(wanted);
     }
     exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
 }
 
-// What only evaluations without tables need, which are rare.
 // Of processes that exchange rows either all repeat a step, or none.
 template <typename T>
 bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
@@ -279,6 +285,7 @@ bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
     return false;
 }
 
+// What only evaluations without tables need, which are rare.
 template <typename T>
 void CudaExecutor<T>::prepare_exact() {
     if (prepared_exact_) return;
@@ -321,6 +328,7 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
 template <typename T>
 void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
     const bool capture = step.segments.empty();
+    std::vector<std::unique_ptr<CapturedGraph>> segments = std::move(step.segments);
     std::size_t segment = 0;
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
         if (step.parts[i].exchange) {
@@ -330,21 +338,22 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
         std::size_t end = i;
         while (end < step.parts.size() && !step.parts[end].exchange) ++end;
         if (capture) {
-            step.segments.push_back(std::make_unique<CapturedGraph>());
-            CapturedGraph& graph = *step.segments.back();
+            segments.push_back(std::make_unique<CapturedGraph>());
+            CapturedGraph& graph = *segments.back();
             try {
                 graph.begin(stream_);
                 for (std::size_t k = i; k < end; ++k) enqueue(step.parts[k], wanted);
                 graph.end(stream_);
             } catch (...) {
                 graph.abandon(stream_);
-                step.segments.clear();
                 throw;
             }
         }
-        step.segments[segment++]->replay(stream_);
+        segments[segment++]->replay(stream_);
         i = end - 1;
     }
+    // after an exchange that failed half of them are missing: none is kept
+    step.segments = std::move(segments);
     ++replays_;
 }
 

@@ -98,8 +98,8 @@ void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream&
     if (sent <= packed_.bytes() && sent <= sent_.bytes() && back <= ghosts_.bytes()) return;
     stream.synchronize();
     packed_.grow(sent);
-    for (const auto& [memory, bytes] : {std::pair{&sent_, sent}, std::pair{&ghosts_, back}})
-        if (bytes > memory->bytes()) memory->reserve(bytes + (memory->bytes() > 0 ? bytes / 8 : 0));
+    sent_.grow(sent);
+    ghosts_.grow(back);
 }
 
 template <typename T>
