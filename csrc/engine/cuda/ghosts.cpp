@@ -1,6 +1,7 @@
 #include "engine/cuda/ghosts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -32,6 +33,13 @@ struct AddArguments {
     std::int64_t count;
     std::int32_t width;
 };
+
+// Of a row, of those of the local nodes, of those of all.
+template <typename T>
+std::array<std::size_t, 3> row_bytes(int width, const CudaGraph& graph) {
+    const std::size_t row = static_cast<std::size_t>(width) * sizeof(T);
+    return {row, size(graph.num_local) * row, size(graph.num_nodes) * row};
+}
 
 }  // namespace
 
@@ -91,10 +99,9 @@ void CudaGhosts<T>::take_list(const Communicator& communicator, const CudaGraph&
 // for the copies of the one before.
 template <typename T>
 void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream& stream) {
-    const std::int64_t ghosts = graph.num_nodes - (by_rows_ ? graph.num_local : 0);
-    const std::size_t row = row_bytes(width);
+    const auto [row, local, all] = row_bytes<T>(width, graph);
     const std::size_t sent = std::max<std::size_t>(1, size(num_sent_) * row);
-    const std::size_t back = std::max<std::size_t>(1, size(ghosts) * row);
+    const std::size_t back = std::max<std::size_t>(1, all - (by_rows_ ? local : 0));
     if (sent <= packed_.bytes() && sent <= sent_.bytes() && back <= ghosts_.bytes()) return;
     stream.synchronize();
     packed_.grow(sent);
@@ -121,8 +128,7 @@ template <typename T>
 void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
                             const CudaStream& stream) {
     reserve(width, graph, stream);
-    const std::size_t row = row_bytes(width);
-    const std::size_t local = size(graph.num_local) * row, all = size(graph.num_nodes) * row;
+    const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
     char* const host = ghosts_.as<char>();
     if (!by_rows_) {
@@ -143,8 +149,7 @@ template <typename T>
 void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
                             const CudaStream& stream) {
     reserve(width, graph, stream);
-    const std::size_t row = row_bytes(width);
-    const std::size_t local = size(graph.num_local) * row, all = size(graph.num_nodes) * row;
+    const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
     char* const host = ghosts_.as<char>();
     if (!by_rows_) {
