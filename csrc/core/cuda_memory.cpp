@@ -1,5 +1,6 @@
 #include "core/cuda_memory.hpp"
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -7,14 +8,21 @@ namespace mdcg {
 
 namespace {
 
-constexpr unsigned NON_BLOCKING = 1;     // CU_STREAM_NON_BLOCKING
-constexpr int CAPTURE_THREAD_LOCAL = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+constexpr unsigned NON_BLOCKING = 1;       // CU_STREAM_NON_BLOCKING
+constexpr int CAPTURE_THREAD_LOCAL = 1;    // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+constexpr int GRAPH_UPDATE_FAILURE = 910;  // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 constexpr std::size_t ALIGNMENT = 256;
+
+// CUgraphExecUpdateResultInfo
+struct UpdateResult {
+    int result = 0;
+    void *to = nullptr, *from = nullptr;
+};
 
 void* pointer(std::uintptr_t handle) { return reinterpret_cast<void*>(handle); }
 std::uint64_t address(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
-// The driver's function of that name; found once per type and place of use.
+// The driver's function of that name; what every step calls keeps it.
 template <typename Function>
 Function symbol(const char* name) {
     return CudaDriver::get().symbol<Function>(name);
@@ -226,16 +234,13 @@ void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 CapturedGraph::~CapturedGraph() { clear(); }
 
 void CapturedGraph::clear() noexcept {
-    if (graph_ == nullptr && executable_ == nullptr) return;
-    quietly(device_, [&] {
-        if (executable_ != nullptr) symbol<int (*)(void*)>("cuGraphExecDestroy")(executable_);
-        if (graph_ != nullptr) symbol<int (*)(void*)>("cuGraphDestroy")(graph_);
-    });
-    graph_ = executable_ = nullptr;
+    if (executable_ == nullptr) return;
+    quietly(device_, [&] { symbol<int (*)(void*)>("cuGraphExecDestroy")(executable_); });
+    executable_ = nullptr;
 }
 
 void CapturedGraph::begin(const CudaStream& stream) {
-    clear();
+    if (device_ != stream.device()) clear();
     device_ = stream.device();
     const CudaScope scope(device_);
     check(symbol<int (*)(void*, int)>("cuStreamBeginCapture_v2")(pointer(stream.handle()),
@@ -247,17 +252,30 @@ void CapturedGraph::begin(const CudaStream& stream) {
 void CapturedGraph::end(const CudaStream& stream) {
     const CudaScope scope(device_);
     begun_ = false;
-    check(symbol<int (*)(void*, void**)>("cuStreamEndCapture")(pointer(stream.handle()), &graph_),
+    void* graph = nullptr;
+    check(symbol<int (*)(void*, void**)>("cuStreamEndCapture")(pointer(stream.handle()), &graph),
           "cuStreamEndCapture");
+    const auto destroy = [](void* g) { symbol<int (*)(void*)>("cuGraphDestroy")(g); };
+    const std::unique_ptr<void, decltype(destroy)> owner(graph, destroy);
+    if (executable_ != nullptr) {
+        UpdateResult result;
+        const int status = symbol<int (*)(void*, void*, UpdateResult*)>("cuGraphExecUpdate_v2")(
+            executable_, graph, &result);
+        if (status == 0) return;
+        if (status != GRAPH_UPDATE_FAILURE) check(status, "cuGraphExecUpdate");
+        clear();
+    }
     check(symbol<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(
-              &executable_, graph_, 0),
+              &executable_, graph, 0),
           "cuGraphInstantiate");
 }
 
 void CapturedGraph::abandon(const CudaStream& stream) noexcept {
     if (begun_)
         quietly(device_, [&] {
-            symbol<int (*)(void*, void**)>("cuStreamEndCapture")(pointer(stream.handle()), &graph_);
+            void* graph = nullptr;
+            symbol<int (*)(void*, void**)>("cuStreamEndCapture")(pointer(stream.handle()), &graph);
+            if (graph != nullptr) symbol<int (*)(void*)>("cuGraphDestroy")(graph);
         });
     begun_ = false;
     clear();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <tuple>
 
 #include "engine/error.hpp"
@@ -115,7 +116,18 @@ bool CudaExecutor<T>::make_list(const ListWatch& watch, const ListPoints& points
 }
 
 template <typename T>
+void CudaExecutor<T>::forget_steps() {
+    for (auto& [kind, step] : steps_) step.stale = true;
+}
+
+template <typename T>
 void CudaExecutor<T>::take_list(const Graph& graph) {
+    // Of lists of one system the steps are the same but for addresses and sizes. Another system's
+    // first evaluation goes layer by layer, for times of that system.
+    if (8 * std::abs(graph_.num_local - step_nodes_) > step_nodes_) {
+        steps_.clear();
+        step_nodes_ = graph_.num_local;
+    }
     for (const auto& layer : program_.layers)
         static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
     reserve(graph);
@@ -322,13 +334,11 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
     }
     // what others have captured has the old address
     if (scratch_.data() != scratch)
-        for (auto& [kind, other] : steps_) other.segments.clear();
+        for (auto& [kind, other] : steps_) other.stale = true;
 }
 
 template <typename T>
 void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
-    const bool capture = step.segments.empty();
-    std::vector<std::unique_ptr<CapturedGraph>> segments = std::move(step.segments);
     std::size_t segment = 0;
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
         if (step.parts[i].exchange) {
@@ -337,9 +347,10 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
         }
         std::size_t end = i;
         while (end < step.parts.size() && !step.parts[end].exchange) ++end;
-        if (capture) {
-            segments.push_back(std::make_unique<CapturedGraph>());
-            CapturedGraph& graph = *segments.back();
+        if (step.stale) {
+            if (segment == step.segments.size())
+                step.segments.push_back(std::make_unique<CapturedGraph>());
+            CapturedGraph& graph = *step.segments[segment];
             try {
                 graph.begin(stream_);
                 for (std::size_t k = i; k < end; ++k) enqueue(step.parts[k], wanted);
@@ -349,11 +360,11 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
                 throw;
             }
         }
-        segments[segment++]->replay(stream_);
+        step.segments[segment++]->replay(stream_);
         i = end - 1;
     }
-    // after an exchange that failed half of them are missing: none is kept
-    step.segments = std::move(segments);
+    // after whatever was thrown until here all of them are captured anew
+    step.stale = false;
     ++replays_;
 }
 

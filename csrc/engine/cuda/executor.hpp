@@ -67,10 +67,11 @@ private:
         const Stage* stage = nullptr;
         bool exchange = false;  // the host takes part: cannot be captured
     };
-    // Parts between exchanges, captured when a list is evaluated for the second time.
+    // Parts between exchanges, captured from the second evaluation on, and anew after each list.
     struct Step {
         std::vector<Part> parts;
         std::vector<std::unique_ptr<CapturedGraph>> segments;
+        bool stale = true;  // are addresses or sizes of the segments old
         int runs = 0;
     };
     // A part of the block of results.
@@ -103,7 +104,7 @@ private:
     void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
-    void forget_steps() { steps_.clear(); }
+    void forget_steps();
 
     Program<T>& program_;
     int num_types_;
@@ -122,7 +123,8 @@ private:
     PinnedMemory positions_, results_, descriptors_;
     Result failures_, energy_parts_, virial_parts_, forces_, energies_, virials_;
     CudaWorker<T> worker_;
-    std::map<int, Step> steps_;  // by kind of evaluation
+    std::map<int, Step> steps_;    // by kind of evaluation
+    std::int64_t step_nodes_ = 0;  // local ones of the first list they were for
 
     double energy_ = 0;
     std::array<double, 9> virial_{};
