@@ -20,7 +20,7 @@ struct PairMDCG::Impl {
   mdcg_info info{};
   std::string device = "auto", file, advice;
   std::string precision;    // empty: that of the package
-  int threads = 0;    // 0: those of LAMMPS
+  int threads = 0;          // 0: those of LAMMPS
   double energy_unit = 1.0;
   bool announced = false, bonds_checked = false;
 

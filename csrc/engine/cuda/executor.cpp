@@ -30,19 +30,6 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
-// A worker goes without tables in this scope.
-template <typename T>
-class ExactWork {
-public:
-    explicit ExactWork(CudaWorker<T>& worker) : worker_(worker) { worker_.exact = true; }
-    ~ExactWork() { worker_.exact = false; }
-    ExactWork(const ExactWork&) = delete;
-    ExactWork& operator=(const ExactWork&) = delete;
-
-private:
-    CudaWorker<T>& worker_;
-};
-
 }  // namespace
 
 template <typename T>
@@ -255,6 +242,7 @@ template <typename T>
 void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const Wanted& wanted) {
     bind(wanted.gradient ? program_.gradient_plan : program_.energy_plan);
     worker_.with_gradient = wanted.gradient;
+    worker_.exact = false;
     worker_.communicator = communicator;
     if (communicator != nullptr && !ghosts_.has_list())
         ghosts_.take_list(*communicator, graph_, stream_);
@@ -275,7 +263,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     download(wanted);
     if (repeat_exact(communicator)) {  // some edge is too short for a table
         prepare_exact();
-        const ExactWork exact(worker_);
+        worker_.exact = true;
         run_direct(step, wanted);
         download(wanted);
     }
