@@ -90,10 +90,16 @@ static bool is_device(const std::string &name)
          name.find_first_not_of("0123456789", 5) == std::string::npos;
 }
 
+static bool is_precision(const std::string &name)
+{
+  return name == "fp32" || name == "fp64" || name == "tf32" || name == "bf16";
+}
+
 void PairMDCG::settings(int narg, char **arg)
 {
   // again: nothing of the settings before is kept, and the package must be named again
   impl->device = "auto";
+  impl->precision.clear();
   impl->threads = 0;
   impl->device_to_device = false;
   impl->forget_model();
@@ -102,10 +108,10 @@ void PairMDCG::settings(int narg, char **arg)
       for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
-    if (key != "device" && key != "threads" && key != "exchange")
+    if (key != "device" && key != "threads" && key != "precision" && key != "exchange")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
-                            ", expected: device auto|cpu|cuda|cuda:N, threads N, exchange "
-                            "host|peer");
+                            ", expected: device auto|cpu|cuda|cuda:N, threads N, "
+                            "precision fp32|fp64|tf32|bf16, exchange host|peer");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     if (key == "device") {
       impl->device = arg[i + 1];
@@ -118,6 +124,12 @@ void PairMDCG::settings(int narg, char **arg)
         error->all(FLERR, "pair_style mdcg: exchange is " + way +
                               ", expected host, or peer (from device to device)");
       impl->device_to_device = way == "peer";
+    } else if (key == "precision") {
+      impl->precision = arg[i + 1];
+      if (!is_precision(impl->precision))
+        error->all(FLERR, "pair_style mdcg: precision is " + impl->precision +
+                              ", expected fp32, fp64, tf32 or bf16, or no such keyword for that "
+                              "of the package");
     } else {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
       if (impl->threads < 1)
@@ -170,6 +182,7 @@ void PairMDCG::coeff(int narg, char **arg)
     it.advice = choice.advice;
   }
   options.device = device.c_str();
+  options.precision = it.precision.c_str();
   options.threads = it.threads ? it.threads : comm->nthreads;
   it.info = mdcg_info{};
   it.info.size = sizeof(it.info);

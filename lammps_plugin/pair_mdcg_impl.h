@@ -19,6 +19,7 @@ struct PairMDCG::Impl {
   mdcg_model *model = nullptr;
   mdcg_info info{};
   std::string device = "auto", file, advice;
+  std::string precision;            // empty: that of the package
   int threads = 0;                  // 0: those of LAMMPS
   bool device_to_device = false;    // rows of ghosts do not pass through the host
   double energy_unit = 1.0;

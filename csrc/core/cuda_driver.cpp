@@ -19,7 +19,6 @@ int device_handle(const CudaDriver& driver, int device) {
     return handle;
 }
 
-// Primary contexts stay retained for the life of the process, as torch keeps them too.
 // CUlaunchAttribute: programmatic stream serialization, allowed.
 struct alignas(8) LaunchAttribute {
     int id = 6;
@@ -40,16 +39,14 @@ struct LaunchConfig {
 };
 
 using ExtendedLaunch = int (*)(const LaunchConfig*, void*, void**, void**);
+using PopContext = int (*)(Context*);
 
-// The launch that takes attributes; null in drivers before CUDA 11.8.
-ExtendedLaunch extended_launch(const CudaDriver& driver) {
-    try {
-        return driver.symbol<ExtendedLaunch>("cuLaunchKernelEx");
-    } catch (const std::runtime_error&) {
-        return nullptr;
-    }
+PopContext pop_context() {
+    static const auto found = CudaDriver::get().symbol<PopContext>("cuCtxPopCurrent_v2");
+    return found;
 }
 
+// Contexts stay retained for the life of the process, as torch keeps them too: others may use them.
 Context primary_context(int device) {
     static std::mutex mutex;
     static std::unordered_map<int, Context> contexts;
@@ -76,11 +73,22 @@ const CudaDriver& CudaDriver::get() {
     return driver;
 }
 
+void* CudaDriver::address(const char* name) const {
+    void* const found = library_.find(name);
+    if (found == nullptr)
+        throw CudaError(CUDA_NOT_FOUND,
+                        "NVIDIA's driver, for " + version_text() + ", has no function " + name +
+                            ", which mdcg needs: update the driver, or use device cpu",
+                        true);
+    return found;
+}
+
 void CudaDriver::check(int status, const char* what) const {
     if (status == 0) return;
     const auto describe = [&](const char* function) {
         const char* text = nullptr;
-        symbol<int (*)(int, const char**)>(function)(status, &text);
+        const auto run = find<int (*)(int, const char**)>(function);
+        if (run != nullptr) run(status, &text);
         return text != nullptr ? std::string(text) : "error " + std::to_string(status);
     };
     throw CudaError(status, std::string(what) + " failed: " + describe("cuGetErrorString") + ", " +
@@ -91,6 +99,13 @@ int CudaDriver::version() const {
     int version = 0;
     check(symbol<int (*)(int*)>("cuDriverGetVersion")(&version), "cuDriverGetVersion");
     return version;
+}
+
+std::string CudaDriver::version_text() const {
+    int version = 0;
+    const auto run = find<int (*)(int*)>("cuDriverGetVersion");
+    if (run == nullptr || run(&version) != 0) return "an unknown version of CUDA";
+    return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 int CudaDriver::device_count() const {
@@ -127,13 +142,13 @@ int CudaDriver::compute_capability(int device) const {
 CudaScope::CudaScope(int device) {
     const CudaDriver& driver = CudaDriver::get();
     static const auto push = driver.symbol<int (*)(Context)>("cuCtxPushCurrent_v2");
+    pop_context();  // the destructor must not find it missing
     driver.check(push(primary_context(device)), "cuCtxPushCurrent");
 }
 
 CudaScope::~CudaScope() {
-    static const auto pop = CudaDriver::get().symbol<int (*)(Context*)>("cuCtxPopCurrent_v2");
     Context context = nullptr;
-    pop(&context);
+    pop_context()(&context);
 }
 
 CudaModule::CudaModule(int device, const std::string& cubin) : device_(device) {
@@ -181,8 +196,16 @@ std::array<int, 3> CudaModule::resources(std::uintptr_t function) const {
 
 void launch_kernel(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
                    std::uintptr_t stream, const void* arguments, bool early, const char* what) {
+    constexpr std::int64_t MOST_BLOCKS = 2147483647;  // along x
+    if (blocks > MOST_BLOCKS)
+        throw CudaError(CUDA_INVALID_VALUE,
+                        std::string(what) + " takes " + std::to_string(blocks) +
+                            " blocks, and a grid has at most " + std::to_string(MOST_BLOCKS) +
+                            ": evaluate a smaller system, or use more devices",
+                        true);
     const CudaDriver& driver = CudaDriver::get();
-    static const auto run_early = extended_launch(driver);
+    // drivers before CUDA 11.8 have none
+    static const auto run_early = driver.find<ExtendedLaunch>("cuLaunchKernelEx");
     void* parameters[1] = {const_cast<void*>(arguments)};
     if (early && run_early != nullptr) {
         LaunchAttribute attribute;

@@ -18,16 +18,24 @@ constexpr int NO_DEVICE = -1;
 // What the driver refused, with its number (CUresult).
 class CudaError : public std::runtime_error {
 public:
-    CudaError(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
+    // `complete`: the text also says what to do.
+    CudaError(int code, const std::string& text, bool complete = false)
+        : std::runtime_error(text), code_(code), complete_(complete) {}
     int code() const { return code_; }
+    bool complete() const { return complete_; }
 
 private:
     int code_;
+    bool complete_;
 };
+
+// CUresults that are looked at.
+constexpr int CUDA_INVALID_VALUE = 1, CUDA_OUT_OF_MEMORY = 2, CUDA_NOT_FOUND = 500;
 
 class CudaDriver {
 public:
-    // The process-wide driver; throws std::runtime_error where there is none.
+    // The process-wide driver; throws std::runtime_error where there is none, and CudaError where
+    // it cannot begin.
     static const CudaDriver& get();
 
     int device_count() const;
@@ -41,17 +49,25 @@ public:
 
     // Version of CUDA the driver is made for, as 1000 * major + 10 * minor.
     int version() const;
+    std::string version_text() const;  // "CUDA 12.4"
 
     // Throws CudaError with the driver's own words.
     void check(int status, const char* what) const;
 
+    // Throws CudaError where the driver is too old to have it.
     template <typename Function>
     Function symbol(const char* name) const {
-        return reinterpret_cast<Function>(library_.symbol(name));
+        return reinterpret_cast<Function>(address(name));
+    }
+    // Null there.
+    template <typename Function>
+    Function find(const char* name) const {
+        return reinterpret_cast<Function>(library_.find(name));
     }
 
 private:
     CudaDriver();
+    void* address(const char* name) const;
     SharedLibrary library_;
 };
 
@@ -66,7 +82,7 @@ public:
 
 // Enqueues a kernel whose only parameter is the struct at `arguments`, in a current context. With
 // `early` it may start once all blocks of the kernel before it have let it, where the driver can do
-// that. `what` is for errors.
+// that. `what` is for errors. Throws CudaError, also where a grid cannot have so many blocks.
 void launch_kernel(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
                    std::uintptr_t stream, const void* arguments, bool early, const char* what);
 

@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -12,10 +10,9 @@
 #include <numeric>
 #include <sstream>
 #include <system_error>
-#include <thread>
 
 #include "core/cpu.hpp"
-#include "core/kernel_cache.hpp"
+#include "core/kernel_builds.hpp"
 #include "core/nvrtc.hpp"
 
 namespace mdcg {
@@ -31,11 +28,6 @@ const char* const INSTALL =
     "install it with 'pip install nvidia-cuda-nvrtc' or the CUDA toolkit, or set MDCG_NVRTC_LIB to "
     "its file";
 const char* const BINARY = "kernel.cubin";
-
-std::string variable(const char* name) {
-    const char* text = std::getenv(name);
-    return text != nullptr ? text : "";
-}
 
 // -- NVRTC ---------------------------------------------------------------------------------------
 
@@ -120,6 +112,12 @@ const Found& find_nvrtc() {
         std::string(INSTALL) + ", or use a package with machine code (mdcg-patch --bundle)");
 }
 
+// "NVRTC 13.0 (/usr/local/cuda/lib64/libnvrtc.so.13)"
+std::string name_of(const Found& nvrtc) {
+    return "NVRTC " + std::to_string(nvrtc.library->version_major()) + "." +
+           std::to_string(nvrtc.library->version_minor()) + " (" + nvrtc.path + ")";
+}
+
 std::string first_error(const std::string& log) {
     std::istringstream lines(log);
     std::string first;
@@ -132,8 +130,7 @@ std::string first_error(const std::string& log) {
 
 std::string compile(const CudaSource& source, const std::string& target) {
     const Found& nvrtc = find_nvrtc();
-    const std::string version = "NVRTC " + std::to_string(nvrtc.library->version_major()) + "." +
-                                std::to_string(nvrtc.library->version_minor());
+    const std::string name = name_of(nvrtc);
     const std::vector<int>& known = nvrtc.library->architectures();
     const int wanted = std::atoi(target.c_str() + 3);  // after "sm_"
     if (std::find(known.begin(), known.end(), wanted) == known.end()) {
@@ -141,7 +138,7 @@ std::string compile(const CudaSource& source, const std::string& target) {
         for (const int each : known)
             list += (list.empty() ? "sm_" : ", sm_") + std::to_string(each);
         const bool newer = !known.empty() && wanted < *std::min_element(known.begin(), known.end());
-        throw KernelError(version + " (" + nvrtc.path + ") is too " + (newer ? "new" : "old") +
+        throw KernelError(name + " is too " + (newer ? "new" : "old") +
                           " for this card: it does not compile for " + target + ", only for " +
                           list + "; install another with 'pip install " +
                           (newer ? "nvidia-cuda-nvrtc-cu12" : "--upgrade nvidia-cuda-nvrtc") +
@@ -153,43 +150,10 @@ std::string compile(const CudaSource& source, const std::string& target) {
     NvrtcResult result = nvrtc.library->compile(source.text, "kernel.cu", options);
     if (result.ok) return std::move(result.cubin);
     if (result.log.find("libnvrtc-builtins") != std::string::npos)
-        throw KernelError(version + " (" + nvrtc.path +
-                          ") misses its libnvrtc-builtins, which must lie beside it: " + INSTALL);
-    throw KernelError(version + " rejected a generated kernel (" + first_error(result.log) +
+        throw KernelError(name +
+                          " misses its libnvrtc-builtins, which must lie beside it: " + INSTALL);
+    throw KernelError(name + " rejected a generated kernel (" + first_error(result.log) +
                       "): this is a fault of mdcg, please report it with the version");
-}
-
-// -- cache ---------------------------------------------------------------------------------------
-
-// False while another process makes it and `wait` is not set.
-bool build(const KernelCache& cache, const std::string& key, const CudaSource& source,
-           const std::string& target, bool wait, CudaBinary& out) {
-    try {
-        std::string folder = cache.find(key);
-        if (folder.empty()) {
-            if (jit_disabled())
-                throw KernelError("kernel " + key + " (" + target +
-                                  ") is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling "
-                                  "it: unset the variable or fill the cache on another machine");
-            const auto lock = cache.lock(key, wait);
-            if (lock == nullptr) return false;
-            folder = cache.find(key);
-            if (folder.empty()) {
-                const auto start = std::chrono::steady_clock::now();
-                folder = cache.make(*lock, key, [&](const std::string& temporary) {
-                    write_file(temporary + "/kernel.cu", source.text);
-                    write_file(temporary + "/" + BINARY, compile(source, target));
-                });
-                const auto end = std::chrono::steady_clock::now();
-                out.seconds = std::chrono::duration<double>(end - start).count();
-                out.compiled = true;
-            }
-        }
-        out.cubin = read_file(folder + "/" + BINARY);
-    } catch (const std::exception& error) {
-        out.error = error.what();
-    }
-    return true;
 }
 
 }  // namespace
@@ -209,39 +173,48 @@ void set_nvrtc_path(const std::string& path) {
 std::vector<CudaBinary> load_cuda_kernels(const std::vector<CudaSource>& sources,
                                           const std::string& target) {
     const KernelCache cache(target, BINARY);
-    std::vector<CudaBinary> out(sources.size());
-    std::vector<std::size_t> missing(sources.size());
-    std::iota(missing.begin(), missing.end(), std::size_t(0));
-    std::stable_sort(missing.begin(), missing.end(), [&](std::size_t a, std::size_t b) {
+    std::vector<std::string> keys;
+    for (const CudaSource& source : sources) keys.push_back(cuda_kernel_key(source));
+    std::vector<std::size_t> order(sources.size());
+    std::iota(order.begin(), order.end(), std::size_t(0));
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         return sources[a].text.size() > sources[b].text.size();
     });
-    const auto limit = static_cast<std::size_t>(usable_processors());
-    // First what nobody else is at, then wait for the others: no thread holds one lock and waits
-    // for another.
-    for (const bool wait : {false, true}) {
-        std::atomic<std::size_t> next{0};
-        std::vector<char> done(missing.size(), 0);
-        const auto work = [&] {
-            for (std::size_t k; (k = next++) < missing.size();) {
-                const std::size_t i = missing[k];
-                done[k] =
-                    build(cache, cuda_kernel_key(sources[i]), sources[i], target, wait, out[i]);
+    const auto make = [&](std::size_t i, const std::string& folder) {
+        write_file(folder + "/kernel.cu", sources[i].text);
+        write_file(folder + "/" + BINARY, compile(sources[i], target));
+    };
+    const std::vector<KernelBuild> builds =
+        build_all(cache, keys, std::move(order), usable_processors(), make,
+                  "unset the variable or fill the cache on another machine");
+    std::vector<CudaBinary> out;
+    for (const KernelBuild& build : builds) {
+        CudaBinary binary{{}, build.error, build.compiled, build.seconds};
+        if (build.error.empty()) try {
+                binary.cubin = read_file(build.folder + "/" + BINARY);
+            } catch (const std::runtime_error& error) {  // removed in between
+                binary.error = error.what();
             }
-        };
-        std::vector<std::thread> threads;
-        for (std::size_t t = 1; t < std::min(limit, missing.size()); ++t) try {
-                threads.emplace_back(work);
-            } catch (const std::system_error&) {
-                break;  // fewer, then
-            }
-        work();
-        for (std::thread& thread : threads) thread.join();
-        std::vector<std::size_t> rest;
-        for (std::size_t k = 0; k < missing.size(); ++k)
-            if (!done[k]) rest.push_back(missing[k]);
-        missing.swap(rest);
+        out.push_back(std::move(binary));
     }
     return out;
+}
+
+int nvrtc_version() {
+    try {
+        const Found& found = find_nvrtc();
+        return 1000 * found.library->version_major() + 10 * found.library->version_minor();
+    } catch (const KernelError&) {
+        return 0;
+    }
+}
+
+std::string nvrtc_text() {
+    try {
+        return name_of(find_nvrtc());
+    } catch (const KernelError&) {
+        return "NVRTC";
+    }
 }
 
 void discard_cuda_kernel(const CudaSource& source, const std::string& target) {

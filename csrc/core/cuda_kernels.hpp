@@ -30,6 +30,12 @@ std::string cuda_kernel_key(const CudaSource& source);
 // all threads that the process may use share the work.
 std::vector<CudaBinary> load_cuda_kernels(const std::vector<CudaSource>& sources,
                                           const std::string& target);
+
+// The compiler that would be taken: its version as 1000 * major + 10 * minor, 0: there is none; and
+// "NVRTC 13.0 (its file)".
+int nvrtc_version();
+std::string nvrtc_text();
+
 // Forgets a kernel that the driver refused, so that it is made again.
 void discard_cuda_kernel(const CudaSource& source, const std::string& target);
 

@@ -22,7 +22,7 @@ struct UpdateResult {
 void* pointer(std::uintptr_t handle) { return reinterpret_cast<void*>(handle); }
 std::uint64_t address(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
-// The driver's function of that name; found once per type and place of use.
+// The driver's function of that name; what every step calls keeps it.
 template <typename Function>
 Function symbol(const char* name) {
     return CudaDriver::get().symbol<Function>(name);
@@ -44,14 +44,35 @@ std::string mebibytes(std::size_t bytes) {
     return std::to_string((bytes + (std::size_t(1) << 20) - 1) >> 20) + " MiB";
 }
 
-[[noreturn]] void no_memory(int device, std::size_t bytes, const char* kind) {
+[[noreturn]] void no_memory(int device, std::size_t bytes) {
     std::size_t free = 0, total = 0;
     symbol<int (*)(std::size_t*, std::size_t*)>("cuMemGetInfo_v2")(&free, &total);
     throw CudaError(CUDA_OUT_OF_MEMORY,
                     "out of memory on device cuda:" + std::to_string(device) + ": " +
-                        mebibytes(bytes) + kind + " are wanted, and " + mebibytes(free) + " of " +
+                        mebibytes(bytes) + " are wanted, and " + mebibytes(free) + " of " +
                         mebibytes(total) +
-                        " are free: evaluate a smaller system, or use more devices");
+                        " are free: evaluate a smaller system, or use more devices",
+                    true);
+}
+
+[[noreturn]] void no_pinned_memory(int device, std::size_t bytes) {
+    throw CudaError(CUDA_OUT_OF_MEMORY,
+                    "out of page-locked host memory: the driver does not give " + mebibytes(bytes) +
+                        " for copies from and to device cuda:" + std::to_string(device) +
+                        ": evaluate a smaller system, or run fewer processes on this machine",
+                    true);
+}
+
+// With room for an eighth more where it is not the first time and there is room.
+template <typename Memory>
+void grow_memory(Memory& memory, std::size_t bytes) {
+    if (bytes <= memory.bytes()) return;
+    if (memory.bytes() > 0) try {
+            return memory.reserve(bytes + bytes / 8);
+        } catch (const CudaError& error) {
+            if (error.code() != CUDA_OUT_OF_MEMORY) throw;
+        }
+    memory.reserve(bytes);
 }
 
 }  // namespace
@@ -135,21 +156,13 @@ void CudaMemory::reserve(std::size_t bytes) {
     const CudaScope scope(device_);
     std::uint64_t found = 0;
     const int status = symbol<int (*)(std::uint64_t*, std::size_t)>("cuMemAlloc_v2")(&found, bytes);
-    if (status == CUDA_OUT_OF_MEMORY) no_memory(device_, bytes, "");
+    if (status == CUDA_OUT_OF_MEMORY) no_memory(device_, bytes);
     check(status, "cuMemAlloc");
     address_ = found;
     bytes_ = bytes;
 }
 
-void CudaMemory::grow(std::size_t bytes) {
-    if (bytes <= bytes_) return;
-    if (bytes_ > 0) try {
-            return reserve(bytes + bytes / 8);
-        } catch (const CudaError& error) {
-            if (error.code() != CUDA_OUT_OF_MEMORY) throw;
-        }
-    reserve(bytes);
-}
+void CudaMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 
 void CudaMemory::upload(const void* source, std::size_t bytes, const CudaStream& stream) {
     copy_to_device(data(), source, bytes, stream);
@@ -192,22 +205,29 @@ void clear_on_device(void* target, std::size_t bytes, const CudaStream& stream) 
     check(run(address(target), 0, bytes, pointer(stream.handle())), "cuMemsetD8Async");
 }
 
-PinnedMemory::~PinnedMemory() {
-    if (data_ != nullptr) quietly(device_, [&] { symbol<int (*)(void*)>("cuMemFreeHost")(data_); });
+PinnedMemory::~PinnedMemory() { release(); }
+
+void PinnedMemory::release() noexcept {
+    if (data_ == nullptr) return;
+    quietly(device_, [&] { symbol<int (*)(void*)>("cuMemFreeHost")(data_); });
+    data_ = nullptr;
+    bytes_ = 0;
 }
 
 void PinnedMemory::reserve(std::size_t bytes) {
     if (bytes <= bytes_ || device_ == NO_DEVICE) return;
+    release();
     const CudaScope scope(device_);
-    if (data_ != nullptr) symbol<int (*)(void*)>("cuMemFreeHost")(data_);
-    data_ = nullptr;
-    bytes_ = 0;
+    void* found = nullptr;
     const int status =
-        symbol<int (*)(void**, std::size_t, unsigned)>("cuMemHostAlloc")(&data_, bytes, 0);
-    if (status == CUDA_OUT_OF_MEMORY) no_memory(device_, bytes, " of the host");
+        symbol<int (*)(void**, std::size_t, unsigned)>("cuMemHostAlloc")(&found, bytes, 0);
+    if (status == CUDA_OUT_OF_MEMORY) no_pinned_memory(device_, bytes);
     check(status, "cuMemHostAlloc");
+    data_ = found;
     bytes_ = bytes;
 }
+
+void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 
 // -- captured graphs -----------------------------------------------------------------------------
 

@@ -28,11 +28,8 @@ private:
     std::uintptr_t handle_ = 0;
 };
 
-// CUDA_ERROR_OUT_OF_MEMORY
-constexpr int CUDA_OUT_OF_MEMORY = 2;
-
 // Bytes on a device, aligned to 256; contents are lost where it grows. Throws CudaError, with
-// code CUDA_OUT_OF_MEMORY and a whole sentence where there are none.
+// code CUDA_OUT_OF_MEMORY and a complete sentence where there are none.
 class CudaMemory {
 public:
     explicit CudaMemory(int device) : device_(device) {}
@@ -61,7 +58,9 @@ private:
     std::size_t bytes_ = 0;
 };
 
-// Host memory that the device copies from and to without a detour.
+// Page-locked host memory, which the device copies from and to without a detour; contents are lost
+// where it grows. Throws as CudaMemory does: ordinary memory in its place would be slow and say
+// nothing.
 class PinnedMemory {
 public:
     explicit PinnedMemory(int device) : device_(device) {}
@@ -69,7 +68,9 @@ public:
     PinnedMemory(const PinnedMemory&) = delete;
     PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-    void reserve(std::size_t bytes);  // contents are lost where it grows
+    void reserve(std::size_t bytes);
+    void grow(std::size_t bytes);  // as CudaMemory::grow
+    void release() noexcept;
     std::size_t bytes() const { return bytes_; }
     template <typename N>
     N* as() const {

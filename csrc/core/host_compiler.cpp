@@ -6,18 +6,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
-#include <thread>
 
 #include "core/cpu.hpp"
+#include "core/kernel_builds.hpp"
 
 extern char** environ;
 
@@ -34,11 +33,6 @@ const std::vector<std::string> FLAGS = {"-std=c++17",      "-O3",
                                         "-fno-exceptions", "-fno-rtti",
                                         "-Wl,--as-needed", "-w"};
 const char* const CANDIDATES[] = {"c++", "g++", "clang++"};
-
-std::string variable(const char* name) {
-    const char* text = std::getenv(name);
-    return text != nullptr ? text : "";
-}
 
 // Words of a command line as a POSIX shell has them: quotes and backslashes, no expansion.
 std::vector<std::string> split(const std::string& text, const std::string& name) {
@@ -181,32 +175,6 @@ void compile(const std::string& source, const HostTarget& target, const std::str
                       "compiler");
 }
 
-// Makes one kernel; false while another process is at it and `wait` is not.
-bool build_one(const KernelCache& cache, const std::string& key, const std::string& source,
-               const HostTarget& target, bool wait, BuiltKernel& out) {
-    try {
-        std::string folder = cache.find(key);
-        if (folder.empty()) {
-            const auto lock = cache.lock(key, wait);
-            if (lock == nullptr) return false;
-            folder = cache.find(key);
-            if (folder.empty()) {
-                const auto start = std::chrono::steady_clock::now();
-                folder = cache.make(*lock, key, [&](const std::string& temporary) {
-                    compile(source, target, temporary);
-                });
-                const auto end = std::chrono::steady_clock::now();
-                out.seconds = std::chrono::duration<double>(end - start).count();
-                out.compiled = true;
-            }
-        }
-        out.path = folder + "/kernel.so";
-    } catch (const std::exception& error) {
-        out.error = error.what();
-    }
-    return true;
-}
-
 }  // namespace
 
 HostTarget HostTarget::of(const std::string& level) {
@@ -254,51 +222,27 @@ std::vector<std::string> find_host_compiler() {
 
 std::vector<BuiltKernel> build_kernels(const std::vector<std::string>& sources,
                                        const HostTarget& target, int processes) {
-    const KernelCache cache(target.name);
-    std::vector<BuiltKernel> out(sources.size());
     std::vector<std::string> keys;
-    std::vector<std::size_t> missing;
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-        std::vector<std::string> texts = {sources[i]};
+    for (const std::string& source : sources) {
+        std::vector<std::string> texts = {source};
         texts.insert(texts.end(), FLAGS.begin(), FLAGS.end());
         texts.insert(texts.end(), target.flags.begin(), target.flags.end());
         keys.push_back(KernelCache::key(texts));
-        const std::string folder = cache.find(keys[i]);
-        if (!folder.empty())
-            out[i].path = folder + "/kernel.so";
-        else if (jit_disabled())
-            out[i].error = "kernel " + keys[i] + " (" + target.name +
-                           ") is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
-                           "unset the variable, or store compiled kernels in the package "
-                           "(mdcg-patch --bundle)";
-        else
-            missing.push_back(i);
     }
-    // First what nobody else is at, then wait for the others: no thread holds one lock and waits
-    // for another.
-    const std::size_t limit =
-        static_cast<std::size_t>(processes > 0 ? processes : usable_processors());
-    for (const bool wait : {false, true}) {
-        std::atomic<std::size_t> next{0};
-        std::vector<char> done(missing.size(), 0);
-        const auto work = [&] {
-            for (std::size_t k; (k = next++) < missing.size();)
-                done[k] = build_one(cache, keys[missing[k]], sources[missing[k]], target, wait,
-                                    out[missing[k]]);
-        };
-        std::vector<std::thread> threads;
-        for (std::size_t t = 1; t < std::min(limit, missing.size()); ++t) try {
-                threads.emplace_back(work);
-            } catch (const std::system_error&) {
-                break;  // fewer, then
-            }
-        work();
-        for (std::thread& thread : threads) thread.join();
-        std::vector<std::size_t> rest;
-        for (std::size_t k = 0; k < missing.size(); ++k)
-            if (!done[k]) rest.push_back(missing[k]);
-        missing.swap(rest);
-    }
+    std::vector<std::size_t> order(sources.size());
+    std::iota(order.begin(), order.end(), std::size_t(0));
+    const auto make = [&](std::size_t i, const std::string& folder) {
+        compile(sources[i], target, folder);
+    };
+    const std::vector<KernelBuild> builds =
+        build_all(KernelCache(target.name), keys, std::move(order),
+                  processes > 0 ? processes : usable_processors(), make,
+                  "unset the variable, or store compiled kernels in the package (mdcg-patch "
+                  "--bundle)");
+    std::vector<BuiltKernel> out;
+    for (const KernelBuild& build : builds)
+        out.push_back({build.folder.empty() ? "" : build.folder + "/kernel.so", build.error,
+                       build.compiled, build.seconds});
     return out;
 }
 

@@ -24,12 +24,12 @@ namespace mdcg {
 
 namespace fs = std::filesystem;
 
-namespace {
-
 std::string variable(const char* name) {
     const char* text = std::getenv(name);
     return text != nullptr ? text : "";
 }
+
+namespace {
 
 // "~" and "~user" at the start, as a shell has it; unknown ones stay.
 std::string expand_user(const std::string& path) {

@@ -16,6 +16,7 @@ struct KernelError : std::runtime_error {
 };
 
 // Variables of the environment, read when they are needed: see mdcg/env.py.
+std::string variable(const char* name);  // empty: not set
 std::string kernel_cache_root();
 bool jit_disabled();
 
@@ -26,6 +27,8 @@ public:
     // `target` is a sub-folder, such as "x86-64-v3"; `binary` the file that makes a folder
     // complete.
     explicit KernelCache(std::string target, std::string binary = "kernel.so");
+
+    const std::string& target() const { return target_; }
 
     // 32 hexadecimal digits of texts, the same in Python.
     static std::string key(const std::vector<std::string>& texts);

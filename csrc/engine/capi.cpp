@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/cuda_driver.hpp"
+#include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/evaluator.hpp"
 #include "mdcg.h"
@@ -293,10 +294,12 @@ mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
         mdcg_device out = read_struct(device, "mdcg_device", DEVICE_SIZE);
         out.number = mdcg::parse_device(name);
         if (out.number < 0) fail("device is 'cpu', expected 'cuda' or 'cuda:N'");
-        const auto& driver = mdcg::CudaDriver::get();
-        out.count = driver.device_count();
-        const auto uuid = driver.device_uuid(out.number);
-        std::copy(uuid.begin(), uuid.end(), out.uuid);
+        mdcg::guarded(out.number, [&] {
+            const auto& driver = mdcg::CudaDriver::get();
+            out.count = driver.device_count();
+            const auto uuid = driver.device_uuid(out.number);
+            std::copy(uuid.begin(), uuid.end(), out.uuid);
+        });
         std::memcpy(device, &out, std::min(device->size, sizeof out));
     });
 }

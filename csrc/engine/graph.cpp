@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/error.hpp"
+#include "engine/index_check.hpp"
 #include "engine/parallel.hpp"
 
 namespace mdcg {
@@ -17,14 +18,6 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 [[noreturn]] void fail(const std::string& sentence) {
     throw EngineError(ErrorKind::argument, sentence);
-}
-
-void check_range(const std::int32_t* index, std::int64_t count, std::int64_t limit,
-                 const char* name) {
-    for (std::int64_t e = 0; e < count; ++e)
-        if (index[e] < 0 || index[e] >= limit)
-            fail(std::string(name) + "[" + std::to_string(e) + "] is " + std::to_string(index[e]) +
-                 ", expected 0 <= " + name + " < " + std::to_string(limit));
 }
 
 void check_sizes(const System& system) {

@@ -1,8 +1,10 @@
 // Types of layers by name: what builds them from the manifest.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/fields.hpp"
@@ -32,6 +34,28 @@ protected:
 template <typename T>
 using LayerFactory = std::unique_ptr<Layer<T>> (*)(const LayerSpec&);
 
+// What builds layers of each type, in both precisions.
+class LayerTypes {
+public:
+    void add(const std::string& type, LayerFactory<float> f32, LayerFactory<double> f64) {
+        factories_[type] = {f32, f64};
+    }
+    // Null: no such type.
+    template <typename T>
+    LayerFactory<T> find(const std::string& type) const {
+        const auto found = factories_.find(type);
+        return found == factories_.end() ? nullptr : std::get<LayerFactory<T>>(found->second);
+    }
+    std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto& entry : factories_) all.push_back(entry.first);
+        return all;
+    }
+
+private:
+    std::map<std::string, std::tuple<LayerFactory<float>, LayerFactory<double>>> factories_;
+};
+
 // At namespace scope of a layer's source:
 //   const RegisterLayer registered{"linear", &make_linear<float>, &make_linear<double>};
 struct RegisterLayer {
@@ -41,10 +65,6 @@ struct RegisterLayer {
 // Null: no such type.
 template <typename T>
 LayerFactory<T> find_layer(const std::string& type);
-template <>
-LayerFactory<float> find_layer<float>(const std::string& type);
-template <>
-LayerFactory<double> find_layer<double>(const std::string& type);
 std::vector<std::string> layer_types();
 
 }  // namespace mdcg

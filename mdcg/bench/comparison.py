@@ -123,6 +123,8 @@ def _impls(rows: Iterable[Mapping[str, object]]) -> list[str]:
 def markdown_table(found: Results) -> str:
     """Return milliseconds per step, how many times as fast as the best peer that is, and GB.
 
+    No cell is empty: one without a time says why, and ``-`` is what there is nothing to make from.
+
     Parameters
     ----------
     found : Results
@@ -147,7 +149,7 @@ def markdown_table(found: Results) -> str:
         if compared:
             others = [t for impl in peers if (t := found.milliseconds(place, impl)) is not None]
             own = found.milliseconds(place, str(main))
-            cells.append(f"{min(others) / own:.1f}x" if others and own is not None else "")
+            cells.append(f"{min(others) / own:.1f}x" if others and own is not None else "-")
         if with_memory:
             sizes = [] if main is None else [_memory(rows.get(main))]
             if peers:
@@ -177,7 +179,7 @@ def _time_cell(found: Results, place: Place, impl: str) -> str:
         return format_number(time)
     reason = found.refused.get(place, {}).get(impl)
     if reason is None:
-        return ""
+        return "not run"
     return "no memory" if "out of memory" in reason.lower() else "cannot"
 
 

@@ -49,14 +49,22 @@ def table_conv_arguments(kind: str, wants_x: bool, exact: bool = False) -> tuple
     Parameters
     ----------
     kind : {"forward", "backward"}
-    wants_x : bool
         As of :func:`emit_table_conv`.
+    wants_x : bool
+        As of :func:`emit_table_conv`; of the backward pass.
     exact : bool
         A table of polynomials, whose number of intervals is an argument.
 
     Returns
     -------
     tuple of str
+        Numbers: ``n_rows`` receivers, ``n_types``, ``n_flip`` (1: vectors are turned round),
+        ``n_knots``. By receiver: ``row_ptr`` (n_rows + 1) of slots, ``num_live`` and ``types``
+        (n_rows). By slot: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit;
+        ``length`` in Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges``
+        (1) is set by an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its
+        gradient ``g`` by receiver; ``de`` (3) by slot, in 1/Å times the unit of ``g``; ``dx`` by
+        place.
     """
     names = [
         "n_rows",
@@ -233,27 +241,32 @@ def emit_table_conv(
     Parameters
     ----------
     problem : ConvProblem
-        Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree.
+        Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree
+        from 0 on.
     kind : {"forward", "backward"}
         Rows of the receivers, or gradients of the edges' vectors and of the features.
     wants_x : bool
-        The backward pass writes gradients of the features, a row per edge.
+        The backward pass writes gradients of the features, a row per edge; not looked at in the
+        forward pass.
     normalization : {"component", "norm", "integral"}
         Of the harmonics.
     knots : int or None
         Intervals of the table of splines. None: of polynomials of ``plan.degree``, so many that
         they are the network to rounding; how many they are is said when the kernel runs.
     plan : TableConvPlan, optional
+        Tiles of both passes, and the degree of polynomials. Default: that of all problems.
 
     Returns
     -------
     CudaKernel
-        A kernel for each set of input blocks, one block of threads per receiver.
+        A kernel for each set of input blocks, one block of threads per receiver. Its parameter is
+        :func:`table_conv_arguments`; buffers that must be zeros before are named.
 
     Raises
     ------
     UnsupportedProblemError
-        A block has too many channels, or the attributes are no harmonics.
+        A path is not ``uvu`` or has no weights, a block has more channels than a block of threads
+        can take, or the attributes are no harmonics of degrees 0, 1, 2 and so on.
     """
     plan = plan or TableConvPlan()
     lowered = lower(problem)

@@ -31,11 +31,12 @@ def sum_chunks(count: int) -> tuple[tuple[int, int], ...]:
     Parameters
     ----------
     count : int
-        Values of an edge.
+        Values of an edge, each to be summed over the lanes of a warp; 0: none.
 
     Returns
     -------
     tuple of (int, int)
+        First value and number of values (1 to 32) of each sum; in order, and without gaps.
     """
     chunks: list[tuple[int, int]] = []
     start = 0

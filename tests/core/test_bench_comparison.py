@@ -74,10 +74,10 @@ def test_table_of_two_runs(files: list[str], capsys: pytest.CaptureFixture[str])
     )
     assert rule.count("|") == head.count("|")
     assert lines == [
-        "| MACE medium, float32 | 5,184 | 214 |  | 43.2 | 4.90 | 8.8x | 0.52, 6.2 |",
+        "| MACE medium, float32 | 5,184 | 214 | not run | 43.2 | 4.90 | 8.8x | 0.52, 6.2 |",
         "| MACE medium, float32 | 24,000 | no memory | cannot | 104 | 21.5 | 4.8x | 2.4, 29 |",
-        "| MACE medium, float32 | 1,029,000 |  |  |  | 900 |  | 103, - |",
-        "| NequIP M, float32 | 192 |  |  |  | 0.900 |  | 0.02, - |",
+        "| MACE medium, float32 | 1,029,000 | not run | not run | not run | 900 | - | 103, - |",
+        "| NequIP M, float32 | 192 | not run | not run | not run | 0.900 | - | 0.02, - |",
     ]
 
 

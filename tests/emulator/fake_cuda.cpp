@@ -22,6 +22,7 @@ namespace fake_cuda {
 
 namespace {
 
+constexpr int kNvrtcVersion = 13000;  // that of fake_nvrtc.cpp
 constexpr int kStaticLimit = 48 * 1024, kSharedLimit = int(emulation::kSharedBytes);
 
 bool initialized = false;
@@ -32,6 +33,11 @@ thread_local std::vector<Context*> stack;
 int num_devices() {
     const char* const text = std::getenv("EMULATED_CUDA_DEVICES");
     return text != nullptr ? std::min(8, std::atoi(text)) : 1;
+}
+
+int driver_version() {
+    const char* const text = std::getenv("EMULATED_CUDA_VERSION");
+    return text != nullptr ? std::atoi(text) : kNvrtcVersion;
 }
 
 int capability() {
@@ -173,7 +179,7 @@ EXPORT int cuInit(unsigned flags) {
     return kSuccess;
 }
 EXPORT int cuDriverGetVersion(int* version) {
-    *version = 13000;
+    *version = driver_version();
     return kSuccess;
 }
 EXPORT int cuGetErrorName(int status, const char** text) {
@@ -299,7 +305,7 @@ EXPORT int cuModuleLoadData(Module** module, const void* image) {
     auto loaded = std::make_unique<Module>();
     if (const int status = current_context(&loaded->context)) return status;
     const std::size_t bytes = library_bytes(image);
-    if (bytes == 0) return kInvalidImage;
+    if (bytes == 0 || driver_version() / 1000 < kNvrtcVersion / 1000) return kInvalidImage;
     loaded->library = open_library(image, bytes);
     if (loaded->library == nullptr) return kInvalidImage;
     auto** const table =

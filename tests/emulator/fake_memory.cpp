@@ -30,6 +30,11 @@ std::size_t limit() {
     return text != nullptr ? std::strtoull(text, nullptr, 10) : std::size_t(8) << 30;
 }
 
+std::size_t pinned_limit() {
+    const char* const text = std::getenv("EMULATED_CUDA_PINNED");
+    return text != nullptr && *text != 0 ? std::strtoull(text, nullptr, 10) : std::size_t(-1);
+}
+
 // The bytes of a range that are not as they were filled.
 bool is_filled(const char* from, const char* to) {
     for (; from != to; ++from)
@@ -224,6 +229,9 @@ EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
     if (const int status = usable()) return status;
     if (const int status = outside_capture()) return status;
     if (bytes == 0) return kInvalidValue;
+    std::size_t all = bytes;
+    for (const auto& [start, size] : pinned) all += size;
+    if (all > pinned_limit()) return kOutOfMemory;
     *address = std::aligned_alloc(kPage, rounded(bytes, kPage));
     if (*address == nullptr) return kOutOfMemory;
     pinned[reinterpret_cast<Address>(*address)] = bytes;

@@ -53,10 +53,11 @@ def gemm_shared_bytes(dtype: str, unit: str, numbers: list[int]) -> int:
     return stages * (rows * a + depth * b) * size
 
 
-def gemm_text(dtype: str, unit: str = "", bits: int = 24) -> str:
+def gemm_text(dtype: str, unit: str = "", bits: int = 0) -> str:
     """Return the program of products as CudaGemm has it, or all tiles with another unit."""
     files = ("gemm.cuh", "gemm_plain.cuh", "gemm_tensor.cuh", "gemm_kernels.cuh")
-    defines = f"#define GEMM_BITS {bits}\n" if bits < 24 else ""
+    bits = 53 if dtype == "float64" else bits
+    defines = f"#define GEMM_BITS {bits}\n" if bits else ""
     for name, own, numbers in gemm_tiles(dtype):
         defines += f"#define {name.upper()} {unit or own}, {', '.join(map(str, numbers[:-1]))}\n"
         defines += f"#define {name.upper()}_BLOCKS {numbers[-1]}\n"
@@ -64,16 +65,17 @@ def gemm_text(dtype: str, unit: str = "", bits: int = 24) -> str:
 
 
 def texts(dtype: str) -> dict[str, str]:
-    """Return the programs of products and of node layers."""
+    """Return the programs of products and of node layers; tensor cores round float."""
     nodes = ("activation.cuh", "gate.cuh", "nodes.cuh", "rows.cuh")
-    return {
+    found = {
         "gemm": gemm_text(dtype),
         "gemm_plain": gemm_text(dtype, "Plain"),
-        "gemm_tensor": gemm_text(dtype, "Tensor"),
-        "gemm_tf32": gemm_text(dtype, "Tensor", 11),
-        "gemm_bf16": gemm_text(dtype, "Tensor", 8),
         "nodes": program(dtype, nodes),
     }
+    if dtype == "float64":
+        return {**found, "gemm_tensor": gemm_text(dtype, "Tensor")}
+    tensor = {"gemm_tf32": 11, "gemm_bf16": 8}
+    return found | {name: gemm_text(dtype, "Tensor", bits) for name, bits in tensor.items()}
 
 
 class Device:

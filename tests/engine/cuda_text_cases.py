@@ -19,7 +19,10 @@ from .cuda_device import Device, gemm_shared_bytes, gemm_tiles, structure, texts
 
 Array = NDArray[Any]
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
-TEXTS = pytest.mark.parametrize("text", ["gemm_plain", "gemm_tensor"])
+PRODUCTS = pytest.mark.parametrize(
+    ("dtype", "text"),
+    [("float32", "gemm_plain"), ("float64", "gemm_plain"), ("float64", "gemm_tensor")],
+)
 TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
 POINTER, INT, LONG, DOUBLE = ctypes.c_uint64, ctypes.c_int, ctypes.c_longlong, ctypes.c_double
 
@@ -136,8 +139,7 @@ def close(got: Array, want: Array, dtype: str) -> None:
     assert error < TOLERANCE[dtype], f"relative error {error:.1e}"
 
 
-@DTYPES
-@TEXTS
+@PRODUCTS
 @pytest.mark.parametrize("tile", range(4))
 def test_products(
     device: Device, rng: np.random.Generator, text: str, dtype: str, tile: int
@@ -174,8 +176,7 @@ def test_rounded_products(
         assert 0.05 * unit < error < 2 * unit, f"relative error {error:.1e}"
 
 
-@DTYPES
-@TEXTS
+@PRODUCTS
 def test_a_row_does_not_depend_on_the_tile(
     device: Device, rng: np.random.Generator, text: str, dtype: str
 ) -> None:

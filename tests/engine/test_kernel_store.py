@@ -192,7 +192,7 @@ def test_unknown_modes_and_targets(tmp_path: Path) -> None:
     package = with_kernels()
     with pytest.raises(_core.EngineError, match="kernels is 'fast', expected auto, generic or gen"):
         evaluate(package, tmp_path / "p.mdcg", "fast")
-    with pytest.raises(UnsupportedProblemError, match=r"sm_90: layer 0 .conv. has no CUDA k"):
+    with pytest.raises(UnsupportedProblemError, match=r"sm_90: layer 0 .conv. has no CUDA kernel"):
         add_binaries(package, ["sm_90"])
     with pytest.raises(UnsupportedProblemError, match="no such target, expected any of native"):
         add_binaries(package, ["x86-64-v5"])

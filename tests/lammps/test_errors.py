@@ -11,6 +11,7 @@ from ase import Atoms
 from .lmp import head, package, run_input, water, write_data
 
 MODEL = package("mace", "float64")
+SINGLE = package("mace", "float32")
 START = head(MODEL).split("pair_style")[0]
 
 CASES = {
@@ -21,6 +22,18 @@ CASES = {
         "device is tpu, expected auto, cpu, cuda (one for each rank) or cuda:N",
     ),
     "number of a device": ("pair_style mdcg device cuda:", "device is cuda:, expected auto, cpu"),
+    "precision": ("pair_style mdcg precision half", "precision is half, expected fp32, fp64, tf32"),
+    "no precision": ("pair_style mdcg precision", "keyword precision needs a value"),
+    "precision of devices": (
+        f"pair_style mdcg precision tf32\npair_coeff * * {SINGLE} H O",
+        "precision is 'tf32', and processors have no such arithmetic here: leave it out, or use "
+        "device cuda",
+    ),
+    "precision of another package": (
+        f"pair_style mdcg precision fp64\npair_coeff * * {SINGLE} H O",
+        "was converted to float32, which is fixed: leave it out, or convert the checkpoint again "
+        "(mdcg-patch --precision fp64)",
+    ),
     "threads": ("pair_style mdcg threads 0", "threads is 0, expected 1 or more"),
     "no file": ("pair_style mdcg\npair_coeff * * none.mdcg H O", "none.mdcg: cannot be opened"),
     "damaged": ("pair_style mdcg\npair_coeff * * test.data H O", "test.data"),

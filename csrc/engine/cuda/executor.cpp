@@ -30,11 +30,6 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
-// Room for a few more nodes: their number changes from list to list.
-void grow(PinnedMemory& memory, std::size_t bytes) {
-    if (bytes > memory.bytes()) memory.reserve(bytes + (memory.bytes() > 0 ? bytes / 8 : 0));
-}
-
 }  // namespace
 
 template <typename T>
@@ -178,8 +173,8 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     energies_ = part(local);
     virials_ = part(9 * nodes);
     outputs_.grow(end);
-    grow(results_, end);
-    grow(positions_, 24 * size(nodes) + 1);
+    results_.grow(end);
+    positions_.grow(24 * size(nodes) + 1);
     worker_.types = graph_.types;
     worker_.energies = on_device<double>(energies_);
     worker_.failures = on_device<int>(failures_);
@@ -245,6 +240,7 @@ template <typename T>
 void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const Wanted& wanted) {
     bind(wanted.gradient ? program_.gradient_plan : program_.energy_plan);
     worker_.with_gradient = wanted.gradient;
+    worker_.exact = false;
     worker_.communicator = communicator;
     if (communicator != nullptr && !ghosts_.has_list())
         ghosts_.take_list(*communicator, program_.max_exchanged_width, graph_, stream_);
@@ -252,7 +248,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
-        grow(descriptors_, size(graph_.num_local * width) * sizeof(T));
+        descriptors_.grow(size(graph_.num_local * width) * sizeof(T));
     }
     copy_to_device(own_list_ ? cells_.given() : graph_.positions, positions(),
                    24 * size(graph_.num_nodes), stream_);
@@ -267,14 +263,12 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         prepare_exact();
         worker_.exact = true;
         run_direct(step, wanted);
-        worker_.exact = false;
         download(wanted);
     }
     exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
 }
 
-// What only evaluations without tables need, which are rare.
 // Of processes that exchange rows either all repeat a step, or none.
 template <typename T>
 bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
@@ -289,6 +283,7 @@ bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
     return false;
 }
 
+// What only evaluations without tables need, which are rare.
 template <typename T>
 void CudaExecutor<T>::prepare_exact() {
     if (prepared_exact_) return;
@@ -348,13 +343,13 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
                 graph.end(stream_);
             } catch (...) {
                 graph.abandon(stream_);
-                step.segments.clear();
                 throw;
             }
         }
         step.segments[segment++]->replay(stream_);
         i = end - 1;
     }
+    // after whatever was thrown until here all of them are captured anew
     step.stale = false;
     ++replays_;
 }

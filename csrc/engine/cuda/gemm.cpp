@@ -61,6 +61,7 @@ int shared_bytes(const TileShape& tile, CudaPrecision precision) {
 template <typename T>
 std::string defines(CudaPrecision precision) {
     std::string text;
+    if (sizeof(T) == 8) text = "#define GEMM_BITS 53\n";
     if (precision == CudaPrecision::tf32) text = "#define GEMM_BITS 11\n";
     if (precision == CudaPrecision::bf16) text = "#define GEMM_BITS 8\n";
     for (const TileShape& t : TILES<T>) {

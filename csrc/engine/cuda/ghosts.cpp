@@ -1,6 +1,7 @@
 #include "engine/cuda/ghosts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -32,6 +33,13 @@ struct AddArguments {
     std::int64_t count;
     std::int32_t width;
 };
+
+// Of a row, of those of the local nodes, of those of all.
+template <typename T>
+std::array<std::size_t, 3> row_bytes(int width, const CudaGraph& graph) {
+    const std::size_t row = static_cast<std::size_t>(width) * sizeof(T);
+    return {row, size(graph.num_local) * row, size(graph.num_nodes) * row};
+}
 
 }  // namespace
 
@@ -119,7 +127,7 @@ void CudaGhosts<T>::take_peers(Communicator& communicator, int width, const Cuda
     const std::int64_t ghosts = graph.num_nodes - graph.num_local;
     check("ghosts", ghosts, &Peer::ghost_first, &Peer::num_ghosts);
     if (!windows_) windows_ = std::make_unique<PeerWindows>(device_);
-    windows_->open(communicator, size(std::max(num_sent_, ghosts)) * row_bytes(width));
+    windows_->open(communicator, size(std::max(num_sent_, ghosts)) * size(width) * sizeof(T));
 }
 
 // What others have in their windows for this process: its ghosts, or rows it sent.
@@ -144,10 +152,9 @@ void CudaGhosts<T>::from_peers(Communicator& communicator, char* to, bool ghosts
 // for the copies of the one before.
 template <typename T>
 void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream& stream) {
-    const std::int64_t ghosts = graph.num_nodes - (by_rows_ ? graph.num_local : 0);
-    const std::size_t row = row_bytes(width);
+    const auto [row, local, all] = row_bytes<T>(width, graph);
     const std::size_t sent = std::max<std::size_t>(1, size(num_sent_) * row);
-    const std::size_t back = std::max<std::size_t>(1, size(ghosts) * row);
+    const std::size_t back = std::max<std::size_t>(1, all - (by_rows_ ? local : 0));
     const bool through_host = !windows_;
     if (sent <= packed_.bytes() &&
         (!through_host || (sent <= sent_.bytes() && back <= ghosts_.bytes())))
@@ -155,8 +162,8 @@ void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream&
     stream.synchronize();
     packed_.grow(sent);
     if (!through_host) return;
-    for (const auto& [memory, bytes] : {std::pair{&sent_, sent}, std::pair{&ghosts_, back}})
-        if (bytes > memory->bytes()) memory->reserve(bytes + (memory->bytes() > 0 ? bytes / 8 : 0));
+    sent_.grow(sent);
+    ghosts_.grow(back);
 }
 
 template <typename T>
@@ -178,8 +185,7 @@ template <typename T>
 void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
                             const CudaStream& stream) {
     reserve(width, graph, stream);
-    const std::size_t row = row_bytes(width);
-    const std::size_t local = size(graph.num_local) * row, all = size(graph.num_nodes) * row;
+    const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
     char* const host = ghosts_.as<char>();
     if (!by_rows_) {
@@ -201,8 +207,7 @@ template <typename T>
 void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
                             const CudaStream& stream) {
     reserve(width, graph, stream);
-    const std::size_t row = row_bytes(width);
-    const std::size_t local = size(graph.num_local) * row, all = size(graph.num_nodes) * row;
+    const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
     char* const host = ghosts_.as<char>();
     if (!by_rows_) {

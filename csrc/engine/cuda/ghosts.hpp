@@ -47,7 +47,6 @@ private:
     void from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
                     const CudaStream& stream);
     void reserve(int width, const CudaGraph& graph, const CudaStream& stream);
-    std::size_t row_bytes(int width) const { return static_cast<std::size_t>(width) * sizeof(T); }
     void to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
     void to_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
 

@@ -46,8 +46,8 @@ public:
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
     // `rows`: what is in row_ptr.
     void reserve_slots(const std::vector<std::int32_t>& rows);
-    // Everything else; `host_types` [num_nodes], in any order that has local nodes first.
-    // Synchronizes.
+    // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Waits for
+    // the stream, and leaves a last kernel on it.
     void complete(const std::int32_t* host_types, int num_types, const CudaStream& stream);
 
     // The ends of a slot, from the device.

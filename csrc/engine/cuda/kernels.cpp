@@ -23,6 +23,22 @@ bool refused(const CudaError& error) {
            error.code() == UNSUPPORTED_PTX;
 }
 
+// What the driver refuses, though NVRTC has just made it: one of the two is of another time.
+std::string not_loaded(const std::string& target, const std::string& reason) {
+    const CudaDriver& driver = CudaDriver::get();
+    const int version = driver.version(), major = version / 1000;
+    const std::string what = nvrtc_text() + " made machine code for " + target +
+                             " that NVIDIA's driver, for " + driver.version_text() +
+                             ", cannot load (" + reason + "): ";
+    if (nvrtc_version() <= version)
+        return what + "report it with the name of the device, or use device cpu";
+    const std::string package =
+        "nvidia-cuda-nvrtc" + (major < 13 ? "-cu" + std::to_string(major) : "");
+    return what + "update the driver, or install an NVRTC of its version with 'pip install " +
+           package + "==" + std::to_string(major) + "." + std::to_string(version % 1000 / 10) +
+           ".*' and set MDCG_NVRTC_LIB to its file";
+}
+
 }  // namespace
 
 // A text, and its module once it was loaded.
@@ -56,30 +72,27 @@ public:
                               place_.bundle->version();
             return false;
         }
-        try {
-            module_ = std::make_unique<CudaModule>(place_.device, code);
-        } catch (const CudaError& error) {
-            if (!refused(error)) throw;
-            why_ = "the device refuses the package's machine code for " + target + " (" +
-                   error.what() + ")";
+        const std::string reason = load(code);
+        if (!reason.empty()) {
+            why_ =
+                "the device refuses the package's machine code for " + target + " (" + reason + ")";
             return false;
         }
         origin_ = BUNDLED;
         return true;
     }
 
-    void take(const CudaBinary& binary) {
+    void take(CudaBinary binary) {
         if (!binary.error.empty()) fail(binary.error);
-        try {
-            module_ = std::make_unique<CudaModule>(place_.device, binary.cubin);
-        } catch (const CudaError& error) {
-            if (!refused(error)) throw;
+        std::string reason = load(binary.cubin);
+        if (!reason.empty() && !binary.compiled) {
             // cached by another version of the compiler, or cut short: once more
             discard_cuda_kernel(source_, own_target());
-            const CudaBinary again = load_cuda_kernels({source_}, own_target())[0];
-            if (!again.error.empty()) fail(again.error);
-            module_ = std::make_unique<CudaModule>(place_.device, again.cubin);
+            binary = load_cuda_kernels({source_}, own_target())[0];
+            if (!binary.error.empty()) fail(binary.error);
+            reason = load(binary.cubin);
         }
+        if (!reason.empty()) throw EngineError(ErrorKind::device, not_loaded(own_target(), reason));
         origin_ = binary.compiled ? "compiled" : "cached";
         seconds_ = binary.seconds;
     }
@@ -92,6 +105,16 @@ public:
 private:
     static constexpr const char* BUNDLED = "bundled";
 
+    // Loads machine code, or says why the device refuses it.
+    std::string load(const std::string& code) {
+        try {
+            module_ = std::make_unique<CudaModule>(place_.device, code);
+        } catch (const CudaError& error) {
+            if (!refused(error)) throw;
+            return error.what();
+        }
+        return "";
+    }
     std::string own_target() const { return "sm_" + std::to_string(place_.capability); }
     [[noreturn]] void fail(const std::string& error) const {
         throw EngineError(ErrorKind::compiler,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/error.hpp"
+#include "engine/index_check.hpp"
 
 namespace mdcg {
 
@@ -15,14 +16,6 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 [[noreturn]] void fail(const std::string& sentence) {
     throw EngineError(ErrorKind::argument, sentence);
-}
-
-void check_range(const std::int32_t* index, std::int64_t count, std::int64_t limit,
-                 const char* name) {
-    for (std::int64_t c = 0; c < count; ++c)
-        if (index[c] < 0 || index[c] >= limit)
-            fail(std::string(name) + "[" + std::to_string(c) + "] is " + std::to_string(index[c]) +
-                 ", expected 0 <= " + name + " < " + std::to_string(limit));
 }
 
 }  // namespace

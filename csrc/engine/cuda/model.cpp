@@ -9,6 +9,7 @@
 
 #include "core/threads.hpp"
 #include "engine/cuda/bundle.hpp"
+#include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/executor.hpp"
 #include "engine/cuda/list_copies.hpp"
 #include "engine/parallel.hpp"
@@ -21,50 +22,6 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
 constexpr std::int64_t NODES_FOR_THREADS = 100000;
-
-std::string name_of(int device) { return "cuda:" + std::to_string(device); }
-
-// After these every call of the context fails: memory that does not answer or is not there, kernels
-// that were stopped.
-bool is_lost(int code) {
-    constexpr int UNCORRECTABLE = 214, NVLINK = 220, DESTROYED = 709, ASSERTED = 710;
-    return code == UNCORRECTABLE || code == NVLINK || code == 700 || code == 702 ||
-           code == DESTROYED || code == ASSERTED || (code >= 714 && code <= 719);
-}
-
-// What the driver says, as one sentence of the engine.
-[[noreturn]] void rethrow(const CudaError& error, int device) {
-    constexpr int NONE = 100, FORKED = 3, TOO_MUCH = 701;
-    std::string what = error.what();
-    if (error.code() == CUDA_OUT_OF_MEMORY) {
-        if (what.compare(0, 13, "out of memory") != 0)
-            what = "out of memory on device " + name_of(device) + " (" + what +
-                   "): evaluate a smaller system, or use more devices";
-        throw EngineError(ErrorKind::memory, what);
-    }
-    if (is_lost(error.code()))
-        throw EngineError(ErrorKind::device,
-                          "device " + name_of(device) + " was lost (" + what +
-                              "): start the process again to use it, models on the cpu and on "
-                              "other devices go on");
-    what = "device " + name_of(device) + " cannot be used (" + what + ")";
-    if (error.code() == NONE)
-        what += ": use device cpu";
-    else if (error.code() == FORKED)
-        what += ": a process that was forked from one that used it needs the start method 'spawn'";
-    else if (error.code() == TOO_MUCH)
-        what += ": report it with the name of the device, or use device cpu";
-    throw EngineError(ErrorKind::device, what);
-}
-
-template <typename Function>
-auto guarded(int device, const Function& function) {
-    try {
-        return function();
-    } catch (const CudaError& error) {
-        rethrow(error, device);
-    }
-}
 
 template <typename T>
 class CudaModel : public Model {
@@ -87,7 +44,7 @@ public:
 
     std::string place() const override {
         const std::string precision = name_of(precision_);
-        return name_of(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
+        return device_name(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
                (precision.empty() ? "" : ", " + precision) + ")";
     }
     std::string kernel_summary() const override {
@@ -114,7 +71,7 @@ public:
 
     std::string report() const override {
         nlohmann::json out;
-        out["device"] = name_of(device_);
+        out["device"] = device_name(device_);
         out["device_name"] = name_;
         out["dtype"] = info_.double_precision ? "float64" : "float32";
         const std::string precision = name_of(precision_);
@@ -298,7 +255,8 @@ private:
 
     static std::unique_ptr<Program<T>> make_program(const Package& package, const ModelInfo& info,
                                                     int device) {
-        return std::make_unique<Program<T>>(package, info, &find_cuda_layer<T>, name_of(device));
+        return std::make_unique<Program<T>>(package, info, &find_cuda_layer<T>,
+                                            device_name(device));
     }
 
     // After an error nothing of the list is trusted. If it was not one of what was given, nothing
@@ -352,9 +310,12 @@ int parse_device(const std::string& text) {
     try {
         count = CudaDriver::get().device_count();
     } catch (const CudaError& error) {
-        throw EngineError(ErrorKind::device, "device is '" + text +
-                                                 "', and the CUDA driver finds none (" +
-                                                 error.what() + "): use device cpu");
+        const std::string said = error.what();
+        throw EngineError(
+            ErrorKind::device,
+            "device is '" + text + "', and " +
+                (error.complete() ? said
+                                  : "the CUDA driver finds none (" + said + "): use device cpu"));
     } catch (const std::runtime_error& error) {
         throw EngineError(ErrorKind::device, "device is '" + text +
                                                  "', and there is no CUDA driver (" + error.what() +
@@ -365,7 +326,7 @@ int parse_device(const std::string& text) {
                           "device is '" + text + "', and there " +
                               (count == 0   ? "are none"
                                : count == 1 ? "is one, cuda:0"
-                                            : "are cuda:0 to " + name_of(count - 1)) +
+                                            : "are cuda:0 to " + device_name(count - 1)) +
                               ": choose another one, or device cpu");
     return device;
 }
@@ -401,7 +362,7 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
         guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
     if (capability < 80)
         throw EngineError(ErrorKind::unsupported,
-                          what + name_of(device) + " (sm_" + std::to_string(capability) +
+                          what + device_name(device) + " (sm_" + std::to_string(capability) +
                               ") has no such arithmetic, which sm_80 and later have: leave it "
                               "out, or use another device");
     return text == "tf32" ? CudaPrecision::tf32 : CudaPrecision::bf16;

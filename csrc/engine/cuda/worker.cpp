@@ -1,19 +1,12 @@
 #include "engine/cuda/worker.hpp"
 
-#include <map>
-
 namespace mdcg {
 
 namespace {
 
-struct Factories {
-    LayerFactory<float> f32;
-    LayerFactory<double> f64;
-};
-
-// Inside a function: made before the first registration, whatever the order of the objects.
-std::map<std::string, Factories>& registry() {
-    static std::map<std::string, Factories> all;
+// Inside a function, as that of the processor's layers.
+LayerTypes& types() {
+    static LayerTypes all;
     return all;
 }
 
@@ -27,21 +20,16 @@ char* CudaWorker<T>::device_scratch(std::size_t bytes) {
 
 RegisterCudaLayer::RegisterCudaLayer(const char* type, LayerFactory<float> f32,
                                      LayerFactory<double> f64) {
-    registry()[type] = {f32, f64};
+    types().add(type, f32, f64);
 }
 
-template <>
-LayerFactory<float> find_cuda_layer<float>(const std::string& type) {
-    const auto found = registry().find(type);
-    return found == registry().end() ? nullptr : found->second.f32;
+template <typename T>
+LayerFactory<T> find_cuda_layer(const std::string& type) {
+    return types().find<T>(type);
 }
 
-template <>
-LayerFactory<double> find_cuda_layer<double>(const std::string& type) {
-    const auto found = registry().find(type);
-    return found == registry().end() ? nullptr : found->second.f64;
-}
-
+template LayerFactory<float> find_cuda_layer<float>(const std::string& type);
+template LayerFactory<double> find_cuda_layer<double>(const std::string& type);
 template class CudaWorker<float>;
 template class CudaWorker<double>;
 

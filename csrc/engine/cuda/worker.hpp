@@ -66,9 +66,5 @@ struct RegisterCudaLayer {
 };
 template <typename T>
 LayerFactory<T> find_cuda_layer(const std::string& type);
-template <>
-LayerFactory<float> find_cuda_layer<float>(const std::string& type);
-template <>
-LayerFactory<double> find_cuda_layer<double>(const std::string& type);
 
 }  // namespace mdcg

@@ -215,12 +215,7 @@ void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& s
     m.table->require(types.data(), pairs.receiver.data(), pairs.sender.data(),
                      static_cast<std::int64_t>(pairs.receiver.size()), n);
     if (m.table_there && m.tables_there == m.table->tables()) return;
-    std::vector<TablePlace> places;
-    for (int i = 0; i < n; ++i)
-        for (int j = 0; j < n; ++j) {
-            const auto place = m.table->place(i, j);
-            places.push_back({place.first, place.inverse_step, place.first_row});
-        }
+    const std::vector<TablePlace> places = table_places(*m.table, n);
     for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
         *memory = std::make_unique<CudaMemory>(stream.device());
     const auto copy = [&](CudaMemory& memory, const auto* source, std::size_t count) {

@@ -213,12 +213,7 @@ void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& 
 }
 
 void CudaExactTable::upload_places(const CudaStream& stream) {
-    std::vector<TablePlace> places;
-    for (int i = 0; i < spec_.num_types; ++i)
-        for (int j = 0; j < spec_.num_types; ++j) {
-            const TableGroups::Place place = groups_->place(i, j);
-            places.push_back({place.first, place.inverse_step, place.first_row});
-        }
+    const std::vector<TablePlace> places = table_places(*groups_, spec_.num_types);
     if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TablePlace));
     places_->upload(places.data(), places.size() * sizeof(TablePlace), stream);

@@ -41,9 +41,6 @@ public:
     std::int64_t rows() const { return rows_; }
     std::int64_t columns() const { return columns_.width; }
     TableError error() const { return error_; }  // the largest
-    std::size_t bytes() const {
-        return (data_ ? data_->bytes() : 0) + (places_ ? places_->bytes() : 0);
-    }
 
 private:
     std::int64_t row_items() const { return (degree_ + 1) * columns_.width; }

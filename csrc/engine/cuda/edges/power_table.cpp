@@ -124,12 +124,7 @@ void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
 
 template <typename T>
 void CudaPowerTable<T>::upload_places(const CudaStream& stream) {
-    std::vector<TablePlace> places;
-    for (int i = 0; i < num_types_; ++i)
-        for (int j = 0; j < num_types_; ++j) {
-            const TableGroups::Place place = groups_.place(i, j);
-            places.push_back({place.first, place.inverse_step, place.first_row});
-        }
+    const std::vector<TablePlace> places = table_places(groups_, num_types_);
     if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TablePlace));
     places_->upload(places.data(), places.size() * sizeof(TablePlace), stream);

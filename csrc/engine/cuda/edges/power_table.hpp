@@ -20,6 +20,18 @@ struct TablePlace {
     std::int64_t row;
 };
 
+// [types of receivers][types of senders], of a RadialTable or TableGroups.
+template <typename Table>
+std::vector<TablePlace> table_places(const Table& table, int num_types) {
+    std::vector<TablePlace> places;
+    for (int i = 0; i < num_types; ++i)
+        for (int j = 0; j < num_types; ++j) {
+            const auto place = table.place(i, j);
+            places.push_back({place.first, place.inverse_step, place.first_row});
+        }
+    return places;
+}
+
 // The splines of RadialTable, in powers of the place t in [0, 1] inside an interval. Row i of a
 // pair's table is interval i; for column c of row i,
 //     value = a0 + t (a1 + t (a2 + t a3)),  a = data()[(i * columns() + c) * 4 + 0 .. 3],

@@ -254,21 +254,26 @@ typename CudaTypeSums<T>::Arguments CudaTypeSums<T>::arguments(const CudaWorker<
 
 template <typename T>
 template <typename Body, typename After>
-void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
-                           const Scratch& scratch, bool backward, const Body& body,
-                           const After& after) const {
+void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
+                           const Body& body, const After& after) const {
     const CudaGraph& graph = *worker.edges;
+    const Scratch scratch =
+        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
+    Arguments arguments = this->arguments(worker, scratch);
     const auto receivers = [&](std::int64_t first, std::int64_t end) {
-        for (std::int64_t at = first; at < end; at += scratch.receivers)
-            body(at, std::min(scratch.receivers, end - at));
+        for (std::int64_t at = first; at < end; at += scratch.receivers) {
+            arguments.first_receiver = static_cast<std::int32_t>(at);
+            body(scratch, arguments, at, std::min(scratch.receivers, end - at));
+        }
     };
     if (from_table()) return receivers(0, graph.num_local);
     for (const CudaChunk& chunk : graph.chunks) {
         if (chunk.num_slots > 0)
             edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,
                           scratch.hidden);
+        arguments.first_slot = chunk.first_slot;
         receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
-        after(chunk);
+        after(scratch, chunk);
     }
 }
 
@@ -280,15 +285,10 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
     if (gaps_ || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
     if (present_.empty()) return;
-    const Scratch scratch =
-        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
-    Arguments arguments = this->arguments(worker, scratch);
-    std::int64_t first_slot = 0;
     walk(
-        worker, edges, scratch, false,
-        [&](std::int64_t first, std::int64_t count) {
-            arguments.first_receiver = static_cast<std::int32_t>(first);
-            arguments.first_slot = static_cast<std::int32_t>(first_slot);
+        worker, edges, false,
+        [&](const Scratch& scratch, const Arguments& arguments, std::int64_t first,
+            std::int64_t count) {
             sums_.launch(*worker.stream, count, threads_, arguments);
             std::vector<CudaProduct<T>> products;
             for (const Part& part : blocks_) {
@@ -307,23 +307,19 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
             }
             gemm_.run(*worker.stream, products);
         },
-        [&](const CudaChunk& chunk) { first_slot = chunk.first_slot + chunk.num_slots; });
+        [](const Scratch&, const CudaChunk&) {});
 }
 
 template <typename T>
 void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                                const T* gradient) const {
-    const CudaGraph& graph = *worker.edges;
     const CudaStream& stream = *worker.stream;
     const std::int64_t out_width = parts_->description.out.width;
     if (present_.empty()) return;
-    const Scratch scratch =
-        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
-    Arguments arguments = this->arguments(worker, scratch);
-    std::int64_t first_slot = 0;
     walk(
-        worker, edges, scratch, true,
-        [&](std::int64_t first, std::int64_t count) {
+        worker, edges, true,
+        [&](const Scratch& scratch, const Arguments& arguments, std::int64_t first,
+            std::int64_t count) {
             if (unused_)
                 clear_on_device(scratch.sums, size(count * width() * depth()) * sizeof(T), stream);
             // blocks of the same degree add to the same sums, one after the other
@@ -347,14 +343,11 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
                 rounds[round].push_back(p);
             }
             for (const auto& products : rounds) gemm_.run(stream, products);
-            arguments.first_receiver = static_cast<std::int32_t>(first);
-            arguments.first_slot = static_cast<std::int32_t>(first_slot);
             gradient_.launch(stream, count, threads_, arguments);
         },
-        [&](const CudaChunk& chunk) {
+        [&](const Scratch& scratch, const CudaChunk& chunk) {
             if (chunk.num_slots > 0)
                 edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
-            first_slot = chunk.first_slot + chunk.num_slots;
         });
 }
 

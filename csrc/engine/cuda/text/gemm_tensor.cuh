@@ -1,63 +1,15 @@
 R"CUDA(
-// Multiplies on tensor cores. In double they multiply as plain arithmetic does. In float a number
-// is split in two of 11 bits, whose products are summed in float but for that of the lower halves;
-// as tensor cores cut off what they add to, eight products at most are summed there. With fewer
-// GEMM_BITS it is rounded instead.
-//
+// Multiplies on tensor cores, where GEMM_BITS says what: 53, double, as plain arithmetic does; 11
+// (tf32) and 8 (bf16), numbers in float rounded to so many bits, whose products are summed in float.
+#ifdef GEMM_BITS
 // A lane's numbers of the shared dimension are neighbours, and so are its columns: both may be in
 // any order, as long as both matrices agree.
 
 // One instruction multiplies 16 x 8 by 8 x 8 items: of a lane four of a, at rows l / 4 and l / 4 + 8
 // of two columns, two of b, at these two rows of column l / 4, and four of the sums.
-template <typename N>
-struct Fragment;
-
-#ifndef GEMM_BITS  // of what is multiplied in float: 24, 11 (tf32), 8 (bf16)
-#define GEMM_BITS 24
-#endif
-
-#if GEMM_BITS == 24
-template <>
-struct Fragment<float> {
+#if GEMM_BITS == 11
+struct Fragment {
     static constexpr int CHUNKS = 1;  // of eight of the shared dimension at once
-    struct Left {
-        unsigned high[4], low[4];
-        INLINE void set(int i, float x) { split(x, high[i], low[i]); }
-    };
-    struct Right {
-        unsigned high[2], low[2];
-        INLINE void set(int i, float x) { split(x, high[i], low[i]); }
-    };
-    static INLINE unsigned rounded(float x) {
-        unsigned bits;
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-        return bits;
-    }
-    static INLINE void split(float x, unsigned& high, unsigned& low) {
-        high = rounded(x);
-        low = rounded(x - __uint_as_float(high));
-    }
-    static INLINE void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-        asm volatile(
-            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
-            "%7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    }
-    static INLINE void add(float* sum, const Left& a, const Right& b) {
-        float d[4] = {0, 0, 0, 0};
-        multiply(d, a.low, b.high);
-        multiply(d, a.high, b.low);
-        multiply(d, a.high, b.high);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[i] += d[i];
-    }
-};
-
-#elif GEMM_BITS == 11
-template <>
-struct Fragment<float> {
-    static constexpr int CHUNKS = 1;
     struct Left {
         unsigned v[4];
         INLINE void set(int i, float x) { v[i] = rounded(x); }
@@ -79,11 +31,10 @@ struct Fragment<float> {
             : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
     }
 };
-#else
+#elif GEMM_BITS == 8
 // An instruction takes sixteen of the shared dimension; a register has two of them, the first of
 // which comes first.
-template <>
-struct Fragment<float> {
+struct Fragment {
     static constexpr int CHUNKS = 2;
     struct Left {
         float first[4];
@@ -119,25 +70,15 @@ struct Fragment<float> {
             : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
     }
 };
-#endif
-
-#ifndef GEMM_DOUBLE_DEPTH  // of an instruction: 4, 8, 16
-#if __CUDA_ARCH__ >= 900
-#define GEMM_DOUBLE_DEPTH 8
 #else
-#define GEMM_DOUBLE_DEPTH 4
-#endif
-#endif
-
-template <>
-struct Fragment<double> {
-    static constexpr int CHUNKS = GEMM_DOUBLE_DEPTH == 16 ? 2 : 1;
+struct Fragment {
+    static constexpr int CHUNKS = 1;
     struct Left {
-        double v[4 * CHUNKS];
+        double v[4];
         INLINE void set(int i, double x) { v[i] = x; }
     };
     struct Right {
-        double v[2 * CHUNKS];
+        double v[2];
         INLINE void set(int i, double x) { v[i] = x; }
     };
     static INLINE void add_8(double& d0, double& d1, double a, double b) {
@@ -147,31 +88,25 @@ struct Fragment<double> {
             : "d"(a), "d"(b));
     }
     static INLINE void add(double* sum, const Left& a, const Right& b) {
-#if GEMM_DOUBLE_DEPTH == 4
+#if __CUDA_ARCH__ < 900  // an instruction takes four of the shared dimension
         add_8(sum[0], sum[1], a.v[0], b.v[0]);
         add_8(sum[2], sum[3], a.v[1], b.v[0]);
         add_8(sum[0], sum[1], a.v[2], b.v[1]);
         add_8(sum[2], sum[3], a.v[3], b.v[1]);
-#elif GEMM_DOUBLE_DEPTH == 8
+#else
         asm volatile(
             "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
             "{%8, %9}, {%0, %1, %2, %3};"
             : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
             : "d"(a.v[0]), "d"(a.v[1]), "d"(a.v[2]), "d"(a.v[3]), "d"(b.v[0]), "d"(b.v[1]));
-#else
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, "
-            "%8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
-            : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-            : "d"(a.v[0]), "d"(a.v[1]), "d"(a.v[2]), "d"(a.v[3]), "d"(a.v[4]), "d"(a.v[5]),
-              "d"(a.v[6]), "d"(a.v[7]), "d"(b.v[0]), "d"(b.v[1]), "d"(b.v[2]), "d"(b.v[3]));
 #endif
     }
 };
+#endif
 
 template <int M, int N>
 struct Tensor {
-    typedef Fragment<T> F;
+    typedef Fragment F;
     static constexpr int ITEMS = M * N / 32, ACROSS = N / 8;
     static constexpr int WIDE = 8 * LANE_ITEMS;  // columns that a lane reads a pack of
     static_assert(M % 16 == 0 && N % WIDE == 0, "fragments");
@@ -196,7 +131,7 @@ struct Tensor {
         b += 2 * x() * B_STRIDE + y() * LANE_ITEMS;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 8 * F::CHUNKS) {
-            typename F::Left left[M / 16];
+            F::Left left[M / 16];
 #pragma unroll
             for (int i = 0; i < M / 16; ++i)
 #pragma unroll
@@ -215,7 +150,7 @@ struct Tensor {
                     found[c] = *(const Pack*)(b + (k + c / 2 * 8 + c % 2) * B_STRIDE + wide * WIDE);
 #pragma unroll
                 for (int v = 0; v < LANE_ITEMS; ++v) {
-                    typename F::Right right;
+                    F::Right right;
 #pragma unroll
                     for (int c = 0; c < 2 * F::CHUNKS; ++c) right.set(c, found[c].v[v]);
 #pragma unroll
@@ -247,4 +182,5 @@ struct Tensor {
             }
     }
 };
+#endif
 )CUDA"

@@ -1,0 +1,240 @@
+"""What a driver refuses or lacks: one sentence each, and the next step works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ..emulator.emulator import emulator_environment, emulator_libraries, run_emulated
+from .cuda_cases import with_kernels
+from .test_cuda_engine import run_cases
+from .test_program import two_layers
+
+START = """
+import os, json, numpy as np
+from mdcg import _core
+def failure(function, *arguments):
+    try:
+        function(*arguments)
+    except _core.EngineError as error:
+        print(error.kind, error)
+    else:
+        print("none")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+
+
+def said(code: str, **changes: str) -> list[str]:
+    done = run_emulated("-c", START + code, **changes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+# -- memory of the host ----------------------------------------------------------------------------
+
+
+def test_no_page_locked_memory(package: Path) -> None:
+    """It is not the device's that is short; and a system that fits is evaluated."""
+    code = f"""
+model = _core.Model({str(package)!r}, device="cuda")
+def step(nodes):
+    where = np.stack(np.meshgrid(*[np.arange(nodes) * 2.5] * 3), -1).reshape(-1, 3)
+    return model.evaluate(where, np.zeros(len(where)))["energy"]
+small = step(2)
+os.environ["EMULATED_CUDA_PINNED"] = "20000"
+for _ in range(2):
+    failure(step, 8)
+    print(step(2) == small)
+del os.environ["EMULATED_CUDA_PINNED"]
+print(step(8) != 0)
+"""
+    lines = said(code)
+    assert lines[1::2] == ["True", "True"]
+    assert lines[4] == "True"
+    for line in lines[:4:2]:
+        assert line == (
+            "5 out of page-locked host memory: the driver does not give 1 MiB for copies from and "
+            "to device cuda:0: evaluate a smaller system, or run fewer processes on this machine"
+        )
+
+
+def test_page_locked_memory_for_nothing_more(package: Path) -> None:
+    """Room for later lists is left out where there is none."""
+    code = f"""
+def step(model, nodes):
+    at = 1.3 * np.arange(3 * nodes).reshape(-1, 3)
+    return model.evaluate(at, np.zeros(nodes))["energy"]
+def least():
+    for most in range(600 * 8 * (3 + 1 + 3 + 9), 100000, 500):  # positions and results, and a bit
+        os.environ["EMULATED_CUDA_PINNED"] = str(most)
+        try:
+            return most, step(_core.Model({str(package)!r}, device="cuda"), 600)
+        except _core.EngineError:
+            pass
+most, want = least()
+del os.environ["EMULATED_CUDA_PINNED"]
+model = _core.Model({str(package)!r}, device="cuda")
+step(model, 500)
+os.environ["EMULATED_CUDA_PINNED"] = str(most)
+print(step(model, 600) == want)
+failure(step, model, 700)
+"""
+    same, line = said(code)
+    assert same == "True"
+    assert line.startswith("5 out of page-locked host memory")
+
+
+# -- captured steps --------------------------------------------------------------------------------
+
+
+def test_a_step_that_cannot_be_captured(package: Path) -> None:
+    code = f"""
+model = _core.Model({str(package)!r}, device="cuda")
+g = np.random.default_rng(0).uniform(0, 4, (12, 3))
+edges = tuple(np.array(k, np.int32) for k in zip(*[(i, j) for i in range(12) for j in range(12)
+                                                   if i != j]))
+edges += (np.zeros((len(edges[0]), 3)),)
+def step(same):
+    return model.evaluate(g, np.zeros(12), edges=edges, same_edges=same)
+want = step(False)
+os.environ["EMULATED_CUDA_NO_GRAPHS"] = "1"
+failure(step, True)
+os.environ["EMULATED_CUDA_NO_GRAPHS"] = "0"
+for k in range(3):
+    got = step(k > 0)
+    print(all(np.array_equal(got[name], want[name]) for name in want))
+print(json.loads(model.report())["replays"])
+"""
+    line, *rest = said(code)
+    assert line.startswith("5 out of memory on device cuda:0 (cuGraphInstantiate failed: ")
+    assert rest == ["True", "True", "True", "2"]
+
+
+def test_exchanges_emulated() -> None:
+    run_cases(emulator_environment(), "cuda_exchange_cases.py")
+
+
+@pytest.mark.gpu
+def test_exchanges_on_a_device() -> None:
+    run_cases(dict(os.environ), "cuda_exchange_cases.py")
+
+
+# -- drivers ---------------------------------------------------------------------------------------
+
+
+def without(function: str, folder: Path) -> str:
+    """Return a folder with an emulated driver that lacks a function."""
+    driver = emulator_libraries() / "libcuda.so.1"
+    name = b"\0" + function.encode() + b"\0"
+    found = driver.read_bytes()
+    assert name in found
+    folder.mkdir()
+    (folder / driver.name).write_bytes(found.replace(name, b"\0un" + name[3:]))
+    shutil.copymode(driver, folder / driver.name)
+    return str(folder)
+
+
+def missing(function: str, version: str) -> str:
+    return (
+        f"NVIDIA's driver, for CUDA {version}, has no function {function}, which mdcg needs: "
+        "update the driver, or use device cpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "version"),
+    [("cuInit", "11.0"), ("cuCtxPopCurrent_v2", "11.0"), ("cuStreamBeginCapture_v2", "13.0")],
+)
+def test_a_driver_that_is_too_old(
+    package: Path, tmp_path: Path, function: str, version: str
+) -> None:
+    """Also where that is seen late: by the first step that is captured."""
+    code = f"""
+where = np.random.default_rng(0).uniform(0, 3, (5, 3))
+def run():
+    model = _core.Model({str(package)!r}, device="cuda")
+    for _ in range(2):
+        model.evaluate(where, np.zeros(5))
+for _ in range(2):
+    failure(run)
+print(_core.Model({str(package)!r}).evaluate(where, np.zeros(5))["energy"] != 0)
+"""
+    path = without(function, tmp_path / "driver")
+    number = version.replace(".", "0") + "0"
+    lines = said(code, LD_LIBRARY_PATH=path, EMULATED_CUDA_VERSION=number)
+    want = missing(function, version)
+    if function == "cuInit":
+        want = "device is 'cuda', and " + want
+    want = "9 " + want
+    assert lines == [want, want, "True"]
+
+
+def test_the_c_interface_and_a_driver_that_is_too_old(tmp_path: Path) -> None:
+    code = """
+import ctypes, mdcg
+lib = ctypes.CDLL(os.path.dirname(mdcg.__file__) + "/libmdcg.so")
+lib.mdcg_last_error.restype = ctypes.c_char_p
+device = (ctypes.c_size_t * 4)(32)
+print(lib.mdcg_find_device(b"cuda", device), lib.mdcg_last_error().decode())
+"""
+    path = without("cuDeviceGetUuid_v2", tmp_path / "driver")
+    lines = said(code, LD_LIBRARY_PATH=path, EMULATED_CUDA_VERSION="11000")
+    assert lines == ["9 " + missing("cuDeviceGetUuid_v2", "11.0")]
+
+
+def test_a_driver_older_than_nvrtc(package: Path, tmp_path: Path) -> None:
+    """Both versions are named; nothing is compiled a second time for it."""
+    code = f"""
+model = _core.Model({str(package)!r}, device="cuda")
+for _ in range(2):
+    failure(model.prepare)
+print(_core.Model({str(package)!r}, kernels="generic").evaluate(np.zeros((1, 3)), np.zeros(1)) != 0)
+"""
+    code = code.replace(" != 0)", '["energy"] != 0)')
+    cache = str(tmp_path / "cache")
+    *lines, last = said(code, EMULATED_CUDA_VERSION="12040", MDCG_CACHE_DIR=cache)
+    assert last == "True"
+    library = emulator_libraries() / "libnvrtc.so"
+    for line in lines:
+        assert line == (
+            f"9 NVRTC 13.0 ({library}) made machine code for sm_90 that NVIDIA's driver, for CUDA "
+            "12.4, cannot load (cuModuleLoadData failed: device kernel image is invalid, "
+            "CUDA_ERROR_INVALID_IMAGE): update the driver, or install an NVRTC of its version with "
+            "'pip install nvidia-cuda-nvrtc-cu12==12.4.*' and set MDCG_NVRTC_LIB to its file"
+        )
+    # with the driver that is up to date, the same files of the cache are taken
+    again = said(code.replace("failure(model.prepare)", "model.prepare()"), MDCG_CACHE_DIR=cache)
+    assert again == ["True"]
+
+
+# -- launches --------------------------------------------------------------------------------------
+
+
+def test_too_many_blocks() -> None:
+    """A number that 32 bits would have cut to one."""
+    code = """
+from mdcg.runtime.nvrtc import compile_cuda
+cubin, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', "sm_90")
+module = _core.CudaModule(0, cubin)
+function = module.function("k", 0)
+module.launch(function, 1, 32, 0, 0, [1])
+for blocks in (2**31, 2**32 + 1):
+    for early in (False, True):
+        try:
+            module.launch(function, blocks, 32, 0, 0, [1], early)
+        except _core.CudaError as error:
+            print(error.code, error)
+"""
+    for line, blocks in zip(said(code), [2**31, 2**31, 2**32 + 1, 2**32 + 1], strict=True):
+        assert line.startswith("1 cuLaunchKernel")
+        assert line.endswith(
+            f" takes {blocks} blocks, and a grid has at most 2147483647: evaluate a smaller "
+            "system, or use more devices"
+        )
