@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +22,6 @@ __all__ = [
     "Prepared",
     "build_layer",
     "component_major",
-    "default_dtype",
 ]
 
 Convolution = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
@@ -148,6 +146,8 @@ def build_layer(case: Case, dtype: torch.dtype, device: str = "cpu") -> Layer:
     """
     import torch
 
+    from ..patch._frameworks import default_dtype
+
     try:
         # e3nn 0.4.4 loads constants that hold slices, which weights_only refuses
         with torch.serialization.safe_globals([slice]):
@@ -170,16 +170,3 @@ def build_layer(case: Case, dtype: torch.dtype, device: str = "cpu") -> Layer:
     name = str(dtype).removeprefix("torch.")
     problem = ConvProblem.from_e3nn(module, dtype=name)
     return Layer(case, dtype, module.to(device), problem)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype for a while: e3nn and MACE build their modules in it."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -21,9 +21,9 @@ from ..patch import (
     patch_model,
     unpatch_model,
 )
+from ..patch._frameworks import default_dtype
 from .engine_models import EnginePackage, EngineStep, engine_package
 from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, VARIANTS, ModelJob
-from .layer import default_dtype
 from .nequip_models import build_nequip
 from .systems import System, neighbours
 

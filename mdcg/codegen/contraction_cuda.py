@@ -20,7 +20,7 @@ from .cuda import CudaEntry, CudaKernel
 from .cuda_paths import literal
 from .expression import Statement, print_statements
 
-__all__ = ["ContractionBody", "emit_contraction_cuda"]
+__all__ = ["ContractionBody", "contraction_kernel", "emit_contraction_cuda"]
 
 _HEAD = """\
 typedef long long Long;
@@ -64,8 +64,8 @@ _RESULTS = ("out", "dx", "dw", "dg")
 def _argument_struct(names: tuple[str, ...]) -> str:
     lines = ["struct Arguments {"]
     for name in names:
-        const = "" if name in _RESULTS else "const "
-        kind = "Long" if name.startswith("n_") else f"{const}T* __restrict__"
+        item = "T" if name in _RESULTS else "const int" if name == "types" else "const T"
+        kind = "Long" if name.startswith("n_") else f"{item}* __restrict__"
         lines.append(f"    {kind} {name};")
     return "\n".join([*lines, "};"])
 
@@ -221,35 +221,83 @@ def emit_contraction_cuda(
         One entry; ``rows`` are nodes times groups of 32 channels per block.
     """
     names = arguments(spec)
-    chunks = -(-problem.channels // WARP)
-    warps = plan.threads // WARP
-    bounds = f"{plan.threads}, {plan.blocks}" if plan.blocks else str(plan.threads)
-    lines = [
-        f'extern "C" __global__ void __launch_bounds__({bounds}) mdcg_run(const Arguments p) {{',
-        f"const int lane = threadIdx.x % {WARP};",
-        f"const Long job = Long(blockIdx.x) * {warps} + threadIdx.x / {WARP};",
-        f"const Long n = job / {chunks};",
-        f"const int u = int(job % {chunks}) * {WARP} + lane;",
-        "if (n >= p.n_rows) return;",
-    ]
+    body = ["if (n >= p.n_rows) return;"]
     if spec.mixed:
         species = "only_species(p.y + n * p.n_species, int(p.n_species), lane)"
-        lines.append(f"const int species = {species};")
+        body.append(f"const int species = {species};")
     if problem.channels % WARP:
-        lines.append(f"if (u >= {problem.channels}) return;")
-    lines += ContractionBody(problem, spec).write()
+        body.append(f"if (u >= {problem.channels}) return;")
+    return contraction_kernel(
+        problem,
+        plan,
+        f"kernel {spec}",
+        names,
+        (
+            f"#define CHANNELS {problem.channels}",
+            f"#define COEFFICIENTS {problem.num_coefficients}",
+            _HEAD,
+            _MIX if spec.mixed else "",
+        ),
+        (*body, *ContractionBody(problem, spec).write()),
+        channels=problem.channels,
+        lane="lane",
+    )
+
+
+def contraction_kernel(
+    problem: SymmetricContractionProblem,
+    plan: CudaContractionPlan,
+    title: str,
+    names: tuple[str, ...],
+    before: tuple[str, ...],
+    body: tuple[str, ...],
+    *,
+    channels: int,
+    lane: str = "",
+) -> CudaKernel:
+    """Print the program of one kernel whose thread is channel ``u`` of node ``n``.
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+    plan : CudaContractionPlan
+    title : str
+        Which kernel of the problem it is.
+    names : tuple of str
+        Arguments.
+    before : tuple of str
+        Definitions.
+    body : tuple of str
+        Lines of what a thread does.
+    channels : int
+        Of a row of the operands.
+    lane : str, optional
+        Name by which the body knows the thread's lane.
+
+    Returns
+    -------
+    CudaKernel
+    """
+    chunks = -(-channels // WARP)
+    warps = plan.threads // WARP
+    bounds = f"{plan.threads}, {plan.blocks}" if plan.blocks else str(plan.threads)
+    number = f"threadIdx.x % {WARP}"
+    lines = [
+        *([f"const int {lane} = {number};"] if lane else []),
+        f"const Long job = Long(blockIdx.x) * {warps} + threadIdx.x / {WARP};",
+        f"const Long n = job / {chunks};",
+        f"const int u = int(job % {chunks}) * {WARP} + {lane or number};",
+        *body,
+    ]
     parts = [
-        f"// mdcg {__version__}, problem {problem.key()}, kernel {spec}",
+        f"// mdcg {__version__}, problem {problem.key()}, {title}",
         f"// {plan}",
         f"// arg: {', '.join(names)}",
         f"typedef {'float' if problem.dtype == 'float32' else 'double'} T;",
-        f"#define CHANNELS {problem.channels}",
-        f"#define COEFFICIENTS {problem.num_coefficients}",
-        _HEAD,
-        _MIX if spec.mixed else "",
+        *before,
         _argument_struct(names),
-        lines[0],
-        *(f"    {line}" for line in lines[1:]),
+        f'extern "C" __global__ void __launch_bounds__({bounds}) mdcg_run(const Arguments p) {{',
+        *(f"    {line}" for line in lines),
         "}",
         "",
     ]
@@ -257,7 +305,7 @@ def emit_contraction_cuda(
         source="\n".join(parts),
         entries=(CudaEntry("mdcg_run", plan.threads, 0, warps),),
         arguments=names,
-        packed_in1=problem.channels * problem.dim_in,
+        packed_in1=channels * problem.dim_in,
         packs=False,
         run=chunks,
         zeroed=(),

@@ -133,7 +133,9 @@ def argument_struct(arguments: tuple[str, ...]) -> str:
 
 def prelude(name: str) -> str:
     """Return a text of this folder that programs begin with."""
-    return files(__package__).joinpath(f"{name}.cuh").read_text()
+    text = files(__package__).joinpath(f"{name}.cuh").read_text()
+    # what the engine's own programs begin with too is a string of C++
+    return text.removeprefix('R"CUDA(\n').removesuffix(')CUDA"\n')
 
 
 def share_groups(lowered: LoweredProblem, kernel: RoleSet) -> list[list[int]]:

@@ -6,18 +6,14 @@ that every operand of a warp is one run of memory.
 
 from __future__ import annotations
 
-from .._version import __version__
 from ..plan.contraction import CudaContractionPlan
-from ..plan.device import WARP
 from ..plan.host import ITEMSIZE
 from ..problem import Irreps, SymmetricContractionProblem
 from .contraction import ContractionSpec
-from .contraction_cuda import ContractionBody
-from .cuda import CudaEntry, CudaKernel
+from .contraction_cuda import ContractionBody, contraction_kernel
+from .cuda import CudaKernel
 
 __all__ = ["emit_engine_contraction_cuda"]
-
-_POINTERS = {"types": "const int*", "out": "T*", "dx": "T*"}
 
 
 class _Body(ContractionBody):
@@ -82,40 +78,12 @@ def emit_engine_contraction_cuda(
     results = ("out",) if kind == "forward" else ("g", "dx")
     names = ("n_rows", "n_types", "n_adds", "types", "x", "w", *results)
     body = _Body(problem, spec)
-    chunks = -(-body.stride // WARP)
-    warps = plan.threads // WARP
-    bounds = f"{plan.threads}, {plan.blocks}" if plan.blocks else str(plan.threads)
-    fields = [
-        f"    Long {name};"
-        if name.startswith("n_")
-        else f"    {_POINTERS.get(name, 'const T*')} __restrict__ {name};"
-        for name in names
-    ]
-    lines = [
-        f"const Long job = Long(blockIdx.x) * {warps} + threadIdx.x / {WARP};",
-        f"const Long n = job / {chunks};",
-        f"const int u = int(job % {chunks}) * {WARP} + threadIdx.x % {WARP};",
-        f"if (n >= p.n_rows || u >= {body.stride}) return;",
-        *body.write(),
-    ]
-    parts = [
-        f"// mdcg {__version__}, problem {problem.key()}, engine contraction, {kind}",
-        f"// {plan}",
-        f"// arg: {', '.join(names)}",
-        f"typedef {'float' if problem.dtype == 'float32' else 'double'} T;",
-        "typedef long long Long;",
-        "\n".join(["struct Arguments {", *fields, "};"]),
-        f'extern "C" __global__ void __launch_bounds__({bounds}) mdcg_run(const Arguments p) {{',
-        *(f"    {line}" for line in lines),
-        "}",
-        "",
-    ]
-    return CudaKernel(
-        source="\n".join(parts),
-        entries=(CudaEntry("mdcg_run", plan.threads, 0, warps),),
-        arguments=names,
-        packed_in1=problem.dim_in * body.stride,
-        packs=False,
-        run=chunks,
-        zeroed=(),
+    return contraction_kernel(
+        problem,
+        plan,
+        f"engine contraction, {kind}",
+        names,
+        ("typedef long long Long;",),
+        (f"if (n >= p.n_rows || u >= {body.stride}) return;", *body.write()),
+        channels=body.stride,
     )

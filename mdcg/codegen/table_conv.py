@@ -171,7 +171,8 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
         f"    if (lane >= {tile.batch} || number >= count) return;",
         f"    if (record) records[lane] = record_of(p, a, row, {to});",
         f"    T y[{block.attributes}];",
-        "    harmonics(a.u, y);",
+        "    constexpr T factors[] = NORM;",
+        "    scaled_harmonics(factors, a.u, T(1), y);",
         f"    m += lane * {table.stride};",
     ]
     for warp, groups in enumerate(work):
@@ -344,6 +345,7 @@ def emit_table_conv(
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(slot) {'p.place[slot]' if 'place' in arguments else '0'}",
         "\n".join([*struct, "};"]),
+        prelude("harmonics"),
         prelude("table_conv_prelude"),
         *(() if forward else (prelude("warp_sums"),)),
     ]

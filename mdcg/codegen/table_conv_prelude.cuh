@@ -1,6 +1,6 @@
-// T is float or double; L_MAX, NORM (factors of harmonics), KNOTS, DEGREE (of the table's
-// polynomials), BATCH, BACKWARD and PLACE (row of
-// an edge's gradient of features) are defined before.
+// After harmonics.cuh. T is float or double; L_MAX, NORM (factors of harmonics), KNOTS, DEGREE (of
+// the table's polynomials), BATCH, BACKWARD and PLACE (row of an edge's gradient of features) are
+// defined before.
 
 typedef long long Long;
 #define MDCG_INLINE static __device__ __forceinline__
@@ -122,74 +122,6 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     return r;
 }
 
-// Y_{l,+-m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, P^(m) the m-th derivative of the Legendre
-// polynomial: e3nn's basis, whose axis is y.
-MDCG_INLINE void harmonics(const T* u, T* out) {
-    constexpr T factors[] = NORM;
-    const T x = u[0], y = u[1], z = u[2];
-    T re = 1, im = 0;
-    T diagonal = 1;  // (2m-1)!!
-#pragma unroll
-    for (int m = 0; m <= L_MAX; ++m) {
-        T before = 0, legendre = diagonal;
-#pragma unroll
-        for (int l = m; l <= L_MAX; ++l) {
-            const int i = l * l + l;
-            out[i + m] = legendre * factors[i + m] * re;
-            if (m > 0) out[i - m] = legendre * factors[i - m] * im;
-            const T next =
-                (y * legendre * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
-            before = legendre;
-            legendre = next;
-        }
-        const T re_next = re * z - im * x;
-        im = im * z + re * x;
-        re = re_next;
-        diagonal = diagonal * T(2 * m + 1);
-    }
-}
-
-// sum_lm d[lm] dY_lm/d(unit); its part along the unit vector is without meaning.
-MDCG_INLINE void harmonics_gradient(const T* u, const T* d, T* gradient) {
-    constexpr T factors[] = NORM;
-    const T x = u[0], y = u[1], z = u[2];
-    T re = 1, im = 0;                // (z + i x)^m
-    T re_before = 0, im_before = 0;  // (z + i x)^(m-1)
-    T diagonal = 1;
-    T gx = 0, gy = 0, gz = 0;
-#pragma unroll
-    for (int m = 0; m <= L_MAX; ++m) {
-        T before = 0, legendre = diagonal;
-        T real = 0, imaginary = 0, axis_real = 0, axis_imaginary = 0;
-#pragma unroll
-        for (int l = m; l <= L_MAX; ++l) {
-            const int i = l * l + l;
-            if (m > 0) {
-                real += d[i + m] * factors[i + m] * legendre;
-                imaginary += d[i - m] * factors[i - m] * legendre;
-                // the derivative of P^(m-1) is P^(m)
-                axis_real += d[i + m - 1] * factors[i + m - 1] * legendre;
-                if (m > 1) axis_imaginary += d[i - m + 1] * factors[i - m + 1] * legendre;
-            }
-            const T next =
-                (y * legendre * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
-            before = legendre;
-            legendre = next;
-        }
-        gz += (real * re_before + imaginary * im_before) * T(m);
-        gx += (imaginary * re_before - real * im_before) * T(m);
-        gy += axis_real * re_before + axis_imaginary * im_before;
-        re_before = re;
-        im_before = im;
-        re = re_before * z - im_before * x;
-        im = im_before * z + re_before * x;
-        diagonal = diagonal * T(2 * m + 1);
-    }
-    gradient[0] = gx;
-    gradient[1] = gy;
-    gradient[2] = gz;
-}
-
 #if BACKWARD
 
 // Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors. A row
@@ -210,7 +142,8 @@ MDCG_INLINE void to_vectors(const Arguments& p, const T* parts, Long begin, int 
     T u[3], g[3];
 #pragma unroll
     for (int k = 0; k < 3; ++k) u[k] = p.unit[3 * slot + k];
-    harmonics_gradient(u, d, g);
+    constexpr T factors[] = NORM;
+    harmonics_gradient(factors, u, d, g);
     const T inverse = T(1.0 / p.length[slot]);
     const T along = d[0] - (g[0] * u[0] + g[1] * u[1] + g[2] * u[2]) * inverse;
     T* const to = p.de + 3 * slot;

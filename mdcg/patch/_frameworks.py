@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
@@ -12,7 +14,13 @@ import torch
 
 from ..errors import MissingDependencyError
 
-__all__ = ["import_e3nn_o3", "import_mace", "import_nequip", "installed_version"]
+__all__ = [
+    "default_dtype",
+    "import_e3nn_o3",
+    "import_mace",
+    "import_nequip",
+    "installed_version",
+]
 
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
@@ -94,3 +102,14 @@ def import_nequip() -> ModuleType:
             f"a NequIP model needs nequip, but {error.name!r} is not installed: "
             "pip install 'mdcg[nequip]' (after mdcg[mace], if you want both)"
         ) from error
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default for a while: e3nn and mace make modules, and some products, in it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

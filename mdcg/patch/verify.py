@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import MdcgError, VerificationError
+from ._frameworks import default_dtype
 from .hosts import Info, copy_in_dtype, evaluate_structure, model_info
 from .report import format_table
 from .systems import Structure, verification_systems
@@ -275,7 +276,7 @@ def evaluate_outputs(
     try:
         with (
             _as_in_dynamics(model),
-            _default_dtype(info.dtype),
+            default_dtype(info.dtype),
             torch.inference_mode(False),
             torch.enable_grad(),
         ):
@@ -295,17 +296,6 @@ def evaluate_outputs(
         if name in QUANTITIES and isinstance(value, torch.Tensor)
     }
     return Result(n_edges, values)
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default, which mace gives to products of numbers and integer tensors."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextmanager

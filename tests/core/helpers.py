@@ -7,7 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-from mdcg.codegen import KernelSpec
+from mdcg.codegen import KernelSpec, emit_cuda
 from mdcg.ops import conv, tensor_product
 from mdcg.ops.host import HostKernels, host_kernels
 from mdcg.ops.reference import conv_reference, tensor_product_reference
-from mdcg.plan import HostPlan
+from mdcg.plan import CudaPlan, HostPlan
 from mdcg.problem import ConvProblem, Irreps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -311,17 +311,6 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Make e3nn build modules of a type: it looks at the global default."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def e3nn_o3() -> Any:
     """Return ``e3nn.o3``; skips where e3nn is missing.
 
@@ -358,6 +347,29 @@ def run_python(code: str, *args: str, **env: str | None) -> subprocess.Completed
     return subprocess.run(
         command, env=child_environment(**env), capture_output=True, text=True, check=False
     )
+
+
+def printed_everywhere(code: str) -> str:
+    """Return what code prints, the same with any seed of hashes and on any kind of processor."""
+    printed = {
+        run_python(code, PYTHONHASHSEED=seed, OPENBLAS_CORETYPE=processor).stdout.strip()
+        for seed, processor in (("0", None), ("1", "Prescott"), ("2", "Haswell"))
+    }
+    assert len(printed) == 1
+    return printed.pop()
+
+
+def check_cuda_texts(problem: ConvProblem, plan: CudaPlan, specs: Collection[KernelSpec]) -> None:
+    """Check that kernels' text is that of problem and plan read back, and differs by pass."""
+    texts = {spec: emit_cuda(problem, plan, spec).source for spec in specs}
+    again = ConvProblem.from_json(problem.to_json())
+    copy = CudaPlan.from_json(plan.to_json())
+    assert copy == plan
+    for spec, text in texts.items():
+        assert emit_cuda(again, copy, spec).source == text
+        assert text.startswith("// mdcg ")
+        assert "#include" not in text
+    assert len(set(texts.values())) == len(specs)
 
 
 def random_rotation(rng: np.random.Generator) -> np.ndarray[Any, Any]:

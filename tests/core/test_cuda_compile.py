@@ -23,6 +23,8 @@ from mdcg.problem import ConvProblem
 from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
+from .helpers import check_cuda_texts
+
 SPECS = (
     KernelSpec("forward", True),
     KernelSpec("forward", False),
@@ -66,15 +68,7 @@ def test_every_pass_compiles(
 def test_text_depends_on_problem_plan_and_pass_alone() -> None:
     problem = CASES["mace-medium-l2"].problem()
     plan = plan_cuda(problem, CudaDevice(90))
-    texts = {spec: emit_cuda(problem, plan, spec).source for spec in SPECS}
-    again = ConvProblem.from_json(problem.to_json())
-    copy = CudaPlan.from_json(plan.to_json())
-    assert copy == plan
-    for spec, text in texts.items():
-        assert emit_cuda(again, copy, spec).source == text
-        assert text.startswith("// mdcg ")
-        assert "#include" not in text
-    assert len(set(texts.values())) == len(SPECS)
+    check_cuda_texts(problem, plan, SPECS)
 
 
 def test_every_path_is_in_one_kernel_each() -> None:

@@ -17,12 +17,12 @@ import mdcg
 from mdcg.bench.cases import CASES
 from mdcg.codegen import KernelSpec, emit_cuda
 from mdcg.errors import UnsupportedProblemError
-from mdcg.plan import CudaDevice, CudaPlan, CudaUvwTile, plan_cuda
+from mdcg.plan import CudaDevice, CudaUvwTile, plan_cuda
 from mdcg.problem import ConvProblem
 from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
-from .helpers import ALL, mixed_problem, usual_specs
+from .helpers import ALL, check_cuda_texts, mixed_problem, usual_specs
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -79,16 +79,7 @@ def test_every_pass_of_mixed_modes_compiles(
 def test_text_depends_on_problem_plan_and_pass_alone() -> None:
     problem = mixed_problem()
     plan = plan_cuda(problem, CudaDevice(90))
-    specs = usual_specs()
-    texts = {spec: emit_cuda(problem, plan, spec).source for spec in specs}
-    again = ConvProblem.from_json(problem.to_json())
-    copy = CudaPlan.from_json(plan.to_json())
-    assert copy == plan
-    for spec, text in texts.items():
-        assert emit_cuda(again, copy, spec).source == text
-        assert text.startswith("// mdcg ")
-        assert "#include" not in text
-    assert len(set(texts.values())) == len(specs)
+    check_cuda_texts(problem, plan, usual_specs())
 
 
 @pytest.mark.parametrize("scratch", [500, 4000, 100_000])

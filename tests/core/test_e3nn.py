@@ -11,12 +11,12 @@ import torch
 from mdcg import UnsupportedProblemError
 from mdcg.ops import ConvTensorProduct, TensorProduct
 from mdcg.ops.reference import tensor_product_reference
+from mdcg.patch._frameworks import default_dtype
 from mdcg.problem import ConvProblem, wigner_3j
 
 from .helpers import (
     assert_close,
     compile_ahead,
-    default_dtype,
     derivatives,
     e3nn_o3,
     e3nn_version,

@@ -17,7 +17,8 @@ from mdcg import _core
 from mdcg.package import Package
 
 from .cuda_cases import water
-from .cuda_table_cases import compare, evaluate, with_kernels
+from .cuda_models import evaluate
+from .cuda_table_cases import compare, with_kernels
 from .test_conv_layer import System, system, two_layers
 
 DATA = Path(__file__).parents[1] / "data"

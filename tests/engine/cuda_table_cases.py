@@ -14,43 +14,25 @@ import numpy as np
 import pytest
 
 from mdcg import _core
-from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 
+from .cuda_models import add_kernels, check_short_edges, compare_models, evaluate
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
 
 
 def with_kernels(path: str) -> str:
-    package = Package.open(path)
-    layers, tensors = package.manifest["layers"], package.tensors
-    for number, layer in enumerate(layers):
-        layer["name"] = f"{layer['type']}_{number}"
-    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
-    passes = {kernel["pass"] for kernel in package.manifest["cuda_kernels"]}
-    assert {"table_forward", "table_backward"} <= passes
-    package.save(path)
+    assert {"table_forward", "table_backward"} <= add_kernels(path)
     return path
 
 
-def evaluate(model: Any, s: System) -> dict[str, Any]:
-    found: dict[str, Any] = model.evaluate(s.positions, s.types, edges=s.edges, virial=True)
-    return found
+def open_both(path: str) -> tuple[Any, Any]:
+    """Return the package on the processor and on the device."""
+    return _core.Model(path, kernels="generic"), _core.Model(with_kernels(path), device="cuda")
 
 
 def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
-    """Evaluate layer by layer, captured and replayed; all three are equal."""
-    want = evaluate(_core.Model(path, kernels="generic"), s)
-    cuda = _core.Model(with_kernels(path), device="cuda")
-    got = [evaluate(cuda, s) for _ in range(3)]
-    for name, value in want.items():
-        scale = max(1e-3, float(np.abs(value).max()))
-        for found in got:
-            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
-            assert error < limit, f"{name}: relative error {error:.1e}"
-            assert np.array_equal(found[name], got[0][name])
-    return got
+    return compare_models(*open_both(path), s, limit)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -97,24 +79,7 @@ def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
 
 
 def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
-    """The step is done again without tables, then with them."""
-    path = with_kernels(two_layers(knots=512).write(tmp_path))
-    cuda, cpu = _core.Model(path, device="cuda"), _core.Model(path, kernels="generic")
-    s = system(6, 40, seed=5)
-    first = evaluate(cuda, s)
-    moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
-    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
-        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
-    )
-    want = evaluate(cpu, moved)
-    for _ in range(3):
-        found = evaluate(cuda, moved)
-        assert abs(found["energy"] - want["energy"]) < 5e-6 * abs(want["energy"])
-        error = np.abs(found["forces"] - want["forces"]).max()
-        assert error < 5e-6 * np.abs(want["forces"]).max()  # the tables are other ones
-    for _ in range(2):
-        again = evaluate(cuda, s)
-        assert np.array_equal(again["forces"], first["forces"])
+    check_short_edges(*open_both(two_layers(knots=512).write(tmp_path)))
 
 
 def test_forces_are_the_derivative(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from mdcg import _core
-from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 
+from .cuda_models import add_kernels, check_short_edges, compare_models, evaluate
 from .test_conv_layer import Model, System, system
 
 # in double, polynomials stand for exact networks: their slopes are good to some 1e-11
@@ -25,31 +24,8 @@ LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 def open_both(path: str) -> tuple[Any, Any]:
     """Return the package on the processor and on the device."""
-    package = Package.open(path)
-    layers, tensors = package.manifest["layers"], package.tensors
-    for number, layer in enumerate(layers):
-        layer["name"] = f"{layer['type']}_{number}"
-    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
-    package.save(path)
+    add_kernels(path)
     return _core.Model(path, kernels="generic"), _core.Model(path, device="cuda")
-
-
-def evaluate(model: Any, s: System) -> dict[str, Any]:
-    found: dict[str, Any] = model.evaluate(s.positions, s.types, edges=s.edges, virial=True)
-    return found
-
-
-def compare(models: tuple[Any, Any], s: System, limit: float) -> dict[str, Any]:
-    """Evaluate layer by layer, captured and replayed; all three are equal."""
-    want = evaluate(models[0], s)
-    got = [evaluate(models[1], s) for _ in range(3)]
-    for name, value in want.items():
-        scale = max(1e-3, float(np.abs(value).max()))
-        for found in got:
-            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
-            assert error < limit, f"{name}: relative error {error:.1e}"
-            assert np.array_equal(found[name], got[0][name])
-    return got[0]
 
 
 def kernels(model: Any) -> set[str]:
@@ -86,7 +62,7 @@ def model_of(
 )
 def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     models = open_both(model_of(dtype=dtype, **options).write(tmp_path))
-    compare(models, system(12, 200), LIMIT[dtype])
+    compare_models(*models, system(12, 200), LIMIT[dtype])
     assert "type_sums" in kernels(models[1])
 
 
@@ -104,26 +80,27 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
 )
 def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int) -> None:
     models = open_both(model_of(in1, lmax, out, knots=knots).write(tmp_path))
-    compare(models, system(9, 120), LIMIT["float64"])
+    compare_models(*models, system(9, 120), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("knots", [0, 32])
-def test_types_of_a_list(tmp_path: Path, knots: int) -> None:
+def test_typeeach_a_list(tmp_path: Path, knots: int) -> None:
     """Some that are not there, then more than are summed, then one."""
     models = open_both(model_of(types=20, knots=knots, by_pair=True).write(tmp_path))
     s = system(40, 300, seed=2, n_types=20)
     assert len(np.unique(s.types[s.sender])) > 16
     for types in (s.types % 5 * 3 + 2, s.types, 0 * s.types + 7, s.types % 16):
-        compare(models, System(s.positions, types.astype(np.int32), *s.edges), LIMIT["float64"])
+        each = System(s.positions, types.astype(np.int32), *s.edges)
+        compare_models(*models, each, LIMIT["float64"])
 
 
 @pytest.mark.parametrize("edges", [0, 1, 2])
 @pytest.mark.parametrize("knots", [0, 32])
 def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
     models = open_both(model_of(knots=knots).write(tmp_path))
-    compare(models, system(4, edges), LIMIT["float64"])
-    compare(models, system(8, 60), LIMIT["float64"])
-    compare(models, system(4, edges), LIMIT["float64"])
+    compare_models(*models, system(4, edges), LIMIT["float64"])
+    compare_models(*models, system(8, 60), LIMIT["float64"])
+    compare_models(*models, system(4, edges), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -133,30 +110,17 @@ def test_many_neighbours(tmp_path: Path, knots: int, dtype: str) -> None:
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 512
     models = open_both(model_of(knots=knots, dtype=dtype).write(tmp_path))
-    compare(models, s, 10 * LIMIT[dtype])
+    compare_models(*models, s, 10 * LIMIT[dtype])
 
 
 def test_many_edges(tmp_path: Path) -> None:
     """More than one chunk of rows of hidden units."""
     models = open_both(model_of(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
-    compare(models, system(200, 8500), LIMIT["float64"])
+    compare_models(*models, system(200, 8500), LIMIT["float64"])
 
 
 def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
-    cpu, cuda = open_both(model_of(knots=512).write(tmp_path))
-    s = system(6, 40, seed=5)
-    first = evaluate(cuda, s)
-    moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
-    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
-        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
-    )
-    want = evaluate(cpu, moved)
-    for _ in range(3):
-        found = evaluate(cuda, moved)
-        assert abs(found["energy"] - want["energy"]) < 5e-6 * abs(want["energy"])
-        error = np.abs(found["forces"] - want["forces"]).max()
-        assert error < 5e-6 * np.abs(want["forces"]).max()  # the tables are other ones
-    assert np.array_equal(evaluate(cuda, s)["forces"], first["forces"])
+    check_short_edges(*open_both(model_of(knots=512).write(tmp_path)))
 
 
 def test_other_kernels_are_made_where_they_are_needed(tmp_path: Path) -> None:

@@ -22,28 +22,13 @@ from mdcg.bench.engine_conv import (
 from mdcg.codegen.engine_conv import ABI, emit_engine_conv
 from mdcg.ops.reference import conv_reference
 from mdcg.plan import EnginePlan
-from mdcg.problem import ConvProblem, Irreps
+from mdcg.problem import ConvProblem
+
+from .problems import build
 
 Array = NDArray[Any]
 
 RTOL = {"float64": 1e-12, "float32": 2e-5}
-
-
-def allowed(in1: str, in2: str, out: str) -> list[tuple[int, int, int]]:
-    one, two, three = (Irreps.parse(text) for text in (in1, in2, out))
-    return [
-        (i, j, k)
-        for i, a in enumerate(one)
-        for j, b in enumerate(two)
-        for k, c in enumerate(three)
-        if a.ir.p * b.ir.p == c.ir.p
-        and abs(a.ir.l - b.ir.l) <= c.ir.l <= a.ir.l + b.ir.l
-        and a.mul == c.mul
-    ]
-
-
-def build(in1: str, in2: str, out: str, dtype: str = "float64") -> ConvProblem:
-    return ConvProblem.build(in1, in2, out, allowed(in1, in2, out), dtype=dtype, layout="ir_mul")
 
 
 def harmonics(l_max: int) -> str:

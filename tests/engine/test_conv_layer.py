@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from mdcg import _core
 from mdcg.package import Package
-from mdcg.problem import ConvProblem, Irreps
+from mdcg.problem import Irreps
 
 from . import reference
+from .problems import build
 from .small_package import SmallPackage
 
 Array = NDArray[np.float64]
@@ -122,17 +123,7 @@ class Model:
         p = self.package
         number = len(p.manifest["layers"])
         in2 = "+".join(f"1x{degree}{'eo'[degree % 2]}" for degree in range(lmax + 1))
-        one, two, three = (Irreps.parse(text) for text in (in1, in2, out))
-        paths = [
-            (i, j, k)
-            for i, a in enumerate(one)
-            for j, b in enumerate(two)
-            for k, c in enumerate(three)
-            if a.ir.p * b.ir.p == c.ir.p
-            and abs(a.ir.l - b.ir.l) <= c.ir.l <= a.ir.l + b.ir.l
-            and a.mul == c.mul
-        ]
-        problem = ConvProblem.build(in1, in2, out, paths, dtype=self.dtype, layout="ir_mul")
+        problem = build(in1, in2, out, self.dtype)
         indices, values = [], []
         for n, path in enumerate(problem.paths):
             symbol = problem.w3j(problem.degrees(path))

@@ -13,9 +13,8 @@ from mdcg.errors import KernelCompileError, UnsupportedProblemError
 from mdcg.package import Package
 from mdcg.package.bundle import add_binaries, check_targets
 
-from ..emulator.emulator import emulator_environment
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import DATA, with_kernels
-from .test_cuda_engine import run_cases
 from .test_program import two_layers
 
 TARGETS = ["sm_80", "sm_90", "sm_100"]
@@ -23,12 +22,12 @@ CASES = "cuda_bundle_cases.py"
 
 
 def test_emulated() -> None:
-    run_cases(emulator_environment(), CASES)
+    run_cases_emulated(CASES)
 
 
 @pytest.mark.gpu
 def test_on_a_device() -> None:
-    run_cases(dict(os.environ), CASES)
+    run_cases_on_a_device(CASES)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.mdcg")), ids=lambda path: path.stem)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,40 +13,27 @@ from mdcg import _core
 from mdcg.package import Package
 from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
-from ..emulator.emulator import emulator_environment, run_emulated
+from ..emulator.emulator import run_emulated
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import DATA, with_kernels
 from .test_program import two_layers
 
 
-def run_cases(environment: dict[str, str], file: str = "cuda_cases.py") -> None:
-    """Run the cases in a process of their own: a driver is opened once and for all."""
-    cases = str(Path(__file__).with_name(file))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cases],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout
-
-
 def test_emulated() -> None:
-    run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"))
+    run_cases_emulated("cuda_cases.py", EMULATED_CUDA_DEVICES="2")
 
 
 def test_precisions_emulated() -> None:
-    run_cases(emulator_environment(), "cuda_precision_cases.py")
+    run_cases_emulated("cuda_precision_cases.py")
 
 
 @pytest.mark.gpu
 def test_precisions_on_a_device() -> None:
-    run_cases(dict(os.environ), "cuda_precision_cases.py")
+    run_cases_on_a_device("cuda_precision_cases.py")
 
 
 def test_calculators_emulated() -> None:
-    run_cases(emulator_environment(EMULATED_CUDA_DEVICES="2"), "cuda_calculator_cases.py")
+    run_cases_emulated("cuda_calculator_cases.py", EMULATED_CUDA_DEVICES="2")
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +58,12 @@ def test_nvrtc_takes_all_texts(texts: list[str], target: str) -> None:
 
 @pytest.mark.gpu
 def test_on_a_device() -> None:
-    run_cases(dict(os.environ))
+    run_cases_on_a_device("cuda_cases.py")
 
 
 @pytest.mark.gpu
 def test_calculators_on_a_device() -> None:
-    run_cases(dict(os.environ), "cuda_calculator_cases.py")
+    run_cases_on_a_device("cuda_calculator_cases.py")
 
 
 def said(code: str, **changes: str) -> list[str]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from ..emulator.emulator import emulator_environment
-from .test_cuda_engine import run_cases
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 
 
 def test_emulated() -> None:
-    run_cases(emulator_environment(), "cuda_kernel_cases.py")
+    run_cases_emulated("cuda_kernel_cases.py")
 
 
 @pytest.mark.gpu
 def test_on_a_device() -> None:
-    run_cases(dict(os.environ), "cuda_kernel_cases.py")
+    run_cases_on_a_device("cuda_kernel_cases.py")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from mdcg.errors import KernelCompileError
 from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
-from ..emulator.emulator import run_emulated
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_device import texts
 
-CASES = str(Path(__file__).with_name("cuda_text_cases.py"))
-PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", CASES)
+CASES = "cuda_text_cases.py"
 
 
 TEXTS = {
@@ -41,12 +36,9 @@ def test_compiles(name: str, target: str, dtype: str) -> None:
 
 
 def test_on_an_emulated_device() -> None:
-    done = run_emulated(*PYTEST)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout
+    run_cases_emulated(CASES)
 
 
 @pytest.mark.gpu
 def test_on_a_device() -> None:
-    done = subprocess.run([sys.executable, *PYTEST], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    run_cases_on_a_device(CASES)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..emulator.emulator import run_emulated
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 
-CASES = [str(Path(__file__).with_name(f"cuda_{what}_cases.py")) for what in ("edge", "power")]
+CASES = ("cuda_edge_cases.py", "cuda_power_cases.py")
 TEXTS = Path(__file__).parents[2] / "csrc" / "engine" / "cuda" / "text"
 
 # As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.
@@ -47,13 +45,16 @@ constexpr int KEPT[] = {0, 1024}, KEPT_SCALE[] = {1024, 1536};
 HARMONICS = "#define L_MAX {}\n#define THREADS 64\n"
 
 
+def _raw(path: Path) -> str:
+    form = r'(?:#include "([^"]+)"\n)?R"CUDA\(\n(.*)\)CUDA"\n'
+    raw = re.fullmatch(form, path.read_text(), re.S)
+    assert raw, f"{path.name} is not one raw string, after another at most"
+    return (_raw(path.parent / raw[1]) if raw[1] else "") + raw[2]
+
+
 def _text(item: str, defines: str, *names: str) -> str:
-    found = [f"{defines}\ntypedef {item} T;\ntypedef long long Long;\n"]
-    for name in ("common", *names):
-        raw = re.fullmatch(r'R"CUDA\(\n(.*)\)CUDA"\n', (TEXTS / f"{name}.cuh").read_text(), re.S)
-        assert raw, f"{name}.cuh is not one raw string"
-        found.append(raw[1])
-    return "".join(found)
+    head = f"{defines}\ntypedef {item} T;\ntypedef long long Long;\n"
+    return head + "".join(_raw(TEXTS / f"{name}.cuh") for name in ("common", *names))
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
@@ -80,13 +81,9 @@ def test_text_compiles(item: str, target: str) -> None:
 
 
 def test_against_the_processor_on_the_emulator() -> None:
-    done = run_emulated("-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout
+    run_cases_emulated(*CASES)
 
 
 @pytest.mark.gpu
 def test_against_the_processor_on_a_device() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    run_cases_on_a_device(*CASES)

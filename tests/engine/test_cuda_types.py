@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from ..emulator.emulator import run_emulated
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 
-CASES = str(Path(__file__).with_name("cuda_type_cases.py"))
-PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", CASES)
+CASES = "cuda_type_cases.py"
 
 
 def test_on_an_emulated_device() -> None:
-    done = run_emulated(*PYTEST)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout
+    run_cases_emulated(CASES)
 
 
 @pytest.mark.gpu
 def test_on_a_device() -> None:
-    done = subprocess.run([sys.executable, *PYTEST], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    run_cases_on_a_device(CASES)

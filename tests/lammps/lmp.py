@@ -173,6 +173,18 @@ dump_modify d sort id format float %.17g
 """
 
 
+def nve(every: int) -> str:
+    """Return the lines of a trajectory, of which every so many steps are printed."""
+    return f"""
+thermo_style custom step pe ke etotal pxx pyy pzz pxy pxz pyz
+thermo_modify format float %.17g
+thermo {every}
+timestep 0.0003
+velocity all create 300 4711 loop geom
+fix nve all nve
+"""
+
+
 def head(
     model: Path,
     *,

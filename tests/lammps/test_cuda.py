@@ -18,11 +18,14 @@ from mdcg.package.cuda_kernels import add_cuda_kernels
 
 from ..emulator.emulator import emulator_environment
 from .lmp import (
+    DUMP,
+    THERMO,
     TOLERANCE,
     Output,
     compare,
     environment,
     head,
+    nve,
     package,
     reference,
     run_input,
@@ -33,25 +36,7 @@ from .lmp import (
 Models = Callable[..., Path]
 
 pytestmark = pytest.mark.timeout(300)
-NVE = """
-thermo_style custom step pe ke etotal pxx pyy pzz pxy pxz pyz
-thermo_modify format float %.17g
-thermo 1
-timestep 0.0003
-velocity all create 300 4711 loop geom
-fix nve all nve
-"""
-DUMP = """
-compute epot all pe/atom
-compute vir all stress/atom NULL virial
-compute p all pressure NULL virial
-compute esum all reduce sum c_epot
-compute vsum all reduce sum c_vir[*]
-dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]
-dump_modify d sort id format float %.17g
-thermo_style custom step pe vol c_esum c_p[*] c_vsum[*]
-thermo_modify format float %.17g
-"""
+NVE = nve(every=1)
 
 
 def emulated(**changes: str) -> dict[str, str]:
@@ -117,7 +102,7 @@ def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks
     shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
     atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
     write_data(tmp_path / "test.data", atoms)
-    text = on("cuda", head(models(name)) + DUMP + "run 0\n")
+    text = on("cuda", head(models(name)) + THERMO + DUMP + "run 0\n")
     got = run_input(tmp_path, text, ranks=ranks, env=env)
     compare(got, reference(atoms, package(name, "float64")), TOLERANCE["float64"])
     assert f"{ranks} rank" in said(got)
@@ -164,7 +149,7 @@ def test_box_that_moves(tmp_path: Path, models: Models, env: Any, ranks: int) ->
 def test_float32(tmp_path: Path, models: Models, env: Any) -> None:
     atoms = water(2, seed=3)
     write_data(tmp_path / "test.data", atoms)
-    text = on("cuda", head(models("mace", "float32")) + DUMP + "run 0\n")
+    text = on("cuda", head(models("mace", "float32")) + THERMO + DUMP + "run 0\n")
     got = run_input(tmp_path, text, ranks=2, env=env)
     compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
 
@@ -206,7 +191,7 @@ def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> No
     atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")
-    got = run_input(tmp_path, on("cuda", start + DUMP + "run 0\n"), ranks=2, env=env)
+    got = run_input(tmp_path, on("cuda", start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)
     compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
 
 
@@ -219,7 +204,7 @@ def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
     atoms.pbc = False
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
-    got = run_input(tmp_path, on("cuda", start + DUMP + "run 0\n"), ranks=4, env=env)
+    got = run_input(tmp_path, on("cuda", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
     compare(got, reference(atoms, package("mace", "float64")), 1e-10)
 
 

@@ -8,27 +8,21 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from .lmp import Output, compare, head, package, reference, run_input, water, write_data
+from .lmp import (
+    DUMP,
+    THERMO,
+    Output,
+    compare,
+    head,
+    nve,
+    package,
+    reference,
+    run_input,
+    water,
+    write_data,
+)
 
-NVE = """
-thermo_style custom step pe ke etotal pxx pyy pzz pxy pxz pyz
-thermo_modify format float %.17g
-thermo 5
-timestep 0.0003
-velocity all create 300 4711 loop geom
-fix nve all nve
-"""
-DUMP = """
-compute epot all pe/atom
-compute vir all stress/atom NULL virial
-compute p all pressure NULL virial
-compute esum all reduce sum c_epot
-compute vsum all reduce sum c_vir[*]
-dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]
-dump_modify d sort id format float %.17g
-thermo_style custom step pe vol c_esum c_p[*] c_vsum[*]
-thermo_modify format float %.17g
-"""
+NVE = nve(every=5)
 
 
 def same(got: Output, want: Output, tolerance: float = 1e-9) -> None:
@@ -95,7 +89,7 @@ def test_empty_ranks(tmp_path: Path, name: str, grid: str) -> None:
     atoms.pbc = False
     write_data(tmp_path / "test.data", atoms)
     model = package(name, "float64")
-    text = head(model, boundary="f f f", before=f"processors {grid}") + DUMP + "run 0\n"
+    text = head(model, boundary="f f f", before=f"processors {grid}") + THERMO + DUMP + "run 0\n"
     compare(run_input(tmp_path, text, ranks=4), reference(atoms, model), 1e-10)
 
 
@@ -105,7 +99,7 @@ def test_atoms_without_neighbours_on_one_rank(tmp_path: Path) -> None:
     atoms.set_cell([24.0] * 3)
     write_data(tmp_path / "test.data", atoms)
     model = package("mace", "float64")
-    text = head(model, boundary="f f f", before="processors 2 1 1") + DUMP + "run 0\n"
+    text = head(model, boundary="f f f", before="processors 2 1 1") + THERMO + DUMP + "run 0\n"
     compare(run_input(tmp_path, text, ranks=2), reference(atoms, model), 1e-10)
 
 

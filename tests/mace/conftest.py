@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ if importlib.util.find_spec("mace") is None:
 import torch
 
 from mdcg.patch import model_info
-from mdcg.patch._frameworks import import_mace, installed_version
+from mdcg.patch._frameworks import default_dtype, import_mace, installed_version
 from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
@@ -29,17 +28,6 @@ DATA = ROOT / "tests" / "data"
 E3NN = tuple(int(part) for part in (installed_version("e3nn") or "0.0").split(".")[:2])
 
 Outputs = dict[str, torch.Tensor]
-
-
-@contextmanager
-def float_type(dtype: torch.dtype) -> Iterator[None]:
-    """Make mace build models of a dtype: it looks at the global default."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +100,7 @@ def build_model(
         settings |= {"atomic_inter_scale": 1.3, "atomic_inter_shift": 0.2}
     settings |= changes
     kind = getattr(modules, model_class, None) or getattr(modules.models, model_class)
-    with torch.random.fork_rng(devices=[]), float_type(dtype):
+    with torch.random.fork_rng(devices=[]), default_dtype(dtype):
         torch.manual_seed(seed)
         model: torch.nn.Module = kind(**settings)
         _shake(model)

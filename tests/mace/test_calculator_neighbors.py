@@ -9,17 +9,10 @@ from ase.calculators.calculator import InputError
 
 from mdcg.calculators import SkinNeighborList
 
+from ..engine.cells import CELLS, PBC
+
 CPU = torch.device("cpu")
 R_MAX = 3.7
-
-CELLS = {
-    "cubic": np.diag([8.0, 8.0, 8.0]),
-    "triclinic": np.array([[8.0, 0.0, 0.0], [3.0, 7.0, 0.0], [-2.0, 3.0, 6.0]]),
-    "left-handed": np.array([[8.0, 0.0, 0.0], [3.0, 7.0, 0.0], [-2.0, 3.0, -6.0]]),
-    "very skewed": np.array([[8.0, 0.0, 0.0], [30.0, 7.0, 0.0], [-20.0, 33.0, 6.0]]),
-    "smaller than the cutoff": np.array([[2.1, 0.0, 0.0], [0.4, 2.2, 0.0], [0.0, 0.3, 2.3]]),
-}
-PBC = [(1, 1, 1), (1, 1, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 0, 0)]
 
 
 def brute_force(

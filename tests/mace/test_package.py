@@ -14,11 +14,12 @@ from mdcg import patch_model
 from mdcg.errors import UnsupportedProblemError
 from mdcg.package import ConversionOptions, Package, convert_checkpoint, convert_model
 from mdcg.patch import load_model, mace_info
+from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.mace_inputs import complete_cell, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
 from ..engine import reference
-from .conftest import build_model, evaluate_model, float_type
+from .conftest import build_model, evaluate_model
 
 AGNOSTIC = "RealAgnosticInteractionBlock"
 RESIDUAL = "RealAgnosticResidualInteractionBlock"
@@ -54,7 +55,7 @@ def compare(
     largest = 0.0
     for system in verification_systems(package.atomic_numbers, package.r_max, seed=5):
         found = evaluate_package(package, system)
-        with float_type(torch.float64):  # mace multiplies integer tensors by numbers
+        with default_dtype(torch.float64):  # mace multiplies integer tensors by numbers
             outputs = evaluate_model(model, system, head=head)
         want = {name: value.detach() for name, value in outputs.items()}
         energy = float(want["energy"])

@@ -12,6 +12,7 @@ import torch
 
 from mdcg import UnsupportedProblemError, patch_model, unpatch_model
 from mdcg.patch import inspect_model, is_patched
+from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.copies import copy_model
 from mdcg.patch.fused_contraction import (
     FusedSymmetricContraction,
@@ -19,8 +20,6 @@ from mdcg.patch.fused_contraction import (
     stacked_weights,
 )
 from mdcg.patch.mace_products import MaceContraction
-
-from .conftest import float_type
 
 Tensors = list[torch.Tensor]
 
@@ -32,7 +31,7 @@ def build_layer(
     from e3nn import o3
     from mace.modules.symmetric_contraction import SymmetricContraction
 
-    with torch.random.fork_rng(devices=[]), float_type(dtype):
+    with torch.random.fork_rng(devices=[]), default_dtype(dtype):
         torch.manual_seed(4)
         return SymmetricContraction(
             o3.Irreps(into), o3.Irreps(out), correlation, num_elements=species

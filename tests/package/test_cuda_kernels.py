@@ -22,6 +22,7 @@ from mdcg.runtime.nvrtc import compile_cuda
 
 from ..core.contraction_helpers import random_contraction
 from ..core.cuda_emulator import host_text
+from ..engine.problems import build
 from .test_package_file import small_package
 
 Array = NDArray[Any]
@@ -108,20 +109,6 @@ def padded_weights(weights: Array, problem: ConvProblem, wide: ConvProblem) -> A
         mul = problem.irreps_in1[path.i_in1].mul
         found[:, to : to + mul] = weights[:, start : start + mul]
     return found
-
-
-def build(in1: str, in2: str, out: str, dtype: str) -> ConvProblem:
-    one, two, three = (Irreps.parse(text) for text in (in1, in2, out))
-    paths = [
-        (i, j, k)
-        for i, a in enumerate(one)
-        for j, b in enumerate(two)
-        for k, c in enumerate(three)
-        if a.ir.p * b.ir.p == c.ir.p
-        and abs(a.ir.l - b.ir.l) <= c.ir.l <= a.ir.l + b.ir.l
-        and a.mul == c.mul
-    ]
-    return ConvProblem.build(in1, in2, out, paths, dtype=dtype, layout="ir_mul")
 
 
 PROBLEMS = {

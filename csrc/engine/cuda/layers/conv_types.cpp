@@ -253,9 +253,9 @@ typename CudaTypeSums<T>::Arguments CudaTypeSums<T>::arguments(const CudaWorker<
 }
 
 template <typename T>
-template <typename Body, typename After>
+template <typename Body>
 void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
-                           const Body& body, const After& after) const {
+                           const Body& body) const {
     const CudaGraph& graph = *worker.edges;
     const Scratch scratch =
         lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
@@ -263,7 +263,7 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
     const auto receivers = [&](std::int64_t first, std::int64_t end) {
         for (std::int64_t at = first; at < end; at += scratch.receivers) {
             arguments.first_receiver = static_cast<std::int32_t>(at);
-            body(scratch, arguments, at, std::min(scratch.receivers, end - at));
+            body(scratch, arguments, std::min(scratch.receivers, end - at));
         }
     };
     if (from_table()) return receivers(0, graph.num_local);
@@ -273,7 +273,8 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
                           scratch.hidden);
         arguments.first_slot = chunk.first_slot;
         receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
-        after(scratch, chunk);
+        if (backward && chunk.num_slots > 0)
+            edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
     }
 }
 
@@ -285,29 +286,26 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
     if (gaps_ || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
     if (present_.empty()) return;
-    walk(
-        worker, edges, false,
-        [&](const Scratch& scratch, const Arguments& arguments, std::int64_t first,
-            std::int64_t count) {
-            sums_.launch(*worker.stream, count, threads_, arguments);
-            std::vector<CudaProduct<T>> products;
-            for (const Part& part : blocks_) {
-                CudaProduct<T> p;
-                p.rows = count;
-                p.batch = 2 * part.l + 1;
-                p.a = scratch.sums;
-                p.a_width = width() * depth();
-                p.parts.push_back({part.l * part.l * depth(), depth(), part.matrix.rows(), 0});
-                p.matrix = &part.matrix;
-                p.columns = part.matrix.stride();
-                p.c = out + first * out_width + part.offset;
-                p.c_width = out_width;
-                p.c_step = part.stride;
-                products.push_back(p);
-            }
-            gemm_.run(*worker.stream, products);
-        },
-        [](const Scratch&, const CudaChunk&) {});
+    walk(worker, edges, false,
+         [&](const Scratch& scratch, const Arguments& arguments, std::int64_t count) {
+             sums_.launch(*worker.stream, count, threads_, arguments);
+             std::vector<CudaProduct<T>> products;
+             for (const Part& part : blocks_) {
+                 CudaProduct<T> p;
+                 p.rows = count;
+                 p.batch = 2 * part.l + 1;
+                 p.a = scratch.sums;
+                 p.a_width = width() * depth();
+                 p.parts.push_back({part.l * part.l * depth(), depth(), part.matrix.rows(), 0});
+                 p.matrix = &part.matrix;
+                 p.columns = part.matrix.stride();
+                 p.c = out + arguments.first_receiver * out_width + part.offset;
+                 p.c_width = out_width;
+                 p.c_step = part.stride;
+                 products.push_back(p);
+             }
+             gemm_.run(*worker.stream, products);
+         });
 }
 
 template <typename T>
@@ -316,39 +314,33 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
     const CudaStream& stream = *worker.stream;
     const std::int64_t out_width = parts_->description.out.width;
     if (present_.empty()) return;
-    walk(
-        worker, edges, true,
-        [&](const Scratch& scratch, const Arguments& arguments, std::int64_t first,
-            std::int64_t count) {
-            if (unused_)
-                clear_on_device(scratch.sums, size(count * width() * depth()) * sizeof(T), stream);
-            // blocks of the same degree add to the same sums, one after the other
-            std::vector<std::size_t> seen(size(parts_->description.l_max) + 1, 0);
-            std::vector<std::vector<CudaProduct<T>>> rounds;
-            for (const Part& part : blocks_) {
-                CudaProduct<T> p;
-                p.rows = count;
-                p.batch = 2 * part.l + 1;
-                p.a = gradient + first * out_width;
-                p.a_width = out_width;
-                p.parts.push_back({part.offset, part.stride, part.mul, 0});
-                p.matrix = &part.transposed;
-                p.columns = part.transposed.stride();
-                p.c = scratch.sums + part.l * part.l * depth();
-                p.c_width = width() * depth();
-                p.c_step = depth();
-                const std::size_t round = seen[size(part.l)]++;
-                p.add = round > 0;
-                if (round == rounds.size()) rounds.emplace_back();
-                rounds[round].push_back(p);
-            }
-            for (const auto& products : rounds) gemm_.run(stream, products);
-            gradient_.launch(stream, count, threads_, arguments);
-        },
-        [&](const Scratch& scratch, const CudaChunk& chunk) {
-            if (chunk.num_slots > 0)
-                edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
-        });
+    walk(worker, edges, true,
+         [&](const Scratch& scratch, const Arguments& arguments, std::int64_t count) {
+             if (unused_)
+                 clear_on_device(scratch.sums, size(count * width() * depth()) * sizeof(T), stream);
+             // blocks of the same degree add to the same sums, one after the other
+             std::vector<std::size_t> seen(size(parts_->description.l_max) + 1, 0);
+             std::vector<std::vector<CudaProduct<T>>> rounds;
+             for (const Part& part : blocks_) {
+                 CudaProduct<T> p;
+                 p.rows = count;
+                 p.batch = 2 * part.l + 1;
+                 p.a = gradient + arguments.first_receiver * out_width;
+                 p.a_width = out_width;
+                 p.parts.push_back({part.offset, part.stride, part.mul, 0});
+                 p.matrix = &part.transposed;
+                 p.columns = part.transposed.stride();
+                 p.c = scratch.sums + part.l * part.l * depth();
+                 p.c_width = width() * depth();
+                 p.c_step = depth();
+                 const std::size_t round = seen[size(part.l)]++;
+                 p.add = round > 0;
+                 if (round == rounds.size()) rounds.emplace_back();
+                 rounds[round].push_back(p);
+             }
+             for (const auto& products : rounds) gemm_.run(stream, products);
+             gradient_.launch(stream, count, threads_, arguments);
+         });
 }
 
 template class CudaTypeSums<float>;

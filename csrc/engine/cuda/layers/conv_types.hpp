@@ -62,12 +62,12 @@ private:
     void ask_for_kernels();
     Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
     Arguments arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
-    // `body(scratch, arguments, first, count)` for all receivers, as many at a time as there is
-    // room for, with rows of hidden units of their slots where there is no table; `after(scratch,
-    // chunk)` after those of a chunk.
-    template <typename Body, typename After>
+    // `body(scratch, arguments, count)` for all receivers from arguments.first_receiver on, as many
+    // at a time as there is room for. Where there is no table, with rows of hidden units of their
+    // slots; backward, the gradients that take the rows' place go on to the edges.
+    template <typename Body>
     void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
-              const Body& body, const After& after) const;
+              const Body& body) const;
 
     const ConvParts<T>* parts_;
     int num_types_, threads_ = 128;

@@ -1,0 +1,34 @@
+"""Cases on CUDA devices run in a process of their own: a driver is opened once and for all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ..emulator.emulator import emulator_environment
+
+
+def run_cases(environment: dict[str, str], *files: str, options: tuple[str, ...] = ()) -> None:
+    """Run files of this folder, with further options of pytest: all must pass, none be skipped."""
+    cases = [str(Path(__file__).with_name(file)) for file in files]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *cases],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def run_cases_emulated(*files: str, options: tuple[str, ...] = (), **changes: str) -> None:
+    """Run them on emulated devices; ``changes`` as of :func:`emulator_environment`."""
+    run_cases(emulator_environment(**changes), *files, options=options)
+
+
+def run_cases_on_a_device(*files: str) -> None:
+    """Run them on the devices that are there."""
+    run_cases(dict(os.environ), *files)

@@ -1,0 +1,59 @@
+"""Small packages on the processor and on a CUDA device: what several files of cases compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
+
+from .test_conv_layer import System, system
+
+
+def add_kernels(path: str) -> set[str]:
+    """Put CUDA kernels into a package; return their passes."""
+    package = Package.open(path)
+    layers, tensors = package.manifest["layers"], package.tensors
+    for number, layer in enumerate(layers):
+        layer["name"] = f"{layer['type']}_{number}"
+    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+    package.save(path)
+    return {kernel["pass"] for kernel in package.manifest["cuda_kernels"]}
+
+
+def evaluate(model: Any, s: System) -> dict[str, Any]:
+    found: dict[str, Any] = model.evaluate(s.positions, s.types, edges=s.edges, virial=True)
+    return found
+
+
+def compare_models(cpu: Any, cuda: Any, s: System, limit: float) -> list[dict[str, Any]]:
+    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    want = evaluate(cpu, s)
+    got = [evaluate(cuda, s) for _ in range(3)]
+    for name, value in want.items():
+        scale = max(1e-3, float(np.abs(value).max()))
+        for found in got:
+            error = float(np.abs(np.asarray(found[name]) - value).max()) / scale
+            assert error < limit, f"{name}: relative error {error:.1e}"
+            assert np.array_equal(found[name], got[0][name])
+    return got
+
+
+def check_short_edges(cpu: Any, cuda: Any) -> None:
+    """A step with an edge too short for the table is done again without, later ones with it."""
+    s = system(6, 40, seed=5)
+    first = evaluate(cuda, s)
+    moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
+    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
+    )
+    want = evaluate(cpu, moved)
+    for _ in range(3):
+        found = evaluate(cuda, moved)
+        assert abs(found["energy"] - want["energy"]) < 5e-6 * abs(want["energy"])
+        error = np.abs(found["forces"] - want["forces"]).max()
+        assert error < 5e-6 * np.abs(want["forces"]).max()  # the tables are other ones
+    for _ in range(2):
+        assert np.array_equal(evaluate(cuda, s)["forces"], first["forces"])
