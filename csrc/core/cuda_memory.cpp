@@ -258,9 +258,11 @@ void CapturedGraph::end(const CudaStream& stream) {
     const auto destroy = [](void* g) { symbol<int (*)(void*)>("cuGraphDestroy")(g); };
     const std::unique_ptr<void, decltype(destroy)> owner(graph, destroy);
     if (executable_ != nullptr) {
+        // from CUDA 12 on
+        static const auto update =
+            CudaDriver::get().find<int (*)(void*, void*, UpdateResult*)>("cuGraphExecUpdate_v2");
         UpdateResult result;
-        const int status = symbol<int (*)(void*, void*, UpdateResult*)>("cuGraphExecUpdate_v2")(
-            executable_, graph, &result);
+        const int status = update ? update(executable_, graph, &result) : GRAPH_UPDATE_FAILURE;
         if (status == 0) return;
         if (status != GRAPH_UPDATE_FAILURE) check(status, "cuGraphExecUpdate");
         clear();
