@@ -274,7 +274,8 @@ void PairMDCG::announce()
   for (int rank = 1; rank < comm->nprocs; rank++)
     if (const char *other = &all[LENGTH * rank]; std::strcmp(mine, other) != 0)
       text += "  rank " + std::to_string(rank) + ": " + other + "\n";
-  if (impl->device_to_device && comm->nprocs > 1) text += "  rows of ghosts go from device to device\n";
+  if (impl->device_to_device && comm->nprocs > 1)
+    text += "  rows of ghosts go from device to device\n";
   if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
   utils::logmesg(lmp, text);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -23,7 +22,9 @@ CHOICE = (
 @pytest.mark.timeout(900)
 def test_upstream_suite(tmp_path: Path) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-k", CHOICE]
-    options += ["-c", os.devnull, "--rootdir", str(tmp_path)]
+    settings = tmp_path / "pytest.ini"  # not those of this project
+    settings.write_text("[pytest]\n")
+    options += ["-c", str(settings), "--rootdir", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(SUITE)],
         cwd=tmp_path,
