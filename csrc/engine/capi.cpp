@@ -104,7 +104,7 @@ constexpr std::size_t COMMUNICATOR_SIZE = offsetof(mdcg_communicator, num_sent);
 class Callbacks : public mdcg::Communicator {
 public:
     explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {
-        for (std::int64_t i = 0; i < communicator.num_peers; ++i) {
+        for (std::int64_t i = 0; has_peers() && i < communicator.num_peers; ++i) {
             const mdcg_peer& given = communicator.peers[i];
             peers_.push_back({given.rank, given.sent_first, given.num_sent, given.ghost_first,
                               given.num_ghosts, given.there_sent_first, given.there_ghost_first});

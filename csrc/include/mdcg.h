@@ -129,7 +129,7 @@ typedef struct mdcg_results {
     double* descriptors; /* [num_local][descriptor width]; see mdcg_descriptor_width */
 } mdcg_results;
 
-/* What this rank and another one need of each other. */
+/* What this rank and another one need of each other; an item of an array, without a size. */
 typedef struct mdcg_peer {
     int rank;
     int64_t sent_first, num_sent;    /* of `sent`: those that go there */
@@ -142,8 +142,8 @@ typedef struct mdcg_peer {
  * double); row n is of node n as the system numbers them. forward: copy rows of owners to their
  * ghosts; reverse: add rows of ghosts to their owners. Both are called from the thread that
  * evaluates, the same number of times and in the same order on every rank, also where num_local or
- * num_edges is 0. They must not
- * throw: a non-zero return ends the evaluation with MDCG_ERROR_COMMUNICATION.
+ * num_edges is 0. They must not throw: a non-zero return ends the evaluation with
+ * MDCG_ERROR_COMMUNICATION.
  *
  * On a device all rows are copied to the host for that and back; those that travel alone where the
  * host names them: `sent` are the local nodes whose rows others need, in any order and as often as
@@ -164,11 +164,13 @@ typedef struct mdcg_communicator {
      * step that all would have to repeat, for very short edges, is an error. */
     int (*any)(void* context, int* flag);
     /* On devices of one machine rows need not touch the host: where gather is set, they go straight
-     * from one device to the other, and forward_rows and reverse_rows are not called. Or it is an
-     * error, on all ranks: MDCG_ERROR_DEVICE. Of the peers, the same while same_edges is set, which
-     * must then be equal on all ranks, each row of `sent` belongs to one and each ghost, too; no
-     * rank is its own. gather: `all` becomes what each of num_ranks has at `mine`, `bytes` from
-     * each in the order of ranks; with no bytes it waits for all. */
+     * from one device to the other. forward_rows and reverse_rows must be set, and are not called.
+     * Ranks are processes of their own. Each row of `sent` belongs to one of the peers and each
+     * ghost, too; no rank is its own. They are the same while same_edges is set, which must be
+     * equal on all ranks. That their numbers fit those of the other rank is not checked. gather:
+     * `all` becomes what each of num_ranks has at `mine`, `bytes` from each in the order of ranks;
+     * with no bytes it waits for all. What keeps a rank from taking a new list is an error on all
+     * of them; after any other error of one rank the others may wait in gather: end them. */
     int rank, num_ranks;
     int64_t num_peers;
     const mdcg_peer* peers; /* [num_peers] */
@@ -199,8 +201,8 @@ MDCG_API mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
                                    const mdcg_communicator* communicator,
                                    const mdcg_results* results);
 /* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. On a device
- * steps are captured and replayed while the edges stay: layers' times are of the last step that was
- * not. Owned by the model, valid until the next call. */
+ * steps are captured and replayed: layers' times are of the last step that was not, a system's
+ * first. Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
 /* One line for logs: architecture, precision, device, threads (of "cpu"), and where the kernels
  * came from (bundle, cache, compiled, generic). Owned by the model, valid until the next call. */

@@ -73,7 +73,7 @@ class Job:
     weak : bool
         As many atoms for each rank, instead of for all.
     exchange : {"host", "peer"}
-        How rows of ghosts go from device to device.
+        Whether rows of ghosts go through the host or from device to device.
     """
 
     package: Path
@@ -93,9 +93,10 @@ def measure(job: Job) -> list[dict[str, Any]]:
     -------
     list of dict
         For each number of ranks: ``system``, ``base`` (the job's atoms), ``atoms``, ``ranks``,
-        ``device``, ``weak``, ``by`` (the job's exchange),
+        ``device``, ``weak``, ``exchange_by`` (the job's),
         ``shared`` (do ranks share a device); milliseconds per step, of one rank on average:
-        ``loop``, ``pair``, ``exchange`` (rows between layers, a part of pair), ``comm`` (LAMMPS'
+        ``loop``, ``pair``, ``exchange`` (rows between layers, a part of pair; from device to device
+        only what ranks wait for each other), ``comm`` (LAMMPS'
         own), ``neighbor`` (per list that is built, with the pair time beyond that of other steps
         in ``rebuild``); ``engine``: the engine's own time for `atoms` atoms in this process.
 
@@ -139,7 +140,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
                 "system": job.system,
                 "device": job.device,
                 "weak": job.weak,
-                "by": job.exchange,
+                "exchange_by": job.exchange,
                 "base": job.atoms,
                 "atoms": job.atoms * math.prod(times),
                 "ranks": count,
@@ -191,7 +192,7 @@ def derived(row: dict[str, Any], one: dict[str, Any] | None = None) -> dict[str,
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as text, with what follows from them."""
     columns = (
-        *("system", "atoms", "ranks", "ms/step", "pair", "engine alone", "pair/engine"),
+        *("system", "atoms", "ranks", "rows by", "ms/step", "pair", "engine alone", "pair/engine"),
         *("exchange", "comm", "list", "first step with it"),
         *("ns/day", "outside pair", "speedup", "efficiency"),
     )
@@ -207,7 +208,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         times = [f"{row[name]:.2f}" for name in ("loop", "pair", "engine")]
         rest = [f"{row[name]:.2f}" for name in ("exchange", "comm", "neighbor", "rebuild")]
         gain = [f"{more['efficiency'] * row['ranks']:.2f}x", f"{more['efficiency']:.1%}"]
-        start = [row["system"], str(row["atoms"]), str(row["ranks"])]
+        start = [row["system"], str(row["atoms"]), str(row["ranks"]), row["exchange_by"]]
         end = [f"{more['ns_day']:.2f}", f"{more['outside']:.1%}", *(gain if one else "--")]
         lines.append([*start, *times, ratio, *rest, *end])
     text = format_table(columns, lines)

@@ -288,6 +288,8 @@ def emit_table_conv(
     attributes = (l_max + 1) ** 2
     exact = knots is None
     degree = plan.degree if exact else 3
+    if exact and (degree < 5 or degree % 2 == 0):
+        raise ValueError(f"plan.degree is {degree}, expected an odd number from 5 on")
     arguments = table_conv_arguments(kind, wants_x, exact)
     written_out: set[int] = set()
     written_in: set[int] = set()

@@ -43,6 +43,10 @@ The manifest
 ``kernels``         for each: ``name``, ``kind`` (``"conv"``, ``"contraction"``), ``layer``,
                     ``source`` (tensor with C++ text) and ``binaries``, each with ``target``,
                     ``tensor``, ``sha256``
+``cuda_kernels``    for each pass of a layer on CUDA devices: ``layer``, ``pass``, ``programs``
+                    (tensors with CUDA text), ``entries`` (functions and how they are launched),
+                    ``arguments`` in their order, ``zeroed``, ``run``, ``widths`` of rows, and
+                    ``degree``, odd, of polynomials that stand for an exact network
 ==================  ===============================================================================
 
 A *value* is a matrix [nodes][irreps]: blocks in their order, a block as [2l+1][mul], m in e3nn's

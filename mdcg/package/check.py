@@ -196,8 +196,8 @@ class _Checker:
         self.need(good, f"run is {str(kernel['run'])[:40]}")
         if "degree" in kernel:
             degree = kernel["degree"]
-            good = type(degree) is int and 1 <= degree <= 15 and degree % 2 == 1
-            self.need(good, f"degree is {str(degree)[:40]}, expected an odd number up to 15")
+            good = type(degree) is int and 5 <= degree <= 15 and degree % 2 == 1
+            self.need(good, f"degree is {str(degree)[:40]}, expected an odd number from 5 to 15")
 
     # ---- pieces ----
 

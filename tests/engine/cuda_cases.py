@@ -323,25 +323,6 @@ def test_sent_nodes_must_be_local(tmp_path: Path) -> None:
     rank.close()
 
 
-def test_peers_have_all_rows(tmp_path: Path) -> None:
-    path = tmp_path / "p.mdcg"
-    both(two_layers().package(), path)
-    g = graph(30, box=5.0)
-    local, ghosts = parts(g, 0.5)[0]
-    rank = Rank(str(path), local, ghosts, device="cuda", kernels="auto")
-    sent, n = np.arange(4), len(ghosts)
-    cases: dict[str, list[list[int]]] = {
-        "name rows of sent 0 to 3 without gaps, expected all 4": [[1, 0, 3, 0, n, 0, 0]],
-        "name rows of sent 0 to 1 without": [[1, 0, 1, 0, 0, 0, 0], [1, 2, 2, 0, n, 0, 0]],
-        f"name ghosts 0 to {n + 1} without gaps, expected all {n}": [[1, 0, 4, 0, n + 1, 0, 0]],
-        "peers.1..rank is 2, expected another one of the 2": [[1, 0, 4, 0, n, 0, 0], [2, *6 * [0]]],
-    }
-    for reason, peers in cases.items():
-        with pytest.raises(RuntimeError, match=reason):
-            rank.evaluate(g, Exchange(1, 30), WANT, sent=sent, peers=np.array(peers))
-    rank.close()
-
-
 def test_two_models_at_a_time(tmp_path: Path) -> None:
     """On two devices, where there are two, from two threads; each with its own list."""
     two = int(os.environ.get("EMULATED_CUDA_DEVICES", "1")) > 1

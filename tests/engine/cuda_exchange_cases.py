@@ -1,7 +1,8 @@
-"""Exchanges of rows that fail; run as cuda_cases.py is."""
+"""Exchanges of rows that fail, and peers that are wrong; run as cuda_cases.py is."""
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from .capi import Exchange, Rank
 from .cuda_cases import assert_equal, with_kernels
 from .programs import graph
-from .test_ghosts import WANT
+from .test_ghosts import WANT, parts
 from .test_program import two_layers
 
 STEPS = 6
@@ -49,4 +50,34 @@ def test_the_next_steps_work(tmp_path: Path, call: int, same_edges: bool) -> Non
             failures.append(step)
     assert failures == [call // 2]
     assert said.endswith(" returned 7, expected 0")
+    rank.close()
+
+
+class Twice(Exchange):
+    """The other rank has what this one has."""
+
+    def gather(self, mine: int, found: int, size: int) -> int:
+        for rank in range(2 if size else 0):
+            ctypes.memmove(found + rank * size, mine, size)
+        return 0
+
+
+def test_peers_have_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    with_kernels(two_layers().package(), path)
+    g = graph(30, box=5.0)
+    local, ghosts = parts(g, 0.5)[0]
+    rank = Rank(str(path), local, ghosts, device="cuda", kernels="auto")
+    sent, n = np.arange(4), len(ghosts)
+    cases: dict[str, list[list[int]]] = {
+        "name the first 3 of 4 rows of sent without gaps, exp": [[1, 0, 3, 0, n, 0, 0]],
+        "name the first 1 of 4 rows of sent": [[1, 0, 1, 0, 0, 0, 0], [1, 2, 2, 0, n, 0, 0]],
+        f"rank 0: the peers of the communicator name the first {n + 1} of {n} ghosts": [
+            [1, 0, 4, 0, n + 1, 0, 0]
+        ],
+        "peers.1..rank is 2, expected another one of the 2": [[1, 0, 4, 0, n, 0, 0], [2, *6 * [0]]],
+    }
+    for reason, peers in cases.items():
+        with pytest.raises(RuntimeError, match=reason):
+            rank.evaluate(g, Twice(1, 30), WANT, sent=sent, peers=np.array(peers))
     rank.close()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from ..emulator.emulator import emulator_environment, emulator_libraries, run_emulated
+from ..emulator.emulator import emulator_libraries, run_emulated
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import with_kernels
-from .test_cuda_engine import run_cases
 from .test_program import two_layers
 
 START = """
@@ -118,12 +117,12 @@ print(json.loads(model.report())["replays"])
 
 
 def test_exchanges_emulated() -> None:
-    run_cases(emulator_environment(), "cuda_exchange_cases.py")
+    run_cases_emulated("cuda_exchange_cases.py")
 
 
 @pytest.mark.gpu
 def test_exchanges_on_a_device() -> None:
-    run_cases(dict(os.environ), "cuda_exchange_cases.py")
+    run_cases_on_a_device("cuda_exchange_cases.py")
 
 
 # -- drivers ---------------------------------------------------------------------------------------

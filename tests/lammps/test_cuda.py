@@ -164,7 +164,7 @@ def test_precision(
 ) -> None:
     """Rounded products, whose errors are those of the rounding; fp32 says what is there."""
     write_data(tmp_path / "test.data", water(2, seed=3))
-    text = on("cuda", head(models("mace", "float32")) + DUMP + "run 0\n")
+    text = on("cuda", head(models("mace", "float32")) + THERMO + DUMP + "run 0\n")
     want = run_input(tmp_path, text, env=env).dump()[-1][:, 1:4]
     text = text.replace("device cuda", f"precision {precision} device cuda")
     got = run_input(tmp_path, text, ranks=2 if most else 1, env=env)

@@ -10,8 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .lmp import TOLERANCE, Output, compare, head, package, reference, run_input, water, write_data
-from .test_cuda import DUMP, NVE, emulated, env, models, said, same
+from .lmp import (
+    DUMP,
+    THERMO,
+    TOLERANCE,
+    Output,
+    compare,
+    head,
+    package,
+    reference,
+    run_input,
+    water,
+    write_data,
+)
+from .test_cuda import NVE, emulated, env, models, said, same
 
 __all__ = ["env", "models"]  # fixtures
 
@@ -73,7 +85,7 @@ def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
     atoms.pbc = False
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
-    got = run_input(tmp_path, on("peer", start + DUMP + "run 0\n"), ranks=4, env=env)
+    got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
     compare(got, reference(atoms, package("mace", "float64")), 1e-10)
 
 
@@ -84,7 +96,7 @@ def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> No
     atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")
-    got = run_input(tmp_path, on("peer", start + DUMP + "run 0\n"), ranks=2, env=env)
+    got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)
     compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
 
 

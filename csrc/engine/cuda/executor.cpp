@@ -15,8 +15,8 @@ const char* const TEXT =
 #include "engine/cuda/text/sum.cuh"
     ;
 constexpr std::int64_t SUM_ROWS = 1024;  // of a block
-// Of scratch for a chunk's slots. In double, where convolutions always go chunk by chunk, a chunk
-// must have enough receivers to fill all multiprocessors with blocks.
+// Of scratch for a chunk's slots, where convolutions go chunk by chunk. In double a chunk must have
+// enough receivers to fill all multiprocessors with blocks.
 template <typename T>
 constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
 

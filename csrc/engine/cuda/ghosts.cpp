@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -61,6 +62,28 @@ void CudaGhosts<T>::take_list(Communicator& communicator, int width, const CudaG
     listed_ = true;
     if (!by_rows_) return;
     listed_ = false;
+    const bool peers = communicator.has_peers();
+    PeerWindows::Problem problem;
+    try {
+        take_sent(communicator, graph, stream);
+        if (peers) {
+            check_peers(communicator.peers(), graph);
+            packed_.grow(std::max<std::size_t>(1, size(num_sent_) * size(width) * sizeof(T)));
+        }
+    } catch (...) {
+        if (!peers) throw;
+        problem = PeerWindows::problem_of(std::current_exception());  // others wait to hear of it
+    }
+    if (!peers) windows_.reset();
+    if (peers && !windows_) windows_ = std::make_unique<PeerWindows>(device_);
+    const std::int64_t longest = std::max(num_sent_, graph.num_nodes - graph.num_local);
+    if (peers) windows_->open(communicator, size(longest) * size(width) * sizeof(T), problem);
+    listed_ = true;
+}
+
+template <typename T>
+void CudaGhosts<T>::take_sent(const Communicator& communicator, const CudaGraph& graph,
+                              const CudaStream& stream) {
     const SentNodes sent = communicator.sent_nodes();
     num_sent_ = sent.count;
     // of equal nodes the earlier row first
@@ -95,18 +118,12 @@ void CudaGhosts<T>::take_list(Communicator& communicator, int width, const CudaG
     first_ = owner_ + num_owners_;
     place_ = first_ + num_owners_ + 1;
     stream.synchronize();
-    if (communicator.has_peers())
-        take_peers(communicator, width, graph);
-    else
-        windows_.reset();
-    listed_ = true;
 }
 
 // Rows come in blocks, one for each process, that must be all of them.
 template <typename T>
-void CudaGhosts<T>::take_peers(Communicator& communicator, int width, const CudaGraph& graph) {
-    const Peers peers = communicator.peers();
-    const auto check = [&](const char* what, std::int64_t all, auto first, auto count) {
+void CudaGhosts<T>::check_peers(const Peers& peers, const CudaGraph& graph) const {
+    const auto check = [&](const std::string& what, std::int64_t all, auto first, auto count) {
         std::vector<std::pair<std::int64_t, std::int64_t>> blocks;
         for (std::int64_t i = 0; i < peers.count; ++i)
             if (peers.peer[i].*count != 0)
@@ -118,16 +135,13 @@ void CudaGhosts<T>::take_peers(Communicator& communicator, int width, const Cuda
             end += items;
         }
         if (end != all)
-            throw EngineError(ErrorKind::argument,
-                              std::string("the peers of the communicator name ") + what + " 0 to " +
-                                  std::to_string(end) + " without gaps, expected all " +
-                                  std::to_string(all) + ", each once");
+            throw EngineError(ErrorKind::argument, "the peers of the communicator name the first " +
+                                                       std::to_string(end) + " of " +
+                                                       std::to_string(all) + " " + what +
+                                                       " without gaps, expected each of them once");
     };
     check("rows of sent", num_sent_, &Peer::sent_first, &Peer::num_sent);
-    const std::int64_t ghosts = graph.num_nodes - graph.num_local;
-    check("ghosts", ghosts, &Peer::ghost_first, &Peer::num_ghosts);
-    if (!windows_) windows_ = std::make_unique<PeerWindows>(device_);
-    windows_->open(communicator, size(std::max(num_sent_, ghosts)) * size(width) * sizeof(T));
+    check("ghosts", graph.num_nodes - graph.num_local, &Peer::ghost_first, &Peer::num_ghosts);
 }
 
 // What others have in their windows for this process: its ghosts, or rows it sent.

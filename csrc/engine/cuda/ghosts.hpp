@@ -43,7 +43,9 @@ public:
     }
 
 private:
-    void take_peers(Communicator& communicator, int width, const CudaGraph& graph);
+    void take_sent(const Communicator& communicator, const CudaGraph& graph,
+                   const CudaStream& stream);
+    void check_peers(const Peers& peers, const CudaGraph& graph) const;
     void from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
                     const CudaStream& stream);
     void reserve(int width, const CudaGraph& graph, const CudaStream& stream);

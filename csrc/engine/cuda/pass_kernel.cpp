@@ -10,7 +10,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr std::int64_t MAX_TABLE_DEGREE = 15;
+constexpr std::int64_t MIN_TABLE_DEGREE = 5, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
     "order",    "sender", "row_ptr", "place",  "types",   "sender_type", "live",
@@ -76,7 +76,8 @@ CudaPassKernel::CudaPassKernel(const Fields& layer, const std::string& pass,
                            " items of " + operand + ", expected " + std::to_string(width) +
                            ": convert the model again");
         if (fields.has("degree"))
-            degree_ = static_cast<int>(fields.integer("degree", 1, MAX_TABLE_DEGREE));
+            degree_ =
+                static_cast<int>(fields.integer("degree", MIN_TABLE_DEGREE, MAX_TABLE_DEGREE));
         variants_.push_back(read(fields));
     }
     if (variants_.empty())

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "engine/error.hpp"
@@ -12,6 +13,7 @@ namespace mdcg {
 
 namespace {
 
+// The driver may put it into one block with other memory: handles carry the place in that.
 constexpr std::size_t FEWEST_BYTES = 4096;
 
 template <std::size_t N>
@@ -65,11 +67,42 @@ private:
 
 std::string of_rank(std::size_t rank) { return "rank " + std::to_string(rank); }
 
+void check(std::size_t rank, const PeerWindows::Problem& problem) {
+    if (problem.kind == PeerWindows::NONE) return;
+    const auto kind = static_cast<ErrorKind>(problem.kind);
+    const std::string text = of_rank(rank) + ": " + problem.text;
+    if (kind == ErrorKind::device) refuse(text);
+    throw EngineError(kind, text);
+}
+
 }  // namespace
+
+PeerWindows::Problem PeerWindows::problem_of(std::exception_ptr error) {
+    Problem found;
+    const auto note = [&](ErrorKind kind, const char* text) {
+        found.kind = static_cast<int>(kind);
+        write(found.text, text);
+    };
+    try {
+        std::rethrow_exception(error);
+    } catch (const EngineError& e) {
+        note(e.kind(), e.what());
+    } catch (const CudaError& e) {
+        note(e.code() == CUDA_OUT_OF_MEMORY ? ErrorKind::memory : ErrorKind::device, e.what());
+    } catch (const std::bad_alloc&) {
+        note(ErrorKind::memory, "out of memory: use more ranks");
+    }
+    return found;
+}
 
 PeerWindows::~PeerWindows() {
     windows_.clear();
-    if (memory_.bytes() > 0) Retired::all().keep(device_, std::move(memory_));
+    retire(former_);
+    retire(memory_);
+}
+
+void PeerWindows::retire(CudaMemory& memory) {
+    if (memory.bytes() > 0) Retired::all().keep(device_, std::move(memory));
 }
 
 void PeerWindows::grow(std::size_t bytes) {
@@ -78,36 +111,39 @@ void PeerWindows::grow(std::size_t bytes) {
     const std::size_t half = (wanted + 255) / 256 * 256;
     CudaMemory memory = Retired::all().take(device_, 2 * half);
     memory.reserve(2 * half);
+    retire(former_);
     former_ = std::exchange(memory_, std::move(memory));
     half_ = half;
 }
 
-void PeerWindows::open(Communicator& communicator, std::size_t bytes) {
+void PeerWindows::open(Communicator& communicator, std::size_t bytes, const Problem& before) {
     const Peers peers = communicator.peers();
     Greeting mine;
-    try {
-        grow(bytes);
-        mine.handle = share(memory_, device_);
-    } catch (const CudaError& error) {
-        write(mine.problem, error.what());
-    }
+    mine.problem = before;
+    if (before.kind == NONE) try {
+            grow(bytes);
+            mine.handle = share(memory_, device_);
+        } catch (...) {
+            mine.problem = problem_of(std::current_exception());
+        }
     mine.half = half_;
     write(mine.machine, this_machine());
     std::vector<Greeting> all(static_cast<std::size_t>(peers.num_ranks));
     communicator.gather(&mine, all.data(), sizeof mine);
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-        if (all[rank].problem[0] != 0) refuse(of_rank(rank) + ": " + all[rank].problem);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) check(rank, all[rank].problem);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
         if (std::strcmp(all[rank].machine, all[0].machine) != 0)
             refuse(of_rank(rank) + " is on another machine than " + of_rank(0));
-    std::string problem;
+    Problem problem;
     try {
         look_into(peers, all);
-    } catch (const CudaError& error) {
+    } catch (...) {
         windows_.clear();
-        problem = error.what();
+        problem = problem_of(std::current_exception());
     }
-    agree(communicator, problem);
+    std::vector<Problem> problems(all.size());
+    communicator.gather(&problem, problems.data(), sizeof problem);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) check(rank, problems[rank]);
     former_.release();  // closed by all
     turn_ = 0;
 }
@@ -128,17 +164,6 @@ void PeerWindows::look_into(const Peers& peers, const std::vector<Greeting>& all
     windows_ = std::move(found);  // closes the others
     for (Window& window : windows_)
         if (!window.memory) window.memory = std::make_unique<PeerMemory>(device_, window.handle);
-}
-
-void PeerWindows::agree(Communicator& communicator, const std::string& problem) const {
-    char mine[256];
-    write(mine, problem);
-    const std::size_t ranks = static_cast<std::size_t>(communicator.peers().num_ranks);
-    std::vector<char> all(ranks * sizeof mine);
-    communicator.gather(mine, all.data(), sizeof mine);
-    for (std::size_t rank = 0; rank < ranks; ++rank)
-        if (const char* text = all.data() + rank * sizeof mine; *text != 0)
-            refuse(of_rank(rank) + ": " + text);
 }
 
 void PeerWindows::exchange(Communicator& communicator, const CudaStream& stream) {

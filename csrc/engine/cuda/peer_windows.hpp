@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/cuda_ipc.hpp"
@@ -22,9 +22,18 @@ public:
     PeerWindows(const PeerWindows&) = delete;
     PeerWindows& operator=(const PeerWindows&) = delete;
 
+    // Why a process cannot go on; all of them end with the first of these.
+    struct Problem {
+        int kind = NONE;  // ErrorKind
+        char text[512] = {};
+    };
+    static constexpr int NONE = -1;
+    static Problem problem_of(std::exception_ptr error);
+
     // Collective, for every list: halves of so many bytes at least, and those of the processes at
-    // the other end of `peers`. Throws EngineError on all processes where one has a reason to.
-    void open(Communicator& communicator, std::size_t bytes);
+    // the other end of `peers`. Throws EngineError on all processes where one has a problem, which
+    // may be there already.
+    void open(Communicator& communicator, std::size_t bytes, const Problem& before);
 
     // Where this process writes what others get in the next exchange.
     char* mine() const { return memory_.as<char>() + turn_ * half_; }
@@ -41,7 +50,7 @@ private:
         SharedMemoryHandle handle;
         std::size_t half = 0;
         char machine[64] = {};
-        char problem[256] = {};  // why this process has no window
+        Problem problem;
     };
     struct Window {
         SharedMemoryHandle handle;
@@ -50,9 +59,8 @@ private:
     };
 
     void grow(std::size_t bytes);
+    void retire(CudaMemory& memory);
     void look_into(const Peers& peers, const std::vector<Greeting>& all);
-    // Throws on all processes if any has a problem.
-    void agree(Communicator& communicator, const std::string& problem) const;
 
     int device_;
     CudaMemory memory_, former_;

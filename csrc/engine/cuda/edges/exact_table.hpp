@@ -11,13 +11,13 @@ namespace mdcg {
 
 // Polynomials of an odd degree in z in [-1, 1], the place in an interval counted from its middle;
 // intervals as CudaPowerTable has them. Item
-//     data()[(((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
+//     data()[((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
 // is the factor of z^(2 k + i) in column c of a row. Row 0 is zeros. As few intervals, the same for
 // all pairs of types, as errors need; they are measured when a table is built.
 class CudaExactTable {
 public:
-    // Errors of a table are below: of values that is rounding twice over. Derivatives are held to
-    // what rounding of the values leaves of them.
+    // Errors allowed, relative to the largest value and the largest derivative of a pair of types:
+    // the latter is what rounding of the values leaves.
     static constexpr double VALUE_ERROR = 1e-13, SLOPE_ERROR = 5e-11;
     static constexpr int FEWEST = 64, MOST = 512;  // intervals
 
