@@ -93,6 +93,7 @@ def test_three_commands() -> None:
     done = subprocess.run(
         ["bash", str(EXAMPLES / "checkpoint_to_lammps.sh"), "10"],
         env=os.environ | {"PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=280,
