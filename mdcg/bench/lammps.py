@@ -244,7 +244,15 @@ def _run(lmp: Path, plugin: Path, folder: Path, ranks: int) -> str:
     with contextlib.suppress(KeyError):
         env["LD_LIBRARY_PATH"] = f"{sys.prefix}/lib:{os.environ['LD_LIBRARY_PATH']}"
     env.setdefault("LD_LIBRARY_PATH", f"{sys.prefix}/lib")
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,  # mpiexec reads it
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "")
         raise MdcgError(f"LAMMPS failed on {ranks} ranks: {reason or done.stderr.strip()[-300:]}")
