@@ -68,6 +68,24 @@ def water(n: int = 3, *, spacing: float = 3.1036, seed: int = 1) -> Atoms:
     return atoms
 
 
+def molecule_in_a_corner() -> Atoms:
+    """Return a molecule in a large open box: of four ranks along x one has ghosts alone."""
+    atoms = water(1, seed=8)
+    atoms.positions += 0.8 - atoms.positions.min(axis=0)
+    atoms.positions[:, 0] += 4.0
+    atoms.set_cell([24.0] * 3)
+    atoms.pbc = False
+    return atoms
+
+
+def water_with_a_short_edge() -> Atoms:
+    """Return a box with an edge, on the first of two ranks, too short for radial tables."""
+    atoms = water(3, seed=3)
+    inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
+    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    return atoms
+
+
 def write_data(path: Path, atoms: Atoms, types: Sequence[str] = ("H", "O")) -> None:
     """Write a data file; the cell must be lower triangular, as LAMMPS wants it."""
     cell = atoms.cell.array
@@ -251,3 +269,15 @@ def compare(output: Output, want: dict[str, Any], tolerance: float) -> None:
     np.testing.assert_allclose(-atoms[:, 5:].sum(axis=0) / BAR, virial, rtol=0, atol=1e-11 * spread)
     if "virial" in want:
         np.testing.assert_allclose(virial, want["virial"], rtol=0, atol=tolerance * spread)
+
+
+def same(got: Output, want: Output, tolerance: float = 1e-10) -> None:
+    """Check what two runs printed."""
+    assert len(got.runs) == len(want.runs)
+    for mine, other in zip(got.runs, want.runs, strict=True):
+        assert list(mine) == list(other)
+        for name, column in other.items():
+            scale = max(1.0, np.abs(column).max())
+            np.testing.assert_allclose(
+                mine[name], column, rtol=0, atol=tolerance * scale, err_msg=name
+            )

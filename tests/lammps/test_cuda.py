@@ -25,11 +25,14 @@ from .lmp import (
     compare,
     environment,
     head,
+    molecule_in_a_corner,
     nve,
     package,
     reference,
     run_input,
+    same,
     water,
+    water_with_a_short_edge,
     write_data,
 )
 
@@ -72,15 +75,11 @@ def on(device: str, text: str) -> str:
     return text.replace("pair_style mdcg", f"pair_style mdcg device {device}")
 
 
-def same(got: Output, want: Output, tolerance: float = 1e-10) -> None:
-    assert len(got.runs) == len(want.runs)
-    for mine, other in zip(got.runs, want.runs, strict=True):
-        assert list(mine) == list(other)
-        for name, column in other.items():
-            scale = max(1.0, np.abs(column).max())
-            np.testing.assert_allclose(
-                mine[name], column, rtol=0, atol=tolerance * scale, err_msg=name
-            )
+def hot(model: Path, how: str = "") -> str:
+    """Return an input in which lists are built anew on the way; ``how`` the box is divided."""
+    text = head(model, before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
+    text += "neigh_modify every 1 delay 0 check yes\n" + NVE
+    return text + "velocity all scale 3000\nrun 12\n"
 
 
 def said(output: Output) -> str:
@@ -120,8 +119,7 @@ def test_dynamics(
 ) -> None:
     """Hot atoms, and lists built anew on the way."""
     write_data(tmp_path / "test.data", water(2, seed=5))
-    text = head(models(name), before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
-    text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "velocity all scale 3000\nrun 12\n"
+    text = hot(models(name), how)
     want = run_input(tmp_path, text.replace(how, "") if how else text)
     assert "Neighbor list builds = 0" not in want.text
     assert np.ptp(want.runs[0]["PotEng"]) > 0.1
@@ -186,9 +184,7 @@ def test_precision_is_forgotten(tmp_path: Path, models: Models, env: Any) -> Non
 
 def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
     """Shorter than tables of the radial networks: all ranks repeat the step without them."""
-    atoms = water(3, seed=3)
-    inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
-    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    atoms = water_with_a_short_edge()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")
     got = run_input(tmp_path, on("cuda", start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)
@@ -197,11 +193,7 @@ def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> No
 
 def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
     """A molecule in a corner: a rank with ghosts alone, and ranks without anything."""
-    atoms = water(1, seed=8)
-    atoms.positions += 0.8 - atoms.positions.min(axis=0)
-    atoms.positions[:, 0] += 4.0
-    atoms.set_cell([24.0] * 3)
-    atoms.pbc = False
+    atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
     got = run_input(tmp_path, on("cuda", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)

@@ -17,13 +17,16 @@ from .lmp import (
     Output,
     compare,
     head,
+    molecule_in_a_corner,
     package,
     reference,
     run_input,
+    same,
     water,
+    water_with_a_short_edge,
     write_data,
 )
-from .test_cuda import NVE, emulated, env, models, said, same
+from .test_cuda import emulated, env, hot, models, said
 
 __all__ = ["env", "models"]  # fixtures
 
@@ -53,8 +56,7 @@ def test_dynamics(
 ) -> None:
     """Hot atoms, and lists built anew on the way. Nothing is read before it is there."""
     write_data(tmp_path / "test.data", water(2, seed=5))
-    text = head(models(name), before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
-    text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "velocity all scale 3000\nrun 12\n"
+    text = hot(models(name), how)
     same_as = run_input(tmp_path, text.replace(how, "") if how else text)
     late = env | {"EMULATED_CUDA_LATE": "1", "EMULATED_CUDA_DEVICES": "2"}
     host, peer = (
@@ -78,11 +80,7 @@ def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
 
 
 def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
-    atoms = water(1, seed=8)
-    atoms.positions += 0.8 - atoms.positions.min(axis=0)
-    atoms.positions[:, 0] += 4.0
-    atoms.set_cell([24.0] * 3)
-    atoms.pbc = False
+    atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
     got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
@@ -91,9 +89,7 @@ def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
 
 def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
     """All ranks repeat a step, in float32."""
-    atoms = water(3, seed=3)
-    inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
-    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    atoms = water_with_a_short_edge()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")
     got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)

@@ -14,26 +14,17 @@ from .lmp import (
     Output,
     compare,
     head,
+    molecule_in_a_corner,
     nve,
     package,
     reference,
     run_input,
+    same,
     water,
     write_data,
 )
 
 NVE = nve(every=5)
-
-
-def same(got: Output, want: Output, tolerance: float = 1e-9) -> None:
-    assert len(got.runs) == len(want.runs)
-    for mine, other in zip(got.runs, want.runs, strict=True):
-        assert list(mine) == list(other)
-        for name, column in other.items():
-            scale = max(1.0, np.abs(column).max())
-            np.testing.assert_allclose(
-                mine[name], column, rtol=0, atol=tolerance * scale, err_msg=name
-            )
 
 
 def trajectory(folder: Path, name: str, ranks: int, steps: int, before: str = "") -> Output:
@@ -58,7 +49,7 @@ def test_grids(tmp_path: Path, name: str) -> None:
         text = head(package(name, "float64"), before=before)
         if "tiled" in before:
             text += "balance 1.0 rcb\n"
-        same(run_input(tmp_path, text + NVE + "run 10\n", ranks=ranks), want)
+        same(run_input(tmp_path, text + NVE + "run 10\n", ranks=ranks), want, 1e-9)
 
 
 @pytest.mark.parametrize("name", ["mace", "nequip"])
@@ -82,11 +73,7 @@ def test_hundred_steps(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_empty_ranks(tmp_path: Path, name: str, grid: str) -> None:
     """A molecule in a corner: most ranks have no atoms, one has ghosts alone, some have nothing."""
-    atoms = water(1, seed=8)
-    atoms.positions += 0.8 - atoms.positions.min(axis=0)
-    atoms.positions[:, 0] += 4.0
-    atoms.set_cell([24.0] * 3)
-    atoms.pbc = False
+    atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
     model = package(name, "float64")
     text = head(model, boundary="f f f", before=f"processors {grid}") + THERMO + DUMP + "run 0\n"
@@ -137,7 +124,7 @@ def test_restart_on_other_ranks(tmp_path: Path) -> None:
     settings = NVE.replace("velocity all create 300 4711 loop geom\n", "")
     part = run_input(tmp_path, again + settings + "run 10\n", ranks=3)
     whole.runs = whole.runs[-1:]
-    same(part, whole)
+    same(part, whole, 1e-9)
 
 
 def test_rerun_and_minimize(tmp_path: Path) -> None:
