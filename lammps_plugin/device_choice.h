@@ -15,6 +15,7 @@ struct DeviceChoice {
   std::string name;      // "cuda:1"
   std::string reason;    // why there is none
   std::string advice;    // where ranks share a device; the same on all ranks
+  std::string peers;     // where each has its own and `exchange peer` may be faster
 
   // Collective. "cuda": that of the rank's number on its node, around again where there are more
   // ranks than devices; "cuda:N": that one on all ranks.

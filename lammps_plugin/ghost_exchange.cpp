@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace mdcg_lammps {
 
@@ -26,7 +27,28 @@ std::vector<int> offsets(const std::vector<int> &counts)
   return out;
 }
 
+// A counting sort, stable, by a key that is not negative.
+template <typename Key>
+std::vector<std::int32_t> sorted(const std::vector<std::int32_t> &atoms, const Key &key)
+{
+  int most = -1;
+  for (const std::int32_t i : atoms) most = std::max(most, key(i));
+  std::vector<std::size_t> place(most + 2, 0);
+  for (const std::int32_t i : atoms) place[key(i) + 1]++;
+  std::partial_sum(place.begin(), place.end(), place.begin());
+  std::vector<std::int32_t> out(atoms.size());
+  for (const std::int32_t i : atoms) out[place[key(i)]++] = i;
+  return out;
+}
+
 }    // namespace
+
+std::vector<std::int32_t> by_owner(const std::vector<std::int32_t> &atoms,
+                                   const std::vector<double> &owner)
+{
+  const auto numbered = sorted(atoms, [&](int i) { return AtomId::atom(owner[i]); });
+  return sorted(numbered, [&](int i) { return AtomId::rank(owner[i]); });
+}
 
 std::vector<int> GhostExchange::plan(MPI_Comm world, const std::vector<double> &wanted)
 {

@@ -22,6 +22,10 @@ class AtomId {
   static int atom(double id) { return static_cast<int>(id - rank(id) * 2147483648.0); }
 };
 
+// Atoms in the order of their ids in `owner`, those of equal ids as they come; in linear time.
+std::vector<std::int32_t> by_owner(const std::vector<std::int32_t> &atoms,
+                                   const std::vector<double> &owner);
+
 class GhostExchange {
  public:
   // Collective. `wanted`: ids of atoms of other ranks, ascending, each once. Returns the numbers of

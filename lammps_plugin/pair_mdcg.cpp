@@ -175,11 +175,13 @@ void PairMDCG::coeff(int narg, char **arg)
   options.size = sizeof(options);
   std::string device = it.device == "auto" ? "cpu" : it.device;
   it.advice.clear();
+  std::string peers;
   if (device != "cpu") {
     const DeviceChoice choice = DeviceChoice::make(world, *it.library, device);
     all_or_none(choice.reason);
     device = choice.name;
     it.advice = choice.advice;
+    peers = choice.peers;
   }
   options.device = device.c_str();
   options.precision = it.precision.c_str();
@@ -192,6 +194,7 @@ void PairMDCG::coeff(int narg, char **arg)
       it.library->describe(it.model, &it.info) != MDCG_OK)
     reason = it.library->last_error();
   all_or_none(reason);
+  if (!it.device_to_device && it.info.num_exchanges > 0) it.advice += peers;
 
   std::string known;
   for (int t = 0; t < it.info.num_types; t++)
@@ -274,7 +277,7 @@ void PairMDCG::announce()
   for (int rank = 1; rank < comm->nprocs; rank++)
     if (const char *other = &all[LENGTH * rank]; std::strcmp(mine, other) != 0)
       text += "  rank " + std::to_string(rank) + ": " + other + "\n";
-  if (impl->device_to_device && comm->nprocs > 1)
+  if (impl->device_to_device && comm->nprocs > 1 && impl->info.num_exchanges > 0)
     text += "  rows of ghosts go from device to device\n";
   if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
   utils::logmesg(lmp, text);

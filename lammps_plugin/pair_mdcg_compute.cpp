@@ -119,11 +119,8 @@ void PairMDCG::take_nodes()
     else
       images.push_back(j);
   }
-  std::sort(images.begin(), images.end(), [&](int a, int b) {
-    return it.owner[a] != it.owner[b] ? it.owner[a] < it.owner[b] : a < b;
-  });
   std::vector<double> wanted;
-  for (const int j : images) {
+  for (const int j : mdcg_lammps::by_owner(images, it.owner)) {
     if (wanted.empty() || wanted.back() != it.owner[j]) {
       wanted.push_back(it.owner[j]);
       it.atom.push_back(j);

@@ -169,8 +169,9 @@ typedef struct mdcg_communicator {
      * ghost, too; no rank is its own. They are the same while same_edges is set, which must be
      * equal on all ranks. That their numbers fit those of the other rank is not checked. gather:
      * `all` becomes what each of num_ranks has at `mine`, `bytes` from each in the order of ranks;
-     * with no bytes it waits for all. What keeps a rank from taking a new list is an error on all
-     * of them; after any other error of one rank the others may wait in gather: end them. */
+     * with no bytes it waits for all. Wrong `sent` or `peers`, and no memory or no access for the
+     * exchange, are errors on all of them; after any other error of one rank, also while its list
+     * of edges is made, the others may wait in gather: end them. */
     int rank, num_ranks;
     int64_t num_peers;
     const mdcg_peer* peers; /* [num_peers] */

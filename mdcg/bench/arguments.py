@@ -59,7 +59,8 @@ layers (a part of the pair time), LAMMPS' communication, and what a new neighbou
 it, and the pair time of that step beyond that of others. Milliseconds of one rank on average.
 With --device cuda each rank takes a device; --system iron has the sizes of published timings
 (54, 686, 2662, 6750, 13718 atoms); --weak gives each rank as many atoms; --exchange peer lets rows
-of ghosts go from device to device instead of through the host."""
+of ghosts go from device to device instead of through the host. dE/atom: the largest difference of
+the potential energy from that on one rank, eV per atom (with --weak, of the first step)."""
 
 _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so

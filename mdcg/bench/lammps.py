@@ -39,6 +39,7 @@ velocity all create 10 4711 loop geom
 fix nve all nve
 compute times all pair mdcg
 thermo_style custom step pe c_times[1] c_times[2]
+thermo_modify format float %.15g
 thermo 1
 neigh_modify every 1000 delay 1000
 run {warmup}
@@ -98,7 +99,8 @@ def measure(job: Job) -> list[dict[str, Any]]:
         ``loop``, ``pair``, ``exchange`` (rows between layers, a part of pair; from device to device
         only what ranks wait for each other), ``comm`` (LAMMPS'
         own), ``neighbor`` (per list that is built, with the pair time beyond that of other steps
-        in ``rebuild``); ``engine``: the engine's own time for `atoms` atoms in this process.
+        in ``rebuild``); ``engine``: the engine's own time for `atoms` atoms in this process;
+        ``energies``: potential energy at the first and at the last step, eV per atom.
 
     Raises
     ------
@@ -136,15 +138,17 @@ def measure(job: Job) -> list[dict[str, Any]]:
             )
             (folder / "in.bench").write_text(text)
             printed = _run(lmp, plugin, folder, count)
+            atoms = job.atoms * math.prod(times)
             row = {
                 "system": job.system,
                 "device": job.device,
                 "weak": job.weak,
                 "exchange_by": job.exchange,
                 "base": job.atoms,
-                "atoms": job.atoms * math.prod(times),
+                "atoms": atoms,
                 "ranks": count,
                 "shared": "ranks share a device" in printed,
+                "energies": [energy / atoms for energy in _energies(printed)],
                 **_times(printed, job.steps, count),
             }
             if own is None:
@@ -178,12 +182,16 @@ def derived(row: dict[str, Any], one: dict[str, Any] | None = None) -> dict[str,
     -------
     dict
         ``ms`` per step; ``outside``: share of it outside the pair style; ``ns_day`` at 1 fs;
-        ``efficiency``.
+        ``efficiency``; ``difference``: of energies to those with one rank, the largest, eV per
+        atom (of the first step alone where `weak`, as velocities are others then).
     """
     ms = row["loop"] + (row["neighbor"] + row["rebuild"]) / _KEPT
     pair = row["pair"] + row["rebuild"] / _KEPT
     found = {"ms": ms, "outside": (ms - pair) / ms, "ns_day": 86.4 / ms}
     if one is not None:
+        both = list(zip(row["energies"], one["energies"], strict=True))
+        used = both[:1] if row["weak"] else both
+        found["difference"] = max(abs(mine - other) for mine, other in used)
         alone = derived(one)["ms"] / one["atoms"]
         found["efficiency"] = alone / (ms / row["atoms"]) / row["ranks"]
     return found
@@ -194,7 +202,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     columns = (
         *("system", "atoms", "ranks", "rows by", "ms/step", "pair", "engine alone", "pair/engine"),
         *("exchange", "comm", "list", "first step with it"),
-        *("ns/day", "outside pair", "speedup", "efficiency"),
+        *("ns/day", "outside pair", "speedup", "efficiency", "dE/atom"),
     )
     lines = []
     first: dict[Any, dict[str, Any]] = {}
@@ -207,9 +215,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         ratio = f"{row['pair'] / row['engine']:.3f}" if row["ranks"] == 1 else "-"
         times = [f"{row[name]:.2f}" for name in ("loop", "pair", "engine")]
         rest = [f"{row[name]:.2f}" for name in ("exchange", "comm", "neighbor", "rebuild")]
-        gain = [f"{more['efficiency'] * row['ranks']:.2f}x", f"{more['efficiency']:.1%}"]
+        gain = ["-"] * 3
+        if one is not None:
+            speedup = more["efficiency"] * row["ranks"]
+            gain = [f"{speedup:.2f}x", f"{more['efficiency']:.1%}", f"{more['difference']:.1e}"]
         start = [row["system"], str(row["atoms"]), str(row["ranks"]), row["exchange_by"]]
-        end = [f"{more['ns_day']:.2f}", f"{more['outside']:.1%}", *(gain if one else "--")]
+        end = [f"{more['ns_day']:.2f}", f"{more['outside']:.1%}", *gain]
         lines.append([*start, *times, ratio, *rest, *end])
     text = format_table(columns, lines)
     text += f"\nns/day at 1 fs, with a new list every {_KEPT} steps, as the columns after it\n"
@@ -259,6 +270,20 @@ def _run(lmp: Path, plugin: Path, folder: Path, ranks: int) -> str:
     return done.stdout
 
 
+def _thermo(printed: str) -> list[list[list[str]]]:
+    """Return what LAMMPS printed at each step of each run."""
+    tables = re.findall(r"^ +Step .*?\n(.*?)^Loop time", printed, re.MULTILINE | re.DOTALL)
+    return [
+        [line.split() for line in found.splitlines() if re.match(r" *\d+ ", line)]
+        for found in tables
+    ]
+
+
+def _energies(printed: str) -> tuple[float, float]:
+    tables = _thermo(printed)
+    return float(tables[0][0][1]), float(tables[-1][-1][1])
+
+
 def _times(printed: str, steps: int, ranks: int) -> dict[str, float]:
     """Read LAMMPS' own breakdown of the second and the third run."""
     _, plain, built = (
@@ -270,9 +295,7 @@ def _times(printed: str, steps: int, ranks: int) -> dict[str, float]:
         for part in printed.split("Loop time of ")[1:]
     )
     loop = [float(value) for value in re.findall(r"Loop time of ([\d.e-]+)", printed)]
-    tables = re.findall(r"^ +Step .*?\n(.*?)^Loop time", printed, re.MULTILINE | re.DOTALL)
-    rows = [line.split() for line in tables[1].splitlines() if re.match(r" *\d+ ", line)][1:]
-    exchange = float(np.mean([float(row[2]) for row in rows])) / ranks
+    exchange = float(np.mean([float(row[2]) for row in _thermo(printed)[1][1:]])) / ranks
     pair = 1e3 * plain["Pair"] / steps
     return {
         "loop": 1e3 * loop[1] / steps,

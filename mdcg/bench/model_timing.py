@@ -193,9 +193,7 @@ def _time(
     refused: list[dict[str, Any]],
 ) -> tuple[dict[str, Timing], bool]:
     """Time in turns, or one after the other if memory is short for all at once."""
-    options: dict[str, Any] = {"repeats": job.repeats, "warmup": job.warmup}
-    if job.device != "cpu":
-        options["sample_seconds"] = 0.0
+    options = {"repeats": job.repeats, "warmup": job.warmup}
     try:
         return interleave(steps, clock, **options), True
     except (torch.OutOfMemoryError, MemoryError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import math
 import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -125,14 +126,14 @@ def interleave(
     warmup : int
         Calls before the first sample (TorchScript specialises during the first three).
     sample_seconds : float
-        Least length of a sample.
+        Length of a sample, about, or of one call if that is longer.
     """
     calls: dict[str, int] = {}
     for name, run in runs.items():
-        for _ in range(max(warmup - 1, 0)):
+        for _ in range(max(warmup - 2, 0)):
             run()
-        once = clock.seconds(run, 1)
-        calls[name] = min(1000, max(1, round(sample_seconds / max(once, 1e-9))))
+        once = min(clock.seconds(run, 1) for _ in range(2))
+        calls[name] = min(1000, max(1, math.ceil(sample_seconds / max(once, 1e-9))))
     samples: dict[str, list[float]] = {name: [] for name in runs}
     collecting = gc.isenabled()
     gc.collect()

@@ -253,7 +253,7 @@ def emit_table_conv(
         Of the harmonics.
     knots : int or None
         Intervals of the table of splines. None: of polynomials of ``plan.degree``, so many that
-        they are the network to rounding; how many they are is said when the kernel runs.
+        they are within 1e-13 of the network; how many they are is said when the kernel runs.
     plan : TableConvPlan, optional
         Tiles of both passes, and the degree of polynomials. Default: that of all problems.
 

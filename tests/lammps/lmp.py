@@ -16,6 +16,8 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from mdcg import MDCGCalculator
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import add_cuda_kernels
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -29,6 +31,13 @@ Array = NDArray[np.float64]
 
 def package(name: str, dtype: str) -> Path:
     return DATA / f"{name}_water_{dtype}.mdcg"
+
+
+def save_with_kernels(name: str, dtype: str, path: Path) -> None:
+    """Save a package with the CUDA kernels that are generated now."""
+    found = Package.open(package(name, dtype))
+    found.manifest["cuda_kernels"] = add_cuda_kernels(found.manifest["layers"], found.tensors)
+    found.save(path)
 
 
 def environment() -> dict[str, str]:

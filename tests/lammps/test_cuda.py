@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 
 from ..emulator.emulator import emulator_environment
 from .lmp import (
@@ -31,6 +30,7 @@ from .lmp import (
     reference,
     run_input,
     same,
+    save_with_kernels,
     water,
     water_with_a_short_edge,
     write_data,
@@ -62,10 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     def make(name: str, dtype: str = "float64") -> Path:
         path = folder / f"{name}_{dtype}.mdcg"
         if not path.exists():
-            found = Package.open(package(name, dtype))
-            layers, tensors = found.manifest["layers"], found.tensors
-            found.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
-            found.save(path)
+            save_with_kernels(name, dtype, path)
         return path
 
     return make
@@ -294,11 +291,15 @@ def test_named_device(tmp_path: Path, models: Models) -> None:
 def test_device_of_each_rank(tmp_path: Path, models: Models) -> None:
     want = short(tmp_path, models("mace"), "cpu", 1).last["E_pair"]
     two = short(tmp_path, models("mace"), "cuda", 2, EMULATED_CUDA_DEVICES="2")
-    first, second = said(two).splitlines()
+    first, second, third = said(two).splitlines()
     assert "2 ranks: mace" in first
     assert "cuda:0 (" in first
     assert second.startswith("  rank 1: mace")
     assert "cuda:1 (" in second
+    assert third == (
+        "  ranks exchange rows through the host: 'exchange peer' sends them from device to device, "
+        "where these have access to each other"
+    )
     three = short(tmp_path, models("mace"), "cuda", 3, EMULATED_CUDA_DEVICES="2")
     assert said(three).splitlines()[-1] == (
         "  up to 2 ranks share a device and take turns: run as many ranks as there are devices "

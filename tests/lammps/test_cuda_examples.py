@@ -14,7 +14,15 @@ from ase.io import write
 from mdcg.package import Package
 
 from ..emulator.emulator import emulator_environment
-from .lmp import EXAMPLES, environment, executable, launcher, package, thermo_tables, water
+from .lmp import (
+    EXAMPLES,
+    environment,
+    executable,
+    launcher,
+    save_with_kernels,
+    thermo_tables,
+    water,
+)
 from .lmp import write_data as write_lammps
 from .test_cuda import emulated
 
@@ -39,7 +47,8 @@ def run(*command: str, env: dict[str, str], folder: Path = ROOT) -> str:
 
 def test_package_has_cuda_kernels() -> None:
     kernels = Package.open(EXAMPLES / "data" / "water.mdcg").manifest["cuda_kernels"]
-    assert {kernel["pass"] for kernel in kernels} == {"forward", "backward"}
+    passes = {kernel["pass"] for kernel in kernels}
+    assert passes == {"forward", "backward", "table_forward", "table_backward"}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -82,13 +91,7 @@ def test_examples_on_a_device() -> None:
 def test_bench(tmp_path: Path) -> None:
     """More atoms for more ranks, and two ranks on one device."""
     model = tmp_path / "model.mdcg"
-    found = Package.open(package("mace", "float32"))
-    if "cuda_kernels" not in found.manifest:
-        from mdcg.package.cuda_kernels import add_cuda_kernels
-
-        layers, tensors = found.manifest["layers"], found.tensors
-        found.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
-    found.save(model)
+    save_with_kernels("mace", "float32", model)
     options = ["--device", "cuda", "--weak", "--ranks", "1,2", "--atoms", "24", "--steps", "2"]
     printed = run(
         *(sys.executable, "-m", "mdcg", "bench", "lammps", str(model), *options),
@@ -99,4 +102,7 @@ def test_bench(tmp_path: Path) -> None:
     assert "ns/day" in header
     assert first.split()[:3] == ["water", "24", "1"]
     assert second.split()[:3] == ["water", "48", "2"]
+    assert header.split()[-1] == "dE/atom"
+    assert float(first.split()[-1]) == 0
+    assert 0 <= float(second.split()[-1]) < 1e-6
     assert "some ranks shared a device" in printed

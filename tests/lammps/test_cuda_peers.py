@@ -65,6 +65,7 @@ def test_dynamics(
     assert "Neighbor list builds = 0" not in peer.text
     assert "rows of ghosts go from device to device" in said(peer)
     assert "rows of ghosts" not in said(host)
+    assert "exchange peer" not in said(peer)
     same_bits(peer, host)
     same(peer, same_as)
 

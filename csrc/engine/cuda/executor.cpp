@@ -173,6 +173,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     energies_ = part(local);
     virials_ = part(9 * nodes);
     outputs_.grow(end);
+    clear_on_device(outputs_.as<char>(), end, stream_);  // what is between them is copied as well
     results_.grow(end);
     positions_.grow(24 * size(nodes) + 1);
     worker_.types = graph_.types;

@@ -86,9 +86,9 @@ void CudaGhosts<T>::take_sent(const Communicator& communicator, const CudaGraph&
                               const CudaStream& stream) {
     const SentNodes sent = communicator.sent_nodes();
     num_sent_ = sent.count;
-    // of equal nodes the earlier row first
-    std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
-    list_.clear();
+    list_.assign(sent.node, sent.node + sent.count);
+    // rows by node, of equal nodes the earlier first
+    std::vector<std::int32_t> place(size(graph.num_local) + 1, 0);
     for (std::int64_t i = 0; i < sent.count; ++i) {
         const std::int64_t node = sent.node[i];
         if (node < -1 || node >= graph.num_local)
@@ -96,21 +96,21 @@ void CudaGhosts<T>::take_sent(const Communicator& communicator, const CudaGraph&
                               "sent[" + std::to_string(i) + "] of the communicator is " +
                                   std::to_string(node) + ", expected a local node, 0 to " +
                                   std::to_string(graph.num_local - 1) + ", or -1");
-        list_.push_back(static_cast<std::int32_t>(node));
-        if (node >= 0) pairs.emplace_back(list_.back(), static_cast<std::int32_t>(i));
+        if (node >= 0) ++place[size(node) + 1];
     }
-    std::sort(pairs.begin(), pairs.end());
-    std::vector<std::int32_t> owner, first;
-    for (std::size_t k = 0; k < pairs.size(); ++k)
-        if (k == 0 || pairs[k].first != pairs[k - 1].first) {
-            owner.push_back(pairs[k].first);
-            first.push_back(static_cast<std::int32_t>(k));
-        }
-    first.push_back(static_cast<std::int32_t>(pairs.size()));
+    std::vector<std::int32_t> owner, first{0};
+    for (std::size_t node = 0; node + 1 < place.size(); ++node) {
+        if (place[node + 1] > 0) owner.push_back(static_cast<std::int32_t>(node));
+        place[node + 1] += place[node];
+        if (place[node + 1] > place[node]) first.push_back(place[node + 1]);
+    }
+    std::vector<std::int32_t> rows(size(first.back()));
+    for (std::int64_t i = 0; i < sent.count; ++i)
+        if (sent.node[i] >= 0)
+            rows[size(place[size(sent.node[i])]++)] = static_cast<std::int32_t>(i);
     num_owners_ = static_cast<std::int64_t>(owner.size());
-    list_.insert(list_.end(), owner.begin(), owner.end());
-    list_.insert(list_.end(), first.begin(), first.end());
-    for (const auto& [node, row] : pairs) list_.push_back(row);
+    for (const auto* part : {&owner, &first, &rows})
+        list_.insert(list_.end(), part->begin(), part->end());
     lists_.grow(4 * list_.size());
     lists_.upload(list_.data(), 4 * list_.size(), stream);
     node_ = lists_.template as<std::int32_t>();
