@@ -25,6 +25,13 @@ import_mace()  # and not `import mace`, which changes the environment
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
+PUBLIC = (
+    "mace_spice_2022.model",
+    "xtb_committee1.model",
+    "xtb_committee2.model",
+    "xtb_committee3.model",
+    "xtb_solvent_swa.model",
+)
 E3NN = tuple(int(part) for part in (installed_version("e3nn") or "0.0").split(".")[:2])
 
 Outputs = dict[str, torch.Tensor]

@@ -19,7 +19,7 @@ from mdcg.package.verification import verify_package
 from mdcg.patch import load_model
 from mdcg.runtime.nvrtc import find_nvrtc
 
-from .conftest import build_model
+from .conftest import PUBLIC, build_model
 
 NAME = "mace_water_e3nn044.model"
 
@@ -130,7 +130,7 @@ def test_wrong_arguments(water: Path, tmp_path: Path, capsys: Any) -> None:
 def test_machine_code_for_devices(
     name: str, checkpoint: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All kernels of every checkpoint compile, on a machine without devices."""
+    """Without a device here."""
     output = tmp_path / "out.mdcg"
     arguments = [str(checkpoint(name)), "-o", str(output), "--no-verify", "--precision", "fp32"]
     assert main([*arguments, "--bundle", "sm_80,sm_90,sm_100"]) == 0
@@ -146,6 +146,19 @@ def test_machine_code_for_devices(
     assert main([*arguments, "--force", "--bundle", "sm_90"]) == 5
     find_nvrtc.cache_clear()
     assert "named by MDCG_NVRTC_LIB cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("name", PUBLIC)
+def test_machine_code_of_public_checkpoints(
+    name: str, dtype: str, public_checkpoint: Any, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.mdcg"
+    arguments = [str(public_checkpoint(name)), "-o", str(output), "--no-verify", "-q"]
+    assert main([*arguments, "--precision", dtype, "--bundle", "sm_80,sm_90,sm_100"]) == 0
+    targets = [binary["target"] for binary in Package.open(output).manifest["cuda_binaries"]]
+    assert len({targets.count(target) for target in ("sm_80", "sm_90", "sm_100")}) == 1
+    assert len(targets) > 24
 
 
 def test_precision_is_another_name_of_dtype(water: Path, tmp_path: Path, capsys: Any) -> None:

@@ -32,13 +32,6 @@ OWN = (
     "mace_water.model",
     "mace_alloy_density.model",
 )
-PUBLIC = (
-    "mace_spice_2022.model",
-    "xtb_committee1.model",
-    "xtb_committee2.model",
-    "xtb_committee3.model",
-    "xtb_solvent_swa.model",
-)
 
 
 def check_patching(path: Path) -> None:
