@@ -26,6 +26,8 @@ from mdcg import CheckpointError, MissingDependencyError, patch_model
 from mdcg.patch import load_model, loader, model_info, verify_patch
 from mdcg.patch.systems import Structure
 
+from .conftest import PUBLIC
+
 OWN = (
     "mace_water_e3nn044.model",
     "mace_alloy_density_e3nn044.model",
