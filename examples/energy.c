@@ -2,7 +2,8 @@
  *
  *   cc energy.c -I DIR/include -o energy DIR/libmdcg.so -Wl,-rpath,DIR && ./energy water.mdcg
  *
- * where DIR is what `python -c "import mdcg; print(mdcg.__path__[0])"` prints. */
+ * where DIR is what `python -c "import mdcg; print(mdcg.__path__[0])"` prints in this
+ * folder. */
 #include <stdio.h>
 #include <string.h>
 

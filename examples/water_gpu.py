@@ -6,8 +6,7 @@ Molecular dynamics at constant energy (NVE) with a package on a CUDA device: the
 alone, neither torch nor MACE is needed. At the end it prints the time per step, the drift of the
 total energy and where the kernels came from.
 
-    mdcg-patch examples/data/water.model -o examples/data/water.mdcg   # is there already
-    python examples/water_gpu.py --device cuda
+    python examples/water_gpu.py --device cuda     # or --package FILE.mdcg
 
 The first run compiles kernels for the card, for some seconds; they are kept in mdcg's cache. With
 ``--device cpu`` the same package runs on the processor.

@@ -156,6 +156,9 @@ void PairMDCG::coeff(int narg, char **arg)
 {
   if (!allocated) allocate();
   const int ntypes = atom->ntypes;
+  // until this one is accepted there is none: as a library LAMMPS goes on after an error
+  for (int i = 1; i <= ntypes; i++)
+    for (int j = 1; j <= ntypes; j++) setflag[i][j] = 0;
   const std::string usage = "pair_coeff * * water.mdcg O H (a package, then the package's type "
                             "name, or NULL, for each of the " +
                             std::to_string(ntypes) + " atom types)";
@@ -247,12 +250,13 @@ struct CommGroup : Comm {
 }    // namespace
 
 // Whether a list of all pairs within the cutoff, which a device makes faster, is what LAMMPS' list
-// would be. Its exclusions, ghosts of a group alone and the pairs that hybrid styles share out are
-// in its own list only.
+// would be. Its exclusions, groups that alone are listed or have ghosts, and the pairs that hybrid
+// styles share out are in its own list only.
 bool PairMDCG::can_do_without_list() const
 {
   if (impl->device == "auto" || impl->device == "cpu") return false;
-  const bool excludes = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
+  const bool excludes =
+      neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup;
   return !excludes && !CommGroup::of(comm) && force->pair == this;
 }
 

@@ -287,7 +287,7 @@ void PairMDCG::compute(int eflag, int vflag)
   Impl &it = *impl;
   // every rank goes through all of this, also one without atoms: the others wait for its part of
   // each exchange
-  if (!it.bonds_checked) check_bonds();
+  if (!it.bonds_checked && !it.own_list) check_bonds();
   if (it.own_list && neighbor->exclude)
     all_or_none("a fix has excluded pairs from the neighbour list after the pair style was set up "
                 "without one, expected neigh_modify exclude before the run, or device cpu");
@@ -336,18 +336,19 @@ void PairMDCG::compute(int eflag, int vflag)
   it.fresh = false;
 
   double energy = 0.0, sum[9] = {};
-  it.forces.resize(3 * it.num_nodes);
+  // never null, which the engine would take for not wanted: all ranks must want the same
+  it.forces.resize(std::max<std::size_t>(3 * it.num_nodes, 3));
   mdcg_results results{};
   results.size = sizeof(results);
   if (eflag_global) results.energy = &energy;
   results.forces = it.forces.data();
   if (vflag_global) results.virial = sum;
   if (eflag_atom) {
-    it.energies.resize(it.num_local);
+    it.energies.resize(std::max<std::size_t>(it.num_local, 1));
     results.energies = it.energies.data();
   }
   if (vflag_atom) {
-    it.virials.resize(9 * it.num_nodes);
+    it.virials.resize(std::max<std::size_t>(9 * it.num_nodes, 9));
     results.virials = it.virials.data();
   }
 

@@ -248,3 +248,6 @@ def build_cuda_kernels(
 def cuda_compute_capability(device: int) -> int: ...
 def cuda_driver_version() -> int:
     """Return the version of CUDA the driver is made for, as 1000 * major + 10 * minor."""
+
+def cuda_version_there() -> int:
+    """Return the same without starting the driver; 0 where there is none."""

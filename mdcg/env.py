@@ -45,7 +45,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "MDCG_LIBRARY",
-        "that of the mdcg that compiled the plugin",
+        "that of the mdcg that compiled the plugin, then beside the plugin",
         "File of libmdcg.so that pair_style mdcg opens.",
     ),
     Variable(

@@ -29,8 +29,14 @@ def _why_no_gpu() -> str:
     """Return why gpu tests cannot run here, or an empty string."""
     try:
         import torch
-    except ImportError:
-        return "torch is not installed"
+    except ImportError:  # pair_style mdcg needs none
+        from mdcg import _core
+
+        try:
+            _core.cuda_compute_capability(0)
+        except RuntimeError as error:
+            return str(error)
+        return ""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     return "" if torch.cuda.is_available() else "torch finds no CUDA device"

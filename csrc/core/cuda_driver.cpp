@@ -101,6 +101,17 @@ int CudaDriver::version() const {
     return version;
 }
 
+int CudaDriver::version_there() {
+    try {
+        static const SharedLibrary library("libcuda.so.1");
+        int version = 0;
+        const auto run = reinterpret_cast<int (*)(int*)>(library.find("cuDriverGetVersion"));
+        return run != nullptr && run(&version) == 0 ? version : 0;
+    } catch (const std::runtime_error&) {
+        return 0;
+    }
+}
+
 std::string CudaDriver::version_text() const {
     int version = 0;
     const auto run = find<int (*)(int*)>("cuDriverGetVersion");

@@ -50,6 +50,8 @@ public:
     // Version of CUDA the driver is made for, as 1000 * major + 10 * minor.
     int version() const;
     std::string version_text() const;  // "CUDA 12.4"
+    // The same without starting it; 0 where there is none.
+    static int version_there();
 
     // Throws CudaError with the driver's own words.
     void check(int status, const char* what) const;

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/cpu.hpp"
+#include "core/cuda_driver.hpp"
 #include "core/kernel_builds.hpp"
 #include "core/nvrtc.hpp"
 
@@ -96,13 +97,17 @@ const Found& find_nvrtc() {
     const std::lock_guard<std::mutex> guard(nvrtc_mutex());
     if (found.library != nullptr) return found;
     std::string reason;
+    const int driver = CudaDriver::version_there() / 1000;
+    // the first whose machine code the driver loads, or just the first
     for (const std::string& path : candidates()) try {
-            found.library = std::make_unique<Nvrtc>(path);
-            found.path = path;
-            return found;
+            auto library = std::make_unique<Nvrtc>(path);
+            const bool good = driver == 0 || library->version_major() <= driver;
+            if (found.library == nullptr || good) found = {std::move(library), path};
+            if (good) break;
         } catch (const std::runtime_error& error) {
             if (reason.empty()) reason = error.what();
         }
+    if (found.library != nullptr) return found;
     if (!variable("MDCG_NVRTC_LIB").empty())
         throw KernelError("the NVRTC library named by MDCG_NVRTC_LIB cannot be used (" + reason +
                           "): correct the variable or unset it");

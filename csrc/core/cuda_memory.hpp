@@ -97,7 +97,6 @@ public:
     void end(const CudaStream& stream);
     // Ends a capture that went wrong, so that the stream can be used again.
     void abandon(const CudaStream& stream) noexcept;
-    bool captured() const { return executable_ != nullptr; }
     void replay(const CudaStream& stream) const;
     void clear() noexcept;
 

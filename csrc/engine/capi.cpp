@@ -223,6 +223,8 @@ void check_system(const mdcg_system& system) {
     if (system.num_copies > 0) {
         if (system.make_edges == 0)
             fail("copies of nodes are given, expected make_edges, which they are for");
+        if (system.cell != nullptr)
+            fail("copies of nodes and a cell are given, expected one of both");
         need(system.copy_node, "copy_node");
         need(system.copy_image, "copy_image");
     }

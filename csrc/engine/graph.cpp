@@ -101,6 +101,10 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
                  std::to_string(system.num_edges) + " edges, but the last call had " +
                  std::to_string(num_nodes) + " and " + std::to_string(all_edge_.size()) +
                  ": give the edges anew");
+        if (system.images != nullptr && (num_images_ < 0 || system.num_images < num_images_)) {
+            check_range(system.images, system.num_edges, system.num_images, "image");
+            num_images_ = system.num_images;
+        }
         return false;
     }
     all_edge_.clear();
@@ -109,6 +113,7 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
     check_range(system.receiver, system.num_edges, system.num_local, "receiver");
     if (system.images != nullptr)
         check_range(system.images, system.num_edges, system.num_images, "image");
+    num_images_ = system.images != nullptr ? system.num_images : -1;
     num_local = system.num_local;
     num_nodes = system.num_nodes;
     nodes_per_block = block;

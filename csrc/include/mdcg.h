@@ -117,8 +117,9 @@ typedef struct mdcg_system {
     const int32_t* copy_image; /* [num_copies] < num_images */
 } mdcg_system;
 
-/* What is wanted: null pointers are left out, and nothing is computed for them. An energy alone
- * costs no backward pass. After an error the contents are undefined. */
+/* What is wanted: null pointers are left out, and nothing is computed for them, so with a
+ * communicator the same ones must be null on all ranks, also where there are no nodes. An energy
+ * alone costs no backward pass. After an error the contents are undefined. */
 typedef struct mdcg_results {
     size_t size;
     double* energy;      /* [1] of the local nodes */

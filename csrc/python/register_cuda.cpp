@@ -115,4 +115,5 @@ void register_cuda(py::module_& m) {
     m.def("cuda_texts", &cuda_texts, py::arg("path"), py::arg("target"));
     m.def("build_cuda_kernels", &build_cuda_kernels, py::arg("sources"), py::arg("target"));
     m.def("cuda_driver_version", [] { return mdcg::CudaDriver::get().version(); });
+    m.def("cuda_version_there", &mdcg::CudaDriver::version_there);
 }

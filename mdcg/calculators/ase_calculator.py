@@ -51,7 +51,8 @@ class MDCGCalculator(Calculator):
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
         cached yet; neither torch nor a CUDA toolkit. Only positions and results travel between host
-        and device at a step, and neighbours when their list is new.
+        and device at a step: lists of neighbours are made there, unless most of the system is
+        empty.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model. That of
         a package and of a NequIP model is fixed when it is made.
@@ -120,7 +121,7 @@ class MDCGCalculator(Calculator):
     --------
     >>> from ase.build import molecule
     >>> atoms = molecule("H2O")
-    >>> atoms.calc = MDCGCalculator("water.mdcg.model")  # doctest: +SKIP
+    >>> atoms.calc = MDCGCalculator("water.mdcg")  # doctest: +SKIP
     >>> atoms.get_forces().shape  # doctest: +SKIP
     (3, 3)
     """

@@ -71,6 +71,8 @@ def check_output(source: Path, output: Path, *, force: bool) -> None:
             )
         if not force:
             raise UsageError(f"{target} exists already: name another output or use --force")
+        if target.exists() and not target.is_file():  # a device, a pipe
+            raise UsageError(f"{target} is no file, expected the name of a file: name another one")
 
 
 def check_package(source: Path, output: Path, *, package: bool) -> None:

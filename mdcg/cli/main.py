@@ -19,7 +19,7 @@ Tools of mdcg.
 
   env       versions, compiler, processor, kernel cache and environment variables
   cache     where compiled kernels are kept, how many, and deleting them
-  selftest  compare the generated kernels with a plain computation
+  selftest  compare the kernels of patched models with a plain computation (needs torch)
   bench     time the kernels and whole models
   patch     the same as the command mdcg-patch
   lammps    compile the plugin with pair_style mdcg for a LAMMPS of your own

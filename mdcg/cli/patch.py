@@ -73,11 +73,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="{fp32,fp64}",
         help="the same as --dtype, by other names",
     )
-    add("--device", default="cpu", help="where to check it: cpu (default) or cuda")
+    add(
+        "--device",
+        default="cpu",
+        help="where to check a patched model: cpu (default) or cuda; packages: cpu",
+    )
     add(
         "--allow-partial",
         action="store_true",
-        help="write the output even if some layers cannot be patched",
+        help="write the output even if some layers cannot be patched (not for .mdcg)",
     )
     add("--no-verify", action="store_true", help="do not compare with the original (default: do)")
     add(

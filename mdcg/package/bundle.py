@@ -7,8 +7,10 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import KernelCompileError, UnsupportedProblemError
 from ..runtime.nvrtc import find_nvrtc
@@ -18,6 +20,8 @@ __all__ = ["TARGETS", "add_binaries", "check_targets"]
 
 #: What kernels of processors can be compiled for; "native" is the processor of this machine.
 TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+Tensors = dict[str, npt.NDArray[Any]]
 
 # The oldest devices that kernels are written for.
 _OLDEST = 80
@@ -78,22 +82,24 @@ def add_binaries(package: Package, targets: Sequence[str]) -> None:
         There is no compiler, or it rejected a kernel.
     """
     check_targets(targets)
+    made: Tensors = {}
+    hosts = [_compile_host(package, target, made) for target in targets if target in TARGETS]
+    devices = [target for target in targets if target not in TARGETS]
+    entries = _compile_devices(package, devices, made) if devices else []
+    # nothing is raised from here on: a package keeps what it had, or gets all that is asked for
     for kernel in package.manifest["kernels"]:
         for binary in kernel["binaries"]:
             del package.tensors[binary["tensor"]]
-        kernel["binaries"] = []
+        kernel["binaries"] = [found[kernel["name"]] for found in hosts]
     for binary in package.manifest.pop("cuda_binaries", []):
         package.tensors.pop(binary["tensor"], None)
-    for target in targets:
-        if target in TARGETS:
-            _add_host(package, target)
-    devices = [target for target in targets if target not in TARGETS]
     if devices:
-        package.manifest["cuda_binaries"] = []
-        _add_devices(package, devices)
+        package.manifest["cuda_binaries"] = entries
+    package.tensors.update(made)
 
 
-def _add_host(package: Package, target: str) -> None:
+def _compile_host(package: Package, target: str, made: Tensors) -> dict[str, dict[str, str]]:
+    """Add machine code to `made`; return the entry of each kernel."""
     from .. import _core
 
     kernels = package.manifest["kernels"]
@@ -101,16 +107,20 @@ def _add_host(package: Package, target: str) -> None:
     # of "native" the processor is part of the name: others pass over it
     label = _core.host_target(target)
     built = _core.build_kernels(sources, target)  # several compilers at a time
+    found = {}
     for kernel, (path, error, _, _) in zip(kernels, built, strict=True):
         if error:
             raise KernelCompileError(f"kernel {kernel['name']} for {target}: {error}")
-        binary = Path(path).read_bytes()
         tensor = f"kernels.{kernel['name']}.{label}"
-        digest = _store(package, tensor, binary)
-        kernel["binaries"].append({"target": label, "tensor": tensor, "sha256": digest})
+        digest = _store(made, tensor, Path(path).read_bytes())
+        found[kernel["name"]] = {"target": label, "tensor": tensor, "sha256": digest}
+    return found
 
 
-def _add_devices(package: Package, targets: Sequence[str]) -> None:
+def _compile_devices(
+    package: Package, targets: Sequence[str], made: Tensors
+) -> list[dict[str, str]]:
+    """Add machine code to `made`; return its entries."""
     from .. import _core
 
     _core.set_nvrtc_path(find_nvrtc()[1])
@@ -124,23 +134,20 @@ def _add_devices(package: Package, targets: Sequence[str]) -> None:
             raise UnsupportedProblemError(
                 f"--bundle {', '.join(targets)}: {str(refusal).removeprefix(f'{path}: ')}"
             ) from None
+    entries = []
     for target, found in texts.items():
         built = _core.build_cuda_kernels([(text, options) for _, _, text, options in found], target)
         for (key, name, _, _), (cubin, error, _, _) in zip(found, built, strict=True):
             if error:
                 raise KernelCompileError(f"kernel {name} for {target}: {error}")
             tensor = f"cuda_binaries.{target}.{key}"
-            package.manifest["cuda_binaries"].append(
-                {
-                    "target": target,
-                    "key": key,
-                    "name": name,
-                    "tensor": tensor,
-                    "sha256": _store(package, tensor, cubin),
-                }
+            digest = _store(made, tensor, cubin)
+            entries.append(
+                {"target": target, "key": key, "name": name, "tensor": tensor, "sha256": digest}
             )
+    return entries
 
 
-def _store(package: Package, tensor: str, binary: bytes) -> str:
-    package.tensors[tensor] = np.frombuffer(binary, dtype=np.uint8)
+def _store(made: Tensors, tensor: str, binary: bytes) -> str:
+    made[tensor] = np.frombuffer(binary, dtype=np.uint8)
     return hashlib.sha256(binary).hexdigest()

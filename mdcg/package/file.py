@@ -66,7 +66,17 @@ def encode(manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> 
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    PackageError
+        There is something else than a file of that name, such as a device or a folder.
+    """
+    if path.exists() and not path.is_file():  # root would put the file in the place of a device
+        raise PackageError(
+            f"{path} is no file, expected the name of a file to write: name another one"
+        )
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with temporary.open("xb") as file:

@@ -45,17 +45,28 @@ def _candidates() -> Iterator[str]:
 def find_nvrtc() -> tuple[_core.Nvrtc, str]:
     """Return the NVRTC library and where it was found.
 
+    Of several it is the first that is not of a later CUDA than the driver, which would not load
+    what it makes.
+
     Raises
     ------
     KernelCompileError
         There is none, or the one named by ``MDCG_NVRTC_LIB`` cannot be loaded.
     """
     reason = ""
+    first = None
+    driver = _core.cuda_version_there() // 1000
     for path in _candidates():
         try:
-            return _core.Nvrtc(path), path
+            found = _core.Nvrtc(path), path
         except RuntimeError as error:
             reason = reason or str(error)
+            continue
+        if not driver or found[0].version[0] <= driver:
+            return found
+        first = first or found
+    if first is not None:
+        return first
     if env.nvrtc_library():
         raise KernelCompileError(
             f"the NVRTC library named by MDCG_NVRTC_LIB cannot be used ({reason}): "

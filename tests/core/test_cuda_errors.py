@@ -76,7 +76,7 @@ PROLOGUE = """
 import json, os
 from mdcg.errors import MdcgError
 from mdcg.ops import cuda_program
-from mdcg.runtime import cuda_build
+from mdcg.runtime import cuda_build, find_nvrtc
 compiled = []
 def compile_cuda(source, target):
     compiled.append(source)
@@ -281,6 +281,24 @@ def test_no_nvrtc_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
             find_nvrtc()
     finally:
         find_nvrtc.cache_clear()
+
+
+def test_of_several_nvrtcs_one_that_the_driver_takes(driver: Path, tmp_path: Path) -> None:
+    """The driver is for CUDA 12.8."""
+    folder = tmp_path / "lib64"
+    folder.mkdir()
+    library(NVRTC, folder / "libnvrtc.so.12")
+    library(NVRTC.replace("*major = 12", "*major = 13"), folder / "libnvrtc.so.13")
+    script = """[
+        find_nvrtc()[1],
+        cuda_program._core.build_cuda_kernels([("", [])], "sm_80")[0][1],
+    ]"""
+    python, core = run(script, driver, tmp_path, CUDA_HOME=str(tmp_path))  # type: ignore[misc]
+    assert python == str(folder / "libnvrtc.so.12")
+    assert core.startswith(f"NVRTC 12.0 ({python}) misses its libnvrtc-builtins")
+    (folder / "libnvrtc.so.12").unlink()
+    python, core = run(script, driver, tmp_path, CUDA_HOME=str(tmp_path))  # type: ignore[misc]
+    assert "libnvrtc.so.13" in python  # the driver's refusal says what to do
 
 
 def test_a_library_that_is_no_nvrtc(another_nvrtc: Callable[[str], None], driver: Path) -> None:

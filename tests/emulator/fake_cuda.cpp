@@ -23,7 +23,7 @@ namespace fake_cuda {
 namespace {
 
 constexpr int kNvrtcVersion = 13000;  // that of fake_nvrtc.cpp
-constexpr int kStaticLimit = 48 * 1024, kSharedLimit = int(emulation::kSharedBytes);
+constexpr int kStaticLimit = 48 * 1024;
 
 bool initialized = false;
 int failed[8] = {};  // of each device
@@ -43,6 +43,22 @@ int driver_version() {
 int capability() {
     const char* const text = std::getenv("EMULATED_CUDA_CAPABILITY");
     return text != nullptr ? std::atoi(text) : 90;
+}
+
+// Of a block that asks for it; a multiprocessor has one KiB more.
+int shared_limit() {
+    switch (capability()) {
+        case 80:
+        case 87:
+            return 163 * 1024;
+        case 86:
+        case 89:
+        case 120:
+        case 121:
+            return 99 * 1024;
+        default:
+            return int(emulation::kSharedBytes);
+    }
 }
 
 const std::map<int, std::pair<const char*, const char*>> kErrors = {
@@ -242,15 +258,15 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
         {41, 1},            // unified addresses
         {75, capability() / 10},
         {76, capability() % 10},
-        {78, 1},             // priorities of streams
-        {81, 228 * 1024},    // shared memory of a multiprocessor
-        {82, 65536},         // its registers
-        {83, 1},             // managed memory
-        {95, 0},             // cooperative launch
-        {97, kSharedLimit},  // shared memory of a block that asks for it
-        {106, 32},           // blocks of a multiprocessor
-        {111, 1024},         // shared memory the driver keeps of a block
-        {115, 1},            // memory pools
+        {78, 1},                      // priorities of streams
+        {81, shared_limit() + 1024},  // shared memory of a multiprocessor
+        {82, 65536},                  // its registers
+        {83, 1},                      // managed memory
+        {95, 0},                      // cooperative launch
+        {97, shared_limit()},         // shared memory of a block that asks for it
+        {106, 32},                    // blocks of a multiprocessor
+        {111, 1024},                  // shared memory the driver keeps of a block
+        {115, 1},                     // memory pools
     };
     const auto found = values.find(attribute);
     *value = found != values.end() ? found->second : 0;
@@ -361,7 +377,7 @@ EXPORT int cuModuleGetGlobal_v2(Address* address, std::size_t* bytes, Module* mo
 }
 EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
     if (attribute != 8) return kSuccess;
-    if (value < 0 || value + int(function->module->static_bytes) > kSharedLimit)
+    if (value < 0 || value + int(function->module->static_bytes) > shared_limit())
         return kInvalidValue;
     function->dynamic_limit = value;
     return kSuccess;
@@ -417,7 +433,7 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
     if (block.x * block.y * block.z > unsigned(std::min(kernel.max_threads, 1024)))
         return kInvalidValue;
     if (int(shared_bytes) > function->dynamic_limit) return kInvalidValue;
-    if (shared_bytes + function->module->static_bytes > emulation::kSharedBytes)
+    if (shared_bytes + function->module->static_bytes > std::size_t(shared_limit()))
         return kInvalidValue;
     if (kernel.num_parameters != 0 && parameters == nullptr) return kInvalidValue;
     std::vector<std::vector<char>> values;

@@ -201,6 +201,9 @@ class Rank:
             system.make_edges, system.skin, system.num_copies = 1, g["skin"], len(copies[0])
             system.copy_node, system.copy_image = (c.ctypes.data for c in copies)
             system.num_images, system.image_shifts = len(table), table.ctypes.data
+        if "cell" in g:
+            cell = np.ascontiguousarray(g["cell"], dtype=np.float64)
+            system.cell = cell.ctypes.data
         results = Results(**{name: array.ctypes.data for name, array in out.items()})
         communicator = exchange and Communicator(
             forward=EXCHANGE(lambda c, *a: exchange(self, "forward", *a)),

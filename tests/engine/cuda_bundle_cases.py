@@ -23,15 +23,27 @@ import numpy as np
 from mdcg import _core
 model = _core.Model(sys.argv[1], device="cuda")
 system = np.load(sys.argv[2])
-options = {"cell": system["cell"], "periodic": (True, True, True)}
+options = {"cell": system["cell"], "periodic": (True, True, True), "virials": True}
 for _ in range(3):  # layer by layer, captured, replayed
     found = model.evaluate(system["positions"], system["types"], **options)
-print(json.dumps([found["energy"], found["forces"].tolist(), model.summary(), model.report()]))
+rows = model.evaluate(system["positions"], system["types"], descriptors=True, **options)
+found["descriptors"] = rows["descriptors"]
+found = {name: np.asarray(value).tolist() for name, value in found.items()}
+print(json.dumps([found, model.summary(), model.report()]))
 """
 
 
 def target() -> str:
-    return f"sm_{_core.cuda_compute_capability(0)}"
+    """Return what is bundled for the device: the oldest target that serves it."""
+    capability = _core.cuda_compute_capability(0)
+    return f"sm_{capability // 10 * 10}"
+
+
+def steep(package: Package) -> None:
+    """Let no table be exact enough for the radial networks."""
+    for name, tensor in package.tensors.items():
+        if name.endswith("radial.0.weight"):
+            package.tensors[name] = 400 * tensor
 
 
 def bundled(path: Path, *targets: str) -> Package:
@@ -42,28 +54,44 @@ def bundled(path: Path, *targets: str) -> Package:
     return package
 
 
-@pytest.mark.parametrize("name", ["mace_water_float32", "nequip_water_float64"])
-def test_no_compiler_is_needed(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("mace_water_float32", "plain"),
+        ("mace_water_float64", "plain"),
+        ("mace_water_float64", "steep"),
+        ("nequip_water_float64", "plain"),
+        ("mace_water_float32", "short"),
+    ],
+)
+def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     """Everything that is evaluated comes from the package: there is no NVRTC, and no cache."""
-    path = with_kernels(Package.open(DATA / f"{name}.mdcg"), tmp_path / "p.mdcg")
+    package = Package.open(DATA / f"{name}.mdcg")
+    if kind == "steep":
+        steep(package)
+    path = with_kernels(package, tmp_path / "p.mdcg")
     positions, types, cell = water()
+    if kind == "short":  # than where splines begin
+        positions[1] = positions[0] + [0.05, 0.0, 0.0]
     system = tmp_path / "system.npz"
     np.savez(system, positions=positions, types=types, cell=cell)
+    options = {"cell": cell, "periodic": (True, True, True), "virials": True}
     plain = _core.Model(str(path), device="cuda")
-    want = plain.evaluate(positions, types, cell=cell, periodic=(True, True, True))
+    want = plain.evaluate(positions, types, **options)
+    rows = plain.evaluate(positions, types, descriptors=True, **options)
+    want["descriptors"] = rows["descriptors"]
     bundled(path)
     code = f"import sys; sys.argv = ['', {str(path)!r}, {str(system)!r}]" + EVALUATE
     cache = tmp_path / "cache"
     for change in ({"MDCG_NVRTC_LIB": "/nonexistent/libnvrtc.so"}, {"MDCG_DISABLE_JIT": "1"}):
-        energy, forces, summary, report = json.loads(
-            child(code, MDCG_CACHE_DIR=str(cache), **change)
-        )
-        assert energy == want["energy"]
-        assert np.array_equal(np.array(forces), want["forces"])
+        found, summary, report = json.loads(child(code, MDCG_CACHE_DIR=str(cache), **change))
+        assert_equal(found, want)
         kernels = json.loads(report)["kernels"]
         assert {kernel["origin"] for kernel in kernels} == {"bundled"}
         assert {kernel["target"] for kernel in kernels} == {target()}
         assert summary.endswith(f"kernels: {len(kernels)} bundled")
+        names = {kernel["name"] for kernel in kernels}
+        assert any("radial_forward" in each for each in names) == (kind != "plain")
     assert not list(cache.rglob("*.cubin"))
 
 
@@ -94,8 +122,25 @@ except _core.EngineError as error:
     said = child(code, **changes)
     assert said.startswith(f"4 the package's machine code for {target()} is not what this version")
     assert ", and the NVRTC library named by MDCG_NVRTC_LIB cannot be used" in said
-    assert said.endswith(f"or bundle it again with this version (mdcg-patch --bundle {target()})")
+    own = f"sm_{_core.cuda_compute_capability(0)}"
+    assert said.endswith(f"or bundle it again with this version (mdcg-patch --bundle {own})")
     assert "\n" not in said
+
+
+def test_other_precisions_need_a_compiler(tmp_path: Path) -> None:
+    path = with_kernels(two_layers("float32").package(), tmp_path / "p.mdcg")
+    bundled(path)
+    code = f"""
+from mdcg import _core
+try:
+    _core.Model({str(path)!r}, device="cuda", precision="tf32").prepare()
+except _core.EngineError as error:
+    print(error.kind, error)
+"""
+    changes = {"MDCG_CACHE_DIR": str(tmp_path / "no"), "MDCG_NVRTC_LIB": "/nonexistent"}
+    said = child(code, **changes)
+    assert said.startswith(f"4 the package's machine code for {target()} is of precision fp32 ")
+    assert said.endswith("; or leave the precision out")
 
 
 def test_code_for_other_devices_is_passed_over(tmp_path: Path) -> None:

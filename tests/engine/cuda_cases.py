@@ -305,6 +305,11 @@ def test_images(tmp_path: Path) -> None:
     model = _core.Model(str(path), kernels="generic")
     whole = model.evaluate(g["positions"], g["types"], edges=edges)
     assert np.isclose(seen[-1], whole["energy"], rtol=1e-13)
+    g["image_shifts"] = tables[1][:2]
+    for rank in ranks:
+        with pytest.raises(RuntimeError, match=r"image.\d+. is 2, expected 0 <= image < 2"):
+            rank.evaluate(g, None, WANT, same_edges=True)
+    g["image_shifts"] = tables[1]
     g["image"][5] = 3
     for rank in ranks:
         with pytest.raises(RuntimeError, match=r"image.5. is 3, expected 0 <= image < 3"):

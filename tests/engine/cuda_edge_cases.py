@@ -259,39 +259,70 @@ def test_short_edges_leave_the_table(tmp_path: Path, rng: Any) -> None:
     assert np.isfinite(found["forces"]).all()
 
 
-@pytest.mark.parametrize("edges", [90, 8300])
-def test_rows_of_nodes(edges: int, tmp_path: Path, rng: Any) -> None:
-    torch = pytest.importorskip("torch")
-    package = SmallPackage(["H", "O", "Fe"], R_MAX, "float64")
-    net = [rng.normal(size=(5, 11)) / 2, rng.normal(size=11), rng.normal(size=(11, 4)) / 3]
-    norm = [1.0 + 0.3 * rng.normal(size=11), rng.normal(size=11)]
-    roots = np.pi * np.arange(1, 6) / R_MAX
-    package.value("ends", "11x0e")
-    package.layer(
-        "conv",
-        radial={
+class _Rows:
+    """A radial network with rows of both ends of an edge."""
+
+    def __init__(self, rng: Any) -> None:
+        self.net = [rng.normal(size=(5, 11)) / 2, rng.normal(size=11), rng.normal(size=(11, 4)) / 3]
+        self.norm = [1.0 + 0.3 * rng.normal(size=11), rng.normal(size=11)]
+        self.roots = np.pi * np.arange(1, 6) / R_MAX
+
+    def write(self, path: Path, **changes: Any) -> str:
+        package = SmallPackage(["H", "O", "Fe"], R_MAX, "float64")
+        package.value("ends", "11x0e")
+        radial = {
             "r_max": R_MAX,
-            "basis": {"kind": "bessel", "weights": package.tensor(roots), "prefactor": 0.7},
+            "basis": {
+                "kind": "bessel",
+                "weights": package.tensor(self.roots),
+                "prefactor": 0.7,
+            },
             "cutoff": {"kind": "polynomial", "p": 6},
             "layers": [
                 {
-                    "weight": package.tensor(net[0]),
-                    "bias": package.tensor(net[1]),
+                    "weight": package.tensor(self.net[0]),
+                    "bias": package.tensor(self.net[1]),
                     "layer_norm": {
-                        "weight": package.tensor(norm[0]),
-                        "bias": package.tensor(norm[1]),
+                        "weight": package.tensor(self.norm[0]),
+                        "bias": package.tensor(self.norm[1]),
                         "epsilon": 1e-5,
                     },
                     "activation": "silu",
                 },
-                {"weight": package.tensor(net[2]), "activation": "tanh", "factor": 1.3},
+                {"weight": package.tensor(self.net[2]), "activation": "tanh", "factor": 1.3},
                 {"weight": package.tensor(np.eye(4))},
             ],
             "sender": "ends",
             "receiver": "ends",
-        },
+        }
+        package.layer("conv", radial=radial | changes)
+        return package.write(path)
+
+
+def test_high_powers_of_the_cutoff(tmp_path: Path, rng: Any) -> None:
+    """They overflow in float32 far beyond r_max, where edges of lists are put that are too long."""
+    rows = _Rows(rng)
+    system = _System(rng, 40, 60, 90)
+    assert (system.lengths > R_MAX).any()
+    gradients = [rng.normal(size=(90, 1)), rng.normal(size=(90, 4))]
+    ends = rng.normal(size=(60, 11))
+    cutoff = {"cutoff": {"kind": "polynomial", "p": 40}, "cutoff_on": "weights"}
+    path = rows.write(tmp_path / "radial.mdcg", **cutoff)
+    run = _core.cuda_edge_functions
+    want, got = (
+        run(path, 0, 0, "component", *system.given(), *gradients, ends, double)
+        for double in (True, False)
     )
-    path = package.write(tmp_path / "radial.mdcg")
+    for name in ("d_sender", "d_receiver", "gradient", "forces"):
+        assert deviation(got[name], want[name]) < 1e-4, name
+
+
+@pytest.mark.parametrize("edges", [90, 8300])
+def test_rows_of_nodes(edges: int, tmp_path: Path, rng: Any) -> None:
+    torch = pytest.importorskip("torch")
+    rows_of = _Rows(rng)
+    net, norm, roots = rows_of.net, rows_of.norm, rows_of.roots
+    path = rows_of.write(tmp_path / "radial.mdcg")
     system = _System(rng, 40, 60, edges)
     ends = rng.normal(size=(60, 11))
     d_hidden = rng.normal(size=(edges, 4))

@@ -72,6 +72,7 @@ def test_peers_have_all_rows(tmp_path: Path) -> None:
     cases: dict[str, list[list[int]]] = {
         "name the first 3 of 4 rows of sent without gaps, exp": [[1, 0, 3, 0, n, 0, 0]],
         "name the first 1 of 4 rows of sent": [[1, 0, 1, 0, 0, 0, 0], [1, 2, 2, 0, n, 0, 0]],
+        "name the first 4 of 4 rows of sent": [[1, 0, 4, 0, n, 0, 0], [1, 2, 100, 0, 0, 0, 0]],
         f"rank 0: the peers of the communicator name the first {n + 1} of {n} ghosts": [
             [1, 0, 4, 0, n + 1, 0, 0]
         ],

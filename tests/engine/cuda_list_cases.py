@@ -428,12 +428,13 @@ def test_wrong_copies(tmp_path: Path) -> None:
         ({"image_shifts": np.ones((2, 3))}, False, "first row of image_shifts is not zeros"),
         ({"positions": away}, False, "no usable position"),
         ({"types": g["types"] + 7}, False, "expected 0 to 2"),
+        ({"cell": 9 * np.eye(3)}, False, "copies of nodes and a cell are given"),
         ({"skin": np.nan}, False, "skin is .*, expected a finite length"),
         ({}, True, "no list was made of that many in the last call"),
     ):
         with pytest.raises(RuntimeError, match=sentence):
             rank.evaluate(g | changes, None, WANT, same_edges=same)
-        if not same and "skin" not in changes:  # which is looked at before anything else
+        if not same and not {"skin", "cell"} & set(changes):  # looked at before anything else
             with pytest.raises(RuntimeError, match="no list was made of that many"):
                 rank.evaluate(g, None, WANT, same_edges=True)
     assert_equal(rank.evaluate(g, None, WANT), want)

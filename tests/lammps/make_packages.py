@@ -1,4 +1,4 @@
-"""Makes the packages that these tests run, and that of examples/in.water:
+"""Makes the packages that these tests run:
 
     python tests/lammps/make_packages.py
 
@@ -23,9 +23,6 @@ def main() -> None:
             # tests put in the kernels that are generated now
             package = convert_checkpoint(source, ConversionOptions(dtype=dtype, cuda=False))
             package.save(source.with_name(f"{name}_{dtype}.mdcg"))
-    convert_checkpoint(ROOT / "examples" / "data" / "water.model").save(
-        ROOT / "examples" / "data" / "water.mdcg"
-    )
 
 
 if __name__ == "__main__":

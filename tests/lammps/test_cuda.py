@@ -233,7 +233,7 @@ def test_lists_of_the_device(tmp_path: Path, models: Models, env: Any, ranks: in
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("how", ["exclude", "hybrid", "group"])
+@pytest.mark.parametrize("how", ["exclude", "include", "hybrid", "group"])
 def test_what_only_the_list_of_lammps_knows(
     tmp_path: Path, models: Models, env: Any, how: str, ranks: int
 ) -> None:
@@ -241,6 +241,8 @@ def test_what_only_the_list_of_lammps_knows(
     text = head(models("mace"))
     if how == "exclude":
         text += "neigh_modify exclude type 1 2\n"
+    elif how == "include":
+        text += "group some id 1 2 3 7 8 9\natom_modify first some\nneigh_modify include some\n"
     elif how == "group":
         text += "group some id 1 2 3 7 8 9\natom_modify first some\ncomm_modify group some\n"
     else:

@@ -18,6 +18,7 @@ from .lmp import (
     compare,
     head,
     molecule_in_a_corner,
+    nve,
     package,
     reference,
     run_input,
@@ -86,6 +87,15 @@ def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
     got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
     compare(got, reference(atoms, package("mace", "float64")), 1e-10)
+
+
+def test_steps_of_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
+    """Forces alone are wanted in between, of ranks that have had none so far as well."""
+    write_data(tmp_path / "test.data", molecule_in_a_corner())
+    text = head(models("mace"), boundary="f f f", before="processors 4 1 1")
+    text += nve(3) + DUMP + "run 3\n"
+    got = run_input(tmp_path, on("peer", text), ranks=4, env=env)
+    same(got, run_input(tmp_path, on("host", text), env=env))
 
 
 def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:

@@ -245,11 +245,13 @@ def test_existing_outputs(water: Path, tmp_path: Path, capsys: Any) -> None:
         ("a.onnx", "expected .mdcg, .model or .pt"),
         ("missing/a.model", "does not exist"),
         ("folder.model", "is a folder"),
+        ("pipe.model", "is no file"),
     ],
 )
 def test_bad_outputs(output: str, message: str, water: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "folder.model").mkdir()
-    assert main([str(water), "-o", str(tmp_path / output)]) == 2
+    os.mkfifo(tmp_path / "pipe.model")
+    assert main([str(water), "-o", str(tmp_path / output), "--force"]) == 2
     log = capsys.readouterr().err
     assert message in log
     assert len(log.strip().splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -231,6 +232,15 @@ def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "zip.mdcg").write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(PackageError, match=r"no \.mdcg package"):
         Package.open(tmp_path / "zip.mdcg")
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "p.mdcg"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(PackageError, match=f"^{path} is no file, expected"):
+            small_package().save(path)
+    assert pipe.is_fifo()
 
 
 # ---- what the builder folds ----

@@ -180,13 +180,13 @@ bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int nu
 
     std::uint64_t total = 0;
     std::vector<std::int32_t> rows(size(points.num_local) + 1);
-    node.resize(size(points.num_nodes));
+    std::vector<std::int32_t> order(size(points.num_nodes));
     copy_to_host(&total, a.total, sizeof(total), stream);
     copy_to_host(rows.data(), graph.row_ptr, 4 * rows.size(), stream);
     if (copies)
-        std::iota(node.begin(), node.end(), 0);
+        std::iota(order.begin(), order.end(), 0);
     else
-        copy_to_host(node.data(), nodes, 4 * node.size(), stream);
+        copy_to_host(order.data(), nodes, 4 * order.size(), stream);
     stream.synchronize();
     if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
         throw EngineError(ErrorKind::argument, "the system has " + std::to_string(total) +
@@ -203,6 +203,7 @@ bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int nu
     a.image = graph.image_rows;
     launch(write_edges_, 32 * num_points);
     graph.complete(points.types, num_types, stream);
+    node = std::move(order);  // after an error the caller's is still that of its own list
     return true;
 }
 

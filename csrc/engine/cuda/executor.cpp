@@ -473,7 +473,8 @@ void CudaExecutor<T>::store_descriptors(const Graph& graph, double* descriptors)
     for (const int id : program_.descriptors) {
         const Rows& rows = program_.values[size(id)].rows;
         for (std::int64_t n = 0; n < graph.num_local; ++n) {
-            double* out = descriptors + graph.node[size(n)] * program_.descriptor_width + column;
+            const std::int64_t to = graph.node[size(n)];
+            double* out = descriptors + to * program_.descriptor_width + column;
             const T* row = descriptors_.as<T>() + before * graph.num_local + n * rows.width;
             for (const Block& block : rows.blocks)
                 for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]

@@ -130,11 +130,13 @@ void CudaGhosts<T>::check_peers(const Peers& peers, const CudaGraph& graph) cons
                 blocks.emplace_back(peers.peer[i].*first, peers.peer[i].*count);
         std::sort(blocks.begin(), blocks.end());
         std::int64_t end = 0;
+        bool gap = false;
         for (const auto& [begin, items] : blocks) {
-            if (begin != end || items < 0) break;
+            gap = begin != end || items < 0;
+            if (gap) break;
             end += items;
         }
-        if (end != all)
+        if (gap || end != all)
             throw EngineError(ErrorKind::argument, "the peers of the communicator name the first " +
                                                        std::to_string(end) + " of " +
                                                        std::to_string(all) + " " + what +

@@ -117,11 +117,13 @@ private:
     }
     std::string own_target() const { return "sm_" + std::to_string(place_.capability); }
     [[noreturn]] void fail(const std::string& error) const {
-        throw EngineError(ErrorKind::compiler,
-                          why_.empty()
-                              ? error
-                              : why_ + ", and " + error + "; or bundle it again with " +
-                                    "this version (mdcg-patch --bundle " + own_target() + ")");
+        if (why_.empty()) throw EngineError(ErrorKind::compiler, error);
+        const std::string instead =
+            place_.precision != CudaPrecision::strict
+                ? "; or leave the precision out"
+                : "; or bundle it again with this version (mdcg-patch --bundle " + own_target() +
+                      ")";
+        throw EngineError(ErrorKind::compiler, why_ + ", and " + error + instead);
     }
 
     CudaPlace place_;

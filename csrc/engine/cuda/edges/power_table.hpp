@@ -36,8 +36,8 @@ std::vector<TablePlace> table_places(const Table& table, int num_types) {
 // pair's table is interval i; for column c of row i,
 //     value = a0 + t (a1 + t (a2 + t a3)),  a = data()[(i * columns() + c) * 4 + 0 .. 3],
 // and the derivative by the length is (a1 + t (2 a2 + 3 t a3)) * inverse_step / (2 sqrt(r)).
-// A length of knots() intervals or more takes t = 1 in the last row; one before the first interval
-// is not in the table. Row 0 is zeros, for edges not shorter than the r_max of their types.
+// Row 0 is zeros, for edges not shorter than the r_max of their types; a length before the first
+// interval is not in the table.
 template <typename T>
 class CudaPowerTable {
 public:

@@ -51,6 +51,7 @@ public:
     void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
     void prepare_all(CudaKernels& kernels, const CudaStream& stream) override {
         prepare_device(kernels, stream);
+        if (types_) types_->prepare_all(kernels, stream);
         if (!others_) prepare_others(kernels, stream);
         prepare_exact(kernels, stream);
     }
@@ -305,8 +306,8 @@ void CudaConv<T>::enqueue_backward(CudaWorker<T>& worker, Range) const {
         clear_result(A::dy, s.d_harmonics, harmonics);
         clear_result(A::dx, s.dx, parts_.description.x.width);
         arguments.set(A::place, graph.place);
-        arguments.set(A::g,
-                      worker.gradient(parts_.out) + chunk.first_receiver * parts_.out.rows.width);
+        const std::int64_t out_width = parts_.out.rows.width;
+        arguments.set(A::g, worker.gradient(parts_.out) + chunk.first_receiver * out_width);
         arguments.set(A::dx, s.dx);
         arguments.set(A::dy, s.d_harmonics - first * harmonics);
         arguments.set(A::dw, s.weights - first * width);

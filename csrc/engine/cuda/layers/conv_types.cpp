@@ -19,7 +19,7 @@ const char* const TEXT =
 // clang-format on
 
 constexpr int MAX_L = 4;
-constexpr int CUBIC = 3, EXACT = 9;  // degrees of tables
+constexpr int CUBIC = 3, EXACT = 9, ROWS = 0;  // degrees of tables; none, but rows of units
 constexpr std::size_t MAX_TYPES = 16;
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
@@ -97,7 +97,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvParts<T>& parts, int num_types)
 }
 
 template <typename T>
-void CudaTypeSums<T>::ask_for_kernels() {
+void CudaTypeSums<T>::ask_for_kernels(int degree) {
     const int l_max = parts_->description.l_max;
     const bool small = sizeof(T) == 4 && l_max <= 3;
     threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
@@ -107,7 +107,7 @@ void CudaTypeSums<T>::ask_for_kernels() {
     };
     define("L_MAX", l_max);
     define("UNITS", parts_->hidden_stride);
-    define("DEGREE", table_ ? CUBIC : exact_ ? EXACT : 0);
+    define("DEGREE", degree);
     define("THREADS", threads_);
     define("PER", small ? 2 : 1);
     define("EACH", small && parts_->hidden_stride > 32 ? 2 : 1);
@@ -120,7 +120,7 @@ template <typename T>
 void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
     const int l_max = parts_->description.l_max;
     kernels_ = &kernels;
-    ask_for_kernels();
+    ask_for_kernels(table_ ? CUBIC : exact_ ? EXACT : ROWS);
     gemm_ = CudaGemm<T>(kernels);
     const std::vector<T> factors = harmonic_factors<T>(l_max, parts_->normalization);
     number_ = std::make_unique<CudaMemory>(stream.device());
@@ -129,6 +129,12 @@ void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
     factors_->reserve(factors.size() * sizeof(T));
     factors_->upload(factors.data(), factors.size() * sizeof(T), stream);
     stream.synchronize();
+}
+
+template <typename T>
+void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+    prepare(kernels, stream);
+    if (exact_) ask_for_kernels(ROWS);
 }
 
 template <typename T>
@@ -142,7 +148,7 @@ bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream
         exact_->take_list(graph, stream);
         if (!exact_->there()) {  // from rows of units
             exact_.reset();
-            ask_for_kernels();
+            ask_for_kernels(ROWS);
             kernels_->load();
         }
     }

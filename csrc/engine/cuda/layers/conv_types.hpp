@@ -27,6 +27,8 @@ public:
     // `parts` must stay.
     CudaTypeSums(const ConvParts<T>& parts, int num_types);
     void prepare(CudaKernels& kernels, const CudaStream& stream);
+    // Also takes what only some lists need: for lists of texts.
+    void prepare_all(CudaKernels& kernels, const CudaStream& stream);
     // False: the list has senders of too many types.
     bool take_list(const CudaGraph& graph, const CudaStream& stream);
     // May end with a list that no table is exact enough for.
@@ -59,7 +61,7 @@ private:
         return static_cast<std::int64_t>(present_.size()) * parts_->hidden_stride;
     }
     void make_matrices(const CudaStream& stream);
-    void ask_for_kernels();
+    void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
     Arguments arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
     // `body(scratch, arguments, count)` for all receivers from arguments.first_receiver on, as many

@@ -98,8 +98,10 @@ INLINE void look_at_slots(const RadialArguments& p, Tile& tile) {
         tile.cut_slope[s] = tile.extra[s] = 0;
         const double inverse = 1.0 / r_max;
 #if CUTOFF
-        envelope(p.power, r * inverse, tile.cut[s], tile.cut_slope[s]);
-        tile.cut_slope[s] *= inverse;
+        if (tile.live[s]) {  // beyond, high powers overflow
+            envelope(p.power, r * inverse, tile.cut[s], tile.cut_slope[s]);
+            tile.cut_slope[s] *= inverse;
+        }
 #endif
         tile.x[s] = NORMALIZED ? r * inverse : r;
         tile.slope[s] = NORMALIZED ? inverse : 1.0;
