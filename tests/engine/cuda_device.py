@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from mdcg import _core
@@ -76,6 +78,26 @@ def texts(dtype: str) -> dict[str, str]:
         return {**found, "gemm_tensor": gemm_text(dtype, "Tensor")}
     tensor = {"gemm_tf32": 11, "gemm_bf16": 8}
     return found | {name: gemm_text(dtype, "Tensor", bits) for name, bits in tensor.items()}
+
+
+def device_count() -> int:
+    """Return how many devices the driver gives to this process."""
+    for number in itertools.count():
+        try:
+            _core.cuda_compute_capability(number)
+        except RuntimeError:
+            return number
+    raise AssertionError
+
+
+def choose_devices(metafunc: pytest.Metafunc) -> None:
+    """As a module's ``pytest_generate_tests``: give tests of ``devices`` one twice, and two.
+
+    Where there are no two, that test is not collected: cases skip nothing.
+    """
+    if "devices" in metafunc.fixturenames:
+        pairs = [(0, 0), (0, 1)][: device_count()]
+        metafunc.parametrize("devices", pairs, ids=["same", "two"][: len(pairs)])
 
 
 class Device:
