@@ -135,6 +135,11 @@ class Device:
         self.call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(out.nbytes))
         return out
 
+    def free_bytes(self) -> int:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
     def release(self) -> None:
         for address in self.allocated:
             self.call("cuMemFree_v2", ctypes.c_uint64(address))
