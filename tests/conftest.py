@@ -29,17 +29,22 @@ def _why_no_gpu() -> str:
     """Return why gpu tests cannot run here, or an empty string."""
     try:
         import torch
-    except ImportError:  # pair_style mdcg needs none
-        from mdcg import _core
-
-        try:
-            _core.cuda_compute_capability(0)
-        except RuntimeError as error:
-            return str(error)
-        return ""
+    except ImportError:
+        return _why_no_device()
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     return "" if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+def _why_no_device() -> str:
+    """Return the same where torch is not installed, as beside LAMMPS: the engine needs none."""
+    from mdcg import _core
+
+    try:
+        _core.cuda_compute_capability(0)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

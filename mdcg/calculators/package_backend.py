@@ -19,7 +19,7 @@ from ase.calculators.calculator import CalculationFailed, InputError
 
 from .. import _core
 from ..errors import DeviceError, KernelCompileError, PackageError, UnsupportedProblemError
-from ..runtime.nvrtc import find_nvrtc
+from ..runtime.nvrtc import show_engine_nvrtc
 from .evaluation import Evaluation
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
@@ -77,14 +77,6 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
         raise kind(str(error)) from None
     except _core.GeometryError as error:
         raise InputError(str(error)) from None
-
-
-def _find_nvrtc() -> None:
-    """Tell the engine where Python's packages have NVRTC, if they have it."""
-    try:
-        _core.set_nvrtc_path(find_nvrtc()[1])
-    except KernelCompileError:
-        return  # the kernels may be in the package or in the cache; the engine says if not
 
 
 class _Member:
@@ -172,7 +164,7 @@ class PackageBackend:
                 f"device is {self.device!r}, expected 'cpu', 'cuda' or 'cuda:N' for a package"
             )
         if self.device != "cpu":
-            _find_nvrtc()
+            show_engine_nvrtc()
         self._members = [
             _Member(
                 os.fspath(path),

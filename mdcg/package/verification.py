@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ def verify_package(
     systems: Sequence[Structure] | None = None,
     atol_forces: float | None = None,
     kernels: str = "auto",
+    device: str = "cpu",
 ) -> VerificationReport:
     """Evaluate a package and the original on several structures and compare.
 
@@ -47,10 +49,14 @@ def verify_package(
         Limit on forces in eV/Å instead of the usual one.
     kernels : {"auto", "generic", "generated"}
         Which ones the engine runs.
+    device : str
+        Where the engine runs: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; the original stays where it
+        is.
 
     Returns
     -------
     VerificationReport
+        Its device is the engine's.
 
     Raises
     ------
@@ -75,8 +81,8 @@ def verify_package(
     kinds = [info.kinds[info.symbols.index(name)] for name in package.type_names]
     if systems is None:
         systems = verification_systems(kinds, package.r_max)
-    engine = _Engine(path, {kind: number for number, kind in enumerate(kinds)}, kernels)
-    return verify_function(
+    engine = _Engine(path, {kind: number for number, kind in enumerate(kinds)}, kernels, device)
+    report = verify_function(
         model,
         engine.evaluate,
         head=head,
@@ -86,6 +92,7 @@ def verify_package(
         quantities=_quantities(package),
         fields=dict(package.manifest["options"].get("graph_fields", ())),
     )
+    return replace(report, device=device)
 
 
 def _quantities(package: Package) -> tuple[str, ...]:
@@ -98,13 +105,18 @@ def _quantities(package: Package) -> tuple[str, ...]:
 class _Engine:
     """A package in the engine, with structures going in and outputs by MACE's names coming out."""
 
-    def __init__(self, path: str | Path, types: Mapping[int, int], kernels: str) -> None:
+    def __init__(
+        self, path: str | Path, types: Mapping[int, int], kernels: str, device: str
+    ) -> None:
         from .. import _core
+        from ..runtime.nvrtc import show_engine_nvrtc
 
         self._error = _core.EngineError
         self._types = types
+        if device != "cpu":
+            show_engine_nvrtc()
         try:
-            self._model = _core.Model(str(path), kernels=kernels)
+            self._model = _core.Model(str(path), device=device, kernels=kernels)
         except self._error as error:
             raise VerificationError(f"the engine does not open the package: {error}") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import _core, env
 from ..errors import KernelCompileError
 
-__all__ = ["FLAGS", "compile_cuda", "find_nvrtc"]
+__all__ = ["FLAGS", "compile_cuda", "find_nvrtc", "show_engine_nvrtc"]
 
 # Default arithmetic: no fast-math, multiplications and additions contracted as C compilers do.
 FLAGS = ("--std=c++17", "-default-device", "--disable-warnings")
@@ -76,6 +76,14 @@ def find_nvrtc() -> tuple[_core.Nvrtc, str]:
         "NVRTC, which compiles CUDA kernels, was not found (searched $MDCG_NVRTC_LIB, the pip "
         f"packages nvidia-cuda-nvrtc and torch, $CUDA_HOME, the loader's path): {_INSTALL}"
     )
+
+
+def show_engine_nvrtc() -> None:
+    """Tell the engine where Python's packages have NVRTC, if they have it."""
+    try:
+        _core.set_nvrtc_path(find_nvrtc()[1])
+    except KernelCompileError:
+        return  # the kernels may be in the package or in the cache; the engine says if not
 
 
 def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:

@@ -11,8 +11,11 @@ from ..emulator.emulator import emulator_environment
 
 
 def run_cases(environment: dict[str, str], *files: str, options: tuple[str, ...] = ()) -> None:
-    """Run files of this folder, with further options of pytest: all must pass, none be skipped."""
-    cases = [str(Path(__file__).with_name(file)) for file in files]
+    """Run files, by their paths from this folder, with further options of pytest.
+
+    All must pass, none be skipped.
+    """
+    cases = [str(Path(__file__).parent / file) for file in files]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, *cases],
         env=environment,

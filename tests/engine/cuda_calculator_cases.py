@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import threading
 from pathlib import Path
@@ -14,14 +13,18 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.calculators.calculator import InputError
+from ase.calculators.fd import FiniteDifferenceCalculator
 from ase.md.verlet import VelocityVerlet
 
 from mdcg import MDCGCalculator
 from mdcg.errors import PackageError, UnsupportedProblemError
+from mdcg.package import Package
 
-from .cuda_cases import NAMES, with_kernels
+from .cuda_cases import DATA, NAMES, water, with_kernels
+from .cuda_device import choose_devices
 from .test_program import two_layers
 
+pytest_generate_tests = choose_devices
 PROPERTIES = ("energy", "energies", "forces", "stress")
 
 
@@ -67,6 +70,28 @@ def test_systems_in_turn(path: Path) -> None:
     assert results(cuda, Atoms())["energy"] == 0.0
 
 
+def liquid() -> Atoms:
+    positions, types, cell = water(count=4)
+    return Atoms(np.array([1, 8])[types], positions, cell=cell, pbc=True)
+
+
+@pytest.mark.parametrize("name", ["crystal", "mace_water"])
+def test_forces_and_stress_are_derivatives(tmp_path: Path, path: Path, name: str) -> None:
+    """Of the energies that the device itself finds."""
+    atoms = crystal()
+    if name == "mace_water":
+        atoms = liquid()
+        path = with_kernels(Package.open(DATA / f"{name}_float64.mdcg"), tmp_path / "water.mdcg")
+    calc = MDCGCalculator(path, device="cuda")
+    want = results(calc, atoms)
+    assert np.abs(want["forces"]).max() > 0.1
+    numeric = atoms.copy()
+    numeric.calc = FiniteDifferenceCalculator(calc, eps_disp=1e-4, eps_strain=1e-5)
+    for property in ("forces", "stress"):
+        got = numeric.calc.get_property(property, numeric)
+        assert_same({property: got}, {property: want[property]}, 2e-5)
+
+
 def test_dynamics(path: Path) -> None:
     """Steps that reuse the list, steps that make it again, a changing cell."""
     atoms = crystal()
@@ -108,10 +133,8 @@ def test_batches_committees_and_descriptors(tmp_path: Path, path: Path) -> None:
     np.testing.assert_allclose(rows[1], rows[0], atol=1e-10)
 
 
-@pytest.mark.parametrize("same_device", [True, False])
-def test_two_calculators_in_threads(path: Path, same_device: bool) -> None:
-    second = 0 if same_device or os.environ.get("EMULATED_CUDA_DEVICES", "1") == "1" else 1
-    calcs = [MDCGCalculator(path, device=f"cuda:{device}") for device in (0, second)]
+def test_two_calculators_in_threads(path: Path, devices: tuple[int, int]) -> None:
+    calcs = [MDCGCalculator(path, device=f"cuda:{device}") for device in devices]
     systems = [crystal(1), crystal(2)]
     cpu = MDCGCalculator(path, kernels="generic")
     want = [results(cpu, atoms) for atoms in systems]
@@ -127,7 +150,8 @@ def test_two_calculators_in_threads(path: Path, same_device: bool) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    for k in (0, 1):
+    for k, device in enumerate(devices):
+        assert calcs[k].report().packages[0]["device"] == f"cuda:{device}"
         assert len(got[k]) == 3
         for each in got[k]:
             assert_same(each, want[k])

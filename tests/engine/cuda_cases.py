@@ -26,12 +26,14 @@ from mdcg.package.cuda_kernels import add_cuda_kernels
 from mdcg.package.linear_map import LinearMap
 
 from .capi import Exchange, Rank, library
+from .cuda_device import choose_devices
 from .programs import Array, Program, graph, open_model, run
 from .test_ghosts import WANT, parts
 from .test_program import two_layers
 
 DATA = Path(__file__).parents[1] / "data"
-LIMIT = {"float64": 1e-11, "float32": 5e-5}
+LIMIT = {"float64": 1e-11, "float32": 8e-6}  # found, emulated: 1.2e-12 and 1.8e-6
+pytest_generate_tests = choose_devices
 NAMES = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
 
 
@@ -51,7 +53,10 @@ def both(package: Package, path: Path) -> tuple[Any, Any]:
 def assert_close(got: dict[str, Any], want: dict[str, Any], dtype: str) -> None:
     assert set(got) == set(want)
     for name, value in want.items():
-        scale = max(1e-3, float(np.abs(value).max(initial=0.0)))
+        size = np.abs(value).max(initial=0.0)
+        if name == "energy" and "energies" in want:
+            size = np.abs(want["energies"]).sum()  # what is left of its terms may be little
+        scale = max(1e-3, float(size))
         error = float(np.abs(np.asarray(got[name]) - value).max(initial=0.0)) / scale
         assert error < LIMIT[dtype], f"{name}: relative error {error:.1e}"
 
@@ -328,12 +333,11 @@ def test_sent_nodes_must_be_local(tmp_path: Path) -> None:
     rank.close()
 
 
-def test_two_models_at_a_time(tmp_path: Path) -> None:
-    """On two devices, where there are two, from two threads; each with its own list."""
-    two = int(os.environ.get("EMULATED_CUDA_DEVICES", "1")) > 1
+def test_two_models_at_a_time(tmp_path: Path, devices: tuple[int, int]) -> None:
+    """From two threads, each with its own list."""
     path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
     systems = [graph(24, box=4.5, seed=seed) for seed in (0, 1)]
-    models = [_core.Model(str(path), device=f"cuda:{k * two}") for k in (0, 1)]
+    models = [_core.Model(str(path), device=f"cuda:{device}") for device in devices]
     want = [run(_core.Model(str(path), kernels="generic"), g) for g in systems]
     got: list[list[Any]] = [[], []]
 
@@ -346,7 +350,8 @@ def test_two_models_at_a_time(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    for k in (0, 1):
+    for k, device in enumerate(devices):
+        assert json.loads(models[k].report())["device"] == f"cuda:{device}"
         assert len(got[k]) == 4
         for each in got[k]:
             assert_close(each, want[k], "float64")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from mdcg import _core
@@ -78,6 +80,26 @@ def texts(dtype: str) -> dict[str, str]:
     return found | {name: gemm_text(dtype, "Tensor", bits) for name, bits in tensor.items()}
 
 
+def device_count() -> int:
+    """Return how many devices the driver gives to this process."""
+    for number in itertools.count():
+        try:
+            _core.cuda_compute_capability(number)
+        except RuntimeError:
+            return number
+    raise AssertionError
+
+
+def choose_devices(metafunc: pytest.Metafunc) -> None:
+    """As a module's ``pytest_generate_tests``: give tests of ``devices`` one twice, and two.
+
+    Where there are no two, that test is not collected: cases skip nothing.
+    """
+    if "devices" in metafunc.fixturenames:
+        pairs = [(0, 0), (0, 1)][: device_count()]
+        metafunc.parametrize("devices", pairs, ids=["same", "two"][: len(pairs)])
+
+
 class Device:
     """Device 0; everything is on the default stream and waited for."""
 
@@ -112,6 +134,11 @@ class Device:
         target = ctypes.c_void_p(out.ctypes.data)
         self.call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(out.nbytes))
         return out
+
+    def free_bytes(self) -> int:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
     def release(self) -> None:
         for address in self.allocated:
