@@ -246,6 +246,14 @@ class MDCGCalculator(Calculator):
         """
         return self._package("report").report()
 
+    def get_spin_polarized(self) -> bool:
+        """Return False.
+
+        Where a class has no such function ASE binds one to each calculator, which would then refer
+        to itself and keep its memory on a device until Python looks for such cycles.
+        """
+        return False
+
     def get_descriptors(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
         """Return the features of every atom that the model computes its energy from.
 

@@ -14,13 +14,14 @@ from mdcg.package import Package
 from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..emulator.emulator import run_emulated
-from .case_runs import run_cases_emulated, run_cases_on_a_device
+from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import DATA, with_kernels
 from .test_program import two_layers
 
 
-def test_emulated() -> None:
-    run_cases_emulated("cuda_cases.py", EMULATED_CUDA_DEVICES="2")
+@at_once_and_late
+def test_emulated(late: str) -> None:
+    run_cases_emulated("cuda_cases.py", EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE=late)
 
 
 def test_precisions_emulated() -> None:
@@ -32,8 +33,10 @@ def test_precisions_on_a_device() -> None:
     run_cases_on_a_device("cuda_precision_cases.py")
 
 
-def test_calculators_emulated() -> None:
-    run_cases_emulated("cuda_calculator_cases.py", EMULATED_CUDA_DEVICES="2")
+@at_once_and_late
+def test_calculators_emulated(late: str) -> None:
+    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late}
+    run_cases_emulated("cuda_calculator_cases.py", **settings)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ for _ in range(2):
     assert lines[1::2] == ["True", "True"]
 
 
-@pytest.mark.parametrize("late", ["", "1"])
+@at_once_and_late
 def test_lost_device(tmp_path: Path, late: str) -> None:
     """One sentence; what does not use that device goes on."""
     path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from .case_runs import run_cases_emulated, run_cases_on_a_device
+from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
 
 CASES = "cuda_exact_cases.py"
 
 
-def test_on_an_emulated_device() -> None:
-    run_cases_emulated(CASES)
+@at_once_and_late
+def test_on_an_emulated_device(late: str) -> None:
+    run_cases_emulated(CASES, EMULATED_CUDA_LATE=late)
 
 
 @pytest.mark.gpu

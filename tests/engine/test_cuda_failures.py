@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..emulator.emulator import emulator_libraries, run_emulated
-from .case_runs import run_cases_emulated, run_cases_on_a_device
+from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import with_kernels
 from .test_program import two_layers
 
@@ -116,8 +116,15 @@ print(json.loads(model.report())["replays"])
     assert rest == ["True", "True", "True", "2"]
 
 
-def test_exchanges_emulated() -> None:
-    run_cases_emulated("cuda_exchange_cases.py")
+@at_once_and_late
+def test_calculators_emulated(late: str) -> None:
+    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late}
+    run_cases_emulated("cuda_failure_cases.py", **settings)
+
+
+@at_once_and_late
+def test_exchanges_emulated(late: str) -> None:
+    run_cases_emulated("cuda_exchange_cases.py", EMULATED_CUDA_LATE=late)
 
 
 @pytest.mark.gpu

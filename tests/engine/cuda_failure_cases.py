@@ -1,0 +1,171 @@
+"""MDCGCalculator where memory is short or a device is lost; emulated, as cuda_cases.py is run.
+
+The settings of the emulator that change here are read again whenever they matter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+
+from mdcg import MDCGCalculator
+from mdcg.errors import DeviceError
+
+from .cuda_calculator_cases import assert_same, crystal, path, results
+from .cuda_cases import NAMES, with_kernels
+from .cuda_device import Device
+from .test_program import two_layers
+
+__all__ = ["path"]  # a fixture
+
+MEMORY = "EMULATED_CUDA_MEMORY"
+LOST = "device cuda:1 was lost ("
+
+
+def large(seed: int = 5) -> Atoms:
+    atoms = bulk("C", "fcc", a=3.6, cubic=True).repeat((3, 2, 2))
+    atoms.numbers[:] = np.resize([1, 8, 6], len(atoms))
+    atoms.positions += np.random.default_rng(seed).normal(scale=0.1, size=atoms.positions.shape)
+    return atoms
+
+
+def sentence(kind: type[Exception], function: Callable[[], Any]) -> str:
+    """Return what an exception of this very type says, in one line."""
+    with pytest.raises(kind) as error:
+        function()
+    assert type(error.value) is kind
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def short(function: Callable[[], Any]) -> None:
+    said = sentence(MemoryError, function)
+    assert said.startswith("out of memory on device cuda:0: ")
+    assert said.endswith(" are free: evaluate a smaller system, or use more devices")
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def used() -> int:
+    """Return the bytes that are allocated on all devices."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    Device().call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return total.value - free.value
+
+
+def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any allocation; then what fitted before fits again: nothing is left behind."""
+    systems = [crystal(), crystal(1), large()]
+    *small, many = systems
+    calc = MDCGCalculator(path, device="cuda")
+    want, bytes_of = [], []
+    for atoms in systems:
+        want.append(results(calc, atoms))
+        bytes_of.append(used())
+    for atoms, found in zip(systems, want, strict=True):
+        assert_same(results(MDCGCalculator(path, kernels="generic"), atoms), found)
+    refused = failures = 0
+    for most in np.geomspace(bytes_of[0] / 2, 1.3 * bytes_of[2], 12).astype(int):
+        calc = MDCGCalculator(path, device="cuda")
+        gc.collect()  # exceptions that were looked at keep those before
+        monkeypatch.setenv(MEMORY, str(most))
+        try:
+            for k in (0, 1, 0, 1):  # captured steps as well
+                assert_same(results(calc, small[k]), want[k], 0.0)
+        except MemoryError:
+            refused += 1
+            short(partial(calc.get_forces, small[0]))
+        else:
+            try:
+                assert_same(results(calc, many), want[2], 0.0)
+                break
+            except MemoryError:
+                failures += 1
+            with suppress(MemoryError):  # all of it is free now, which may be enough
+                assert_same(results(calc, many), want[2], 0.0)
+            for k in (0, 1, 0):
+                assert_same(results(calc, small[k]), want[k], 0.0)
+        monkeypatch.delenv(MEMORY)
+        assert_same(results(calc, many), want[2], 0.0)
+    else:
+        pytest.fail(f"the larger one does not fit into {most} bytes")
+    assert refused > 2
+    assert failures > 3
+
+
+def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whatever is asked of a committee, also where only its second package has not enough."""
+    other = with_kernels(two_layers(seed=1).package(**NAMES), tmp_path / "q.mdcg")
+    few, many = crystal(), large()
+    want, bytes_of = [], []
+    gc.collect()
+    gc.disable()
+    for atoms in (few, many):
+        before = used()
+        calc = MDCGCalculator([path, other], device="cuda")
+        want.append((calc.get_forces(atoms), calc.get_stress(atoms)))
+        bytes_of.append(used() - before)
+        del calc
+        assert used() == before  # at once
+    gc.enable()
+    calc = MDCGCalculator([path, other], device="cuda")
+    before = used()
+    for most in (1000, (bytes_of[0] + 2 * bytes_of[1]) // 3):
+        monkeypatch.setenv(MEMORY, str(before + most))
+        for _ in range(2):
+            short(partial(calc.get_forces, many))
+            short(partial(calc.get_stress, many))
+            short(partial(calc.batch, [few, many]))
+            if most > bytes_of[0]:
+                assert np.array_equal(calc.get_stress(few), want[0][1])
+            else:
+                short(partial(calc.get_descriptors, few))
+    monkeypatch.delenv(MEMORY)
+    for atoms, (forces, stress) in zip((few, many), want, strict=True):
+        assert np.array_equal(calc.get_forces(atoms), forces)
+        assert np.array_equal(calc.get_stress(atoms), stress)
+
+
+# -- lost devices, the last of all: devices stay lost ----------------------------------------------
+
+
+def test_lost_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calculators say so whenever they are asked; all others go on."""
+    atoms, moved = crystal(), crystal(1)
+    cpu = MDCGCalculator(path, kernels="generic")
+    good, lost, idle = (MDCGCalculator(path, device=f"cuda:{k}") for k in (0, 1, 1))
+    others = [results(calc, each) for calc in (cpu, good) for each in (atoms, moved)]
+    for _ in range(3):  # captured
+        lost.reset()
+        assert_same(results(lost, atoms), others[2], 0.0)
+    monkeypatch.setenv("EMULATED_CUDA_FAULT", "1")
+    new = MDCGCalculator(path, device="cuda:1")
+    for fault in ("1", ""):
+        monkeypatch.setenv("EMULATED_CUDA_FAULT", fault)
+        for calc in (lost, idle, new):
+            for call in (
+                partial(calc.get_forces, moved),
+                partial(calc.get_descriptors, moved),
+                partial(calc.batch, [moved]),
+            ):
+                said = sentence(DeviceError, call)
+                assert said.startswith(LOST)
+                assert said.endswith("models on the cpu and on other devices go on")
+        for calc in (cpu, good):
+            calc.reset()
+        again = [results(calc, each) for calc in (cpu, good) for each in (atoms, moved)]
+        for got, want in zip(again, others, strict=True):
+            assert_same(got, want, 0.0)
+    del lost, idle
+    assert np.isfinite(results(MDCGCalculator(path, device="cuda:0"), moved)["energy"])
