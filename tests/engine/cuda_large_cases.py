@@ -7,6 +7,7 @@ the same check, on a real one, with so many that values have more numbers than 3
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def wide_program(channels: int = 128) -> Package:
     out, paths = "+".join(3 * [scalars]), [(l, l, l, "uvu", True) for l in range(3)]
     conv = ConvProblem.build(str(up.irreps), "1x0e+1x1o+1x2e", out, paths)
     p.readout(p.conv(up, conv, p.network(conv.weight_numel), "second"), "last")
+    return p.package(**NAMES)
+
+
+def gated_program(channels: int = 1152) -> Package:
+    """Return layers whose threads are counted, too: nodes times channels."""
+    p = Program(3, "float32")
+    x = p.features(channels, 0)
+    y = p.gate(x, x.irreps, [(0, 0, "silu", 1.5)], [], "gate")
+    p.readout(p.sum([x, y], "total"))
     return p.package(**NAMES)
 
 
@@ -99,8 +109,12 @@ def check_copies(package: Package, path: Path, box: Atoms, copies: int) -> dict[
     return report
 
 
-@pytest.mark.parametrize("make", [trained_model, lambda: wide_program(16)], ids=["mace", "wide"])
-def test_few_copies(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [trained_model, lambda: wide_program(16), lambda: gated_program(144)],
+    ids=["trained", "wide", "gated"],
+)
+def test_few_copies(tmp_path: Path, make: Callable[[], Package]) -> None:
     positions, types, cell = water(count=4)
     box = Atoms(np.array([1, 8])[types], positions, cell=cell, pbc=True)
     package = make()

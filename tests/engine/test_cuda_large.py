@@ -11,7 +11,14 @@ from mdcg.package import Package
 
 from .case_runs import run_cases_emulated
 from .cuda_device import Device
-from .cuda_large_cases import check_copies, copies_beyond, liquid, trained_model, wide_program
+from .cuda_large_cases import (
+    check_copies,
+    copies_beyond,
+    gated_program,
+    liquid,
+    trained_model,
+    wide_program,
+)
 
 FEW = 10  # copies along each axis: enough to know what memory an atom takes
 
@@ -20,16 +27,18 @@ def test_emulated() -> None:
     run_cases_emulated("cuda_large_cases.py")
 
 
-@pytest.mark.parametrize(("make", "copies"), [(wide_program, 22), (trained_model, 33)])
+@pytest.mark.parametrize(
+    ("make", "copies"), [(wide_program, 22), (gated_program, 22), (trained_model, 33)]
+)
 def test_numbers_of_copies(make: Callable[[], Package], copies: int) -> None:
-    """Of 192 atoms. They take about 54 and 120 GB of a device."""
+    """Of 192 atoms. They take about 54, 41 and 120 GB of a device."""
     assert copies_beyond(make(), liquid()) == copies
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("make", [wide_program, trained_model])
+@pytest.mark.parametrize("make", [wide_program, gated_program, trained_model])
 def test_more_numbers_than_32_bits_count(tmp_path: Path, make: Callable[[], Package]) -> None:
     package, box = make(), liquid()
     copies = copies_beyond(package, box)
