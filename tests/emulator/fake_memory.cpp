@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,9 +26,17 @@ std::size_t used = 0;
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
+// Of each device, or "1:bytes" of that one.
 std::size_t limit() {
+    constexpr std::size_t kMost = std::size_t(8) << 30;
     const char* const text = std::getenv("EMULATED_CUDA_MEMORY");
-    return text != nullptr ? std::strtoull(text, nullptr, 10) : std::size_t(8) << 30;
+    if (text == nullptr) return kMost;
+    char* end = nullptr;
+    const std::size_t first = std::strtoull(text, &end, 10);
+    if (*end != ':') return first;
+    Context* context = nullptr;
+    const bool meant = current_context(&context) == kSuccess && context->device == int(first);
+    return meant ? std::strtoull(end + 1, nullptr, 10) : kMost;
 }
 
 std::size_t pinned_limit() {
@@ -216,7 +225,7 @@ EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     *total = limit();
-    *free = limit() - used;
+    *free = limit() - std::min(limit(), used);
     return kSuccess;
 }
 EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) {

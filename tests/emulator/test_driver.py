@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import textwrap
 
+import pytest
+
 from .emulator import run_emulated
 
 START = """
 import ctypes
+import os
 import numpy as np
 from driver import CudaStatus, Driver, Kernels
 
@@ -30,7 +33,8 @@ def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_memory_runs_out_and_is_freed() -> None:
+@pytest.mark.parametrize("memory", ["1000000", "0:1000000"])
+def test_memory_runs_out_and_is_freed(memory: str) -> None:
     code = """
         first = driver.allocate(600_000)
         assert refused(driver.allocate, 600_000) == 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -52,7 +56,23 @@ def test_memory_runs_out_and_is_freed() -> None:
         driver.cuCtxPopCurrent_v2(None)
         assert refused(driver.allocate, 8) == 201  # CUDA_ERROR_INVALID_CONTEXT
     """
-    run(code, EMULATED_CUDA_MEMORY="1000000")
+    run(code, EMULATED_CUDA_MEMORY=memory)
+
+
+def test_memory_that_changes() -> None:
+    """As of the whole device, or of another one."""
+    code = """
+        first = driver.allocate(600_000)
+        os.environ["EMULATED_CUDA_MEMORY"] = "1:8"
+        driver.allocate(600_000)
+        os.environ["EMULATED_CUDA_MEMORY"] = "0:8"
+        assert refused(driver.allocate, 8) == 2
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        assert (free.value, total.value) == (0, 8)
+        driver.cuMemFree_v2(first)
+    """
+    run(code)
 
 
 KERNELS = r'''

@@ -86,11 +86,12 @@ def test_settings(tmp_path: Path, old: str, new: str, reason: str) -> None:
 
 
 def test_device_that_is_not_there(tmp_path: Path) -> None:
+    """Nor on a machine with a driver, or devices; see test_cuda.py for what is said without."""
     write_data(tmp_path / "test.data", water(1))
-    text = head(MODEL).replace("pair_style mdcg", "pair_style mdcg device cuda")
+    text = head(MODEL).replace("pair_style mdcg", "pair_style mdcg device cuda:99")
     output = run_input(tmp_path, text + "run 0\n", check=False)
     assert output.code != 0
-    assert "device is 'cuda'" in output.text
+    assert "pair_style mdcg: device is 'cuda:99', and the" in output.text
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -1,0 +1,116 @@
+"""pair_style mdcg device cuda where memory is short or a device is lost: all ranks end, none hangs.
+
+Each rank has an emulated device, and that of one of them fails: from the start, or from a command
+on that sets a variable of the emulator in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .lmp import Output, head, nve, run_input, same, water, write_data
+from .test_cuda import emulated, models
+from .test_cuda_peers import on
+
+__all__ = ["models"]  # a fixture
+
+Models = Callable[..., Path]
+
+pytestmark = pytest.mark.timeout(300)
+# ranks, and the one whose device fails
+RANKS = pytest.mark.parametrize(("ranks", "failing"), [(1, 0), (2, 0), (2, 1)])
+WAYS = pytest.mark.parametrize("way", ["host", "peer"])
+LOST = "device cuda:{} was lost .* CUDA_ERROR_ILLEGAL_ADDRESS.: start the process again to use it"
+SHORT = "out of memory on device cuda:{}: .* are free: evaluate a smaller system, or use more dev"
+LATER = """
+run 2
+shell putenv EMULATED_CUDA_MEMORY={}:1
+replicate 1 2 1
+run 2
+"""
+
+
+def run_on_two(folder: Path, text: str, ranks: int, **changes: str) -> Output:
+    settings = emulated(EMULATED_CUDA_DEVICES="2", **changes)
+    return run_input(folder, text, ranks=ranks, env=settings, check=False)
+
+
+def assert_says(output: Output, reason: str, failing: int) -> None:
+    """Check that every line about an error has the reason, and that there is one."""
+    assert output.code != 0
+    found = re.findall(r"(?:ERROR(?: on proc \d)?|rank \d): pair_style mdcg: (.*)", output.text)
+    assert found, output.text
+    for line in found:
+        assert re.match(f"(?:rank {failing}: )?{reason.format(failing)}", line), output.text
+
+
+@RANKS
+@WAYS
+@pytest.mark.parametrize("late", ["", "1"], ids=["at once", "late"])
+def test_lost_device(
+    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, late: str
+) -> None:
+    """Within a run, so that the other rank waits for rows of a step that never come."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = on(way, head(models("mace")) + nve(every=1))
+    text += f'run 6 every 3 "shell putenv EMULATED_CUDA_FAULT={failing}"\n'
+    output = run_on_two(tmp_path, text, ranks, EMULATED_CUDA_LATE=late)
+    assert_says(output, LOST, failing)
+    assert re.search(r"^ +3 ", output.text, re.MULTILINE)
+    assert not re.search(r"^ +4 ", output.text, re.MULTILINE)
+
+
+@RANKS
+@WAYS
+def test_lost_from_the_start(
+    tmp_path: Path, models: Models, way: str, ranks: int, failing: int
+) -> None:
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = on(way, head(models("mace")) + "run 0\n")
+    assert_says(run_on_two(tmp_path, text, ranks, EMULATED_CUDA_FAULT=str(failing)), LOST, failing)
+
+
+@RANKS
+@WAYS
+@pytest.mark.parametrize("when", ["when the model is loaded", "in the first step", "later"])
+def test_out_of_memory(
+    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, when: str
+) -> None:
+    """Also in the middle of a step, while the other rank waits."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = on(way, head(models("mace"))) + nve(every=1)
+    limit = f"{failing}:1"
+    if when == "later":
+        text += LATER.format(failing)
+    else:
+        if when == "in the first step":
+            text += f"shell putenv EMULATED_CUDA_MEMORY={limit}\n"
+        text += "run 0\n"
+    changes = {"EMULATED_CUDA_MEMORY": limit} if when.startswith("when") else {}
+    output = run_on_two(tmp_path, text, ranks, **changes)
+    assert_says(output, SHORT, failing)
+    assert ("Loop time" in output.text) == (when == "later")
+
+
+@WAYS
+def test_the_last_allocation(tmp_path: Path, models: Models, way: str) -> None:
+    """On one of two ranks; of windows between devices both know why there are none."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = on(way, head(models("mace")) + "run 0\n")
+    want = run_input(tmp_path, head(models("mace")) + "run 0\n")
+    little, enough, last = 2e5, 4e6, ""
+    for _ in range(9):
+        most = (little * enough) ** 0.5
+        output = run_on_two(tmp_path, text, 2, EMULATED_CUDA_MEMORY=f"1:{most:.0f}")
+        if output.code == 0:
+            same(output, want, 1e-6)
+            enough = most
+        else:
+            assert_says(output, SHORT, 1)
+            little, last = most, output.text
+    assert 2e5 < little < enough < 4e6
+    assert ("pair_style mdcg: rank 1: out of memory" in last) == (way == "peer")
