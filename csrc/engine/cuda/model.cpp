@@ -54,7 +54,8 @@ public:
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
         check_ghosts(system, communicator);
-        timed([&] {
+        // other ranks, and lists of copies, are where they were left
+        timed(communicator == nullptr && !system.make_edges, [&] {
             if (!system.same_edges) executor_->forget_ghosts();
             if (system.make_edges)
                 run_copies(system, communicator, results);
@@ -65,7 +66,7 @@ public:
 
     bool evaluate_cell(const CellSystem& system, const Results& results) override {
         bool listed = false;
-        if (system.num_nodes > 0) timed([&] { listed = run_cell(system, results); });
+        if (system.num_nodes > 0) timed(true, [&] { listed = run_cell(system, results); });
         return listed;
     }
 
@@ -106,9 +107,12 @@ public:
     }
 
 private:
+    // `again`: where memory runs short after steps that were replayed, do it once more with all of
+    // it free: buffers that have grown take more than new ones.
     template <typename Function>
-    void timed(const Function& function) {
+    void timed(bool again, const Function& function) {
         Clock whole;
+        bool retry = again && executor_ != nullptr && executor_->replays() > 0;
         if (process_ == 0) process_ = getpid();
         if (process_ != getpid())
             throw EngineError(ErrorKind::device,
@@ -127,17 +131,20 @@ private:
                 }
                 function();
             });
+            retry = false;
         } catch (const GeometryError&) {
             throw;  // nothing was done
         } catch (const EngineError& error) {
             const bool given =
                 error.kind() == ErrorKind::argument || error.kind() == ErrorKind::numeric;
             forget(!given);
-            throw;
+            retry = retry && error.kind() == ErrorKind::memory;
+            if (!retry) throw;
         } catch (...) {
             forget(true);
             throw;
         }
+        if (retry) timed(false, function);
         total_ms_ = whole.lap();
     }
 
