@@ -35,7 +35,7 @@ static constexpr char CITATION[] =
     "}\n\n";
 
 // kcal/mol per eV, as in LAMMPS' own conversion of energies
-static constexpr double EV_TO_KCAL = 23.06054783;
+static constexpr double EV_TO_KCAL = 23.060549;
 
 PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
 {

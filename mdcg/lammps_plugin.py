@@ -218,7 +218,9 @@ def _package() -> Path:
 def _sources() -> Path:
     """Return the folder of the plugin's sources: beside the package in a source tree."""
     installed = _package() / "lammps_plugin_sources"
-    return installed if (installed / "mdcg.h").is_file() else _package().parent / "lammps_plugin"
+    return (
+        installed if (installed / "plugin.cpp").is_file() else _package().parent / "lammps_plugin"
+    )
 
 
 def _include() -> Path:

@@ -64,7 +64,7 @@ Context primary_context(int device) {
 
 }  // namespace
 
-CudaDriver::CudaDriver() : library_("libcuda.so.1") {
+CudaDriver::CudaDriver() : library_(SharedLibrary::lasting("libcuda.so.1")) {
     check(symbol<int (*)(unsigned)>("cuInit")(0), "cuInit");
 }
 
@@ -103,7 +103,7 @@ int CudaDriver::version() const {
 
 int CudaDriver::version_there() {
     try {
-        static const SharedLibrary library("libcuda.so.1");
+        static const SharedLibrary library = SharedLibrary::lasting("libcuda.so.1");
         int version = 0;
         const auto run = reinterpret_cast<int (*)(int*)>(library.find("cuDriverGetVersion"));
         return run != nullptr && run(&version) == 0 ? version : 0;

@@ -198,7 +198,9 @@ std::unique_ptr<KernelCache::Lock> KernelCache::lock(const std::string& key, boo
     }
     const std::string path = (root / "locks" / (target_ + "-" + key + ".lock")).string();
     for (;;) {
-        const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (file < 0 && errno == EACCES)  // another user's
+            file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
         if (file < 0)
             throw KernelError("cannot open " + path + ": " + std::strerror(errno) +
                               ": set MDCG_CACHE_DIR to a writable folder");

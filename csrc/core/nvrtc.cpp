@@ -31,7 +31,7 @@ Function symbol(const SharedLibrary& library, const char* name) {
 
 }  // namespace
 
-Nvrtc::Nvrtc(const std::string& path) : library_(path) {
+Nvrtc::Nvrtc(const std::string& path) : library_(SharedLibrary::lasting(path)) {
     check(symbol<int (*)(int*, int*)>(library_, "nvrtcVersion")(&major_, &minor_), "nvrtcVersion");
     int count = 0;
     check(symbol<int (*)(int*)>(library_, "nvrtcGetNumSupportedArchs")(&count),

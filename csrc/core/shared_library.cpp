@@ -52,10 +52,14 @@ std::string unique_path(int descriptor) {
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(const std::string& path) : SharedLibrary(path, path) {}
+SharedLibrary::SharedLibrary(const std::string& path) : SharedLibrary(path, path, 0) {}
 
-SharedLibrary::SharedLibrary(const std::string& path, const std::string& name)
-    : path_(name), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+SharedLibrary SharedLibrary::lasting(const std::string& path) {
+    return SharedLibrary(path, path, RTLD_NODELETE);
+}
+
+SharedLibrary::SharedLibrary(const std::string& path, const std::string& name, int flags)
+    : path_(name), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | flags)) {
     if (handle_ == nullptr)
         throw std::runtime_error("cannot load " + name + ": " + loader_message());
 }
@@ -71,7 +75,7 @@ std::shared_ptr<SharedLibrary> SharedLibrary::from_memory(const void* data, std:
         if (file.descriptor >= 0 && write_all(file.descriptor, data, bytes)) {
             try {
                 return std::shared_ptr<SharedLibrary>(
-                    new SharedLibrary(unique_path(file.descriptor), name));
+                    new SharedLibrary(unique_path(file.descriptor), name, 0));
             } catch (const std::runtime_error& error) {
                 why = error.what();
             }
@@ -93,7 +97,7 @@ std::shared_ptr<SharedLibrary> SharedLibrary::from_memory(const void* data, std:
     if (!write_all(file.descriptor, data, bytes))
         throw std::runtime_error("cannot load " + name + ": writing " + path +
                                  " failed: " + std::strerror(errno));
-    return std::shared_ptr<SharedLibrary>(new SharedLibrary(path, name));
+    return std::shared_ptr<SharedLibrary>(new SharedLibrary(path, name, 0));
 }
 
 void* SharedLibrary::find(const std::string& name) const noexcept {

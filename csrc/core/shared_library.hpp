@@ -15,6 +15,9 @@ public:
     SharedLibrary(const SharedLibrary&) = delete;
     SharedLibrary& operator=(const SharedLibrary&) = delete;
 
+    // One that is never unloaded: those of others may leave threads and handlers behind.
+    static SharedLibrary lasting(const std::string& path);
+
     // Loads a library that lies in memory, without leaving a file behind; `name` is for messages.
     static std::shared_ptr<SharedLibrary> from_memory(const void* data, std::size_t bytes,
                                                       const std::string& name);
@@ -25,7 +28,7 @@ public:
     void* find(const std::string& name) const noexcept;
 
 private:
-    SharedLibrary(const std::string& path, const std::string& name);
+    SharedLibrary(const std::string& path, const std::string& name, int flags);
 
     std::string path_;
     void* handle_;

@@ -46,6 +46,7 @@ void Evaluator::set_threads(int threads) {
 }
 
 void Evaluator::prepare() {
+    if (prepared_) return;  // edges that were given stay
     own_edges_ = false;
     model_->set_threads(1);  // there is nothing to share, and threads cost time to start
     try {
@@ -55,11 +56,13 @@ void Evaluator::prepare() {
         throw;
     }
     model_->set_threads(threads_);
+    prepared_ = true;
 }
 
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
     try {
         model_->evaluate(system, communicator, results);
+        prepared_ = true;
     } catch (const GeometryError& error) {
         own_edges_ = false;
         throw EngineError(ErrorKind::argument, error.what());
@@ -75,9 +78,10 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
                           "same_edges is set, but the edges of the last evaluation were made from "
                           "the cell: give them");
     if (system.make_edges && !model_->on_device())
-        throw EngineError(ErrorKind::unsupported,
-                          "make_edges is set for a system with ghosts or copies, of which devices "
-                          "alone make edges: give them, or use device cuda");
+        throw EngineError(
+            ErrorKind::unsupported,
+            "make_edges is set with ghosts, copies or a communicator, with which devices "
+            "alone make edges: give them, or use device cuda");
     own_edges_ = false;
     run(system, communicator, results);
 }

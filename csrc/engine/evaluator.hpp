@@ -53,6 +53,7 @@ private:
     double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;
     bool own_edges_ = false;  // the last evaluation had those of neighbors_
+    bool prepared_ = false;
 };
 
 }  // namespace mdcg

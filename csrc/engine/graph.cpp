@@ -95,6 +95,8 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
     check_sizes(system);
     check_types(system.types, system.num_nodes, num_types);
     if (system.same_edges) {
+        if (system.same_shifts && shifted_ && system.shifts == nullptr && system.images == nullptr)
+            fail("same_shifts is set and shifts are missing, expected those of the last call");
         if (!ordered_ || system.num_local != num_local || system.num_nodes != num_nodes ||
             system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
             fail("same_edges is set for " + std::to_string(system.num_nodes) + " nodes and " +
@@ -114,6 +116,7 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
     if (system.images != nullptr)
         check_range(system.images, system.num_edges, system.num_images, "image");
     num_images_ = system.images != nullptr ? system.num_images : -1;
+    shifted_ = system.images != nullptr || system.shifts != nullptr;
     num_local = system.num_local;
     num_nodes = system.num_nodes;
     nodes_per_block = block;
@@ -220,13 +223,14 @@ void Graph::filter(const System& system, double r_max, int threads) {
     };
     row_ptr.resize(size(num_local) + 1);
     row_ptr[0] = 0;
-    std::atomic<std::int64_t> coincident{-1};
+    std::atomic<std::int64_t> coincident{-1}, endless{-1};
     share(threads, num_local, [&](std::int64_t r, int) {
         std::int64_t kept = 0;
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
             const double square = vector(i, r, v);
             kept += square <= limit;
+            if (!std::isfinite(square)) endless = i;
             // shorter lengths overflow in their inverse powers
             if (square < 1e-12)
                 for (std::int64_t old = coincident; old < i;)
@@ -234,6 +238,9 @@ void Graph::filter(const System& system, double r_max, int threads) {
         }
         row_ptr[size(r) + 1] = kept;
     });
+    if (endless >= 0)
+        fail("edge " + std::to_string(all_edge_[size(endless)]) +
+             " has no finite length, expected finite shifts");
     if (coincident >= 0) {
         const auto e = size(all_edge_[size(coincident)]);
         fail("nodes " + std::to_string(system.sender[e]) + " and " +
@@ -250,7 +257,7 @@ void Graph::filter(const System& system, double r_max, int threads) {
         std::int64_t at = row_ptr[size(r)];
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
-            if (vector(i, r, v) > limit) {
+            if (!(vector(i, r, v) <= limit)) {  // as counted above, also where it is not a number
                 place_[size(i)] = -1;
                 continue;
             }

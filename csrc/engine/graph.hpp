@@ -102,6 +102,7 @@ private:
     std::vector<std::int32_t> new_number_;  // [num_nodes] of given nodes
     std::vector<std::int64_t> all_row_ptr_, all_block_ptr_;
     std::int64_t num_images_ = -1;                     // that images were less than; -1: unknown
+    bool shifted_ = false;                             // edges had shifts
     bool ordered_ = false;                             // the lists below are complete
     std::vector<std::int32_t> all_edge_, all_sender_;  // by receiver: given number, sender
     std::vector<std::int32_t> all_block_edge_;         // by block: place by receiver

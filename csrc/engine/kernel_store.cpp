@@ -156,19 +156,22 @@ void KernelStore::load_built(std::vector<std::pair<std::string, Kernel*>>& missi
         for (const auto& [name, kernel] : missing) {
             std::string source(static_cast<const char*>(kernel->source->data),
                                static_cast<std::size_t>(kernel->source->count));
-            if (kernel->library == nullptr && place.emplace(source, sources.size()).second)
+            // compilers that refused say nothing else the second time
+            const bool wanted = kernel->library == nullptr && (!again || kernel->unloaded);
+            if (wanted && place.emplace(source, sources.size()).second)
                 sources.push_back(std::move(source));
         }
         if (sources.empty()) return;
         std::vector<BuiltKernel> built = build_kernels(sources, target);
         for (auto& [name, kernel] : missing) {
-            if (kernel->library != nullptr) continue;
+            if (kernel->library != nullptr || (again && !kernel->unloaded)) continue;
             BuiltKernel& mine =
                 built[place.at(std::string(static_cast<const char*>(kernel->source->data),
                                            static_cast<std::size_t>(kernel->source->count)))];
             kernel->origin = "generic";
             kernel->target = "";
             kernel->why = mine.error;
+            kernel->unloaded = false;
             if (!mine.error.empty()) continue;
             try {
                 kernel->library = load_file(mine.path);
@@ -180,6 +183,7 @@ void KernelStore::load_built(std::vector<std::pair<std::string, Kernel*>>& missi
             } catch (const std::runtime_error& error) {
                 kernel->why = std::string("a compiled kernel cannot be loaded (") + error.what() +
                               "): set MDCG_CACHE_DIR to a folder that allows execution";
+                kernel->unloaded = true;
                 const std::string folder = mine.path.substr(0, mine.path.rfind('/'));
                 if (!again) KernelCache(target.name).discard(folder.substr(folder.rfind('/') + 1));
             }

@@ -29,7 +29,7 @@ public:
     void refuse(const std::string& name, const std::string& why) override;
     std::string report() const override;
 
-    // "3 kernels: 2 bundled (x86-64-v3), 1 compiled in 4.1 s"
+    // "kernels: 2 bundled, 1 compiled"
     std::string summary() const override;
 
 private:
@@ -45,6 +45,7 @@ private:
         std::string target;                 // what it was compiled for
         std::string why;                    // it is not a better one
         double seconds = 0;                 // of the compiler
+        bool unloaded = false;              // compiled, and then not loaded
     };
 
     void load_all();

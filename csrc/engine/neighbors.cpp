@@ -246,9 +246,8 @@ void NeighborList::search_bin(std::int64_t number, double square, int thread) {
     double* squares = own.squares.data();
     const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
     const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
-    if (own.hits.size() < own.used + (last - first) * count)
-        own.hits.resize(2 * (own.used + (last - first) * count));
     for (std::size_t i = first; i < last; ++i) {
+        if (own.hits.size() < own.used + count) own.hits.resize(2 * (own.used + count));
         const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
 #pragma omp simd
         for (std::size_t j = 0; j < count; ++j) {

@@ -99,7 +99,8 @@ typedef struct mdcg_system {
      * system, there are no ghosts, no communicator. On devices: with ghosts, a communicator or
      * copies of nodes (below), and no cell, the list is made in each call without same_edges. */
     int make_edges;
-    /* Non-zero, with same_edges: the shifts are those of the last call, too. */
+    /* Non-zero, with same_edges: the shifts are those of the last call, too; devices do not look at
+     * them again. */
     int same_shifts;
     /* Instead of shifts, where few of them differ: edge e has row image[e] of image_shifts. With
      * same_edges image is that of the last call as well, and image_shifts may be others. */

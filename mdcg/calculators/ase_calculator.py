@@ -108,8 +108,9 @@ class MDCGCalculator(Calculator):
     Only what is asked for is computed: an energy alone costs no backward pass, and forces come
     without stress until stress has been asked for beside them, as in constant-pressure runs; then
     the next step computes both at once. ``atoms.info["charge"]`` and ``["spin"]`` are passed to
-    models that use them. Neither torch's default dtype and threads nor environment or random
-    state are touched.
+    models that use them, as are the structure's categorical fields that a NequIP model reads, from
+    ``atoms.info``. Neither torch's threads nor environment or random state are touched, and torch's
+    default dtype only during calls of MACE models of several heads, which make tensors in it.
 
     While running it raises ``ase.calculators.calculator.InputError`` for species that the model
     does not know and for unusable positions or cells, ``PropertyNotImplementedError`` for stress

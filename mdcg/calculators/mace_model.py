@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ase import Atoms
 from ase.calculators.calculator import InputError
 from ase.data import chemical_symbols
 
+from ..patch._frameworks import default_dtype
 from ..patch.mace_inputs import mace_batch, mace_info
 from .evaluation import Evaluation, check_finite
 from .neighbors import BoolArray, Edges, FloatArray, IntArray
@@ -127,13 +128,19 @@ class MaceModel:
         """
         gradients = forces or stress
         # an energy alone needs no graph for a backward pass
-        mode = nullcontext() if gradients else torch.no_grad()
-        with one_at_a_time(self.model), frozen(self._parameters), mode:
+        mode = torch.enable_grad() if gradients else torch.no_grad()
+        with one_at_a_time(self.model), frozen(self._parameters), mode, self._own_default():
             data = self._batch(atoms, edges)
             out = self.model(data, training=False, compute_force=gradients, compute_stress=stress)
         result = self._read(out, forces, stress)
         check_finite(result, atoms)
         return result
+
+    def _own_default(self) -> AbstractContextManager[None]:
+        """Return what sets torch's default type where mace makes tensors in it: masks of heads."""
+        if len(self.info.heads) < 2 or torch.get_default_dtype() == self.info.dtype:
+            return nullcontext()
+        return default_dtype(self.info.dtype)
 
     def _knows(self, number: int) -> bool:
         return 0 <= number < len(self._known) and bool(self._known[number])
@@ -221,7 +228,8 @@ class MaceModel:
             limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
             energies = energies if abs(energies.sum() - total) <= limit else None
         # a float32 model sums to 1e-7 of the total energy; in float64 its own terms are kept exact
-        energy = total if energies is None else float(energies.sum())
+        summed = self._is_atomic and energies is not None
+        energy = float(energies.sum()) if summed and energies is not None else total
         return Evaluation(
             energy=energy,
             energies=energies,

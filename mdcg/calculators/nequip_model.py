@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms
+from ase.calculators.calculator import InputError
 
-from ..patch.nequip_inputs import gives_forces, nequip_batch, nequip_info, without_derivatives
+from ..patch.nequip_inputs import (
+    categorical_fields,
+    gives_forces,
+    nequip_batch,
+    nequip_info,
+    without_derivatives,
+)
 from .evaluation import Evaluation, check_finite
 from .neighbors import Edges, IntArray
 from .species import known_symbols, require_known, types_by_number
@@ -53,6 +60,7 @@ class NequipModel:
         )
         self._within: Edges | None = None
         self._reversed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self._fields = categorical_fields(model)
         self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
 
     @property
@@ -65,8 +73,8 @@ class NequipModel:
         require_known(numbers, self._types)
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return nothing: the model reads the geometry only."""
-        return {}
+        """Return the categorical fields of the structure that the model reads, from ``info``."""
+        return {name: atoms.info[name] for name in self._fields if name in atoms.info}
 
     def evaluate(
         self,
@@ -91,6 +99,8 @@ class NequipModel:
         ------
         ase.calculators.calculator.CalculationFailed
             The model returned a number that is not finite.
+        ase.calculators.calculator.InputError
+            A categorical field that the model reads is missing or out of range.
         """
         gradients = forces or stress
         with (
@@ -128,7 +138,20 @@ class NequipModel:
         data["edge_index"] = known[1]
         if periodic:
             data["edge_cell_shift"] = known[2]
+        for name, (low, high) in self._fields.items():
+            value = self._field(atoms, name, low, high)
+            data[name] = torch.tensor([[value]], device=self.info.device)
         return data
+
+    def _field(self, atoms: Atoms, name: str, low: int, high: int) -> int:
+        value: Any = atoms.info.get(name)
+        whole = isinstance(value, (int, float, np.number)) and int(value) == value
+        if not whole or not low <= value <= high:
+            raise InputError(
+                f"atoms.info[{name!r}], which the model reads, is {value!r}, expected a whole "
+                f"number, {low} to {high}"
+            )
+        return int(value)
 
     def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:
         """Leave out edges beyond the cutoff of their two types, as NequIP does.

@@ -137,6 +137,11 @@ class TorchBackend:
 
     def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
         """Evaluate the model on one structure of one atom or more."""
+        # tensors that are kept between calls must not be those of torch.inference_mode
+        with torch.inference_mode(False):
+            return self._evaluate(atoms, forces=forces, stress=stress)
+
+    def _evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)
         self._evaluator.check_species(numbers)
         if len(atoms) == 0:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..errors import VerificationError
+from ..errors import MdcgError, VerificationError
 from ._common import UsageError
 from .files import file_sha256, report_path, staged
 from .patch_job import _choose_head, _headline, _model_dict, _versions
@@ -48,7 +48,12 @@ def convert(options: argparse.Namespace) -> Result:
         radial=options.radial,
     )
     source = (options.input.name, digest)
-    package = convert_model(original, wanted, source=source)
+    try:
+        package = convert_model(original, wanted, source=source)
+    except ValueError as error:
+        if isinstance(error, MdcgError) or not options.set:
+            raise
+        raise UsageError(f"--set: {error}") from error
     if not options.no_verify and options.radial is None and any(_radials(package).values()):
         package = _checked_tables(original, package, wanted, options, source)
     add_binaries(package, options.bundle)

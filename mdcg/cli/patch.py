@@ -230,6 +230,9 @@ def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace)
     if given and not to_package:
         name = "table or --exact" if given[0] == "radial" else given[0]
         parser.error(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")
+    names = [name for name, _ in options.set]
+    if len(set(names)) < len(names):
+        parser.error(f"--set names {max(names, key=names.count)} twice, expected one value")
     if to_package and options.allow_partial:
         parser.error("--allow-partial is no option of .mdcg packages, which have every layer")
     if to_package and options.device != "cpu":

@@ -79,6 +79,13 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def _check_together(
+    name: str, tensor: torch.Tensor | None, first: str, operand: torch.Tensor
+) -> None:
+    if tensor is not None and tensor.device != operand.device:
+        raise ValueError(f"{name} is on {tensor.device}, {first} on {operand.device}: move one")
+
+
 def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> None:
     if not isinstance(index, torch.Tensor):
         raise TypeError(f"{name} is a {type(index).__name__}, expected a torch.Tensor")
@@ -87,10 +94,7 @@ def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> 
             f"{name} has shape {tuple(index.shape)} and type {index.dtype}, "
             "expected (n_edges,) of torch.int32 or torch.int64"
         )
-    if index.device != node_feats.device:
-        raise ValueError(
-            f"{name} is on {index.device}, node_feats on {node_feats.device}: move one"
-        )
+    _check_together(name, index, "node_feats", node_feats)
 
 
 def conv(
@@ -178,6 +182,8 @@ def conv(
     check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
     check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
     w = _check_weights(weights, node_feats, edges, problem)
+    _check_together("edge_attrs", edge_attrs, "node_feats", node_feats)
+    _check_together("weights", weights, "node_feats", node_feats)
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
     if rows < 0:
         raise ValueError(f"num_receivers is {rows}, expected 0 or more")
@@ -242,6 +248,8 @@ def tensor_product(
     check_rows("x2", y, problem.irreps_in2.dim, x.shape[0], problem)
     w = rows_of(weights) if per_row and weights is not None else weights
     w = _check_weights(w, x, x.shape[0], problem)
+    _check_together("x2", x2, "x1", x1)
+    _check_together("weights", weights, "x1", x1)
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(x, y, w, None, None, x.shape[0], problem.to_json(), plan_json)
     return out.reshape(*batch, problem.irreps_out.dim)

@@ -116,6 +116,8 @@ def build_mace(
         if readout is not None:
             site = add_readout(context, "embedding", readout, feats)
             energies = energies + (0.0 if site.table is None else site.table[:, 0])
+    elif graph_fields:
+        raise ValueError(f"the model reads no {', '.join(sorted(graph_fields))}, expected none")
     constant = shift + energies
     layers = list(zip(model.interactions, model.products, strict=True))
     for number, (block, product) in enumerate(layers):

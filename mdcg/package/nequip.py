@@ -59,6 +59,10 @@ def build_nequip(
                 f"{name} is a {_kind(module)}, which packages do not have"
             )
         step(name, module)
+    unknown = sorted(set(graph_fields) - converter.fields)
+    if unknown:
+        expected = ", ".join(sorted(converter.fields)) or "none"
+        raise ValueError(f"the model reads no {', '.join(unknown)}, expected {expected}")
 
 
 def _kind(module: Any) -> str:
@@ -74,6 +78,7 @@ class _Converter:
         self.builder = builder
         self.columns = columns
         self.graph_fields = graph_fields
+        self.fields: set[str] = set()  # that the model reads
         self.r_max = float(model.metadata["r_max"])
         self.reach: Array | None = None  # cutoffs by pair of types, where they differ
         self.attributes = np.zeros((len(columns), 0))
@@ -91,6 +96,7 @@ class _Converter:
         first = getattr(module, "categorical_graph_field_embed_shifts", {})
         for field, table in getattr(module, "categorical_graph_field_embed_modules", {}).items():
             lowest, count = int(first[field]), len(table.weight)
+            self.fields.add(field)
             if field not in self.graph_fields:
                 raise UnsupportedProblemError(
                     f"the model reads {field!r} of each structure, and a package is made for one "

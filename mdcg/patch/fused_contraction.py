@@ -130,7 +130,19 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
         if made is None or made[0] != text:
             made = self._remember()
         weights = stacked_weights(self)
-        matrix = made[1]
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                return self._contracted(x.to(weights), y.to(weights), weights, made)
+        return self._contracted(x, y, weights, made)
+
+    def _contracted(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor,
+        made: tuple[str, torch.Tensor],
+    ) -> torch.Tensor:
+        text, matrix = made
         if matrix.device != weights.device or matrix.dtype != weights.dtype:
             matrix = matrix.to(weights)
         problem = _problem(text, weights.dtype)

@@ -61,6 +61,11 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
                 weight = weight.compute()
             rows: torch.Tensor = super().forward(x, y, weight)
             return rows
+        if torch.is_autocast_enabled(x.device.type):
+            # autocast may have made some of them bfloat16
+            x, y = x.to(self.output_mask.dtype), y.to(self.output_mask.dtype)
+            if isinstance(weight, torch.Tensor):
+                weight = weight.to(x.dtype)
         text = self._current(self._mdcg_problem)
         problem = parsed_problem(text, str(x.dtype).removeprefix("torch."))
         if isinstance(weight, PendingWeights):

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "NequipInfo",
+    "categorical_fields",
     "copy_in_dtype",
     "is_nequip",
     "nequip_batch",
@@ -119,6 +120,17 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
             dtype: torch.dtype = product.output_mask.dtype
             return dtype
     found: torch.dtype = getattr(model, "model_dtype", torch.float32)
+    return found
+
+
+def categorical_fields(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
+    """Return lowest and highest value of each field of the structure that a NequIP model embeds."""
+    found: dict[str, tuple[int, int]] = {}
+    for module in model.modules():
+        first = getattr(module, "categorical_graph_field_embed_shifts", None) or {}
+        tables: Any = getattr(module, "categorical_graph_field_embed_modules", {})
+        for name, lowest in first.items():
+            found[name] = (int(lowest), int(lowest) + len(tables[name].weight) - 1)
     return found
 
 

@@ -29,9 +29,6 @@ _REPEATS = 4
 #: On a CUDA device so few groups cost less together, with zeros, than a launch for each.
 _MASKED = 8
 
-#: Matrices remembered per set of groups.
-_MATRICES = 64
-
 
 @dataclass(frozen=True)
 class _Path:
@@ -53,8 +50,7 @@ class _Groups:
     back: torch.Tensor | None
     sizes: tuple[int, ...]
     mask: torch.Tensor  # 1 where a row is of a group: (n, groups)
-    # matrices by weights and place, with the weights
-    matrices: dict[tuple[object, ...], tuple[torch.Tensor, torch.Tensor]]
+    scaled: dict[_Path, torch.Tensor]  # what a path reads of the rows, times its factor
     # identity of the last tensor with these values, and the tensor, so that its memory stays its
     seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
@@ -145,20 +141,18 @@ class SpeciesProduct:
 
 
 def _matrices(path: _Path, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
-    """Return the matrices of a path, shape (u, groups, w); remembered where they are constants."""
-    identity = None if weights.requires_grad else _identity(weights)
-    key = (identity, path)
-    if identity is not None and key in groups.matrices:
-        return groups.matrices[key][1]
+    """Return the matrices of a path, shape (u, groups, w).
+
+    Made in every call: weights may change without torch's count of changes (``.data``, as averages
+    of weights are swapped in).
+    """
     u, v, w = path.shape
-    stored = weights[path.offset : path.offset + u * v * w].view(u, v, w)
-    second = groups.rows[:, path.y_offset : path.y_offset + v] * path.factor
-    matrices = torch.matmul(second, stored)
-    if identity is not None and not matrices.is_inference():
-        if len(groups.matrices) >= _MATRICES:
-            groups.matrices.clear()
-        groups.matrices[key] = (weights, matrices)
-    return matrices
+    second = groups.scaled.get(path)
+    if second is None:
+        with torch.inference_mode(False), torch.no_grad():
+            second = groups.rows[:, path.y_offset : path.y_offset + v] * path.factor
+        groups.scaled[path] = second
+    return torch.matmul(second, weights[path.offset : path.offset + u * v * w].view(u, v, w))
 
 
 def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:

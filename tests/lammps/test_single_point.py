@@ -118,9 +118,9 @@ def test_units_real(tmp_path: Path) -> None:
     atoms, model = water(2), package("mace", "float64")
     want = reference(atoms, model)
     output = single_point(tmp_path, atoms, model, units="real")
-    np.testing.assert_allclose(output.last["PotEng"] / 23.06054783, want["energy"], rtol=1e-8)
+    np.testing.assert_allclose(output.last["PotEng"] / 23.060549, want["energy"], rtol=1e-8)
     np.testing.assert_allclose(
-        output.dump()[-1][:, 1:4] / 23.06054783, want["forces"], rtol=0, atol=1e-7
+        output.dump()[-1][:, 1:4] / 23.060549, want["forces"], rtol=0, atol=1e-7
     )
 
 

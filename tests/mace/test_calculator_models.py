@@ -137,6 +137,32 @@ def test_heads() -> None:
     assert MDCGCalculator(model, head="pbe").get_potential_energy(water) == energies["pbe"]
 
 
+def test_heads_under_another_default_type() -> None:
+    """mace makes masks of heads in torch's default."""
+    model = random_model(heads=["pbe", "r2scan"]).float()
+    patch_model(model)
+    water = clusters()[1]
+    want = MDCGCalculator(model, head="pbe").get_forces(water)
+    with float64():
+        assert_allclose(MDCGCalculator(model, head="pbe").get_forces(water), want, atol=1e-6)
+        assert torch.get_default_dtype() == torch.float64
+
+
+def test_modes_of_torch() -> None:
+    """What is kept from a call in one of them serves the next one in none."""
+    model = random_model()
+    patch_model(model)
+    atoms = clusters()[1]
+    want = MDCGCalculator(model).get_forces(atoms)
+    for mode in (torch.inference_mode, torch.no_grad):
+        calc = MDCGCalculator(model)
+        with mode():
+            calc.get_potential_energy(atoms)
+        assert_allclose(calc.get_forces(atoms), want, atol=1e-12)
+        with mode():
+            assert_allclose(MDCGCalculator(model).get_forces(atoms), want, atol=1e-12)
+
+
 def test_charge_and_spin_are_passed_on() -> None:
     spec = {"type": "categorical", "per": "graph", "num_classes": 7, "emb_dim": 4}
     specs = {

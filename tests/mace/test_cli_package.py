@@ -123,6 +123,12 @@ def test_wrong_arguments(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert main([str(water), "-o", output, "--bundle", "sm_70"]) == 4
     assert "devices of compute capability 8.0 or later" in capsys.readouterr().err
     assert main([str(water), "-o", output, "--head", "no"]) == 2
+    capsys.readouterr()
+    assert main([str(water), "-o", output, "--set", "total_charge=1"]) == 2
+    assert "--set: the model reads no total_charge, expected none" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(water), "-o", output, "--set", "spin=1", "--set", "spin=2"])
+    assert "--set names spin twice" in capsys.readouterr().err
     assert listing(tmp_path) == ["water.model"]
 
 

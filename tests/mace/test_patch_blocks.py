@@ -13,6 +13,8 @@ import torch
 from mdcg import patch_model, unpatch_model
 from mdcg.patch import PatchReport
 
+from .conftest import build_model
+
 BLOCKS = (
     "RealAgnosticInteractionBlock",
     "RealAgnosticResidualInteractionBlock",
@@ -246,3 +248,26 @@ def test_other_tensor_products_are_named(build: Any) -> None:
     table = str(report)
     assert "interactions.1.conv_tp" in table
     assert "left as is: works on nodes" in table
+
+
+def test_autocast() -> None:
+    """Layers work in the model's own type, whatever autocast makes of their operands."""
+    model = build_model(dtype=torch.float32)
+    patch_model(model)
+    products = [module for name, module in model.named_modules() if name.endswith("conv_tp")]
+    layer = products[1]
+    rows = [torch.randn(4, layer.irreps_in1.dim), torch.randn(3, layer.irreps_in2.dim)]
+    weights, edges = torch.randn(3, layer.weight_numel), torch.tensor([[0, 1, 1], [1, 0, 2]])
+    want = layer(*rows, weights, edges)
+    contraction = model.products[0].symmetric_contractions
+    channels = contraction.irreps_in.count("0e")
+    features = torch.randn(4, channels, contraction.irreps_in.dim // channels)
+    species = torch.eye(len(model.atomic_numbers))[torch.tensor([0, 1, 1, 0])]
+    wanted = contraction(features, species)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(*rows, weights.bfloat16(), edges)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+        out = contraction(features, species)
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out, wanted)

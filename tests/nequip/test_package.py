@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ase.build
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.calculators.calculator import InputError
 from ase.neighborlist import neighbor_list
 
+from mdcg import MDCGCalculator
 from mdcg.errors import UnsupportedProblemError
 from mdcg.package import Package
 from mdcg.package.convert import ConversionOptions, convert_model
@@ -106,7 +109,10 @@ def test_some_of_the_types(build: Callable[..., torch.nn.Module], rng: np.random
         compare(model, package, rng, 1e-11)
 
 
-def test_categorical_field(build: Callable[..., torch.nn.Module], rng: np.random.Generator) -> None:
+def test_categorical_field(
+    build: Callable[..., torch.nn.Module], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.mdcg"
     field = {"field": "charge", "num_features": 4, "min": -2, "max": 2}
     from nequip.data import register_fields
 
@@ -116,12 +122,28 @@ def test_categorical_field(build: Callable[..., torch.nn.Module], rng: np.random
         convert_model(model)
     with pytest.raises(ValueError, match="charge is 3, expected -2 to 2"):
         convert_model(model, ConversionOptions(graph_fields=(("charge", 3),)))
+    with pytest.raises(ValueError, match="the model reads no spin, expected charge"):
+        convert_model(model, ConversionOptions(graph_fields=(("charge", 1), ("spin", 3))))
     energies = []
     for charge in (-1, 2):
         package = convert_model(model, ConversionOptions(graph_fields=(("charge", charge),)))
         compare(model, package, np.random.default_rng(3), 1e-11, charge=torch.tensor([[charge]]))
         energies.append(package.tensors["conv_0.x_table"])
     assert np.abs(energies[0] - energies[1]).max() > 1e-3
+    atoms = ase.build.molecule("H2O")
+    calc = MDCGCalculator(model)
+    for charge in (None, 3, 0.5, "one"):
+        atoms.info["charge"] = charge
+        with pytest.raises(InputError, match=r"charge.*, expected a whole number, -2 to 2"):
+            calc.get_forces(atoms)
+    found = []
+    for charge in (-1, 2):
+        atoms.info["charge"] = charge
+        convert_model(model, ConversionOptions(graph_fields=(("charge", charge),))).save(path)
+        found.append(calc.get_potential_energy(atoms))
+        want = MDCGCalculator(path).get_potential_energy(atoms)
+        assert found[-1] == pytest.approx(want, rel=1e-11)
+    assert abs(found[0] - found[1]) > 1e-6
 
 
 @pytest.mark.parametrize("file", ["nequip_water.ckpt", "nequip_alloy.ckpt"])
