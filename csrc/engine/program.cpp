@@ -280,7 +280,7 @@ void Program<T>::group_forward() {
 
 template <typename T>
 void Program<T>::group_backward() {
-    std::set<int> written;  // gradients
+    std::set<int> written, of_ghosts;  // gradients; those whose rows of ghosts have been begun
     for (int i = static_cast<int>(layers.size()) - 1; i >= 0; --i) {
         if (!backward_active[at(i)]) continue;
         Layer<T>& layer = *layers[at(i)];
@@ -303,7 +303,9 @@ void Program<T>::group_backward() {
         for (const Operand* input : layer.inputs()) {
             if (!input->needs_gradient) continue;
             written.insert(input->id);
-            if (walk == Walk::sender_blocks && input->accumulate) stage.added.push_back(input->id);
+            if (walk != Walk::sender_blocks) continue;
+            if (of_ghosts.insert(input->id).second && input->accumulate)
+                stage.added.push_back(input->id);
         }
     }
 }

@@ -29,7 +29,7 @@ from .capi import Exchange, Rank, library
 from .cuda_device import choose_devices
 from .programs import Array, Program, graph, open_model, run
 from .test_ghosts import WANT, parts
-from .test_program import two_layers
+from .test_program import two_layers, two_readers
 
 DATA = Path(__file__).parents[1] / "data"
 LIMIT = {"float64": 1e-11, "float32": 8e-6}  # found, emulated: 1.2e-12 and 1.8e-6
@@ -227,12 +227,20 @@ def test_times_and_kernels_in_the_report(tmp_path: Path) -> None:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by_rows", [False, True])
-@pytest.mark.parametrize("share", [0.5, 0.0])
-def test_two_ranks(tmp_path: Path, share: float, by_rows: bool) -> None:
+@pytest.mark.parametrize(
+    ("make", "share", "by_rows"),
+    [
+        (two_layers, 0.5, False),
+        (two_layers, 0.5, True),
+        (two_layers, 0.0, False),
+        (two_layers, 0.0, True),
+        (two_readers, 0.5, True),
+    ],
+)
+def test_two_ranks(tmp_path: Path, make: Any, share: float, by_rows: bool) -> None:
     """Also where hosts say which rows travel: some twice, and one that is no node's."""
     path = tmp_path / "p.mdcg"
-    cpu, _ = both(two_layers().package(), path)
+    cpu, _ = both(make().package(), path)
     g = graph(40, box=5.5)
     want = run(cpu, g, virial=True, virials=True)
     ranks = [

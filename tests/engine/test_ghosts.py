@@ -11,7 +11,7 @@ import pytest
 
 from .capi import Exchange, Rank
 from .programs import graph, open_model, run
-from .test_program import two_layers
+from .test_program import two_layers, two_readers
 
 WANT = ("energy", "energies", "forces", "virial", "virials")
 
@@ -30,8 +30,9 @@ def parts(g: dict[str, Any], share: float) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.0])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_two_ranks(tmp_path: Path, dtype: str, share: float) -> None:
-    package = two_layers(dtype).package()
+@pytest.mark.parametrize("make", [two_layers, two_readers])
+def test_two_ranks(tmp_path: Path, dtype: str, share: float, make: Any) -> None:
+    package = make(dtype).package()
     g = graph(70, box=7.0)
     path = tmp_path / "p.mdcg"
     want = run(open_model(package, path, kernels="generic"), g, virial=True, virials=True)

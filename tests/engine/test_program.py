@@ -50,6 +50,28 @@ def two_layers(dtype: str = "float64", seed: int = 0, channels: int = 7) -> Prog
     return p
 
 
+def two_readers(dtype: str = "float64", channels: int = 5) -> Program:
+    """Two convolutions of one value, whose backward passes cannot be walked together."""
+    p = Program(3, dtype)
+    x = p.features(channels)
+    weights = {(i, i): p.random(channels, channels) / channels for i in (0, 1)}
+    problem = random_contraction(
+        str(x.irreps), f"{channels}x0e+{channels}x1o", 3, dtype=dtype, per_block=6
+    )
+    coefficients = p.random(3, problem.num_coefficients, channels) / 4
+    y = p.contraction(x, problem, coefficients, "polynomials")
+    up = p.linear(y, LinearMap(y.irreps, y.irreps, weights), "up")
+    paths = [(0, 0, 0, "uvu", True), (1, 1, 1, "uvu", True)]
+    conv = ConvProblem.build(str(y.irreps), "1x0e+1x1o", f"{channels}x0e+{channels}x0e", paths)
+    found = []
+    for name in ("left", "right"):
+        z = p.conv(up, conv, p.network(conv.weight_numel), name)
+        weights = {(i, 0): p.random(channels, channels) for i in (0, 1)}
+        found.append(p.linear(z, LinearMap(z.irreps, y.irreps, weights), f"{name}_message"))
+    p.readout(p.sum(found, "total"), "last")
+    return p
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_two_layers(tmp_path: Path, dtype: str) -> None:
     check(two_layers(dtype), tmp_path / "p.mdcg", graph(70, box=7.0))
