@@ -228,8 +228,7 @@ class MaceModel:
             limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
             energies = energies if abs(energies.sum() - total) <= limit else None
         # a float32 model sums to 1e-7 of the total energy; in float64 its own terms are kept exact
-        summed = self._is_atomic and energies is not None
-        energy = float(energies.sum()) if summed and energies is not None else total
+        energy = float(energies.sum()) if energies is not None and self._is_atomic else total
         return Evaluation(
             energy=energy,
             energies=energies,

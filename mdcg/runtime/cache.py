@@ -16,7 +16,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -162,11 +162,9 @@ class KernelCache:
             root = _private_dir()
             (root / "locks").mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / "locks" / f"{self.target}-{key}.lock", mode=0o666)
-        try:
+        # file systems without locks: kernels are moved into place whole, so two may make one
+        with suppress(OSError, NotImplementedError):
             lock.acquire()
-        except (OSError, NotImplementedError):
-            yield root  # no locks here: kernels are moved into place whole, so two may make one
-            return
         try:
             yield root
         finally:

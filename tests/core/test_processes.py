@@ -14,6 +14,7 @@ from mdcg.codegen import emit_host
 from mdcg.ops.host import host_kernels
 from mdcg.plan import HostDevice, plan_host
 from mdcg.runtime import statistics
+from mdcg.runtime.cache import KernelCache
 
 from .helpers import child_environment, mixed_problem, run_python, small_problem, usual_specs
 
@@ -160,3 +161,18 @@ def test_compiler_warnings() -> None:
         warnings = [line for line in done.stderr.splitlines() if "warning:" in line]
         assert done.returncode == 0
         assert [w for w in warnings if "unused-variable" not in w] == [], spec
+
+
+@pytest.mark.parametrize("error", [OSError("no locks available"), NotImplementedError()])
+def test_file_systems_without_locks(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("mdcg.runtime.cache.FileLock.acquire", refuse)
+    cache = KernelCache("host", "kernel.so")
+    made = cache.make("0" * 32, lambda folder: (folder / "kernel.so").write_text("code") and None)
+    assert (made / "kernel.so").read_text() == "code"
+    assert cache.find("0" * 32) == made
