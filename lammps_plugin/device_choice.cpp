@@ -12,7 +12,7 @@ namespace {
 
 using Uuid = std::array<unsigned char, 16>;
 
-// Ranks of one node; the stand-in of LAMMPS for MPI knows nothing older than it needs.
+// Ranks of one node. LAMMPS' MPI stubs are older than MPI 3.
 class Node {
  public:
   explicit Node(MPI_Comm world)

@@ -17,7 +17,7 @@ struct DeviceChoice {
   std::string advice;    // where ranks share a device; the same on all ranks
   std::string peers;     // where each has its own and `exchange peer` may be faster
 
-  // Collective. "cuda": that of the rank's number on its node, around again where there are more
+  // Collective. "cuda": the device with the rank's number on its node, modulo if there are more
   // ranks than devices; "cuda:N": that one on all ranks.
   static DeviceChoice make(MPI_Comm world, const Library &library, const std::string &asked);
 };

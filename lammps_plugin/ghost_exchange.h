@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// Rows of atoms of other ranks: each rank gets those that its edges lead to, once each, straight
-// from their owners.
+// Exchange of rows of ghost atoms: each rank gets every row that its edges lead to once, directly
+// from the owner.
 #ifndef MDCG_GHOST_EXCHANGE_H
 #define MDCG_GHOST_EXCHANGE_H
 
@@ -40,13 +40,13 @@ class GhostExchange {
   void forward(const char *rows, char *ghosts, int row_bytes);
   // Adds rows of ghosts to those of their owners, in the order of the ranks.
   void reverse(char *rows, char *ghosts, int width, int item_bytes);
-  // The same where a row for each of `sent` is there, or is wanted, and others pack or add.
+  // The same for rows that the caller packs and adds: one row for each of `sent`.
   void forward_rows(const char *rows, char *ghosts, int row_bytes);
   void reverse_rows(const char *ghosts, char *rows, int row_bytes);
 
-  // What each rank has; of no bytes: waits for all.
+  // Gathers a value from every rank; with zero bytes it is a barrier.
   void gather(const void *mine, void *all, int bytes) const;
-  // 1 where it is that on any rank.
+  // 1 if it is 1 on any rank.
   int any(int flag) const;
 
   double bytes() const;

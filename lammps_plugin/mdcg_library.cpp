@@ -49,7 +49,7 @@ Library open_library()
 {
   std::string tried;
   for (const std::string &path : candidates()) {
-    // DEEPBIND: LAMMPS carries a slow BLAS and json of its own, which must not get in between
+    // DEEPBIND: symbols of LAMMPS' own BLAS and JSON must not replace those of the library
     void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     if (!handle) {
       const char *why = dlerror();
@@ -68,6 +68,7 @@ Library open_library()
                                ": compile it again (python -m mdcg lammps)");
     Library library;
     load(handle, "mdcg_last_error", library.last_error, path);
+    load(handle, "mdcg_last_error_about", library.last_error_about, path);
     load(handle, "mdcg_find_device", library.find_device, path);
     load(handle, "mdcg_open", library.open, path);
     load(handle, "mdcg_prepare", library.prepare, path);

@@ -13,6 +13,7 @@ namespace mdcg_lammps {
 // style.
 struct Library {
   decltype(&mdcg_last_error) last_error = nullptr;
+  decltype(&mdcg_last_error_about) last_error_about = nullptr;
   decltype(&mdcg_find_device) find_device = nullptr;
   decltype(&mdcg_open) open = nullptr;
   decltype(&mdcg_prepare) prepare = nullptr;

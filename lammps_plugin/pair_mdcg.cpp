@@ -12,10 +12,12 @@
 #include "atom.h"
 #include "citeme.h"
 #include "comm.h"
+#include "compute.h"
 #include "device_choice.h"
 #include "error.h"
 #include "force.h"
 #include "memory.h"
+#include "modify.h"
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
 #include "update.h"
@@ -55,21 +57,26 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   } catch (const std::exception &e) {
     reason = e.what();
   }
-  all_or_none(reason);
+  all_or_none(FLERR, reason);
 }
 
-// An error on one rank ends the run on all of them, with the reason of the first that has one.
-void PairMDCG::all_or_none(const std::string &reason)
+// An error on one rank ends the run on all of them, with the reason of the first that has one and
+// the place in the source that found it.
+void PairMDCG::all_or_none(const std::string &file, int line, const std::string &reason)
 {
   int mine = reason.empty() ? comm->nprocs : comm->me, first = 0;
   MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, world);
   if (first == comm->nprocs) return;
+  int failed = !reason.empty(), ranks = 0;
+  MPI_Allreduce(&failed, &ranks, 1, MPI_INT, MPI_SUM, world);
   int length = static_cast<int>(reason.size());
   MPI_Bcast(&length, 1, MPI_INT, first, world);
   std::vector<char> text(length);
   if (comm->me == first) std::copy(reason.begin(), reason.end(), text.begin());
   MPI_Bcast(text.data(), length, MPI_CHAR, first, world);
-  error->all(FLERR, "pair_style mdcg: " + std::string(text.data(), length));
+  std::string where = "pair_style mdcg: ";
+  if (ranks < comm->nprocs) where += "rank " + std::to_string(first) + ": ";
+  error->all(file, line, where + std::string(text.data(), length));
 }
 
 PairMDCG::~PairMDCG()
@@ -97,9 +104,10 @@ static bool is_precision(const std::string &name)
 
 void PairMDCG::settings(int narg, char **arg)
 {
-  // again: nothing of the settings before is kept, and the package must be named again
+  // a second pair_style command resets everything, so the package must be named again
   impl->device = "auto";
   impl->precision.clear();
+  impl->kernels.clear();
   impl->threads = 0;
   impl->device_to_device = false;
   impl->forget_model();
@@ -108,10 +116,12 @@ void PairMDCG::settings(int narg, char **arg)
       for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
-    if (key != "device" && key != "threads" && key != "precision" && key != "exchange")
+    if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
+        key != "kernels")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
-                            "precision fp32|fp64|tf32|bf16, exchange host|peer");
+                            "precision fp32|fp64|tf32|bf16, exchange host|peer, "
+                            "kernels auto|generic|generated|FILE.mdcg-kernels");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     if (key == "device") {
       impl->device = arg[i + 1];
@@ -124,6 +134,8 @@ void PairMDCG::settings(int narg, char **arg)
         error->all(FLERR, "pair_style mdcg: exchange is " + way +
                               ", expected host, or peer (from device to device)");
       impl->device_to_device = way == "peer";
+    } else if (key == "kernels") {
+      impl->kernels = arg[i + 1];    // the library checks it
     } else if (key == "precision") {
       impl->precision = arg[i + 1];
       if (!is_precision(impl->precision))
@@ -156,7 +168,7 @@ void PairMDCG::coeff(int narg, char **arg)
 {
   if (!allocated) allocate();
   const int ntypes = atom->ntypes;
-  // until this one is accepted there is none: as a library LAMMPS goes on after an error
+  // no package until this one is accepted: LAMMPS as a library continues after an error
   for (int i = 1; i <= ntypes; i++)
     for (int j = 1; j <= ntypes; j++) setflag[i][j] = 0;
   const std::string usage = "pair_coeff * * water.mdcg O H (a package, then the package's type "
@@ -171,7 +183,7 @@ void PairMDCG::coeff(int narg, char **arg)
   Impl &it = *impl;
   it.forget_model();
   it.file = arg[2];
-  // also in the folders of $LAMMPS_POTENTIALS; where there is no such file, the library says so
+  // searches $LAMMPS_POTENTIALS too; if the file does not exist, the library reports that
   std::string path = utils::get_potential_file_path(it.file);
   if (path.empty()) path = it.file;
   mdcg_options options{};
@@ -181,13 +193,14 @@ void PairMDCG::coeff(int narg, char **arg)
   std::string peers;
   if (device != "cpu") {
     const DeviceChoice choice = DeviceChoice::make(world, *it.library, device);
-    all_or_none(choice.reason);
+    all_or_none(FLERR, choice.reason);
     device = choice.name;
     it.advice = choice.advice;
     peers = choice.peers;
   }
   options.device = device.c_str();
   options.precision = it.precision.c_str();
+  options.kernels = it.kernels.c_str();
   options.threads = it.threads ? it.threads : comm->nthreads;
   it.info = mdcg_info{};
   it.info.size = sizeof(it.info);
@@ -196,7 +209,7 @@ void PairMDCG::coeff(int narg, char **arg)
       it.library->prepare(it.model) != MDCG_OK ||
       it.library->describe(it.model, &it.info) != MDCG_OK)
     reason = it.library->last_error();
-  all_or_none(reason);
+  all_or_none(FLERR, reason);
   if (!it.device_to_device && it.info.num_exchanges > 0) it.advice += peers;
 
   std::string known;
@@ -238,20 +251,28 @@ void PairMDCG::init_style()
   impl->own_list = can_do_without_list();
   if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (lmp->citeme) lmp->citeme->add(CITATION);
+  if (comm->me == 0 && !impl->heat_flux_warned)
+    for (const Compute *compute : modify->get_compute_by_style("^heat/flux$")) {
+      error->warning(FLERR,
+                     "pair_style mdcg: compute {} heat/flux is not the heat flux of a many-body "
+                     "potential, which compute stress/atom does not hold: do not use it for "
+                     "thermal conductivities",
+                     compute->id);
+      impl->heat_flux_warned = true;
+    }
   impl->known_all = -1;
   impl->bonds_checked = false;
 }
 
 namespace {
-// Of which atoms alone there are ghosts (comm_modify group); LAMMPS tells nobody.
+// The group that alone has ghosts (comm_modify group). LAMMPS has no public way to ask for it.
 struct CommGroup : Comm {
   static int of(const Comm *comm) { return comm->*(&CommGroup::bordergroup); }
 };
 }    // namespace
 
-// Whether a list of all pairs within the cutoff, which a device makes faster, is what LAMMPS' list
-// would be. Its exclusions, groups that alone are listed or have ghosts, and the pairs that hybrid
-// styles share out are in its own list only.
+// Whether LAMMPS' list would hold all pairs within the cutoff, so that the device can make the list
+// instead. Exclusions, groups, and pairs of hybrid styles are known to LAMMPS' own list only.
 bool PairMDCG::can_do_without_list() const
 {
   if (impl->device == "auto" || impl->device == "cpu") return false;
@@ -260,17 +281,27 @@ bool PairMDCG::can_do_without_list() const
   return !excludes && !CommGroup::of(comm) && force->pair == this;
 }
 
+// Such computes sum what Pair::ev_tally gets for each pair; this style never calls it.
+void PairMDCG::add_tally_callback(Compute *compute)
+{
+  error->all(FLERR,
+             "pair_style mdcg: compute {} {} needs energies and forces of pairs of atoms, which "
+             "this potential does not have: use compute pe/atom or stress/atom, or with hybrid "
+             "styles leave it out (pair_modify pair mdcg compute/tally no)",
+             compute->id, compute->style);
+}
+
 double PairMDCG::init_one(int i, int j)
 {
   if (!setflag[i][j]) return 0.0;    // NULL
   return impl->info.r_max;
 }
 
-// Once: what runs, and on which ranks if they differ.
+// Printed once: which kernels run, and on which ranks if they differ.
 void PairMDCG::announce()
 {
   impl->announced = true;
-  constexpr int LENGTH = 256;
+  constexpr int LENGTH = 1024;
   char mine[LENGTH] = {};
   std::strncpy(mine, impl->library->summary(impl->model), LENGTH - 1);
   std::vector<char> all(comm->me == 0 ? LENGTH * comm->nprocs : 0);
@@ -285,6 +316,9 @@ void PairMDCG::announce()
     text += "  rows of ghosts go from device to device\n";
   if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
   utils::logmesg(lmp, text);
+  if (text.find(" generic, because ") != std::string::npos)
+    error->warning(FLERR, "pair_style mdcg: generic kernels run, which are slower; the line above "
+                          "says why");
 }
 
 double PairMDCG::memory_usage()
@@ -301,11 +335,4 @@ double PairMDCG::memory_usage()
       sizeof(double);
   bytes += it.ghosts.bytes();
   return bytes;
-}
-
-void *PairMDCG::extract(const char *name, int &dim)
-{
-  dim = 0;
-  if (std::strcmp(name, "r_max") == 0) return &impl->info.r_max;
-  return nullptr;
 }

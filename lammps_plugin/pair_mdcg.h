@@ -23,7 +23,7 @@ class PairMDCG : public Pair {
   void init_style() override;
   double init_one(int, int) override;
   double memory_usage() override;
-  void *extract(const char *, int &) override;
+  void add_tally_callback(class Compute *) override;
 
   int pack_forward_comm(int, int *, double *, int, int *) override;
   void unpack_forward_comm(int, int, double *) override;
@@ -33,7 +33,7 @@ class PairMDCG : public Pair {
   std::unique_ptr<Impl> impl;
 
   void allocate();
-  void all_or_none(const std::string &reason);
+  void all_or_none(const std::string &file, int line, const std::string &reason);
   void announce();
   void check_bonds();
   std::vector<char> ghosts_near() const;
@@ -41,10 +41,12 @@ class PairMDCG : public Pair {
   bool take_types();
   bool new_neighbors();
   std::int32_t image_of(int ghost);
+  bool is_image(int ghost) const;
   bool can_do_without_list() const;
   void take_neighbors();
   void take_copies();
   void take_positions();
+  void take_shifts();
   void add_results(double energy, const double *sum);
 };
 

@@ -20,10 +20,11 @@ struct PairMDCG::Impl {
   mdcg_info info{};
   std::string device = "auto", file, advice;
   std::string precision;            // empty: that of the package
+  std::string kernels;              // empty: auto
   int threads = 0;                  // 0: those of LAMMPS
   bool device_to_device = false;    // rows of ghosts do not pass through the host
   double energy_unit = 1.0;
-  bool announced = false, bonds_checked = false;
+  bool announced = false, bonds_checked = false, heat_flux_warned = false;
 
   std::vector<int> kind;             // [ntypes + 1] type in the package, -1: NULL
   std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none
@@ -32,18 +33,20 @@ struct PairMDCG::Impl {
   std::vector<std::int32_t> types, sender, receiver;
   std::vector<double> positions, forces, energies, virials;
   bool fresh = true;    // the engine has not seen these edges yet
-  // The device makes the edges, and LAMMPS no list. Of several ranks it is told of all images of
+  // The device makes the edges, and LAMMPS makes no list. With several ranks it gets all images of
   // nodes beside those that are at the places of their nodes.
   bool own_list = false;
   std::vector<std::int32_t> copy_node, copy_image;
   int known_local = -1, known_all = -1;
 
-  // Ghosts are images of atoms of this rank or of others. All images of an atom are one node, of
-  // which one is at the place; edges to the others lead across the boundary, by so many cells.
+  // Ghosts are images of atoms of this rank or of others. All images of an atom are one node, and
+  // one image is at its position; edges to the others cross the boundary by a number of cells.
   std::vector<double> owner;                // [nall] AtomId
   std::vector<std::array<int, 3>> cells;    // first {0, 0, 0}
+  std::vector<std::int32_t> cell_ghost;     // [cells] a ghost of each; first -1
   std::vector<std::int32_t> image;          // [num_edges] row of cells
-  std::vector<double> image_shifts;         // [cells][3] Å, of the box as it is
+  std::vector<double> image_shifts;         // [cells][3] Å
+  std::array<double, 9> box{};              // cell vectors; shifts are multiples of them
   mdcg_lammps::GhostExchange ghosts;
 
   void forget_model()

@@ -84,8 +84,8 @@ class Probe : public Pair {
   }
 };
 
-// LAMMPS' own constructor of Pair fills memory of known content: it must stay inside what these
-// headers think a Pair is, and put its defaults where they think the members are.
+// LAMMPS' constructor of Pair runs on memory of known content. It must write only inside the size
+// that these headers give Pair, and put its defaults where they have the members.
 bool layout_fits(LAMMPS *lmp)
 {
   constexpr std::size_t SPARE = 512;
@@ -94,7 +94,7 @@ bool layout_fits(LAMMPS *lmp)
   Probe *probe = new (memory) Probe(lmp);
   bool fits = probe->as_expected();
   for (std::size_t i = sizeof(Probe); i < sizeof(memory); i++) fits = fits && memory[i] == 0xA5;
-  // not destroyed where the layout is wrong: its pointers would be anything
+  // not destroyed if the layout is wrong, because its pointers would be invalid
   if (fits) probe->~Probe();
   return fits;
 }
@@ -143,7 +143,7 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void *l
   const std::string reason = why_not(lammps);
   if (!reason.empty()) {
     const std::string text = "pair_style mdcg is refused: " + reason;
-    // through the C interface alone: nothing is known of the classes
+    // through LAMMPS' C interface only, because the layout of its classes is not known yet
     if (auto fail = host<void (*)(void *, int, const char *)>("lammps_error"))
       fail(lmp, 0 /* warning */, text.c_str());
     else

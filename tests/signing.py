@@ -16,11 +16,26 @@ def signed(data: bytes) -> bytes:
         return data
     try:
         header = json.loads(data[8:start])
-        metadata = header["__metadata__"]
-        digest = hashlib.sha256(metadata["mdcg"].encode() + data[start:])
-        metadata["sha256"] = digest.hexdigest()
+        metadata = header.pop("__metadata__")
+        text = metadata.get("mdcg") or metadata["mdcg_kernels"]
+        covered = text.encode()
+        if "mdcg" not in metadata or json.loads(text).get("format") != 1:
+            covered += b"\0" + index(header)
+        metadata["sha256"] = hashlib.sha256(covered + data[start:]).hexdigest()
+        header = {"__metadata__": metadata, **header}
         raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return data
     raw += b" " * (-len(raw) % 8)
     return len(raw).to_bytes(8, "little") + raw + data[start:]
+
+
+def index(header: dict[str, dict[str, list[int]]]) -> bytes:
+    """Return what the digest covers of the index of tensors, as FORMAT.md says."""
+    lines = []
+    for name in sorted(header, key=str.encode):
+        entry = header[name]
+        shape = "".join(f"{length}," for length in entry["shape"])
+        begin, end = entry["data_offsets"]
+        lines.append(f"{name}\0{entry['dtype']}\0{shape} {begin},{end}\n")
+    return "".join(lines).encode()

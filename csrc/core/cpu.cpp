@@ -8,10 +8,11 @@
 #endif
 
 #include <algorithm>
-#include <fstream>
+#include <stdexcept>
 #include <thread>
 
 #include "core/sha256.hpp"
+#include "core/text.hpp"
 
 namespace mdcg {
 
@@ -62,14 +63,29 @@ std::string cpu_signature() {
     static const std::string signature = [] {
         Sha256 digest;
         digest.update(instruction_set_level());
-        std::ifstream file("/proc/cpuinfo");
-        for (std::string line; std::getline(file, line) && !line.empty();)
+        std::string info;
+        try {
+            info = read_file("/proc/cpuinfo");
+        } catch (const std::runtime_error&) {  // the level alone tells CPUs apart
+        }
+        for (const std::string& line : split_at(info.substr(0, info.find("\n\n")), '\n'))
             for (const char* key : {"vendor_id", "cpu family", "model\t", "flags",
                                     "CPU implementer", "CPU part", "Features", "cpu\t"})
                 if (line.compare(0, std::string(key).size(), key) == 0) digest.update(line + "\n");
         return digest.hex().substr(0, 12);
     }();
     return signature;
+}
+
+std::string host_target(const std::string& level) {
+    if (level == "native") return "native-" + instruction_set_level() + "-" + cpu_signature();
+    std::string known = "native";
+#if defined(__x86_64__)
+    if (level == "x86-64-v2" || level == "x86-64-v3" || level == "x86-64-v4") return level;
+    known += ", x86-64-v2, x86-64-v3 or x86-64-v4";
+#endif
+    throw std::invalid_argument(
+        "'" + level + "' is not an instruction set of this kind of CPU, expected " + known);
 }
 
 int usable_processors() {

@@ -1,4 +1,4 @@
-// What the processor can do.
+// Instruction sets and number of CPUs.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,19 @@ namespace mdcg {
 // Highest instruction set level: x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or generic.
 std::string instruction_set_level();
 
-// Whether this processor runs code of a level that instruction_set_level() can return.
+// Whether this CPU runs code of a level that instruction_set_level() can return.
 bool has_instruction_set(const std::string& level);
 
-// 12 hexadecimal digits that differ where code for "native" of one processor might not run on, or
+// 12 hexadecimal digits that differ where code for "native" of one CPU might not run on, or
 // not suit, another.
 std::string cpu_signature();
 
-// Processors that this process may use, at least 1.
+// The name of what kernels are compiled for: "native" (this CPU) becomes
+// "native-x86-64-v3-" and its signature, "x86-64-v3" and the like stay. Throws
+// std::invalid_argument.
+std::string host_target(const std::string& level);
+
+// CPUs that this process may use, at least 1.
 int usable_processors();
 
 // Level-2 cache per core in bytes, 0 where unknown.

@@ -12,7 +12,7 @@
 
 namespace mdcg {
 
-// Streams and memory of no device are nothing: used where a package's kernels are only listed.
+// Stands for the absence of a device, where the kernels of a package are only listed.
 constexpr int NO_DEVICE = -1;
 
 // What the driver refused, with its number (CUresult).
@@ -29,7 +29,7 @@ private:
     bool complete_;
 };
 
-// CUresults that are looked at.
+// CUresults that are handled.
 constexpr int CUDA_INVALID_VALUE = 1, CUDA_OUT_OF_MEMORY = 2, CUDA_NOT_FOUND = 500;
 
 class CudaDriver {
@@ -53,7 +53,7 @@ public:
     // The same without starting it; 0 where there is none.
     static int version_there();
 
-    // Throws CudaError with the driver's own words.
+    // Throws CudaError with the driver's message.
     void check(int status, const char* what) const;
 
     // Throws CudaError where the driver is too old to have it.
@@ -61,7 +61,7 @@ public:
     Function symbol(const char* name) const {
         return reinterpret_cast<Function>(address(name));
     }
-    // Null there.
+    // Null if the driver is too old.
     template <typename Function>
     Function find(const char* name) const {
         return reinterpret_cast<Function>(library_.find(name));

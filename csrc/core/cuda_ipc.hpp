@@ -1,4 +1,4 @@
-// Memory of a device that other processes of the same machine may use, and theirs.
+// Sharing of device memory between processes of one machine.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace mdcg {
 
-// What another process opens memory by; plain bytes, to be sent as they are.
+// Handle with which another process opens the memory; plain bytes that can be sent.
 struct SharedMemoryHandle {
     unsigned char driver[64] = {};  // CUipcMemHandle
     std::uint64_t offset = 0;       // in the driver's allocation
@@ -20,7 +20,7 @@ SharedMemoryHandle share(const CudaMemory& memory, int device);
 // Another process's memory, for copies of `device`: over NVLink or PCIe if it is another device's.
 class PeerMemory {
 public:
-    // Throws CudaError: the devices do not reach each other, or the memory is not there.
+    // Throws CudaError: the devices do not reach each other, or the memory does not exist.
     PeerMemory(int device, const SharedMemoryHandle& handle);
     ~PeerMemory();
     PeerMemory(const PeerMemory&) = delete;

@@ -10,8 +10,8 @@
 
 namespace mdcg {
 
-// A stream of a device; work of one evaluation is enqueued on one. On NO_DEVICE nothing happens
-// here: no memory, no copies.
+// A stream of a device; the work of one evaluation is enqueued on one stream. With NO_DEVICE, all
+// operations do nothing.
 class CudaStream {
 public:
     explicit CudaStream(int device);
@@ -28,8 +28,8 @@ private:
     std::uintptr_t handle_ = 0;
 };
 
-// Bytes on a device, aligned to 256; contents are lost where it grows. Throws CudaError, with
-// code CUDA_OUT_OF_MEMORY and a complete sentence where there are none.
+// Bytes on a device, aligned to 256; growing loses the contents. Throws CudaError, if memory is
+// short with code CUDA_OUT_OF_MEMORY and a complete sentence.
 class CudaMemory {
 public:
     explicit CudaMemory(int device) : device_(device) {}
@@ -38,7 +38,7 @@ public:
     CudaMemory& operator=(CudaMemory&&) noexcept;
 
     void reserve(std::size_t bytes);
-    // As reserve, with room for an eighth more where it is not the first time and there is room.
+    // Like reserve; when it grows again, it adds an eighth if memory allows.
     void grow(std::size_t bytes);
     void release() noexcept;
     std::size_t bytes() const { return bytes_; }
@@ -58,9 +58,9 @@ private:
     std::size_t bytes_ = 0;
 };
 
-// Page-locked host memory, which the device copies from and to without a detour; contents are lost
-// where it grows. Throws as CudaMemory does: ordinary memory in its place would be slow and say
-// nothing.
+// Page-locked host memory, which the device copies from and to directly; growing loses the
+// contents. Throws like CudaMemory and never falls back to ordinary memory, which would be silently
+// slow.
 class PinnedMemory {
 public:
     explicit PinnedMemory(int device) : device_(device) {}
@@ -84,8 +84,8 @@ private:
 };
 
 // What was enqueued on a stream between begin and end, to be enqueued again as a whole. It may be
-// captured anew: where that differs in addresses and sizes alone, what there is takes these over,
-// which is many times faster than making it.
+// captured again: if only addresses and sizes differ, the existing graph is updated, which is many
+// times faster than building a new one.
 class CapturedGraph {
 public:
     CapturedGraph() = default;
@@ -106,7 +106,7 @@ private:
     bool begun_ = false;
 };
 
-// A moment on a stream.
+// A point in the work of a stream.
 class CudaEvent {
 public:
     explicit CudaEvent(int device);

@@ -16,7 +16,7 @@ struct EdgeList {
     std::int64_t num_receivers;
 };
 
-// Edges grouped by receiver, given order kept inside a group.
+// Edges grouped by receiver; inside a group they keep the given order.
 struct ReceiverOrder {
     std::vector<std::int32_t> order;     // [num_edges], position in the given list
     std::vector<std::int32_t> sender;    // [num_edges]

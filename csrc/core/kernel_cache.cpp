@@ -6,18 +6,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <map>
 #include <mutex>
-#include <random>
+#include <set>
 #include <system_error>
 #include <thread>
 
+#include "core/interrupt.hpp"
 #include "core/sha256.hpp"
 
 namespace mdcg {
@@ -27,6 +27,12 @@ namespace fs = std::filesystem;
 std::string variable(const char* name) {
     const char* text = std::getenv(name);
     return text != nullptr ? text : "";
+}
+
+std::string host_name() {
+    char name[256] = {};
+    gethostname(name, sizeof(name) - 1);
+    return sha256_hex(name, std::strlen(name)).substr(0, 8);
 }
 
 namespace {
@@ -45,20 +51,43 @@ std::string expand_user(const std::string& path) {
     return home + path.substr(slash);
 }
 
-fs::path version_folder() { return fs::path(kernel_cache_root()) / MDCG_VERSION; }
-
-std::string unique_name() {
-    static std::atomic<unsigned> count{0};
-    std::random_device random;
-    Sha256 digest;
-    for (const auto part :
-         {static_cast<unsigned long>(getpid()), static_cast<unsigned long>(count++),
-          static_cast<unsigned long>(random()), static_cast<unsigned long>(random())})
-        digest.update(std::to_string(part) + " ");
-    return digest.hex().substr(0, 32);
+// The first reason why a root is not used as it should be, by root.
+struct Warnings {
+    std::mutex mutex;
+    std::map<std::string, std::string> by_root;
+};
+Warnings& warnings() {
+    static Warnings all;
+    return all;
+}
+void warn(const std::string& text) {
+    const std::lock_guard<std::mutex> guard(warnings().mutex);
+    warnings().by_root.emplace(kernel_cache_root(), text);
 }
 
-// Folder of this process, removed when it ends. A forked child makes its own.
+// Without slashes at the end. Compilers take a name that begins with "-" for an option.
+std::string absolute(const std::string& path) {
+    std::error_code error;
+    std::string full = fs::absolute(path, error).string();
+    if (error) full = path;  // the working folder is gone
+    while (full.size() > 1 && full.back() == '/') full.pop_back();
+    return full;
+}
+
+bool is_old(const fs::path& path, int seconds) {
+    std::error_code error;
+    const auto changed = fs::last_write_time(path, error);
+    return !error && fs::file_time_type::clock::now() - changed > std::chrono::seconds(seconds);
+}
+
+// Takes the lock of an open file, if no other process or thread holds it.
+bool try_lock(int file) { return flock(file, LOCK_EX | LOCK_NB) == 0; }
+
+// How a lock file begins in which a holder left why it failed.
+const char* const FAILED = "failed: ";
+
+// Folder of this process, removed when it ends. A forked child makes its own. It is locked as long
+// as the process lives: the next process that needs one removes those of killed processes.
 class PrivateFolder {
 public:
     static PrivateFolder& instance() {
@@ -72,81 +101,74 @@ public:
     std::string get(bool make) {
         const std::lock_guard<std::mutex> guard(mutex_);
         if (owner_ == getpid() || !make) return owner_ == getpid() ? path_ : "";
-        const std::string folder = variable("TMPDIR");
-        std::string path = (folder.empty() ? "/tmp" : folder) + "/mdcg-XXXXXX";
+        const std::string folder =
+            absolute(variable("TMPDIR").empty() ? "/tmp" : variable("TMPDIR"));
+        remove_leftovers(folder);
+        std::string path = folder + "/" + prefix() + "XXXXXX";
         if (mkdtemp(path.data()) == nullptr)
-            throw KernelError("neither the kernel cache " + version_folder().string() + " nor " +
-                              (folder.empty() ? "/tmp" : folder) + " can be written (" +
-                              std::strerror(errno) + "): set MDCG_CACHE_DIR to a writable folder");
+            throw KernelError("neither the kernel cache " + kernel_cache_root() + " nor " + folder +
+                              " can be written (" + std::strerror(errno) +
+                              "): set MDCG_CACHE_DIR to a writable folder");
         path_ = path;
         owner_ = getpid();
+        try_lock(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));  // open until the end
         return path_;
     }
 
 private:
+    static std::string prefix() { return "mdcg-kernels-" + host_name() + "-"; }
+
+    static void remove_leftovers(const std::string& folder) {
+        std::error_code ignored;
+        for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+            if (entry.path().filename().string().rfind(prefix(), 0) != 0) continue;
+            const Descriptor file(
+                open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+            struct stat about;
+            if (fstat(file.number(), &about) == 0 && about.st_uid == geteuid() &&
+                is_old(entry.path(), 60) && try_lock(file.number()))
+                fs::remove_all(entry.path(), ignored);
+        }
+    }
+
     std::mutex mutex_;
     std::string path_;
     pid_t owner_ = 0;
 };
 
-bool is_whole(const fs::path& folder, const std::string& name) {
-    try {
-        const std::string binary = read_file((folder / name).string());
-        return read_file((folder / "kernel.sha256").string()) ==
-               sha256_hex(binary.data(), binary.size());
-    } catch (const std::runtime_error&) {
-        return false;
-    }
+// Reads <root>/<version>/<target>/<key>. Throws std::runtime_error where it is missing or damaged.
+CachedKernelPtr read_kernel(const std::string& root, const std::string& target,
+                            const std::string& key, const std::string& binary) {
+    const TrustedFile folder = TrustedFile(root).folder(MDCG_VERSION).folder(target).folder(key);
+    TrustedFile file = folder.file(binary);
+    std::string content = file.read();
+    const bool library = fs::path(binary).extension() == ".so";
+    if (folder.file("kernel.sha256").read() != sha256_hex(content.data(), content.size()) ||
+        (library && is_cut_short(content.data(), content.size())))
+        throw std::runtime_error(file.path() + " is damaged");
+    return std::make_shared<CachedKernel>(
+        CachedKernel{std::move(file), folder.path(), std::move(content)});
 }
 
-// Brings files to the disk, so that a crash cannot leave the name without the content.
-void flush(const fs::path& folder) {
-    for (const auto& entry : fs::directory_iterator(folder)) {
-        const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-        if (file < 0) continue;
-        fsync(file);
-        close(file);
-    }
-}
-
-// Can locks be made below `root`?
-bool writable(const fs::path& root) {
-    std::error_code error;
-    fs::create_directories(root / "locks", error);
-    const std::string probe = (root / "locks" / ("." + unique_name())).string();
-    const int file = open(probe.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
-    if (file < 0) return false;
-    close(file);
-    unlink(probe.c_str());
-    return true;
+// Kernels that cannot be removed, since the cache cannot be written.
+struct Discarded {
+    std::mutex mutex;
+    std::set<std::string> folders;
+};
+Discarded& discarded() {
+    static Discarded all;
+    return all;
 }
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary | std::ios::ate);
-    const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : -1;
-    std::string content(size > 0 ? static_cast<std::size_t>(size) : 0, '\0');
-    if (size >= 0) file.seekg(0).read(content.data(), size);
-    if (size < 0 || !file) throw std::runtime_error("cannot read " + path);
-    return content;
-}
-
-void write_file(const std::string& path, const std::string& content) {
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file.write(content.data(), static_cast<std::streamsize>(content.size()));
-    if (!file.flush())
-        throw KernelError("cannot write " + path + ": is the disk full? Set MDCG_CACHE_DIR to a " +
-                          "folder with space");
-}
-
 std::string kernel_cache_root() {
     const std::string named = variable("MDCG_CACHE_DIR");
-    if (!named.empty()) return expand_user(named);
+    if (!named.empty()) return absolute(expand_user(named));
     const std::string xdg = variable("XDG_CACHE_HOME");
-    if (!xdg.empty()) return xdg + "/mdcg";
+    if (!xdg.empty()) return absolute(xdg) + "/mdcg";
     const std::string home = expand_user("~");
-    return (home != "~" ? home + "/.cache" : "/nonexistent") + "/mdcg";
+    return absolute(home != "~" ? home + "/.cache" : "/nonexistent") + "/mdcg";
 }
 
 bool jit_disabled() {
@@ -161,96 +183,101 @@ bool jit_disabled() {
 KernelCache::KernelCache(std::string target, std::string binary)
     : target_(std::move(target)), binary_(std::move(binary)) {}
 
-std::string KernelCache::key(const std::vector<std::string>& texts) {
-    Sha256 digest;
-    for (const std::string& text : texts) digest.update(text).update("\0", 1);
-    return digest.hex().substr(0, 32);
+std::shared_ptr<SharedLibrary> CachedKernel::load() const {
+    return SharedLibrary::from_file(file.descriptor(), binary, file.path());
 }
 
-std::string KernelCache::find(const std::string& key) const {
-    const std::string own = PrivateFolder::instance().get(false);
-    for (const fs::path& root : {version_folder(), fs::path(own)})
-        if (!root.empty() && is_whole(root / target_ / key, binary_))
-            return (root / target_ / key).string();
-    return "";
+CachedKernelPtr KernelCache::find(const std::string& key) const {
+    for (const std::string& root : {PrivateFolder::instance().get(false), kernel_cache_root()})
+        try {
+            if (root.empty()) continue;
+            CachedKernelPtr found = read_kernel(root, target_, key, binary_);
+            const std::lock_guard<std::mutex> guard(discarded().mutex);
+            if (discarded().folders.count(found->folder) == 0) return found;
+        } catch (const UntrustedError& error) {
+            warn(error.what());
+        } catch (const std::runtime_error&) {  // missing or damaged: it is made again
+        }
+    return nullptr;
 }
 
-void KernelCache::discard(const std::string& key) const {
+void KernelCache::discard(const std::string& folder) {
+    std::error_code failed;
+    fs::remove_all(folder, failed);
+    if (!failed) return;
+    const std::lock_guard<std::mutex> guard(discarded().mutex);
+    discarded().folders.insert(folder);
+}
+
+std::string KernelCache::warning() {
+    const std::lock_guard<std::mutex> guard(warnings().mutex);
+    const auto found = warnings().by_root.find(kernel_cache_root());
+    return found != warnings().by_root.end() ? found->second : "";
+}
+
+std::string KernelCache::writable_folder() const {
+    const auto prepare = [&](const std::string& root) {
+        make_private_folder(root);
+        const TrustedFile version = TrustedFile(root).made_folder(MDCG_VERSION);
+        for (const std::string& name : {std::string("locks"), std::string("tmp"), target_})
+            if (!version.made_folder(name).is_writable_folder())
+                throw std::runtime_error("cannot write " + version.path() + "/" + name);
+        return version.path();
+    };
+    const std::string root = kernel_cache_root();
+    try {
+        return prepare(root);
+    } catch (const UntrustedError& error) {
+        warn(error.what());
+    } catch (const std::runtime_error& error) {
+        warn("the kernel cache " + root +
+             " cannot be written: kernels are compiled again in every process; set "
+             "MDCG_CACHE_DIR to a writable folder (" +
+             error.what() + ")");
+    }
+    return prepare(PrivateFolder::instance().get(true));
+}
+
+std::string KernelCache::lock_file(const std::string& folder, const std::string& name) const {
+    const fs::path path = fs::path(folder) / "locks" / (target_ + "-" + name + ".lock");
     std::error_code ignored;
-    const std::string folder = find(key);
-    if (!folder.empty()) fs::remove_all(folder, ignored);
+    const fs::file_status status = fs::symlink_status(path, ignored);
+    if (fs::exists(status) && !fs::is_regular_file(status)) fs::remove_all(path, ignored);
+    return path.string();
 }
 
-bool KernelCache::is_private() { return !PrivateFolder::instance().get(false).empty(); }
+FileLock::FileLock(std::string path) : path_(std::move(path)) {
+    for (bool waited = false;; waited = true) {
+        const int file =
+            open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        if (file < 0)
+            throw KernelError("cannot open " + path_ + ": " + std::strerror(errno) +
+                              ": set MDCG_CACHE_DIR to a writable folder");
+        if (try_lock(file)) {
+            descriptor_ = file;
+            std::string text = waited ? read_file(path_) : "";
+            if (text.compare(0, std::strlen(FAILED), FAILED) == 0)
+                failure_ = text.substr(std::strlen(FAILED));
+            return;
+        }
+        const int why = errno;
+        close(file);
+        if (why != EWOULDBLOCK && why != EINTR) return;
+        poll_interrupt();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+}
 
-KernelCache::Lock::~Lock() {
+FileLock::~FileLock() {
     if (descriptor_ < 0) return;
     flock(descriptor_, LOCK_UN);  // a child that was forked meanwhile has the file open, too
     close(descriptor_);
 }
 
-std::unique_ptr<KernelCache::Lock> KernelCache::lock(const std::string& key, bool wait) const {
-    fs::path root = version_folder();
-    if (!writable(root)) {
-        root = PrivateFolder::instance().get(true);
-        std::error_code error;
-        fs::create_directories(root / "locks", error);
-    }
-    const std::string path = (root / "locks" / (target_ + "-" + key + ".lock")).string();
-    for (;;) {
-        int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (file < 0 && errno == EACCES)  // another user's
-            file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        if (file < 0)
-            throw KernelError("cannot open " + path + ": " + std::strerror(errno) +
-                              ": set MDCG_CACHE_DIR to a writable folder");
-        if (flock(file, LOCK_EX | LOCK_NB) == 0) {
-            // the holder before may have removed the file: then others lock another one
-            struct stat held, named;
-            if (fstat(file, &held) == 0 && stat(path.c_str(), &named) == 0 &&
-                held.st_ino == named.st_ino && held.st_dev == named.st_dev)
-                return std::make_unique<Lock>(root.string(), file);
-            close(file);
-            continue;
-        }
-        const int why = errno;
-        close(file);
-        if (why != EWOULDBLOCK && why != EINTR) return std::make_unique<Lock>(root.string(), -1);
-        if (!wait) return nullptr;
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-}
-
-std::string KernelCache::make(const Lock& lock, const std::string& key,
-                              const std::function<void(const std::string&)>& build) const {
-    const fs::path temporary = fs::path(lock.root()) / "tmp" / unique_name();
-    struct Remover {
-        const fs::path& path;
-        ~Remover() {
-            std::error_code ignored;
-            fs::remove_all(path, ignored);
-        }
-    } remover{temporary};
-    const fs::path final = fs::path(lock.root()) / target_ / key;
-    try {
-        fs::create_directories(temporary);
-        build(temporary.string());
-        const std::string binary = read_file((temporary / binary_).string());
-        write_file((temporary / "kernel.sha256").string(),
-                   sha256_hex(binary.data(), binary.size()));
-        flush(temporary);
-        fs::create_directories(final.parent_path());
-        std::error_code ignored;
-        fs::remove_all(final, ignored);  // what find() did not accept
-        std::error_code error;
-        fs::rename(temporary, final, error);
-        // a process that could not see our lock (another host) was faster
-        if (error && !is_whole(final, binary_)) throw fs::filesystem_error("rename", final, error);
-    } catch (const fs::filesystem_error& error) {
-        throw KernelError("the kernel cache " + lock.root() + " cannot be written (" +
-                          error.code().message() + "): set MDCG_CACHE_DIR to a writable folder");
-    }
-    return final.string();
+void FileLock::fail(const std::string& sentence) const {
+    if (descriptor_ < 0 || ftruncate(descriptor_, 0) != 0) return;
+    const std::string text = FAILED + sentence;
+    (void)!pwrite(descriptor_, text.data(), text.size(), 0);
 }
 
 }  // namespace mdcg

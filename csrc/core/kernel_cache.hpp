@@ -1,12 +1,14 @@
-// Compiled kernels on disk, shared with mdcg/runtime/cache.py: content key, digest, lock, atomic
-// rename, a folder of this process where the cache cannot be written.
+// Compiled kernels on disk as mdcg/runtime/cache.py writes them: where they are, which ones are
+// trusted, a folder of this process where the cache cannot be written or not be trusted.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <vector>
+
+#include "core/shared_library.hpp"
+#include "core/text.hpp"
+#include "core/trusted_files.hpp"
 
 namespace mdcg {
 
@@ -17,56 +19,68 @@ struct KernelError : std::runtime_error {
 
 // Variables of the environment, read when they are needed: see mdcg/env.py.
 std::string variable(const char* name);  // empty: not set
-std::string kernel_cache_root();
+std::string kernel_cache_root();         // an absolute path
 bool jit_disabled();
 
-// <root>/<version>/<target>/<key>/ holds kernel.cpp beside kernel.so and kernel.sha256, or
-// kernel.cu beside kernel.cubin.
+// A binary of the cache. Its file stays open, so that what was checked is what is loaded.
+struct CachedKernel {
+    TrustedFile file;
+    std::string folder;
+    std::string binary;  // what the file holds
+
+    std::shared_ptr<SharedLibrary> load() const;
+};
+using CachedKernelPtr = std::shared_ptr<CachedKernel>;
+
+// <root>/<version>/<target>/<key>/ holds a binary beside kernel.sha256, and what it was made from.
 class KernelCache {
 public:
     // `target` is a sub-folder, such as "x86-64-v3"; `binary` the file that makes a folder
     // complete.
     explicit KernelCache(std::string target, std::string binary = "kernel.so");
 
-    const std::string& target() const { return target_; }
+    // A kernel that exists, is complete, and could not have been written by another user; or null.
+    CachedKernelPtr find(const std::string& key) const;
+    // Removes the folder of a kernel that proved unusable.
+    static void discard(const std::string& folder);
 
-    // 32 hexadecimal digits of texts, the same in Python.
-    static std::string key(const std::vector<std::string>& texts);
+    // The folder in which this process makes kernels: <root>/<version>, or, where that cannot be
+    // written or not be trusted, a folder that is removed when the process ends. It holds the
+    // folders "locks", "tmp" and that of the target.
+    std::string writable_folder() const;
+    // The file in that folder which is locked while a kernel is made.
+    std::string lock_file(const std::string& folder, const std::string& name) const;
 
-    // Folder of a kernel that is there and whole, or nothing.
-    std::string find(const std::string& key) const;
-    void discard(const std::string& key) const;
-
-    // Held while a kernel is made; other processes wait for it.
-    class Lock {
-    public:
-        Lock(std::string root, int descriptor) : root_(std::move(root)), descriptor_(descriptor) {}
-        ~Lock();
-        Lock(const Lock&) = delete;
-        Lock& operator=(const Lock&) = delete;
-        const std::string& root() const { return root_; }
-
-    private:
-        std::string root_;
-        int descriptor_;  // -1: the file system has no locks
-    };
-    // Null while another process holds it, unless `wait`.
-    std::unique_ptr<Lock> lock(const std::string& key, bool wait) const;
-
-    // Calls `build(empty_folder)`, which has to leave the binary there, and gives the folder its
-    // name: it appears whole or not at all. Returns the folder.
-    std::string make(const Lock& lock, const std::string& key,
-                     const std::function<void(const std::string&)>& build) const;
-
-    // Whether kernels of this process go to a folder that is removed when it ends.
-    static bool is_private();
+    // Why kernels in the present root are not used, or are not kept there; empty: all is well.
+    static std::string warning();
 
 private:
     std::string target_, binary_;
 };
 
-// Content of a file; throws std::runtime_error.
-std::string read_file(const std::string& path);
-void write_file(const std::string& path, const std::string& content);
+// Held by one process, or thread, while others wait; it ends with the process. The file also holds
+// the messages of the program that the holder starts.
+class FileLock {
+public:
+    // Waits for the holder. Throws KernelError where the file cannot be opened. Where the file
+    // system has no locks, nothing is held.
+    explicit FileLock(std::string path);
+    ~FileLock();
+    FileLock(const FileLock&) = delete;
+    FileLock& operator=(const FileLock&) = delete;
+
+    const std::string& path() const { return path_; }
+    // What the last holder failed with while this one waited; empty: it did not fail.
+    const std::string& failure() const { return failure_; }
+    // Leaves a sentence for those that wait.
+    void fail(const std::string& sentence) const;
+
+private:
+    std::string path_, failure_;
+    int descriptor_ = -1;
+};
+
+// A name in this host that a lock on another host cannot have.
+std::string host_name();
 
 }  // namespace mdcg

@@ -9,7 +9,7 @@
 
 namespace mdcg {
 
-// What tells whether two edges are the two directions of one; T is float or double.
+// Values that show whether two edges are the two directions of one pair; T is float or double.
 template <typename T>
 struct EdgeValues {
     const T* directions;  // [num_edges][direction_stride], the first three of a row are used
@@ -35,7 +35,7 @@ struct PairOrder {
     std::vector<std::int64_t> round_ptr;  // [num_rounds + 1], in tiles
 };
 
-// Senders and receivers must count the same nodes.
+// Senders and receivers must number the same nodes.
 template <typename Index, typename T>
 Pairing match_pairs(const EdgeList<Index>& edges, const EdgeValues<T>& values);
 

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): content keys and digests of kernels and files. Uses the processor's own
+// SHA-256 (FIPS 180-4): content keys and digests of kernels and files. Uses the CPU's SHA
 // instructions where it has them.
 #pragma once
 
@@ -15,7 +15,7 @@ public:
     explicit Sha256(bool plain = false);
     Sha256& update(const void* data, std::size_t bytes);
     Sha256& update(const std::string& text) { return update(text.data(), text.size()); }
-    // 64 hexadecimal digits; the object is used up.
+    // 64 hexadecimal digits; the object cannot be used afterwards.
     std::string hex();
 
 private:

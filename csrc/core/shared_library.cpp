@@ -1,6 +1,7 @@
 #include "core/shared_library.hpp"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "core/trusted_files.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -21,28 +24,8 @@ std::string loader_message() {
     return text != nullptr ? text : "unknown reason";
 }
 
-// An open file that closes itself.
-struct File {
-    int descriptor;
-    ~File() {
-        if (descriptor >= 0) close(descriptor);
-    }
-};
-
-bool write_all(int descriptor, const void* data, std::size_t bytes) {
-    const char* p = static_cast<const char*>(data);
-    while (bytes > 0) {
-        const ssize_t done = write(descriptor, p, bytes);
-        if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) return false;
-        p += done;
-        bytes -= static_cast<std::size_t>(done);
-    }
-    return true;
-}
-
-// A path of the descriptor that no other load has: the loader takes a path that it has seen for
-// the library that it has, though descriptors are used again.
+// A path for the descriptor that no earlier load used. The loader identifies libraries by path, and
+// numbers of descriptors are reused.
 std::string unique_path(int descriptor) {
     static std::atomic<std::uint32_t> count{0};
     std::string path = "/proc/self/fd/";
@@ -51,6 +34,27 @@ std::string unique_path(int descriptor) {
 }
 
 }  // namespace
+
+bool is_cut_short(const void* data, std::size_t bytes) {
+    Elf64_Ehdr header;
+    if (bytes < SELFMAG || std::memcmp(data, ELFMAG, SELFMAG) != 0) return false;
+    if (bytes < sizeof(header)) return true;
+    std::memcpy(&header, data, sizeof(header));
+    if (header.e_ident[EI_CLASS] != ELFCLASS64) return false;
+    const auto beyond = [&](std::uint64_t start, std::uint64_t length) {
+        return start > bytes || length > bytes - start;
+    };
+    if (beyond(header.e_shoff, std::uint64_t(header.e_shnum) * header.e_shentsize) ||
+        beyond(header.e_phoff, std::uint64_t(header.e_phnum) * sizeof(Elf64_Phdr)))
+        return true;
+    for (std::uint64_t i = 0; i < header.e_phnum; ++i) {
+        Elf64_Phdr segment;
+        std::memcpy(&segment, static_cast<const char*>(data) + header.e_phoff + i * sizeof(segment),
+                    sizeof(segment));
+        if (beyond(segment.p_offset, segment.p_filesz)) return true;
+    }
+    return false;
+}
 
 SharedLibrary::SharedLibrary(const std::string& path) : SharedLibrary(path, path, 0) {}
 
@@ -68,36 +72,25 @@ SharedLibrary::~SharedLibrary() { dlclose(handle_); }
 
 std::shared_ptr<SharedLibrary> SharedLibrary::from_memory(const void* data, std::size_t bytes,
                                                           const std::string& name) {
-    std::string why;
-#ifdef MFD_CLOEXEC
-    {
-        const File file{memfd_create("mdcg-kernel", MFD_CLOEXEC)};
-        if (file.descriptor >= 0 && write_all(file.descriptor, data, bytes)) {
-            try {
-                return std::shared_ptr<SharedLibrary>(
-                    new SharedLibrary(unique_path(file.descriptor), name, 0));
-            } catch (const std::runtime_error& error) {
-                why = error.what();
-            }
-        }
+    if (is_cut_short(data, bytes)) throw std::runtime_error(name + " is cut short");
+    try {
+        const Descriptor file = unnamed_file(data, bytes, true);
+        return std::shared_ptr<SharedLibrary>(
+            new SharedLibrary(unique_path(file.number()), name, 0));
+    } catch (const std::runtime_error&) {  // systems that forbid to execute memory files
+        const Descriptor file = unnamed_file(data, bytes, false);
+        return std::shared_ptr<SharedLibrary>(
+            new SharedLibrary(unique_path(file.number()), name, 0));
     }
-#endif
-    // systems without memory files, without /proc, or that forbid to execute them
-    const char* folder = std::getenv("TMPDIR");
-    std::string path =
-        std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") + "/mdcg-XXXXXX";
-    const File file{mkostemp(path.data(), O_CLOEXEC)};
-    if (file.descriptor < 0)
-        throw std::runtime_error("cannot load " + name + ": no file can be made in " + path + ": " +
-                                 std::strerror(errno) + (why.empty() ? "" : "; " + why));
-    struct Remover {
-        const std::string& path;
-        ~Remover() { unlink(path.c_str()); }
-    } remover{path};
-    if (!write_all(file.descriptor, data, bytes))
-        throw std::runtime_error("cannot load " + name + ": writing " + path +
-                                 " failed: " + std::strerror(errno));
-    return std::shared_ptr<SharedLibrary>(new SharedLibrary(path, name, 0));
+}
+
+std::shared_ptr<SharedLibrary> SharedLibrary::from_file(int descriptor, const std::string& content,
+                                                        const std::string& name) {
+    try {
+        return std::shared_ptr<SharedLibrary>(new SharedLibrary(unique_path(descriptor), name, 0));
+    } catch (const std::runtime_error&) {  // folders that forbid execution
+        return from_memory(content.data(), content.size(), name);
+    }
 }
 
 void* SharedLibrary::find(const std::string& name) const noexcept {

@@ -1,18 +1,51 @@
-// Threads of parallel regions, and what is thrown inside of them.
+// Threads of parallel regions, what is thrown inside of them, and locks that outlive a fork.
 #pragma once
 
 #include <atomic>
 #include <exception>
+#include <mutex>
+#include <new>
+#include <string>
 
 namespace mdcg {
 
-// How many threads a region may have: `wanted`, or OpenMP's own choice where that is 0; one in a
+// The system starts fewer threads than a region should have: processes or memory are short.
+class ThreadError : public std::bad_alloc {
+public:
+    ThreadError(int wanted, int started);
+    const char* what() const noexcept override { return sentence_.c_str(); }
+
+private:
+    std::string sentence_;
+};
+
+// Number of threads for a region: `wanted`, or OpenMP's own choice if that is 0; one in a
 // process that was forked after a region of this library had several: GNU OpenMP's threads do not
-// survive a fork, and waiting for them would last forever. Ask before every region.
+// survive a fork, and waiting for them would last forever. Ask before every region. Throws
+// ThreadError: GNU OpenMP ends the process where it cannot start a thread, so as many are started
+// and ended here before the first region of a size.
 int usable_threads(int wanted);
 
 // Whether this process is such a child.
 bool forked_after_threads();
+
+// A mutex that knows, in a forked child, that a thread which the child does not have holds it.
+class ForkAwareMutex {
+public:
+    ForkAwareMutex();
+    ~ForkAwareMutex();
+    ForkAwareMutex(const ForkAwareMutex&) = delete;
+    ForkAwareMutex& operator=(const ForkAwareMutex&) = delete;
+
+    void lock();  // throws std::runtime_error where it would wait for such a thread
+    void unlock() { mutex_.unlock(); }
+    bool is_orphaned() const { return orphaned_; }
+
+private:
+    friend struct ForkHandlers;
+    std::mutex mutex_;
+    bool orphaned_ = false;
+};
 
 // The first exception of a parallel region, which none may leave, to be thrown after it.
 class FirstError {

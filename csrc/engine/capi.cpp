@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <limits>
 #include <new>
 #include <string>
@@ -12,6 +13,9 @@
 #include <vector>
 
 #include "core/cuda_driver.hpp"
+#include "core/interrupt.hpp"
+#include "core/text.hpp"
+#include "core/threads.hpp"
 #include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/evaluator.hpp"
@@ -32,26 +36,44 @@ namespace {
 using mdcg::EngineError;
 using mdcg::ErrorKind;
 
-thread_local std::string last_error;
+thread_local mdcg::Sentence last_sentence("");
+thread_local std::string last_error, last_error_about;
 
 // Keeps a sentence, or says that even that is impossible.
-void keep(const char* sentence) noexcept {
+template <typename Text>
+void keep(const Text& sentence) noexcept {
     try {
-        last_error = sentence;
+        last_sentence = sentence;
+        last_error = last_sentence.text();
     } catch (...) {
         last_error.clear();
     }
 }
 
+int (*interrupt_poll)(void* context) = nullptr;
+void* interrupt_context = nullptr;
+
+void ask_host() {
+    if (interrupt_poll != nullptr && interrupt_poll(interrupt_context) != 0)
+        throw mdcg::Interrupted();
+}
+
 // Runs a function and turns what it throws into a status.
 template <typename Function>
 mdcg_status guarded(const Function& function) noexcept {
+    const mdcg::InterruptScope scope(interrupt_poll != nullptr ? &ask_host : nullptr);
     try {
         function();
         return MDCG_OK;
     } catch (const EngineError& error) {
-        keep(error.what());
+        keep(error.sentence);
         return static_cast<mdcg_status>(error.kind());
+    } catch (const mdcg::Interrupted&) {
+        keep("the host has interrupted the call: the model can be used again");
+        return MDCG_ERROR_INTERRUPTED;
+    } catch (const mdcg::ThreadError& error) {
+        keep(error.what());
+        return MDCG_ERROR_MEMORY;
     } catch (const std::bad_alloc&) {
         keep("out of memory: evaluate a smaller system, or use more processes");
         return MDCG_ERROR_MEMORY;
@@ -73,13 +95,16 @@ void need(const void* pointer, const char* what) {
 }
 
 // A copy of a caller's struct. Its header may be older (fields at the end are 0) or newer (then
-// what this library does not know must be 0).
+// what this library does not know must be 0). Any other size would cut a field in two.
 template <typename Struct>
-Struct read_struct(const Struct* given, const char* name, std::size_t first_version) {
+Struct read_struct(const Struct* given, const char* name,
+                   std::initializer_list<std::size_t> older_sizes) {
     static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0);
     need(given, name);
     const std::size_t size = given->size;
-    if (size < first_version || size > 16 * sizeof(Struct))
+    const bool older = std::find(older_sizes.begin(), older_sizes.end(), size) != older_sizes.end();
+    const bool newer = size >= sizeof(Struct) && size <= 16 * sizeof(Struct);
+    if (size % alignof(Struct) != 0 || !(older || newer))
         fail(std::string(name) + ".size is " + std::to_string(size) + ", expected sizeof(" + name +
              ") = " + std::to_string(sizeof(Struct)) + ": set it before the call");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
@@ -92,13 +117,15 @@ Struct read_struct(const Struct* given, const char* name, std::size_t first_vers
     return out;
 }
 
-// Sizes of structs when ABI version 1 was published.
-constexpr std::size_t OPTIONS_SIZE = offsetof(mdcg_options, skin);
-constexpr std::size_t INFO_SIZE = offsetof(mdcg_info, exchange_bytes);
-constexpr std::size_t DEVICE_SIZE = sizeof(mdcg_device);
-constexpr std::size_t SYSTEM_SIZE = offsetof(mdcg_system, make_edges);
-constexpr std::size_t RESULTS_SIZE = sizeof(mdcg_results);
-constexpr std::size_t COMMUNICATOR_SIZE = offsetof(mdcg_communicator, num_sent);
+// Sizes of structs in headers that were published before this one: each ended before a field here.
+constexpr std::initializer_list<std::size_t> OPTIONS_SIZES = {offsetof(mdcg_options, skin),
+                                                              offsetof(mdcg_options, precision)};
+constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes)};
+constexpr std::initializer_list<std::size_t> SYSTEM_SIZES = {
+    offsetof(mdcg_system, same_shifts), offsetof(mdcg_system, image), offsetof(mdcg_system, skin)};
+constexpr std::initializer_list<std::size_t> COMMUNICATOR_SIZES = {
+    offsetof(mdcg_communicator, num_sent), offsetof(mdcg_communicator, any),
+    offsetof(mdcg_communicator, rank)};
 
 // The host's callbacks.
 class Callbacks : public mdcg::Communicator {
@@ -243,7 +270,7 @@ bool has_copies(const mdcg_system& system, const mdcg_communicator* communicator
 
 double skin_of(const mdcg_model& model, const mdcg_system& system) {
     if (!std::isfinite(system.skin))
-        fail("skin is " + std::to_string(system.skin) + " Å, expected a finite length");
+        fail("skin is " + mdcg::number_text(system.skin) + " Å, expected a finite length");
     return system.skin == 0 ? model.evaluator.skin() : std::max(system.skin, 0.0);
 }
 
@@ -272,6 +299,20 @@ const char* mdcg_version(void) { return MDCG_VERSION; }
 
 const char* mdcg_last_error(void) { return last_error.c_str(); }
 
+const char* mdcg_last_error_about(const int64_t* names) {
+    try {
+        last_error_about = last_sentence.text(names);
+        return last_error_about.c_str();
+    } catch (const std::bad_alloc&) {
+        return mdcg_last_error();
+    }
+}
+
+void mdcg_set_interrupt(int (*poll)(void* context), void* context) {
+    interrupt_poll = poll;
+    interrupt_context = context;
+}
+
 mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model) {
     return guarded([&] {
         need(model, "model");
@@ -279,7 +320,7 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
         need(path, "path");
         mdcg::EvaluatorOptions chosen;
         if (options != nullptr) {
-            const mdcg_options given = read_struct(options, "mdcg_options", OPTIONS_SIZE);
+            const mdcg_options given = read_struct(options, "mdcg_options", OPTIONS_SIZES);
             if (given.device != nullptr) chosen.device = given.device;
             if (given.kernels != nullptr) chosen.kernels = given.kernels;
             chosen.threads = given.threads;
@@ -293,7 +334,7 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
 mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
     return guarded([&] {
         need(name, "name");
-        mdcg_device out = read_struct(device, "mdcg_device", DEVICE_SIZE);
+        mdcg_device out = read_struct(device, "mdcg_device", {});
         out.number = mdcg::parse_device(name);
         if (out.number < 0) fail("device is 'cpu', expected 'cuda' or 'cuda:N'");
         mdcg::guarded(out.number, [&] {
@@ -318,7 +359,7 @@ mdcg_status mdcg_prepare(mdcg_model* model) {
 mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
     return guarded([&] {
         need(model, "model");
-        mdcg_info out = read_struct(info, "mdcg_info", INFO_SIZE);
+        mdcg_info out = read_struct(info, "mdcg_info", INFO_SIZES);
         const mdcg::ModelInfo& about = model->evaluator.info();
         out.r_max = about.r_max;
         out.num_types = about.num_types();
@@ -352,8 +393,8 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
                           const mdcg_communicator* communicator, const mdcg_results* results) {
     return guarded([&] {
         need(model, "model");
-        const mdcg_system given = read_struct(system, "mdcg_system", SYSTEM_SIZE);
-        const mdcg::Results wanted = results_of(read_struct(results, "mdcg_results", RESULTS_SIZE));
+        const mdcg_system given = read_struct(system, "mdcg_system", SYSTEM_SIZES);
+        const mdcg::Results wanted = results_of(read_struct(results, "mdcg_results", {}));
         check_system(given);
         if (given.make_edges != 0 && !has_copies(given, communicator))
             return evaluate_cell(*model, given, communicator, wanted);
@@ -378,7 +419,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_image = given.copy_image;
         if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
         const mdcg_communicator host =
-            read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZE);
+            read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZES);
         check_communicator(host);
         Callbacks callbacks(host);
         model->evaluator.evaluate(inner, &callbacks, wanted);

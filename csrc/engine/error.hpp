@@ -1,8 +1,14 @@
-// What the engine throws: one sentence and the status of the C interface that it becomes.
+// What the engine throws: one printable sentence and the status of the C interface that it becomes.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "core/text.hpp"
 
 namespace mdcg {
 
@@ -18,11 +24,37 @@ enum class ErrorKind {
     device = 9,  // 8 are faults of this library
 };
 
+// The text of an error. Where it is about nodes, each "{}" stands for one of them, so that a host
+// can put its own number of that atom there.
+class Sentence {
+public:
+    Sentence(const char* text) : text_(text) {}
+    Sentence(const std::string& text, std::vector<std::int64_t> nodes = {})
+        : text_(printable(text)), nodes_(std::move(nodes)) {}
+    // `names`: [num_nodes] of the evaluation that failed; null: the numbers of the nodes.
+    std::string text(const std::int64_t* names = nullptr) const {
+        std::string out = text_;
+        std::size_t at = 0;
+        for (const std::int64_t node : nodes_) {
+            const std::string name = std::to_string(names != nullptr ? names[node] : node);
+            at = out.find("{}", at);
+            out.replace(at, 2, name);
+            at += name.size();
+        }
+        return out;
+    }
+
+private:
+    std::string text_;
+    std::vector<std::int64_t> nodes_;
+};
+
 class EngineError : public std::runtime_error {
 public:
-    EngineError(ErrorKind kind, const std::string& sentence)
-        : std::runtime_error(sentence), kind_(kind) {}
+    EngineError(ErrorKind kind, Sentence sentence)
+        : std::runtime_error(sentence.text()), sentence(std::move(sentence)), kind_(kind) {}
     ErrorKind kind() const { return kind_; }
+    Sentence sentence;
 
 private:
     ErrorKind kind_;

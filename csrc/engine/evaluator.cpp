@@ -1,6 +1,9 @@
 #include "engine/evaluator.hpp"
 
 #include <omp.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <chrono>
 #include <cmath>
@@ -8,30 +11,39 @@
 
 #include "core/cpu.hpp"
 #include "core/kernel_cache.hpp"
+#include "core/text.hpp"
 #include "core/threads.hpp"
+#include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/model.hpp"
+#include "engine/kernel_store.hpp"
 
 namespace mdcg {
 
 Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
     : skin_(options.skin) {
     if (!std::isfinite(skin_) || skin_ < 0)
-        throw EngineError(ErrorKind::argument, "skin is " + std::to_string(skin_) +
-                                                   ", expected a length of 0 Å or more");
-    const KernelMode mode = parse_kernel_mode(options.kernels);
+        throw EngineError(ErrorKind::argument,
+                          "skin is " + number_text(skin_) + ", expected a length of 0 Å or more");
+    KernelChoice choice = KernelChoice::parse(options.kernels);
     const int device = parse_device(options.device);
-    if (device >= 0 && mode == KernelMode::generic)
+    if (device >= 0 && choice.mode == KernelChoice::generic)
         throw EngineError(ErrorKind::unsupported,
-                          "kernels is 'generic', which run none of the package's code and are for "
-                          "the processor alone: use device cpu, or kernels auto");
+                          "kernels is 'generic', which are for CPUs alone: use device cpu, or "
+                          "kernels auto");
     auto package = Package::open(path);
-    const CudaPrecision precision = parse_precision(options.precision, *package, device);
+    int capability = 0;
+    if (device >= 0)
+        capability =
+            mdcg::guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
+    const CudaPrecision precision =
+        parse_precision(options.precision, *package, capability, device_name(device));
+    ModelInfo info = read_model_info(*package);
     if (device < 0) {
-        auto loader = std::make_unique<KernelStore>(package, mode);
+        auto loader = std::make_unique<KernelStore>(package, std::move(choice));
         model_ = Model::open(std::move(package), std::move(loader), 0);
     } else {
-        ModelInfo info = read_model_info(*package);
-        model_ = open_cuda_model(std::move(package), std::move(info), 0, device, precision);
+        model_ = open_cuda_model(std::move(package), std::move(info), 0, device, precision,
+                                 std::move(choice));
     }
     set_threads(options.threads);
 }
@@ -59,17 +71,34 @@ void Evaluator::prepare() {
     prepared_ = true;
 }
 
-void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
+void Evaluator::release() {
+    own_edges_ = false;
+    neighbors_.reset();
+    model_->release();
+#ifdef __GLIBC__
+    malloc_trim(0);  // otherwise what was freed stays with malloc, and maps cannot have it
+#endif
+}
+
+template <typename Function>
+auto Evaluator::guarded(const Function& function) {
     try {
-        model_->evaluate(system, communicator, results);
-        prepared_ = true;
+        return function();
     } catch (const GeometryError& error) {
         own_edges_ = false;
-        throw EngineError(ErrorKind::argument, error.what());
+        throw EngineError(ErrorKind::argument, error.sentence);
+    } catch (const std::bad_alloc&) {
+        release();
+        throw;
     } catch (...) {
         own_edges_ = false;
         throw;
     }
+}
+
+void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
+    guarded([&] { model_->evaluate(system, communicator, results); });
+    prepared_ = true;
 }
 
 void Evaluator::evaluate(const System& system, Communicator* communicator, const Results& results) {
@@ -87,16 +116,9 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
 }
 
 bool Evaluator::run_on_device(const CellSystem& system, const Results& results) {
-    try {
-        if (!model_->evaluate_cell(system, results)) return false;
-    } catch (const GeometryError& error) {
-        throw EngineError(ErrorKind::argument, error.what());
-    } catch (...) {
-        own_edges_ = false;
-        throw;
-    }
-    own_edges_ = false;
-    return true;
+    const bool found = guarded([&] { return model_->evaluate_cell(system, results); });
+    if (found) own_edges_ = false;
+    return found;
 }
 
 void Evaluator::evaluate(CellSystem found, const Results& results) {
@@ -107,14 +129,12 @@ void Evaluator::evaluate(CellSystem found, const Results& results) {
         neighbors_skin_ = found.skin;
     }
     System system;
-    try {
+    guarded([&] {
         const auto change = neighbors_->update(found.num_nodes, found.positions, found.cell,
                                                found.periodic, threads_);
         system.same_edges = own_edges_ && change != NeighborList::Change::edges;
         system.same_shifts = own_edges_ && change == NeighborList::Change::none;
-    } catch (const GeometryError& error) {
-        throw EngineError(ErrorKind::argument, error.what());
-    }
+    });
     neighbors_ms_ =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     system.num_local = system.num_nodes = found.num_nodes;
@@ -137,10 +157,8 @@ std::string Evaluator::report() const {
     }
     out["kernel_summary"] = model_->kernel_summary();
     out["cpu"] = instruction_set_level();
-    if (KernelCache::is_private())
-        out["cache"] = "the kernel cache " + kernel_cache_root() +
-                       " cannot be written: kernels are compiled again in every process; set "
-                       "MDCG_CACHE_DIR to a writable folder";
+    const std::string warning = KernelCache::warning();
+    if (!warning.empty()) out["cache"] = warning;
     return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -153,7 +171,9 @@ std::string Evaluator::summary() const {
                        (about.double_precision ? "float64" : "float32") + ", " + model_->place();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-    return text + ", " + model_->kernel_summary();
+    text += ", " + model_->kernel_summary();
+    const std::string warning = KernelCache::warning();
+    return warning.empty() ? text : text + "; " + warning;
 }
 
 }  // namespace mdcg

@@ -5,18 +5,17 @@
 #include <memory>
 #include <string>
 
-#include "engine/kernel_store.hpp"
 #include "engine/model.hpp"
-#include "engine/neighbors.hpp"
+#include "engine/neighbors/neighbor_list.hpp"
 
 namespace mdcg {
 
 struct EvaluatorOptions {
-    std::string device = "cpu";  // or "cuda", "cuda:N"
-    std::string kernels = "auto";
-    int threads = 0;             // 0: OpenMP's own choice
-    double skin = 0.5;           // Å, of lists made from a cell
-    std::string precision = {};  // "fp32" or "fp64" of the package, or of devices "tf32", "bf16"
+    std::string device = "cpu";    // or "cuda", "cuda:N"
+    std::string kernels = "auto";  // or "generic", "generated", the name of a file
+    int threads = 0;               // 0: OpenMP's own choice
+    double skin = 0.5;             // Å, of lists made from a cell
+    std::string precision = {};    // "fp32" or "fp64" of the package, or of devices "tf32", "bf16"
 };
 
 // One thread at a time. Every function throws EngineError, or std::bad_alloc.
@@ -36,6 +35,8 @@ public:
     // `cell`: [3][3] or null; its skin is that of the options, or another one.
     void evaluate(CellSystem system, const Results& results);
     double skin() const { return skin_; }
+    // Gives back the memory of evaluations, as one that runs out of memory does.
+    void release();
 
     // Model::report and what this class knows.
     std::string report() const;
@@ -44,6 +45,9 @@ public:
     std::string summary() const;
 
 private:
+    // Runs a part of an evaluation and turns what it throws into what the public ones do.
+    template <typename Function>
+    auto guarded(const Function& function);
     // Whether the model's device has found the edges itself.
     bool run_on_device(const CellSystem& system, const Results& results);
     void run(const System& system, Communicator* communicator, const Results& results);

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "core/interrupt.hpp"
 #include "core/threads.hpp"
-#include "engine/parallel.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 
 namespace mdcg {
 
@@ -28,7 +30,8 @@ double now() {
 Arena::~Arena() { release(); }
 
 void Arena::release() {
-    if (data_ != nullptr) munmap(data_, bytes_);
+    if (data_ != nullptr && mapped_) munmap(data_, bytes_);
+    if (data_ != nullptr && !mapped_) std::free(data_);
     data_ = nullptr;
     bytes_ = 0;
 }
@@ -37,12 +40,16 @@ char* Arena::reserve(std::size_t bytes) {
     if (bytes <= bytes_) return data_;
     constexpr std::size_t PAGE = std::size_t(1) << 21;
     release();
-    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-    void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) throw std::bad_alloc();
-    madvise(map, bytes, MADV_HUGEPAGE);  // advice: fails where the system has none
+    const std::size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    void* map = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mapped_ = map != MAP_FAILED;
+    if (mapped_)
+        madvise(map, whole, MADV_HUGEPAGE);  // advice: fails where the system has none
+    else                                     // malloc may still hold what was freed
+        map = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (map == nullptr) throw std::bad_alloc();
     data_ = static_cast<char*>(map);
-    bytes_ = bytes;
+    bytes_ = mapped_ ? whole : bytes;
     return data_;
 }
 
@@ -74,27 +81,23 @@ void Executor<T>::reserve(const Graph& graph, const BufferPlan& plan, int thread
              graph.nodes_per_block);
     for (AlignedArray<T>& array : chunks_)
         if (array.size() < chunk) array.resize(chunk);
-    for (std::vector<double>& seconds : seconds_) seconds.assign(2 * program_.layers.size(), 0.0);
+    for (std::vector<double>& seconds : seconds_) seconds.assign(2 * program_.ops.size(), 0.0);
     energies_.assign(size(graph.num_local), 0.0);
 }
 
 template <typename T>
-T* Executor<T>::row_base(const Place& place, std::int64_t rows_local, std::int64_t rows_total,
-                         T* chunk) const {
-    switch (place.kind) {
-        case Place::local:
-            return reinterpret_cast<T*>(local_.data()) + place.offset * rows_local;
-        case Place::total:
-            return reinterpret_cast<T*>(total_.data()) + place.offset * rows_total;
-        case Place::chunk:
-            return chunk;
-        default:
-            return nullptr;
-    }
+void Executor<T>::release() {
+    local_.release();
+    total_.release();
+    workers_ = std::vector<Worker<T>>();
+    chunks_ = std::vector<AlignedArray<T>>();
+    seconds_ = std::vector<std::vector<double>>();
+    energies_ = std::vector<double>();
+    edge_gradient_ = std::vector<T>();
 }
 
 template <typename T>
-void Executor<T>::bind(const Graph& graph, const BufferPlan& plan) {
+void Executor<T>::bind_workers(const Graph& graph, const BufferPlan& plan) {
     plan_ = &plan;
     for (std::size_t t = 0; t < workers_.size(); ++t) {
         Worker<T>& worker = workers_[t];
@@ -102,14 +105,10 @@ void Executor<T>::bind(const Graph& graph, const BufferPlan& plan) {
         worker.types = graph.types.data();
         worker.energies = energies_.data();
         worker.thread = static_cast<int>(t);
-        worker.values.resize(plan.values.size());
-        worker.gradients.resize(plan.values.size());
-        for (std::size_t id = 0; id < plan.values.size(); ++id) {
-            worker.values[id] =
-                row_base(plan.values[id], graph.num_local, graph.num_nodes, nullptr);
-            worker.gradients[id] =
-                row_base(plan.gradients[id], graph.num_local, graph.num_nodes, nullptr);
-        }
+        this->bind(plan,
+                   {reinterpret_cast<T*>(local_.data()), reinterpret_cast<T*>(total_.data()),
+                    nullptr, graph.num_local, graph.num_nodes},
+                   worker);
     }
 }
 
@@ -128,13 +127,13 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
                       double* descriptors, int threads) {
     const BufferPlan& plan = with_gradient ? program_.gradient_plan : program_.energy_plan;
     reserve(graph, plan, threads);
-    bind(graph, plan);
+    bind_workers(graph, plan);
     for (Worker<T>& worker : workers_) {
         worker.with_gradient = with_gradient;
         worker.communicator = communicator;
         worker.edge_gradient = nullptr;
     }
-    for (const auto& layer : program_.layers) layer->begin(graph);
+    for (const auto& op : ops_) op->begin(graph);
     for (const Stage& stage : program_.forward_stages)
         run_stage(stage, false, graph, descriptors, threads);
     if (with_gradient) {
@@ -146,7 +145,7 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
         for (const Stage& stage : program_.backward_stages)
             run_stage(stage, true, graph, nullptr, threads);
     }
-    times_.assign(program_.layers.size(), {});
+    times_.assign(program_.ops.size(), {});
     for (const std::vector<double>& seconds : seconds_)
         for (std::size_t i = 0; i < times_.size(); ++i) {
             times_[i].forward += 1e3 * seconds[2 * i] / threads;
@@ -157,19 +156,17 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
 template <typename T>
 void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& graph,
                             double* descriptors, int threads) {
-    if (stage.walk == Walk::all) {
+    for (const int id : stage.zeroed) {
+        const std::int64_t width = program_.values[size(id)].rows.width;
+        T* const first = workers_[0].gradients[size(id)] + graph.num_local * width;
+        share(threads, graph.num_nodes - graph.num_local,
+              [&](std::int64_t n, int) { std::fill_n(first + n * width, width, T(0)); });
+    }
+    if (is_single_call(stage.space)) {
         run_chunk(stage, backward, {0, graph.num_local}, workers_[0], seconds_[0].data());
         return;
     }
-    const bool ghosts = stage.over_ghosts || stage.walk == Walk::sender_blocks;
-    const std::int64_t rows = ghosts ? graph.num_nodes : graph.num_local;
-    // rows of ghosts, which no layer has written yet
-    for (const int id : stage.added) {
-        if (plan_->gradients[size(id)].kind != Place::total) continue;
-        const std::int64_t width = program_.values[size(id)].rows.width;
-        T* const first = workers_[0].gradients[size(id)];
-        std::fill(first + graph.num_local * width, first + graph.num_nodes * width, T(0));
-    }
+    const std::int64_t rows = stage.rows(stage.space, graph.num_local, graph.num_nodes);
     const std::int64_t step = graph.nodes_per_block;
     const std::int64_t chunks = (rows + step - 1) / step;
     FirstError error;
@@ -178,12 +175,13 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
         const auto thread = static_cast<std::size_t>(number);
         Worker<T>& worker = workers_[thread];
         try {
+            if (number == 0) poll_interrupt();
             const Range range{c * step, std::min(rows, (c + 1) * step)};
             T* const chunk = chunks_[thread].data();
-            const auto place = [&](const std::vector<Place>& places, std::vector<T*>& rows_of) {
-                for (std::size_t id = 0; id < places.size(); ++id)
-                    if (places[id].kind == Place::chunk)
-                        rows_of[id] = chunk + places[id].offset * step -
+            const auto place = [&](const std::vector<BufferSlot>& slots, std::vector<T*>& rows_of) {
+                for (std::size_t id = 0; id < slots.size(); ++id)
+                    if (slots[id].kind == BufferSlot::chunk)
+                        rows_of[id] = chunk + slots[id].offset * step -
                                       range.begin * program_.values[id].rows.width;
             };
             place(plan_->values, worker.values);
@@ -200,20 +198,9 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
 template <typename T>
 void Executor<T>::run_chunk(const Stage& stage, bool backward, Range range, Worker<T>& worker,
                             double* seconds) {
-    // node layers have nothing to do for ghosts
-    const Range local{range.begin, std::min(range.end, worker.graph->num_local)};
     double before = now();
-    for (const int i : stage.layers) {
-        const Layer<T>& layer = *program_.layers[size(i)];
-        const Walk walk = backward ? layer.backward_walk() : layer.forward_walk();
-        const Range mine = walk == Walk::sender_blocks || stage.over_ghosts ? range : local;
-        // an exchange is collective: also where a rank has no nodes
-        if (mine.begin < mine.end || walk == Walk::all) {
-            if (backward)
-                layer.backward(worker, mine);
-            else
-                layer.forward(worker, mine);
-        }
+    for (const int i : stage.ops) {
+        this->run_op(stage, i, backward, worker, range, *worker.graph);
         const double after = now();
         seconds[2 * i + (backward ? 1 : 0)] += after - before;
         before = after;
@@ -226,17 +213,13 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
     std::int64_t column = 0;
     for (const int id : program_.descriptors) {
         const auto& value = program_.values[size(id)];
-        if (std::find(stage.layers.begin(), stage.layers.end(), value.writer) != stage.layers.end())
+        if (std::find(stage.ops.begin(), stage.ops.end(), value.writer) != stage.ops.end())
             for (std::int64_t n = range.begin; n < std::min(range.end, graph.num_local); ++n) {
                 double* out =
                     descriptors +
                     static_cast<std::int64_t>(graph.node[size(n)]) * program_.descriptor_width +
                     column;
-                const T* row = worker.values[size(id)] + n * value.rows.width;
-                for (const Block& block : value.rows.blocks)
-                    for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]
-                        for (int m = 0; m < block.dim(); ++m)
-                            *out++ = static_cast<double>(row[block.offset + m * block.stride + u]);
+                value.rows.unpad(worker.values[size(id)] + n * value.rows.width, out);
             }
         column += value.rows.features;
     }

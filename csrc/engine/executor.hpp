@@ -7,9 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "engine/backend/cpu/simd.hpp"
 #include "engine/model.hpp"
+#include "engine/ops/cpu.hpp"
 #include "engine/program.hpp"
-#include "engine/simd.hpp"
 
 namespace mdcg {
 
@@ -24,21 +25,74 @@ public:
     char* reserve(std::size_t bytes);
     char* data() const { return data_; }
     std::size_t bytes() const { return bytes_; }
+    void release();
 
 private:
-    void release();
     char* data_ = nullptr;
     std::size_t bytes_ = 0;
+    bool mapped_ = false;  // otherwise of malloc
 };
 
-struct LayerTime {
-    double forward = 0, backward = 0;  // milliseconds, mean of the threads
+// What executors of CPUs and devices share: the operations, where their rows stand, and times.
+template <typename T, typename Op>
+class ExecutorOf {
+public:
+    const std::vector<LayerTime>& times() const { return times_; }  // by operation
+
+protected:
+    ExecutorOf(const Program& program, std::vector<std::unique_ptr<Op>> ops)
+        : program_(program), ops_(std::move(ops)) {}
+
+    // First rows of values and gradients in arenas for so many nodes; without `chunk`, null for
+    // those of chunks.
+    struct Arenas {
+        T *local, *total, *chunk;
+        std::int64_t num_local, num_nodes;
+    };
+    static void bind(const BufferPlan& plan, const Arenas& arenas, StepRows<T>& rows) {
+        const auto place = [&](const std::vector<BufferSlot>& slots, std::vector<T*>& first) {
+            first.assign(slots.size(), nullptr);
+            for (std::size_t id = 0; id < slots.size(); ++id) {
+                const std::int64_t offset = slots[id].offset;
+                if (slots[id].kind == BufferSlot::local)
+                    first[id] = arenas.local + offset * arenas.num_local;
+                if (slots[id].kind == BufferSlot::total)
+                    first[id] = arenas.total + offset * arenas.num_nodes;
+                if (slots[id].kind == BufferSlot::chunk && arenas.chunk != nullptr)
+                    first[id] = arenas.chunk + offset * arenas.num_nodes;
+            }
+        };
+        place(plan.values, rows.values);
+        place(plan.gradients, rows.gradients);
+    }
+    // Runs one operation of a stage, for those of the nodes that it is for.
+    template <typename OpWorker, typename Edges>
+    void run_op(const Stage& stage, int number, bool backward, OpWorker& worker, Range nodes,
+                const Edges& edges) const {
+        const OpSpec& spec = *program_.ops[static_cast<std::size_t>(number)];
+        const IterationSpace space = backward ? spec.backward_space() : spec.forward_space;
+        nodes.end = std::min(nodes.end, stage.rows(space, edges.num_local, edges.num_nodes));
+        // an exchange is collective: also where a rank has no nodes
+        if (nodes.begin >= nodes.end && space != IterationSpace::exchange) return;
+        const Op& op = *ops_[static_cast<std::size_t>(number)];
+        backward ? op.backward(worker, nodes) : op.forward(worker, nodes);
+    }
+
+    const Program& program_;
+    std::vector<std::unique_ptr<Op>> ops_;
+    std::vector<LayerTime> times_;
 };
 
 template <typename T>
-class Executor {
+class Executor : public ExecutorOf<T, CpuOp<T>> {
 public:
-    explicit Executor(Program<T>& program) : program_(program) {}
+    Executor(const Program& program, const Package& package)
+        : ExecutorOf<T, CpuOp<T>>(program, program.implement<CpuOp<T>>(package, "cpu")) {}
+
+    // Takes generated kernels.
+    void prepare(KernelLoader& loader) {
+        for (const auto& op : ops_) op->prepare(loader);
+    }
 
     // Energies, and with `with_gradient` the gradients of edges, of the graph.
     void run(const Graph& graph, Communicator* communicator, bool with_gradient,
@@ -48,30 +102,30 @@ public:
     // [num_nodes][3] forces and, where wanted, [num_nodes][9] halves of edge virials
     void assemble(const Graph& graph, double* forces, double* virials, int threads) const;
 
-    const std::vector<LayerTime>& times() const { return times_; }
     std::size_t bytes() const;
+    // Gives all buffers back.
+    void release();
 
 private:
     void reserve(const Graph& graph, const BufferPlan& plan, int threads);
-    void bind(const Graph& graph, const BufferPlan& plan);
+    void bind_workers(const Graph& graph, const BufferPlan& plan);
     void run_stage(const Stage& stage, bool backward, const Graph& graph, double* descriptors,
                    int threads);
     void run_chunk(const Stage& stage, bool backward, Range range, Worker<T>& worker,
                    double* seconds);
     void copy_descriptors(const Stage& stage, Range range, const Worker<T>& worker,
                           const Graph& graph, double* descriptors) const;
-    T* row_base(const Place& place, std::int64_t rows_local, std::int64_t rows_total,
-                T* chunk) const;
 
-    Program<T>& program_;
+    using ExecutorOf<T, CpuOp<T>>::program_;
+    using ExecutorOf<T, CpuOp<T>>::ops_;
+    using ExecutorOf<T, CpuOp<T>>::times_;
     const BufferPlan* plan_ = nullptr;
     Arena local_, total_;
     std::vector<Worker<T>> workers_;
     std::vector<AlignedArray<T>> chunks_;       // by thread
-    std::vector<std::vector<double>> seconds_;  // by thread, by layer, forward and backward
+    std::vector<std::vector<double>> seconds_;  // by thread, by operation, forward and backward
     std::vector<double> energies_;
     std::vector<T> edge_gradient_;  // [num_edges][3]
-    std::vector<LayerTime> times_;
 };
 
 extern template class Executor<float>;

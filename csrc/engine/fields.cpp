@@ -22,12 +22,6 @@ std::string shown(const Json& value) {
     return text;
 }
 
-std::string number_text(double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.17g", value);
-    return text;
-}
-
 }  // namespace
 
 Fields::Fields(const Json& object, const Package& package, std::string where)
@@ -164,6 +158,7 @@ const Tensor& Fields::tensor(const char* key) const {
 
 const Tensor& Fields::tensor(const char* key, const std::vector<std::int64_t>& shape) const {
     const Tensor& found = tensor(key);
+    if (found.dtype == Dtype::u8) fail(key, "a tensor of bytes", "numbers");
     bool same = found.shape.size() == shape.size();
     for (std::size_t i = 0; same && i < shape.size(); ++i)
         same = shape[i] == -1 || shape[i] == found.shape[i];
@@ -178,14 +173,21 @@ const Tensor& Fields::tensor(const char* key, const std::vector<std::int64_t>& s
 }
 
 template <typename T>
-std::vector<T> Fields::values(const char* key, const std::vector<std::int64_t>& shape) const {
-    const Tensor& found = tensor(key, shape);
+std::vector<T> Fields::read(const Tensor& tensor) const {
     try {
-        return found.read<T>();
+        return tensor.read<T>();
     } catch (const EngineError& error) {
         fail(error.what());
     }
 }
+
+template <typename T>
+std::vector<T> Fields::values(const char* key, const std::vector<std::int64_t>& shape) const {
+    return read<T>(tensor(key, shape));
+}
+
+template std::vector<float> Fields::read(const Tensor&) const;
+template std::vector<double> Fields::read(const Tensor&) const;
 
 template std::vector<float> Fields::values(const char*, const std::vector<std::int64_t>&) const;
 template std::vector<double> Fields::values(const char*, const std::vector<std::int64_t>&) const;
@@ -202,7 +204,7 @@ double parse_hex(const std::string& text) {
             return negative ? -value : value;
     }
     throw std::invalid_argument("\"" + text.substr(0, 40) + "\", expected a number such as " +
-                                "\"0x1.8p-3\" (" + number_text(0.1875) + ")");
+                                "\"0x1.8p-3\" (0.1875)");
 }
 
 }  // namespace mdcg

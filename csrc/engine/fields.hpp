@@ -40,6 +40,8 @@ public:
     const Tensor& tensor(const char* key, const std::vector<std::int64_t>& shape) const;
     // Its numbers as T (float or double), all finite.
     template <typename T>
+    std::vector<T> read(const Tensor& tensor) const;
+    template <typename T>
     std::vector<T> values(const char* key, const std::vector<std::int64_t>& shape) const;
 
     // "PATH: layer 3 (linear): field `key` is GOT, expected EXPECTED"

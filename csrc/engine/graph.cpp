@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "core/text.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 #include "engine/error.hpp"
 #include "engine/index_check.hpp"
-#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -16,8 +18,8 @@ namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-[[noreturn]] void fail(const std::string& sentence) {
-    throw EngineError(ErrorKind::argument, sentence);
+[[noreturn]] void fail(Sentence sentence) {
+    throw EngineError(ErrorKind::argument, std::move(sentence));
 }
 
 void check_sizes(const System& system) {
@@ -34,8 +36,9 @@ void check_sizes(const System& system) {
 void check_positions(const System& system) {
     for (std::int64_t i = 0; i < 3 * system.num_nodes; ++i)
         if (!std::isfinite(system.positions[i]))
-            fail("the position of node " + std::to_string(i / 3) + " is " +
-                 std::to_string(system.positions[i]) + ", expected finite numbers");
+            fail({"the position of atom {} is " + number_text(system.positions[i]) +
+                      ", expected finite numbers",
+                  {i / 3}});
 }
 
 void accumulate(std::vector<std::int64_t>& counts) {
@@ -85,8 +88,9 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
 void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types) {
     for (std::int64_t n = 0; n < num_nodes; ++n)
         if (types[n] < 0 || types[n] >= num_types)
-            fail("types[" + std::to_string(n) + "] is " + std::to_string(types[n]) +
-                 ", expected 0 to " + std::to_string(num_types - 1));
+            fail({"the type of atom {} is " + std::to_string(types[n]) + ", expected 0 to " +
+                      std::to_string(num_types - 1),
+                  {n}});
 }
 
 // Checks, and puts a new list in order; whether it was one.
@@ -238,15 +242,16 @@ void Graph::filter(const System& system, double r_max, int threads) {
         }
         row_ptr[size(r) + 1] = kept;
     });
+    const auto ends = [&](std::int64_t i) -> std::vector<std::int64_t> {
+        const auto e = size(all_edge_[size(i)]);
+        return {system.sender[e], system.receiver[e]};
+    };
     if (endless >= 0)
-        fail("edge " + std::to_string(all_edge_[size(endless)]) +
-             " has no finite length, expected finite shifts");
-    if (coincident >= 0) {
-        const auto e = size(all_edge_[size(coincident)]);
-        fail("nodes " + std::to_string(system.sender[e]) + " and " +
-             std::to_string(system.receiver[e]) + " are at the same place (edge " +
-             std::to_string(e) + "), expected a distance");
-    }
+        fail({"the edge from atom {} to atom {} has no finite length, expected finite shifts",
+              ends(endless)});
+    if (coincident >= 0)
+        fail({"atoms {} and {} are at the same place, expected a distance between them",
+              ends(coincident)});
     accumulate(row_ptr);
     num_edges = row_ptr[size(num_local)];
     sender.resize(size(num_edges));

@@ -1,4 +1,5 @@
-// Generated kernels of a package: bundled, cached, compiled now, or none (generic ones run).
+// Generated kernels of a package for CPUs: of a named file, of the cache, or none (generic ones
+// run).
 #pragma once
 
 #include <map>
@@ -6,56 +7,40 @@
 #include <string>
 #include <vector>
 
+#include "engine/kernel_source.hpp"
 #include "engine/kernels.hpp"
-#include "engine/package.hpp"
 
 namespace mdcg {
 
-enum class KernelMode {
-    automatic,  // generic where no other can be had; the report says why
-    generic,    // no code of the package is loaded
-    generated,  // an error where generic ones would run
-};
-KernelMode parse_kernel_mode(const std::string& text);  // "" is "auto"; throws EngineError
-
-// Reads the manifest's "kernels": [{"name", "source": tensor of bytes, "binaries": [{"target":
-// "x86-64-v3", "tensor", "sha256"}]}]. Loads nothing before the first `load` that is not generic.
+// Loads nothing before the first `load`.
 class KernelStore : public KernelLoader {
 public:
-    // Throws EngineError where the manifest's entries make no sense.
-    KernelStore(std::shared_ptr<const Package> package, KernelMode mode);
+    KernelStore(std::shared_ptr<const Package> package, KernelChoice choice);
 
-    const SharedLibrary* load(const std::string& name) override;
-    void refuse(const std::string& name, const std::string& why) override;
+    const SharedLibrary* load(int layer, const std::string& name,
+                              std::initializer_list<const char*> symbols) override;
     std::string report() const override;
 
-    // "kernels: 2 bundled, 1 compiled"
+    // "kernels: 2 cached"
     std::string summary() const override;
 
 private:
-    struct Binary {
-        std::string target, sha256;
-        const Tensor* tensor;
-    };
     struct Kernel {
-        const Tensor* source;
-        std::vector<Binary> binaries;  // the best for this processor first, others left out
+        std::string name;  // of the layer
         std::shared_ptr<SharedLibrary> library;
-        std::string origin = "not loaded";  // bundled, cached, compiled, generic
-        std::string target;                 // what it was compiled for
-        std::string why;                    // it is not a better one
-        double seconds = 0;                 // of the compiler
-        bool unloaded = false;              // compiled, and then not loaded
+        std::string why;  // the generic one runs
     };
 
-    void load_all();
-    bool load_bundled(const std::string& name, Kernel& kernel);
-    void load_built(std::vector<std::pair<std::string, Kernel*>>& missing);
+    void find();
+    // Throws std::runtime_error.
+    std::shared_ptr<SharedLibrary> read(int layer, std::initializer_list<const char*> symbols);
 
-    std::shared_ptr<const Package> package_;
-    KernelMode mode_;
-    bool loaded_ = false;
-    std::map<std::string, Kernel> kernels_;
+    KernelSource source_;
+    bool looked_ = false, made_again_ = false;
+    FoundKernels found_;
+    std::map<int, Kernel> kernels_;  // by layer
+    // By the place of their code: equal layers share one.
+    std::map<const void*, std::shared_ptr<SharedLibrary>> libraries_;
 };
 
 }  // namespace mdcg

@@ -1,6 +1,5 @@
 // What a package may have at most: far above any model, and low enough that sizes fit their types
-// and that a file of a few bytes cannot ask for hours or all memory. The same numbers stand in
-// mdcg/package/limits.py; a test compares them.
+// and that a file of a few bytes cannot ask for hours or all memory.
 #pragma once
 
 #include <cstdint>
@@ -25,5 +24,10 @@ constexpr int MAX_CHEBYSHEV_ORDER = 4096;
 constexpr int MIN_KNOTS = 4, MAX_KNOTS = 1 << 16;
 constexpr double MIN_CUTOFF_POWER = 2, MAX_CUTOFF_POWER = 200;
 constexpr int MAX_SCREENING_TERMS = 16;  // of the repulsion of nuclei
+// Bytes that a model may take beside those that grow with the system: so many, and so many for each
+// byte of its file. Radial tables of pairs of types, which grow with the types of a system, may
+// take this much more. The engine alone looks at these.
+constexpr double MEMORY_BASE = 512e6, MEMORY_PER_BYTE = 64;
+constexpr double TABLE_MEMORY = 4;
 
 }  // namespace mdcg::limits

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/cpu.hpp"
+#include "core/text.hpp"
 #include "core/threads.hpp"
 #include "engine/executor.hpp"
 #include "engine/program.hpp"
@@ -16,8 +17,10 @@ namespace {
 // Where no loader is given.
 class GenericOnly : public KernelLoader {
 public:
-    const SharedLibrary* load(const std::string&) override { return nullptr; }
-    void refuse(const std::string&, const std::string&) override {}
+    const SharedLibrary* load(int, const std::string&,
+                              std::initializer_list<const char*>) override {
+        return nullptr;
+    }
     std::string report() const override { return "[]"; }
     std::string summary() const override { return "generic kernels"; }
 };
@@ -27,17 +30,10 @@ class ModelOf : public Model {
 public:
     ModelOf(std::shared_ptr<const Package> package, ModelInfo info,
             std::unique_ptr<KernelLoader> loader, int threads)
-        : program_(*package, info), executor_(program_) {
-        package_ = std::move(package);
-        info_ = std::move(info);
-        loader_ = std::move(loader);
-        threads_ = threads;
-        if (!loader_) loader_ = std::make_unique<GenericOnly>();
-    }
+        : Model(std::move(package), std::move(info), threads, Stages::shared),
+          executor_(program_, *package_),
+          loader_(loader != nullptr ? std::move(loader) : std::make_unique<GenericOnly>()) {}
 
-    int num_exchanges() const override { return program_.num_exchanges; }
-    int max_exchanged_width() const override { return program_.max_exchanged_width; }
-    int descriptor_width() const override { return program_.descriptor_width; }
     std::string place() const override { return "cpu (" + instruction_set_level() + ")"; }
     std::string kernel_summary() const override { return loader_->summary(); }
 
@@ -47,7 +43,7 @@ public:
         const int threads = usable_threads(threads_);
         check_ghosts(system, communicator);
         if (!prepared_) {
-            for (const auto& layer : program_.layers) layer->prepare(*loader_);
+            executor_.prepare(*loader_);
             prepared_ = true;
         }
         clock.lap();
@@ -64,26 +60,19 @@ public:
         total_ms_ = whole.lap();
     }
 
-    std::string report() const override {
-        nlohmann::json out;
-        out["instruction_set"] = simd<T>().name;
-        out["dtype"] = info_.double_precision ? "float64" : "float32";
-        out["nodes"] = graph_.num_nodes;
-        out["edges"] = graph_.num_edges;
-        out["bytes"] = graph_.bytes() + executor_.bytes();
-        out["graph_bytes"] = graph_.bytes();
-        out["milliseconds"] = total_ms_;
-        out["graph_ms"] = graph_ms_;
-        out["layers_ms"] = layers_ms_;
-        out["forces_ms"] = forces_ms_;
-        out["kernels"] = nlohmann::json::parse(loader_->report(), nullptr, false);
-        out["layers"] = nlohmann::json::array();
-        for (std::size_t i = 0; i < executor_.times().size(); ++i)
-            out["layers"].push_back({{"name", program_.layers[i]->name},
-                                     {"forward_ms", executor_.times()[i].forward},
-                                     {"backward_ms", executor_.times()[i].backward}});
-        return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    void release() override {
+        graph_ = Graph();
+        executor_.release();
+        virials_ = std::vector<double>();
     }
+
+protected:
+    void add_to_report(nlohmann::json& out) const override {
+        out["instruction_set"] = simd<T>().name;
+        out["kernels"] = nlohmann::json::parse(loader_->report(), nullptr, false);
+    }
+    const std::vector<LayerTime>& times() const override { return executor_.times(); }
+    std::size_t buffer_bytes() const override { return graph_.bytes() + executor_.bytes(); }
 
 private:
     // Small systems need chunks enough for many threads; never a function of the threads.
@@ -99,31 +88,25 @@ private:
         }
         check_energy(energy);
         if (results.energy != nullptr) *results.energy = energy;
-        if (results.descriptors != nullptr)
-            check_finite(results.descriptors, graph_.num_local * program_.descriptor_width,
-                         "descriptors");
         double* virials = results.virials;
         if (results.virial != nullptr && virials == nullptr) {
             virials_.resize(static_cast<std::size_t>(9 * graph_.num_nodes));
             virials = virials_.data();
         }
-        if (results.forces == nullptr && virials == nullptr) return;
-        executor_.assemble(graph_, results.forces, virials, threads);
-        if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
-        if (virials != nullptr) check_finite(virials, 9 * graph_.num_nodes, "virials");
+        if (results.forces != nullptr || virials != nullptr)
+            executor_.assemble(graph_, results.forces, virials, threads);
         if (results.virial != nullptr) {
             std::fill(results.virial, results.virial + 9, 0.0);
             for (std::int64_t n = 0; n < graph_.num_nodes; ++n)
                 for (int i = 0; i < 9; ++i) results.virial[i] += virials[9 * n + i];
         }
+        check_finite(results);
     }
 
-    Program<T> program_;
     Executor<T> executor_;
-    Graph graph_;
+    std::unique_ptr<KernelLoader> loader_;
     bool prepared_ = false;
     std::vector<double> virials_;
-    double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 };
 
 }  // namespace
@@ -139,19 +122,48 @@ void Model::check_ghosts(const System& system, const Communicator* communicator)
 void Model::check_energy(double energy) {
     if (!std::isfinite(energy))
         throw EngineError(ErrorKind::numeric,
-                          "the energy is " + std::to_string(energy) +
+                          "the energy is " + number_text(energy) +
                               ", expected a finite number: atoms may be too close, or the "
                               "model does not know such structures");
 }
 
-void Model::check_finite(const double* numbers, std::int64_t count, const char* name) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += numbers[i];
-    if (!std::isfinite(sum))
-        throw EngineError(ErrorKind::numeric,
-                          std::string(name) +
-                              " are not finite numbers: atoms may be too close, or the model "
-                              "does not know such structures");
+void Model::check_finite(const Results& results) const {
+    const auto check = [](const double* numbers, std::int64_t count, const char* name) {
+        double sum = 0;
+        for (std::int64_t i = 0; numbers != nullptr && i < count; ++i) sum += numbers[i];
+        if (!std::isfinite(sum))
+            throw EngineError(ErrorKind::numeric,
+                              std::string(name) +
+                                  " are not finite numbers: atoms may be too close, or the model "
+                                  "does not know such structures");
+    };
+    check(results.descriptors, graph_.num_local * program_.descriptor_width, "descriptors");
+    check(results.forces, 3 * graph_.num_nodes, "forces");
+    check(results.virial, 9, "virials");
+    check(results.virials, 9 * graph_.num_nodes, "virials");
+}
+
+std::string Model::report() const {
+    nlohmann::json out;
+    out["dtype"] = info_.double_precision ? "float64" : "float32";
+    out["nodes"] = graph_.num_nodes;
+    out["edges"] = graph_.num_edges;
+    out["bytes"] = buffer_bytes();
+    out["graph_bytes"] = graph_.bytes();
+    out["budget_bytes"] = program_.budget.asked;
+    out["budget_limit_bytes"] = program_.budget.limit;
+    out["milliseconds"] = total_ms_;
+    out["graph_ms"] = graph_ms_;
+    out["layers_ms"] = layers_ms_;
+    out["forces_ms"] = forces_ms_;
+    out["kernels"] = nlohmann::json::array();
+    out["layers"] = nlohmann::json::array();
+    for (std::size_t i = 0; i < times().size(); ++i)
+        out["layers"].push_back({{"name", program_.ops[i]->name},
+                                 {"forward_ms", times()[i].forward},
+                                 {"backward_ms", times()[i].backward}});
+    add_to_report(out);
+    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package,

@@ -11,6 +11,7 @@
 #include "engine/graph.hpp"
 #include "engine/kernels.hpp"
 #include "engine/package.hpp"
+#include "engine/program.hpp"
 
 namespace mdcg {
 
@@ -22,6 +23,10 @@ struct Results {
     double* virial = nullptr;       // [3][3]
     double* virials = nullptr;      // [num_nodes][3][3]
     double* descriptors = nullptr;  // [num_local][descriptor_width()]
+};
+
+struct LayerTime {
+    double forward = 0, backward = 0;  // milliseconds, mean of the threads
 };
 
 // One thread at a time. Every function throws EngineError, or std::bad_alloc.
@@ -36,9 +41,10 @@ public:
 
     const Package& package() const { return *package_; }
     const ModelInfo& info() const { return info_; }
-    virtual int num_exchanges() const = 0;
-    virtual int max_exchanged_width() const = 0;  // items of the longest exchanged row
-    virtual int descriptor_width() const = 0;
+    int num_exchanges() const { return program_.num_exchanges; }
+    // Items of the longest exchanged row.
+    int max_exchanged_width() const { return program_.max_exchanged_width; }
+    int descriptor_width() const { return program_.descriptor_width; }
     void set_threads(int threads) { threads_ = threads; }
 
     virtual void evaluate(const System& system, Communicator* communicator,
@@ -46,8 +52,10 @@ public:
     // The same where a device makes the edges itself; false, and nothing was evaluated, where it
     // does not: give them. Throws GeometryError, too.
     virtual bool evaluate_cell(const CellSystem&, const Results&) { return false; }
+    // Gives back the memory of evaluations; the next one takes it again.
+    virtual void release() = 0;
     // JSON object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
-    virtual std::string report() const = 0;
+    std::string report() const;
 
     virtual bool on_device() const { return false; }
     // Where it is evaluated, "cpu (x86-64-v3)", and where its kernels came from; for logs.
@@ -55,6 +63,18 @@ public:
     virtual std::string kernel_summary() const = 0;
 
 protected:
+    Model(std::shared_ptr<const Package> package, ModelInfo info, int threads, Stages stages)
+        : package_(std::move(package)),
+          info_(std::move(info)),
+          threads_(threads),
+          program_(*package_, info_, stages) {}
+
+    // What only one kind of model reports.
+    virtual void add_to_report(nlohmann::json& out) const = 0;
+    // Of the last evaluation, by operation; of buffers.
+    virtual const std::vector<LayerTime>& times() const = 0;
+    virtual std::size_t buffer_bytes() const = 0;
+
     // Milliseconds since it was made, or since the last lap.
     class Clock {
     public:
@@ -71,12 +91,14 @@ protected:
     // Throw EngineError: ghosts that nobody fills; results that are not finite.
     void check_ghosts(const System& system, const Communicator* communicator) const;
     static void check_energy(double energy);
-    static void check_finite(const double* numbers, std::int64_t count, const char* name);
+    void check_finite(const Results& results) const;
 
     std::shared_ptr<const Package> package_;
     ModelInfo info_;
-    std::unique_ptr<KernelLoader> loader_;
     int threads_ = 0;
+    Program program_;
+    Graph graph_;
+    double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 };
 
 }  // namespace mdcg

@@ -1,7 +1,6 @@
 #include "engine/package.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,8 @@
 #include <set>
 
 #include "core/sha256.hpp"
+#include "core/text.hpp"
+#include "core/trusted_files.hpp"
 #include "engine/error.hpp"
 #include "engine/fields.hpp"
 #include "engine/json_text.hpp"
@@ -45,25 +46,49 @@ void convert(const Tensor& tensor, std::vector<T>& out) {
         std::memcpy(&item, source + i * static_cast<std::int64_t>(sizeof(From)), sizeof(From));
         if (!std::isfinite(static_cast<double>(item)))
             throw EngineError(ErrorKind::file, "tensor " + tensor.name + " has the value " +
-                                                   std::to_string(item) + " at position " +
-                                                   std::to_string(i) +
+                                                   number_text(static_cast<double>(item)) +
+                                                   " at position " + std::to_string(i) +
                                                    ", expected finite numbers: the file is damaged "
                                                    "or was made from a broken model");
         out[static_cast<std::size_t>(i)] = static_cast<T>(item);
         if (!std::isfinite(static_cast<double>(out[static_cast<std::size_t>(i)])))
             throw EngineError(ErrorKind::file,
-                              "tensor " + tensor.name + " has the value " + std::to_string(item) +
+                              "tensor " + tensor.name + " has the value " +
+                                  number_text(static_cast<double>(item)) +
                                   ", which float32 cannot hold: convert the model to float64");
     }
 }
 
-// Descriptor and mapping go in order, whatever is thrown.
-struct File {
-    int descriptor;
-    ~File() {
-        if (descriptor >= 0) close(descriptor);
+// Makes all text of a manifest printable; whether anything was not.
+bool make_printable(json& value) {
+    bool changed = false;
+    if (value.is_string()) {
+        auto& text = value.get_ref<std::string&>();
+        std::string shown = printable(text);
+        changed = shown != text;
+        if (changed) text = std::move(shown);
+        return changed;
     }
-};
+    bool renamed = false;
+    for (const auto& [name, item] : value.items()) {
+        if (item.is_string() || item.is_structured()) changed |= make_printable(item);
+        renamed |= value.is_object() && printable(name) != name;
+    }
+    if (!renamed) return changed;
+    json named = json::object();
+    for (const auto& [name, item] : value.items()) named.emplace(printable(name), std::move(item));
+    value = std::move(named);
+    return true;
+}
+
+const char* name_of(Package::Kind kind) {
+    return kind == Package::Kind::model ? ".mdcg package" : ".mdcg-kernels file";
+}
+
+// What a package of format 1 has beside the model.
+bool is_kernel_entry(const std::string& key) {
+    return key == "kernels" || key == "cuda_kernels" || key == "cuda_binaries";
+}
 
 }  // namespace
 
@@ -96,13 +121,11 @@ std::string Tensor::shape_text() const {
     return text + "]";
 }
 
-// Parts of damaged files are quoted: of any length, with any bytes.
+// Parts of damaged files are quoted, of any length.
 void Package::fail(const std::string& what) const {
     constexpr std::size_t LONGEST = 400;
     std::string sentence = what;
     if (sentence.size() > LONGEST) sentence = sentence.substr(0, LONGEST) + "...";
-    for (char& c : sentence)
-        if (static_cast<unsigned char>(c) < 32) c = '?';
     throw EngineError(ErrorKind::file, path_ + ": " + sentence);
 }
 
@@ -111,28 +134,34 @@ const Tensor* Package::find(const std::string& name) const {
     return found == tensors_.end() ? nullptr : &found->second;
 }
 
-Package::~Package() {
-    if (map_ != nullptr) munmap(map_, size_);
-}
-
-std::shared_ptr<const Package> Package::open(const std::string& path) {
+std::shared_ptr<const Package> Package::open(const std::string& path, Kind kind) {
     std::shared_ptr<Package> package(new Package());
     package->path_ = path;
     // opening a pipe would wait for its other end
-    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status{};
-    if (file.descriptor < 0 || fstat(file.descriptor, &status) != 0)
+    if (file.number() < 0 || fstat(file.number(), &status) != 0)
         package->fail(std::string("cannot be opened: ") + std::strerror(errno));
-    if (!S_ISREG(status.st_mode)) package->fail("is no file, expected a .mdcg package");
-    package->size_ = static_cast<std::size_t>(status.st_size);
-    if (package->size_ < 8)
-        package->fail("has " + std::to_string(package->size_) +
-                      " bytes, expected a .mdcg package: it is truncated or something else");
-    void* map = mmap(nullptr, package->size_, PROT_READ, MAP_PRIVATE, file.descriptor, 0);
-    if (map == MAP_FAILED) package->fail(std::string("cannot be read: ") + std::strerror(errno));
-    package->map_ = map;
+    if (!S_ISREG(status.st_mode))
+        package->fail(std::string("is no file, expected a ") + name_of(kind));
+    std::string content(static_cast<std::size_t>(status.st_size), '\0');
+    for (std::size_t have = 0; have < content.size();) {
+        const ssize_t more = ::read(file.number(), content.data() + have, content.size() - have);
+        if (more < 0 && errno == EINTR) continue;
+        if (more < 0) package->fail(std::string("cannot be read: ") + std::strerror(errno));
+        if (more == 0) package->fail("became shorter while it was read: open it again");
+        have += static_cast<std::size_t>(more);
+    }
+    return parse(std::move(content), path, kind);
+}
+
+std::shared_ptr<const Package> Package::parse(std::string content, const std::string& path,
+                                              Kind kind) {
+    std::shared_ptr<Package> package(new Package());
+    package->path_ = path;
+    package->content_ = std::move(content);
     try {
-        package->read();
+        package->read(kind);
     } catch (const json::exception& error) {
         const std::string reason = error.what();
         package->fail("the header is damaged: " + reason.substr(0, reason.find("; last read")));
@@ -140,16 +169,20 @@ std::shared_ptr<const Package> Package::open(const std::string& path) {
     return package;
 }
 
-void Package::read() {
-    const auto* bytes = static_cast<const unsigned char*>(map_);
+void Package::read(Kind kind) {
+    const std::size_t whole = content_.size();
+    if (whole < 8)
+        fail("has " + std::to_string(whole) + " bytes, expected a " + name_of(kind) +
+             ": it is truncated or something else");
+    const auto* bytes = reinterpret_cast<const unsigned char*>(content_.data());
     std::uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | bytes[i];
-    if (length > size_ - 8 || length > limits::MAX_HEADER_BYTES || length < 2 || bytes[8] != '{')
-        fail("is no .mdcg package: its header of " + std::to_string(length) +
-             " bytes does not fit in a file of " + std::to_string(size_) +
+    if (length > whole - 8 || length > limits::MAX_HEADER_BYTES || length < 2 || bytes[8] != '{')
+        fail(std::string("is no ") + name_of(kind) + ": its header of " + std::to_string(length) +
+             " bytes does not fit in a file of " + std::to_string(whole) +
              " bytes, or is no JSON (truncated, damaged, or a checkpoint that mdcg-patch has not "
              "converted)");
-    const char* text = static_cast<const char*>(map_) + 8;
+    const char* text = content_.data() + 8;
     const auto refuse_deep = [this](const char* from, const char* to, const char* what) {
         if (nests_too_deep(from, to, limits::MAX_DEPTH))
             fail(std::string(what) + " nests lists or objects more than " +
@@ -157,13 +190,14 @@ void Package::read() {
     };
     refuse_deep(text, text + length, "the header");
     const json header = json::parse(text, text + length);
-    const std::uint64_t data_bytes = size_ - 8 - length;
+    const std::uint64_t data_bytes = whole - 8 - length;
 
+    std::string index;  // what the digest covers of it
     std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;
         Tensor tensor;
-        tensor.name = name;
+        tensor.name = printable(name);
         const auto bad = [&](const std::string& what) {
             fail("tensor " + name + " " + what + ": the file is damaged");
         };
@@ -182,7 +216,7 @@ void Package::read() {
         for (const json& size : entry["shape"]) {
             if (!size.is_number_unsigned()) bad("has a shape that is no list of sizes");
             const auto n = size.get<std::uint64_t>();
-            if (n != 0 && count > size_ / n) bad("is larger than the file");
+            if (n != 0 && count > whole / n) bad("is larger than the file");
             count *= n;
             tensor.shape.push_back(static_cast<std::int64_t>(n));
         }
@@ -196,8 +230,11 @@ void Package::read() {
                 std::to_string(data_bytes) + " bytes, expected " +
                 std::to_string(count * item_bytes(tensor.dtype)) + " bytes inside");
         tensor.data = text + length + begin;
+        index.append(name).append(1, '\0').append(dtype).append(1, '\0');
+        for (const std::int64_t n : tensor.shape) index += std::to_string(n) + ",";
+        index += " " + std::to_string(begin) + "," + std::to_string(end) + "\n";
         extents.emplace_back(begin, end);
-        tensors_.emplace(name, std::move(tensor));
+        tensors_.emplace(tensor.name, std::move(tensor));
     }
     std::sort(extents.begin(), extents.end());
     std::uint64_t at = 0;
@@ -209,28 +246,53 @@ void Package::read() {
         fail("has " + std::to_string(data_bytes) + " bytes of tensors, expected " +
              std::to_string(at) + ": the file is damaged");
 
+    const char* const key = kind == Kind::model ? "mdcg" : "mdcg_kernels";
     const json metadata = header.value("__metadata__", json());
-    if (!metadata.is_object() || !metadata.contains("mdcg") || !metadata["mdcg"].is_string())
-        fail("is a safetensors file without the manifest of a .mdcg package");
-    text_ = metadata["mdcg"].get<std::string>();
+    if (!metadata.is_object() || !metadata.contains(key) || !metadata[key].is_string())
+        fail(std::string("is a safetensors file without the manifest of a ") + name_of(kind));
+    text_ = metadata[key].get<std::string>();
     refuse_deep(text_.data(), text_.data() + text_.size(), "the manifest");
     manifest_ = std::make_unique<json>(json::parse(text_));
     if (!manifest_->is_object()) fail("the manifest is no JSON object");
+    const bool printable_text = !make_printable(*manifest_);
     const Fields fields(*manifest_, *this, "manifest");
     const std::int64_t format = fields.integer("format", 1, std::numeric_limits<int>::max());
-    if (format > PACKAGE_FORMAT)
-        fail("has package format " + std::to_string(format) +
-             ", this is mdcg " MDCG_VERSION " and reads up to " + std::to_string(PACKAGE_FORMAT) +
-             ": install a newer mdcg, or convert the model again");
+    const int newest = kind == Kind::model ? PACKAGE_FORMAT : KERNELS_FORMAT;
+    const char* const again =
+        kind == Kind::model ? "convert the model again" : "make it again (python -m mdcg kernels)";
+    if (format > newest)
+        fail(std::string("has ") + (kind == Kind::model ? "package format " : "format ") +
+             std::to_string(format) + ", this is mdcg " MDCG_VERSION " and reads up to " +
+             std::to_string(newest) + ": install a newer mdcg, or " + again);
     const auto digest = metadata.find("sha256");
     if (digest == metadata.end() || !digest->is_string())
-        fail("has no SHA-256 of what it holds, which every package has: convert the model again");
+        fail(std::string("has no SHA-256 of what it holds, which every ") + name_of(kind) +
+             " has: " + again);
     Sha256 own;
-    own.update(text_).update(text + length, data_bytes);
-    if (own.hex() != digest->get<std::string>())
+    own.update(text_);
+    const bool old = kind == Kind::model && format < 2;
+    if (!old) own.update("\0", 1).update(index);
+    digest_ = own.update(text + length, data_bytes).hex();
+    if (digest_ != digest->get<std::string>())
         fail(
-            "was altered or damaged after it was written (its SHA-256 differs): copy it again, or "
-            "convert the model again");
+            "was altered or damaged after it was written (its SHA-256 differs): copy it again, "
+            "or " +
+            std::string(again));
+    if (old) {
+        digest_ = Sha256().update(digest_).update(index).hex();
+        for (auto entry = manifest_->begin(); entry != manifest_->end();)
+            entry = is_kernel_entry(entry.key()) ? manifest_->erase(entry) : std::next(entry);
+        if (const auto layers = manifest_->find("layers"); layers != manifest_->end())
+            for (json& layer : *layers)
+                if (layer.is_object()) layer.erase("kernel");
+    }
+    // models are made of numbers alone
+    for (auto each = tensors_.begin(); kind == Kind::model && each != tensors_.end();) {
+        if (!old && each->second.dtype == Dtype::u8)
+            fail("tensor " + each->first + " has dtype U8, expected F32, F64 or I32");
+        each = each->second.dtype == Dtype::u8 ? tensors_.erase(each) : std::next(each);
+    }
+    if (!printable_text) text_ = manifest_->dump();
 }
 
 ModelInfo read_model_info(const Package& package) {
@@ -249,7 +311,7 @@ ModelInfo read_model_info(const Package& package) {
     if (fields.has("atomic_numbers")) {
         for (const double z : fields.numbers("atomic_numbers")) {
             if (!(z >= 0 && z <= MAX_ATOMIC_NUMBER) || z != std::floor(z))
-                fields.fail("atomic_numbers", std::to_string(z),
+                fields.fail("atomic_numbers", number_text(z),
                             "integers from 0 to " + std::to_string(MAX_ATOMIC_NUMBER));
             info.atomic_numbers.push_back(static_cast<int>(z));
         }
@@ -259,7 +321,7 @@ ModelInfo read_model_info(const Package& package) {
     }
     info.r_max = fields.number("r_max");
     if (!(info.r_max > 0 && info.r_max <= MAX_LENGTH))
-        fields.fail("r_max", std::to_string(info.r_max), "a length in angstrom, up to 1000");
+        fields.fail("r_max", number_text(info.r_max), "a length in angstrom, up to 1000");
     const std::string dtype = fields.text("dtype");
     if (dtype != "float32" && dtype != "float64") fields.fail("dtype", dtype, "float32 or float64");
     info.double_precision = dtype == "float64";

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -11,8 +12,10 @@
 
 namespace mdcg {
 
-// The newest package format that this library reads.
-constexpr int PACKAGE_FORMAT = 1;
+// The newest package format that this library reads. Files of format 1 held the text and the
+// machine code of kernels, too, which are not looked at.
+constexpr int PACKAGE_FORMAT = 2;
+constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
 
@@ -34,25 +37,32 @@ struct Tensor {
 // Every function throws EngineError (ErrorKind::file) with one sentence that names the file.
 class Package {
 public:
-    static std::shared_ptr<const Package> open(const std::string& path);
-    ~Package();
+    // What a file is: a model, or the compiled kernels of one, which have the same structure.
+    enum class Kind { model, kernels };
+
+    // Reads the file into memory: what becomes of it later changes nothing.
+    static std::shared_ptr<const Package> open(const std::string& path, Kind kind = Kind::model);
+    // The same of a file that was read; `path` is for messages.
+    static std::shared_ptr<const Package> parse(std::string content, const std::string& path,
+                                                Kind kind);
     Package(const Package&) = delete;
     Package& operator=(const Package&) = delete;
 
     const std::string& path() const { return path_; }
     const nlohmann::json& manifest() const { return *manifest_; }
     const std::string& manifest_text() const { return text_; }
+    const std::string& content() const { return content_; }
+    std::size_t file_bytes() const { return content_.size(); }
+    const std::string& digest() const { return digest_; }  // SHA-256 of all that it holds
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }
     const Tensor* find(const std::string& name) const;  // null: absent
     [[noreturn]] void fail(const std::string& what) const;
 
 private:
     Package() = default;
-    void read();
+    void read(Kind kind);
 
-    std::string path_, text_;
-    void* map_ = nullptr;
-    std::size_t size_ = 0;
+    std::string path_, content_, text_, digest_;
     std::map<std::string, Tensor> tensors_;
     std::unique_ptr<nlohmann::json> manifest_;
 };
@@ -65,6 +75,8 @@ struct ModelInfo {
     double r_max = 0;
     bool double_precision = false;
     bool flip_edges = false;  // harmonics of pos[sender] - pos[receiver]
+    double layer_tables = std::numeric_limits<double>::infinity();  // bytes for radial tables of a
+                                                                    // layer; see budget.hpp
     int num_types() const { return static_cast<int>(type_names.size()); }
 };
 ModelInfo read_model_info(const Package& package);

@@ -8,7 +8,6 @@
 
 #include "engine/error.hpp"
 #include "engine/limits.hpp"
-#include "engine/registry.hpp"
 
 namespace mdcg {
 
@@ -16,36 +15,18 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-// What the fields of one layer may name.
-class Spec : public LayerSpec {
-public:
-    Spec(Fields fields, const ModelInfo& info, int index, std::string type,
-         const std::map<std::string, int>& ids, const std::vector<Rows>& rows)
-        : LayerSpec(std::move(fields), info, index, std::move(type)), ids_(ids), rows_(rows) {}
+// Does it end in the energy, in place of a value.
+bool gives_energy(const OpSpec& op) {
+    return op.outputs.empty() && op.forward_space != IterationSpace::exchange;
+}
 
-    Operand operand(const Fields& fields, const char* key) const override {
-        return find(fields, key, fields.text(key));
-    }
-    std::vector<Operand> operands(const Fields& fields, const char* key) const override {
-        std::vector<Operand> found;
-        for (const std::string& name : fields.texts(key)) found.push_back(find(fields, key, name));
-        return found;
-    }
-
-private:
-    Operand find(const Fields& fields, const char* key, const std::string& name) const {
-        const auto found = ids_.find(name);
-        if (found == ids_.end())
-            fields.fail(key, "\"" + name + "\"", "a name that \"values\" lists");
-        Operand operand;
-        operand.id = found->second;
-        operand.rows = rows_[at(found->second)];
-        return operand;
-    }
-
-    const std::map<std::string, int>& ids_;
-    const std::vector<Rows>& rows_;
-};
+[[noreturn]] void unknown_op(const std::string& path, std::size_t layer, const std::string& type) {
+    std::string known;
+    for (const auto& [name, op] : op_types()) known += (known.empty() ? "" : ", ") + name;
+    throw EngineError(ErrorKind::unsupported, path + ": layer " + std::to_string(layer) +
+                                                  " has type " + type +
+                                                  ", this version of mdcg knows " + known);
+}
 
 bool contains(const std::vector<int>& ids, int id) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();
@@ -53,21 +34,10 @@ bool contains(const std::vector<int>& ids, int id) {
 
 }  // namespace
 
-template <typename T>
-Program<T>::Program(const Package& package, const ModelInfo& info) : find_(&find_layer<T>) {
-    build(package, info);
-}
-
-template <typename T>
-Program<T>::Program(const Package& package, const ModelInfo& info,
-                    LayerFactory<T> (*find)(const std::string&), const std::string& device)
-    : find_(find), device_(device) {
-    build(package, info);
-}
-
-template <typename T>
-void Program<T>::build(const Package& package, const ModelInfo& info) {
-    build_layers(package, info);
+Program::Program(const Package& package, const ModelInfo& info, Stages stages)
+    : stages_(stages), align_(info.double_precision ? row_align<double>() : row_align<float>()) {
+    read_values(package, info);
+    read_ops(package, info);
     connect(package);
     check_ghosts(package);
     find_gradients();
@@ -77,95 +47,87 @@ void Program<T>::build(const Package& package, const ModelInfo& info) {
     gradient_plan = plan(true);
 }
 
-template <typename T>
-void Program<T>::unknown(const Package& package, std::size_t layer, const std::string& type) const {
-    std::string known;
-    for (const std::string& name : layer_types()) known += (known.empty() ? "" : ", ") + name;
-    const std::string what =
-        package.path() + ": layer " + std::to_string(layer) + " has type " + type;
-    if (find_layer<T>(type) == nullptr)
-        throw EngineError(ErrorKind::unsupported, what + ", this version of mdcg knows " + known);
-    throw EngineError(ErrorKind::unsupported, what +
-                                                  ", which this version of mdcg does not "
-                                                  "evaluate on " +
-                                                  device_ + ": use device cpu");
-}
-
-template <typename T>
-void Program<T>::build_layers(const Package& package, const ModelInfo& info) {
-    constexpr std::size_t MAX_LAYERS = limits::MAX_LAYERS;
+void Program::read_values(const Package& package, const ModelInfo& info) {
     const Fields manifest(package.manifest(), package, "manifest");
     const auto& listed = manifest.json("values");
     if (!listed.is_object()) manifest.fail("values", "no object", "names with their irreps");
-    if (listed.size() > MAX_LAYERS)
+    if (listed.size() > limits::MAX_LAYERS)
         manifest.fail("values", std::to_string(listed.size()) + " values",
-                      "at most " + std::to_string(MAX_LAYERS));
-    std::map<std::string, int> ids;
-    std::vector<Rows> rows;
+                      "at most " + std::to_string(limits::MAX_LAYERS));
+    std::map<std::string, const Rows*> sizes;
     for (const auto& [name, irreps] : listed.items()) {
-        Value value;
-        value.name = name;
         if (!irreps.is_string())
             manifest.fail("values", "no irreps for \"" + name + "\"", "such as \"128x0e\"");
+        Value value;
+        value.name = name;
         try {
-            value.rows = Rows::parse(irreps.template get<std::string>(), row_align<T>());
+            value.rows = Rows::parse(irreps.get<std::string>(), align_);
         } catch (const std::invalid_argument& error) {
             manifest.fail("value \"" + name + "\" has " + error.what());
         }
-        ids.emplace(name, static_cast<int>(values.size()));
-        rows.push_back(value.rows);
         values.push_back(std::move(value));
     }
+    for (const Value& value : values) sizes.emplace(value.name, &value.rows);
+    budget = check_memory(package, info, static_cast<std::size_t>(64 / align_), sizes);
+}
+
+void Program::read_ops(const Package& package, ModelInfo info) {
+    info.layer_tables = budget.layer_tables;
+    std::map<std::string, Operand> operands;
+    for (std::size_t id = 0; id < values.size(); ++id) {
+        Operand& operand = operands[values[id].name];
+        operand.id = static_cast<int>(id);
+        operand.rows = values[id].rows;
+    }
+    const Fields manifest(package.manifest(), package, "manifest");
     const std::vector<Fields> entries = manifest.objects("layers");
-    if (entries.empty() || entries.size() > MAX_LAYERS)
+    if (entries.empty() || entries.size() > limits::MAX_LAYERS)
         manifest.fail("layers", std::to_string(entries.size()) + " layers",
-                      "1 to " + std::to_string(MAX_LAYERS));
+                      "1 to " + std::to_string(limits::MAX_LAYERS));
     for (std::size_t i = 0; i < entries.size(); ++i) {
         const std::string type = entries[i].text("type");
-        Fields fields(manifest.json("layers")[i], package,
-                      "layer " + std::to_string(i) + " (" + type + ")");
-        const LayerFactory<T> make = find_(type);
-        if (make == nullptr) unknown(package, i, type);
-        const std::string name = fields.text("name", type);
-        const Spec spec(fields, info, static_cast<int>(i), type, ids, rows);
+        const auto found = op_types().find(type);
+        if (found == op_types().end() || found->second.read == nullptr)
+            unknown_op(package.path(), i, type);
+        const Fields fields(manifest.json("layers")[i], package,
+                            "layer " + std::to_string(i) + " (" + type + ")");
         try {
-            layers.push_back(make(spec));
+            ops.push_back(found->second.read({fields, info, operands, static_cast<int>(i)}));
         } catch (const std::invalid_argument& error) {
             fields.fail(error.what());
         }
-        layers.back()->name = name;
     }
-    if (manifest.has("descriptors"))
-        for (const std::string& name : manifest.texts("descriptors")) {
-            if (ids.count(name) == 0 || contains(descriptors, ids[name]))
-                manifest.fail("descriptors", "\"" + name + "\"",
-                              "different names that \"values\" lists");
-            descriptors.push_back(ids[name]);
-            descriptor_width += values[at(ids[name])].rows.features;
-            if (descriptor_width > limits::MAX_ROW_ITEMS)  // below 2^25 here: no overflow
-                manifest.fail("descriptors",
-                              "more than " + std::to_string(limits::MAX_ROW_ITEMS) + " numbers",
-                              "fewer");
-        }
+    if (!manifest.has("descriptors")) return;
+    for (const std::string& name : manifest.texts("descriptors")) {
+        const auto found = operands.find(name);
+        if (found == operands.end() || contains(descriptors, found->second.id))
+            manifest.fail("descriptors", "\"" + name + "\"",
+                          "different names that \"values\" lists");
+        descriptors.push_back(found->second.id);
+        descriptor_width += found->second.rows.features;
+        if (descriptor_width > limits::MAX_ROW_ITEMS)  // below 2^25 here: no overflow
+            manifest.fail("descriptors",
+                          "more than " + std::to_string(limits::MAX_ROW_ITEMS) + " numbers",
+                          "fewer");
+    }
 }
 
 // Single assignment: every value is written once, by a layer before those that read it.
-template <typename T>
-void Program<T>::connect(const Package& package) {
-    for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-        Layer<T>& layer = *layers[at(i)];
-        const std::string where = "layer " + std::to_string(i) + " (" + layer.name + ")";
-        bool moves = layer.forward_walk() == Walk::receivers;
-        for (const Operand* input : layer.inputs()) {
-            Value& value = values[at(input->id)];
+void Program::connect(const Package& package) {
+    for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        OpSpec& op = *ops[at(i)];
+        const std::string where = this->where(i);
+        bool moves = op.reads_edges();
+        for (const Operand& input : op.inputs) {
+            Value& value = values[at(input.id)];
             if (value.writer < 0)
                 package.fail(where + " reads \"" + value.name +
                              "\" before any layer has written it");
             moves = moves || value.depends_on_positions;
             value.readers.push_back(i);
         }
-        for (const Operand* output : layer.outputs()) {
-            Value& value = values[at(output->id)];
+        for (const Operand& output : op.outputs) {
+            Value& value = values[at(output.id)];
             if (value.writer >= 0)
                 package.fail(where + " writes \"" + value.name + "\", which layer " +
                              std::to_string(value.writer) + " has written, expected one writer");
@@ -174,10 +136,10 @@ void Program<T>::connect(const Package& package) {
             value.writer = i;
             value.depends_on_positions = moves;
         }
-        if (layer.forward_walk() == Walk::all) {
+        if (op.forward_space == IterationSpace::exchange) {
             ++num_exchanges;
-            for (const Operand* input : layer.inputs())
-                max_exchanged_width = std::max(max_exchanged_width, input->rows.width);
+            for (const Operand& input : op.inputs)
+                max_exchanged_width = std::max(max_exchanged_width, input.rows.width);
         }
     }
     for (const int id : descriptors)
@@ -185,128 +147,161 @@ void Program<T>::connect(const Package& package) {
             package.fail("descriptor \"" + values[at(id)].name + "\" is written by no layer");
 }
 
-// What is read at senders has been exchanged, or follows from types and is found for ghosts too.
-template <typename T>
-void Program<T>::check_ghosts(const Package& package) {
-    over_ghosts_.assign(layers.size(), 0);
-    std::vector<char> exchanged(values.size(), 0);
+std::string Program::where(int layer) const {
+    return "layer " + std::to_string(layer) + " (" + ops[at(layer)]->name + ")";
+}
+
+// Layers on which an energy or a descriptor depends.
+std::vector<char> Program::find_active() const {
+    std::vector<char> is_active(ops.size(), 0);
+    for (int i = static_cast<int>(ops.size()) - 1; i >= 0; --i) {
+        const OpSpec& op = *ops[at(i)];
+        bool found = gives_energy(op);
+        for (const Operand& output : op.outputs) {
+            found = found || contains(descriptors, output.id);
+            for (const int reader : values[at(output.id)].readers)
+                found = found || is_active[at(reader)];
+        }
+        is_active[at(i)] = found;
+    }
+    return is_active;
+}
+
+// What is read at senders has been exchanged, or follows from types and is found for ghosts too. A
+// value is exchanged once at most, before all that is read at senders, and for a layer that counts:
+// so the gradients of its ghosts are whole where the backward pass comes to the exchange.
+void Program::check_ghosts(const Package& package) {
+    over_ghosts_.assign(ops.size(), 0);
+    const std::vector<char> is_active = find_active();
+    std::vector<int> exchange(values.size(), -1), reader(values.size(), -1);  // operations
+    std::vector<char> used(values.size(), 0);  // by an operation that is active
     std::vector<int> wanted;
-    for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-        Layer<T>& layer = *layers[at(i)];
-        if (layer.forward_walk() == Walk::all)
-            for (const Operand* input : layer.inputs()) {
-                exchanged[at(input->id)] = 1;
-                values[at(input->id)].gathered = true;
+    for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        OpSpec& op = *ops[at(i)];
+        if (op.forward_space == IterationSpace::exchange)
+            for (const Operand& input : op.inputs) {
+                const std::size_t id = at(input.id);
+                const std::string what = where(i) + " exchanges \"" + values[id].name + "\"";
+                if (exchange[id] >= 0)
+                    package.fail(what + ", which " + where(exchange[id]) +
+                                 " has exchanged, expected once: remove the second");
+                if (reader[id] >= 0)
+                    package.fail(what + " after " + where(reader[id]) +
+                                 " has read it of neighbours, expected before: move it there");
+                exchange[id] = i;
+                values[id].gathered = true;
             }
-        for (const int id : layer.gathered()) {
+        for (const Operand& input : op.inputs) {
+            if (!input.gathered) continue;
+            const int id = input.id;
             Value& value = values[at(id)];
             value.gathered = true;
-            if (exchanged[at(id)]) continue;
+            reader[at(id)] = i;
+            used[at(id)] = used[at(id)] || is_active[at(i)];
+            if (exchange[at(id)] >= 0) continue;
             if (value.depends_on_positions)
-                package.fail("layer " + std::to_string(i) + " (" + layer.name + ") reads \"" +
-                             value.name +
+                package.fail(where(i) + " reads \"" + value.name +
                              "\" of neighbours, expected an exchange layer for it before");
             wanted.push_back(value.writer);
         }
+    }
+    for (std::size_t id = 0; id < values.size(); ++id) {
+        if (exchange[id] < 0 || used[id]) continue;
+        const std::string what = where(exchange[id]) + " exchanges \"" + values[id].name + "\"";
+        if (reader[id] < 0)
+            package.fail(what + ", which no layer reads of neighbours: remove the exchange");
+        package.fail(what + " for " + where(reader[id]) +
+                     ", on which no energy and no descriptor depends: remove both");
     }
     while (!wanted.empty()) {
         const int i = wanted.back();
         wanted.pop_back();
         if (over_ghosts_[at(i)]) continue;
         over_ghosts_[at(i)] = 1;
-        for (const Operand* input : layers[at(i)]->inputs())
-            wanted.push_back(values[at(input->id)].writer);
+        for (const Operand& input : ops[at(i)]->inputs)
+            wanted.push_back(values[at(input.id)].writer);
     }
 }
 
 // A gradient flows where a value depends on positions and the energy depends on it.
-template <typename T>
-void Program<T>::find_gradients() {
-    backward_active.assign(layers.size(), 0);
+void Program::find_gradients() {
+    backward_active.assign(ops.size(), 0);
     std::vector<char> seen(values.size(), 0);
-    for (int i = static_cast<int>(layers.size()) - 1; i >= 0; --i) {
-        Layer<T>& layer = *layers[at(i)];
-        const std::vector<Operand*> outputs = layer.outputs();
-        bool active = outputs.empty() && layer.forward_walk() != Walk::all;
-        for (Operand* output : outputs) {
-            output->needs_gradient = values[at(output->id)].has_gradient;
-            active = active || output->needs_gradient;
+    for (int i = static_cast<int>(ops.size()) - 1; i >= 0; --i) {
+        OpSpec& op = *ops[at(i)];
+        bool active = gives_energy(op);
+        for (Operand& output : op.outputs) {
+            output.needs_gradient = values[at(output.id)].has_gradient;
+            active = active || output.needs_gradient;
         }
-        if (layer.forward_walk() == Walk::all) {
-            for (Operand* input : layer.inputs()) {
-                input->needs_gradient = values[at(input->id)].has_gradient;
-                active = active || input->needs_gradient;
+        if (op.forward_space == IterationSpace::exchange) {
+            for (Operand& input : op.inputs) {
+                input.needs_gradient = values[at(input.id)].ghost_gradient;
+                active = active || input.needs_gradient;
             }
             backward_active[at(i)] = active;
             continue;
         }
-        for (Operand* input : layer.inputs()) {
-            Value& value = values[at(input->id)];
-            input->needs_gradient = active && value.depends_on_positions;
-            if (!input->needs_gradient) continue;
+        for (Operand& input : op.inputs) {
+            Value& value = values[at(input.id)];
+            input.needs_gradient = active && value.depends_on_positions;
+            if (!input.needs_gradient) continue;
             value.has_gradient = true;
-            input->accumulate = seen[at(input->id)] != 0;
-            seen[at(input->id)] = 1;
+            value.ghost_gradient = value.ghost_gradient || input.gathered;
+            input.accumulate = seen[at(input.id)] != 0;
+            seen[at(input.id)] = 1;
         }
-        bool moves = layer.forward_walk() == Walk::receivers;
-        for (const Operand* input : layer.inputs()) moves = moves || input->needs_gradient;
+        bool moves = op.reads_edges();
+        for (const Operand& input : op.inputs) moves = moves || input.needs_gradient;
         backward_active[at(i)] = active && moves;
     }
 }
 
-template <typename T>
-void Program<T>::group_forward() {
+void Program::group_forward() {
     std::set<int> written;  // by the present stage
-    for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-        Layer<T>& layer = *layers[at(i)];
-        const Walk walk = layer.forward_walk();
-        bool joins = device_.empty() && !forward_stages.empty() && walk != Walk::all &&
-                     forward_stages.back().walk != Walk::all &&
+    for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        OpSpec& op = *ops[at(i)];
+        const IterationSpace space = op.forward_space;
+        bool joins = stages_ == Stages::shared && !forward_stages.empty() &&
+                     !is_single_call(space) && !is_single_call(forward_stages.back().space) &&
                      forward_stages.back().over_ghosts == (over_ghosts_[at(i)] != 0);
-        if (joins && walk == Walk::receivers)
-            for (const Operand* input : layer.inputs())
-                joins = joins && written.count(input->id) == 0;
+        if (joins && space == IterationSpace::receivers)
+            for (const Operand& input : op.inputs) joins = joins && written.count(input.id) == 0;
         if (!joins) {
             written.clear();
             forward_stages.emplace_back();
             forward_stages.back().over_ghosts = over_ghosts_[at(i)] != 0;
         }
         Stage& stage = forward_stages.back();
-        stage.layers.push_back(i);
-        if (walk != Walk::nodes) stage.walk = walk;
-        for (const Operand* output : layer.outputs()) written.insert(output->id);
+        stage.ops.push_back(i);
+        if (space != IterationSpace::nodes) stage.space = space;
+        for (const Operand& output : op.outputs) written.insert(output.id);
     }
 }
 
-template <typename T>
-void Program<T>::group_backward() {
-    std::set<int> written, of_ghosts;  // gradients; those whose rows of ghosts have been begun
-    for (int i = static_cast<int>(layers.size()) - 1; i >= 0; --i) {
+void Program::group_backward() {
+    std::set<int> written;  // gradients, by the present stage
+    for (int i = static_cast<int>(ops.size()) - 1; i >= 0; --i) {
         if (!backward_active[at(i)]) continue;
-        Layer<T>& layer = *layers[at(i)];
-        const Walk walk = layer.backward_walk();
-        bool joins = device_.empty() && !backward_stages.empty() && walk != Walk::all &&
-                     backward_stages.back().walk != Walk::all;
+        OpSpec& op = *ops[at(i)];
+        const IterationSpace space = op.backward_space();
+        bool joins = stages_ == Stages::shared && !backward_stages.empty() &&
+                     !is_single_call(space) && !is_single_call(backward_stages.back().space);
         // an edge's gradient has one writer at a time
-        if (joins && walk != Walk::nodes && backward_stages.back().walk != Walk::nodes)
-            joins = walk == backward_stages.back().walk;
-        if (joins && walk == Walk::sender_blocks)
-            for (const Operand* output : layer.outputs())
-                joins = joins && written.count(output->id) == 0;
+        if (joins && space != IterationSpace::nodes &&
+            backward_stages.back().space != IterationSpace::nodes)
+            joins = space == backward_stages.back().space;
+        if (joins && space == IterationSpace::sender_blocks)
+            for (const Operand& output : op.outputs) joins = joins && written.count(output.id) == 0;
         if (!joins) {
             written.clear();
             backward_stages.emplace_back();
         }
         Stage& stage = backward_stages.back();
-        stage.layers.push_back(i);
-        if (walk != Walk::nodes) stage.walk = walk;
-        for (const Operand* input : layer.inputs()) {
-            if (!input->needs_gradient) continue;
-            written.insert(input->id);
-            if (walk != Walk::sender_blocks) continue;
-            if (of_ghosts.insert(input->id).second && input->accumulate)
-                stage.added.push_back(input->id);
-        }
+        stage.ops.push_back(i);
+        if (space != IterationSpace::nodes) stage.space = space;
+        for (const Operand& input : op.inputs)
+            if (input.needs_gradient) written.insert(input.id);
     }
 }
 
@@ -352,37 +347,62 @@ std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan) {
 
 }  // namespace
 
-template <typename T>
-BufferPlan Program<T>::plan(bool with_gradient) {
+void validate(const Package& package) {
+    const Program program(package, read_model_info(package), Stages::shared);
+    for (const Program::Value& value : program.values)
+        if (value.writer < 0)
+            package.fail("no layer writes the value \"" + value.name +
+                         "\", expected one: remove the value");
+    if (std::none_of(program.ops.begin(), program.ops.end(),
+                     [](const auto& op) { return gives_energy(*op); }))
+        package.fail("no layer gives an energy, expected energy or pair_energy");
+    for (const auto& [name, tensor] : package.tensors())
+        if (tensor.dtype != Dtype::u8)
+            Fields(package.manifest(), package, "tensors").read<double>(tensor);
+}
+
+void Program::no_implementation(const Package& package, std::size_t op,
+                                const std::string& device) const {
+    throw EngineError(ErrorKind::unsupported, package.path() + ": layer " + std::to_string(op) +
+                                                  " has type " + ops[op]->type +
+                                                  ", which this version of mdcg does not "
+                                                  "evaluate on " +
+                                                  device + ": use device cpu");
+}
+
+BufferPlan Program::plan(bool with_gradient) {
     BufferPlan plan;
     plan.values.resize(values.size());
     plan.gradients.resize(values.size());
     const int num_forward = static_cast<int>(forward_stages.size());
-    // time of every layer: its stage, and its step (all layers, forward then backward)
-    std::vector<int> stage_of(layers.size(), -1), back_stage_of(layers.size(), -1);
-    std::vector<int> back_step(layers.size(), -1);
+    // time of every operation: its stage, and its step (all of them, forward then backward)
+    std::vector<int> stage_of(ops.size(), -1), back_stage_of(ops.size(), -1);
+    std::vector<int> back_step(ops.size(), -1);
     for (int s = 0; s < num_forward; ++s)
-        for (const int i : forward_stages[at(s)].layers) stage_of[at(i)] = s;
-    int step = static_cast<int>(layers.size());
+        for (const int i : forward_stages[at(s)].ops) stage_of[at(i)] = s;
+    int step = static_cast<int>(ops.size());
     if (with_gradient)
         for (int s = 0; s < static_cast<int>(backward_stages.size()); ++s)
-            for (const int i : backward_stages[at(s)].layers) {
+            for (const int i : backward_stages[at(s)].ops) {
                 back_stage_of[at(i)] = num_forward + s;
                 back_step[at(i)] = step++;
             }
 
-    std::vector<int> kept_until(values.size(), -1);  // the last backward stage that needs a value
-    for (std::size_t i = 0; i < layers.size(); ++i)
+    std::vector<int> saved_until(values.size(), -1);  // the last backward stage that needs a value
+    for (std::size_t i = 0; i < ops.size(); ++i)
         if (back_stage_of[i] >= 0)
-            for (const int id : layers[i]->kept())
-                kept_until[at(id)] = std::max(kept_until[at(id)], back_stage_of[i]);
+            for (const Operand& input : ops[i]->inputs)
+                if (input.saved_for_backward)
+                    saved_until[at(input.id)] =
+                        std::max(saved_until[at(input.id)], back_stage_of[i]);
 
     std::vector<Interval> chunk, local, total;
-    const auto add = [&](Place& place, Interval stages, Interval steps, bool global, bool ghosts) {
-        place.kind = !global ? Place::chunk : ghosts ? Place::total : Place::local;
-        if (place.kind == Place::chunk) chunk.push_back(steps);
-        if (place.kind == Place::local) local.push_back(stages);
-        if (place.kind == Place::total) total.push_back(stages);
+    const auto add = [&](BufferSlot& slot, Interval stages, Interval steps, bool global,
+                         bool ghosts) {
+        slot.kind = !global ? BufferSlot::chunk : ghosts ? BufferSlot::total : BufferSlot::local;
+        if (slot.kind == BufferSlot::chunk) chunk.push_back(steps);
+        if (slot.kind == BufferSlot::local) local.push_back(stages);
+        if (slot.kind == BufferSlot::total) total.push_back(stages);
     };
     for (int id = 0; id < static_cast<int>(values.size()); ++id) {
         const Value& value = values[at(id)];
@@ -395,11 +415,11 @@ BufferPlan Program<T>::plan(bool with_gradient) {
             stages.end = std::max(stages.end, stage_of[at(reader)]);
             steps.end = std::max(steps.end, reader);
         }
-        const bool kept = kept_until[at(id)] >= 0;
-        stages.end = std::max(stages.end, kept_until[at(id)]);
+        const bool saved = saved_until[at(id)] >= 0;
+        stages.end = std::max(stages.end, saved_until[at(id)]);
         // descriptors are copied when their stage ends
-        if (contains(descriptors, id)) steps.end = static_cast<int>(layers.size());
-        global = global || kept || stages.end != stages.begin;
+        if (contains(descriptors, id)) steps.end = static_cast<int>(ops.size());
+        global = global || saved || stages.end != stages.begin;
         const bool ghosts = value.gathered || over_ghosts_[at(value.writer)];
         add(plan.values[at(id)], stages, steps, global, ghosts);
 
@@ -407,22 +427,22 @@ BufferPlan Program<T>::plan(bool with_gradient) {
         stages = {id, true, width, back_stage_of[at(value.writer)],
                   back_stage_of[at(value.writer)]};
         steps = {id, true, width, back_step[at(value.writer)], back_step[at(value.writer)]};
-        global = value.gathered || layers[at(value.writer)]->backward_walk() == Walk::sender_blocks;
+        global = value.ghost_gradient ||
+                 ops[at(value.writer)]->backward_space() == IterationSpace::sender_blocks;
         for (const int reader : value.readers) {
             if (back_stage_of[at(reader)] < 0) continue;
             stages.begin = std::min(stages.begin, back_stage_of[at(reader)]);
             steps.begin = std::min(steps.begin, back_step[at(reader)]);
         }
         global = global || stages.begin != stages.end;
-        add(plan.gradients[at(id)], stages, steps, global, value.gathered);
+        add(plan.gradients[at(id)], stages, steps, global, value.ghost_gradient);
+        if (value.ghost_gradient)  // from here on the memory is its own
+            backward_stages[at(stages.begin - num_forward)].zeroed.push_back(id);
     }
     plan.chunk_width = arrange(chunk, plan);
     plan.local_width = arrange(local, plan);
     plan.total_width = arrange(total, plan);
     return plan;
 }
-
-template class Program<float>;
-template class Program<double>;
 
 }  // namespace mdcg

@@ -1,4 +1,4 @@
-// Layers in order, checked, grouped into stages, with a plan of the buffers they need.
+// Operations in order, checked, grouped into stages, with a plan of the buffers they need.
 #pragma once
 
 #include <cstdint>
@@ -6,83 +6,109 @@
 #include <string>
 #include <vector>
 
-#include "engine/layer.hpp"
+#include "engine/budget.hpp"
+#include "engine/ops/op.hpp"
 #include "engine/package.hpp"
-#include "engine/registry.hpp"
 
 namespace mdcg {
 
-// Layers that one thread runs after each other on one chunk of nodes.
+// Operations that one thread runs after each other on one chunk of nodes.
 struct Stage {
-    Walk walk = Walk::nodes;   // what the chunks are of: sender_blocks has ghosts too
+    IterationSpace space = IterationSpace::nodes;  // what the chunks are of; see rows()
     bool over_ghosts = false;  // forward: chunks of all nodes (values that types alone decide)
-    std::vector<int> layers;   // in order of execution
-    std::vector<int> added;    // backward: values whose gradients a walk over senders adds to
+    std::vector<int> ops;      // in order of execution
+    // Backward: values whose gradients of ghosts come into being in this stage. The executor zeroes
+    // these rows before it, operations only add to them, and the exchange reads them once they are
+    // whole.
+    std::vector<int> zeroed;
+
+    bool exchanges() const { return space == IterationSpace::exchange; }
+    // Nodes that one of its operations is called for.
+    std::int64_t rows(IterationSpace of, std::int64_t num_local, std::int64_t num_nodes) const {
+        return over_ghosts || of == IterationSpace::sender_blocks ? num_nodes : num_local;
+    }
 };
 
 // Where the rows of a value or of a gradient stand.
-struct Place {
+struct BufferSlot {
     enum Kind : char { none, chunk, local, total } kind = none;
-    std::int64_t offset =
-        0;  // items: of the thread's chunk buffer per row, or of the arena per row
+    // Items: of the thread's chunk buffer per row, or of the arena per row.
+    std::int64_t offset = 0;
 };
 
 // Buffers of one kind of evaluation. Arenas hold, one after the other, matrices with a row for
-// every local node, or for every node; those that are never alive together share their place.
+// every local node, or for every node; those that are never needed together share their place.
 struct BufferPlan {
-    std::vector<Place> values, gradients;  // by id
-    std::int64_t chunk_width = 0;          // items per row of a chunk buffer
+    std::vector<BufferSlot> values, gradients;  // by id
+    std::int64_t chunk_width = 0;               // items per row of a chunk buffer
     std::int64_t local_width = 0, total_width = 0;
 };
 
-template <typename T>
+// Whether several operations share a stage, chunk by chunk, or each is a stage for all nodes.
+enum class Stages { shared, separate };
+
 class Program {
 public:
-    // With layers of the processor, several of which share a stage. Throws EngineError that names
-    // the layer.
-    Program(const Package& package, const ModelInfo& info);
-    // With the layers of a kind of device; each is a stage of its own, for all nodes at once.
-    Program(const Package& package, const ModelInfo& info,
-            LayerFactory<T> (*find)(const std::string&), const std::string& device);
+    // Throws EngineError that names the layer. The package must stay.
+    Program(const Package& package, const ModelInfo& info, Stages stages);
+
+    // What runs its operations; `device` is said where there is no implementation. Throws
+    // EngineError.
+    template <typename Op>
+    std::vector<std::unique_ptr<Op>> implement(const Package& package,
+                                               const std::string& device) const {
+        std::vector<std::unique_ptr<Op>> found;
+        for (std::size_t i = 0; i < ops.size(); ++i) {
+            const MakeOp<Op> make = std::get<MakeOp<Op>>(op_types().at(ops[i]->type).make);
+            if (make == nullptr) no_implementation(package, i, device);
+            found.push_back(make(*ops[i]));
+        }
+        return found;
+    }
 
     struct Value {
         std::string name;
         Rows rows;
         int writer = -1;
         bool depends_on_positions = false;
-        bool has_gradient = false;  // a gradient is wanted and is found
-        bool gathered = false;      // read at senders
+        bool has_gradient = false;    // a gradient is wanted and is found
+        bool gathered = false;        // read at senders
+        bool ghost_gradient = false;  // a gradient is found at senders, ghosts included
         std::vector<int> readers;
     };
 
     std::vector<Value> values;
-    std::vector<std::unique_ptr<Layer<T>>> layers;
-    std::vector<char> backward_active;  // by layer
+    std::vector<std::unique_ptr<OpSpec>> ops;
+    std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
     BufferPlan energy_plan, gradient_plan;
     std::vector<int> descriptors;  // ids
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;
+    Budget budget;
 
 private:
-    void build(const Package& package, const ModelInfo& info);
-    void build_layers(const Package& package, const ModelInfo& info);
-    [[noreturn]] void unknown(const Package& package, std::size_t layer,
-                              const std::string& type) const;
+    void read_values(const Package& package, const ModelInfo& info);
+    void read_ops(const Package& package, ModelInfo info);
+    [[noreturn]] void no_implementation(const Package& package, std::size_t op,
+                                        const std::string& device) const;
     void connect(const Package& package);
+    std::string where(int op) const;
+    std::vector<char> find_active() const;
     void check_ghosts(const Package& package);
     void find_gradients();
     void group_forward();
     void group_backward();
     BufferPlan plan(bool with_gradient);
 
-    LayerFactory<T> (*find_)(const std::string&);
-    std::string device_;             // "": the processor
-    std::vector<char> over_ghosts_;  // by layer
+    Stages stages_;
+    int align_;
+    std::vector<char> over_ghosts_;  // by operation
 };
 
-extern template class Program<float>;
-extern template class Program<double>;
+// Checks everything that evaluations rely on: the manifest, its operations, that they give an
+// energy and write all values, and that all numbers are finite. Throws EngineError.
+void validate(const Package& package);
 
 }  // namespace mdcg

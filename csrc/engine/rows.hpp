@@ -43,6 +43,23 @@ struct Rows {
                 for (int u = b.mul; u < b.stride; ++u) target[u] = To(0);
             }
     }
+    // Writes a padded row as e3nn stores it, [mul][2l+1] per block; returns the end.
+    template <typename T>
+    double* unpad(const T* row, double* target) const {
+        for (const Block& b : blocks)
+            for (int u = 0; u < b.mul; ++u)
+                for (int m = 0; m < b.dim(); ++m)
+                    *target++ = static_cast<double>(row[b.offset + m * b.stride + u]);
+        return target;
+    }
+    // Pads several rows, [count][features] to [count][width].
+    template <typename T>
+    std::vector<T> padded(const std::vector<T>& source, std::int64_t count) const {
+        std::vector<T> rows(static_cast<std::size_t>(count * width));
+        for (std::int64_t n = 0; n < count; ++n)
+            pad(source.data() + n * features, rows.data() + n * width);
+        return rows;
+    }
 };
 
 }  // namespace mdcg

@@ -3,7 +3,10 @@
  * Every function that can fail returns a status and leaves one sentence in mdcg_last_error() of the
  * calling thread; none throws, prints or exits. Lengths are in Å, energies in eV. A model may be
  * used by one thread at a time; different models by different threads. Inside, OpenMP threads share
- * the work; results do not depend on their number, to the last bit. */
+ * the work; results do not depend on their number, to the last bit. GNU OpenMP ends the process
+ * where the system refuses a thread: before a team grows, as many threads are therefore started for
+ * a trial, and MDCG_ERROR_MEMORY is returned where they are refused. What this cannot prevent: that
+ * other processes of the user take the last threads between the trial and the start of the team. */
 #ifndef MDCG_H
 #define MDCG_H
 
@@ -36,7 +39,8 @@ typedef enum mdcg_status {
     MDCG_ERROR_COMMUNICATION = 6, /* a callback returned non-zero */
     MDCG_ERROR_NUMERIC = 7,       /* energy or forces are not finite */
     MDCG_ERROR_INTERNAL = 8,      /* a fault of this library */
-    MDCG_ERROR_DEVICE = 9         /* no driver, no such device, or a device that was lost */
+    MDCG_ERROR_DEVICE = 9,        /* no driver, no such device, or a device that was lost */
+    MDCG_ERROR_INTERRUPTED = 10   /* the function given to mdcg_set_interrupt asked for it */
 } mdcg_status;
 
 typedef struct mdcg_model mdcg_model;
@@ -44,9 +48,10 @@ typedef struct mdcg_model mdcg_model;
 typedef struct mdcg_options {
     size_t size;         /* sizeof(mdcg_options) */
     const char* device;  /* "cpu", "cuda" (the first) or "cuda:N"; null: "cpu" */
-    const char* kernels; /* null or "auto": bundled, cached, compiled or else generic ones;
-                            "generic": run no code of the package, on "cpu" alone; "generated": an
-                            error where generic ones would run */
+    const char* kernels; /* null or "auto": those of the cache, which Python is started for where
+                            they are missing, or else generic ones (on devices: an error);
+                            "generic": on "cpu" alone; "generated": an error where generic ones
+                            would run; the name of a .mdcg-kernels file: those, whose code runs */
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
                             steps; 0: 0.5, negative: none */
@@ -184,17 +189,28 @@ MDCG_API int mdcg_abi_version(void); /* MDCG_ABI_VERSION of the library */
 MDCG_API const char* mdcg_version(void);
 /* The last failure of the calling thread, one sentence; empty before the first. */
 MDCG_API const char* mdcg_last_error(void);
+/* The same sentence with names[n] in place of the number of node n, such as the host's number of
+ * that atom. `names` has [num_nodes] of the evaluation that failed. Valid until the next call. */
+MDCG_API const char* mdcg_last_error_about(const int64_t* names);
+/* Lets the host end long calls, for example after Ctrl-C: poll(context) is called at most every
+ * 50 ms by the threads that have called the library, while kernels are compiled and between parts
+ * of an evaluation (on devices: before it). If it returns non-zero, the call returns
+ * MDCG_ERROR_INTERRUPTED; the model can be evaluated again. With a communicator the other ranks
+ * then wait: end them. `poll` null: never, as without this call. For the whole process; to be
+ * called while no other function is. */
+MDCG_API void mdcg_set_interrupt(int (*poll)(void* context), void* context);
 
 /* "cuda" or "cuda:N": is there a driver, and that device? MDCG_ERROR_DEVICE says what is missing.
  */
 MDCG_API mdcg_status mdcg_find_device(const char* name, mdcg_device* device);
 
-/* Reads and checks a package; executes nothing of it. `options` null: all defaults. On failure
- * *model is null. */
+/* Reads and checks a package, which holds nothing that is executed. `options` null: all defaults.
+ * On failure *model is null. */
 MDCG_API mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model);
 MDCG_API void mdcg_close(mdcg_model* model); /* null does nothing */
-/* Loads the kernels now (compiling those that neither package nor cache has), instead of in the
- * first evaluation. */
+/* Loads the kernels now instead of in the first evaluation. Where the cache does not have them,
+ * MDCG_PYTHON, or the Python of the environment with this library, is started to make them, once
+ * for all processes of a machine that ask for them. */
 MDCG_API mdcg_status mdcg_prepare(mdcg_model* model);
 MDCG_API mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info);
 MDCG_API int mdcg_descriptor_width(const mdcg_model* model); /* -1: model is null */
@@ -207,8 +223,9 @@ MDCG_API mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
  * steps are captured and replayed: layers' times are of the last step that was not, a system's
  * first. Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
-/* One line for logs: architecture, precision, device, threads (of "cpu"), and where the kernels
- * came from (bundle, cache, compiled, generic). Owned by the model, valid until the next call. */
+/* One line for logs: architecture, precision, device, threads (of "cpu"), where the kernels came
+ * from (named, cached, compiled, generic), and why the cache of kernels is not used, if it is not.
+ * Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_summary(mdcg_model* model);
 
 #ifdef __cplusplus

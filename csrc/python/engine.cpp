@@ -2,17 +2,23 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
-#include "core/cuda_kernels.hpp"
+#include "core/interrupt.hpp"
 #include "core/sha256.hpp"
+#include "core/threads.hpp"
 #include "engine/evaluator.hpp"
-#include "engine/limits.hpp"
+#include "engine/program.hpp"
 #include "register_engine.hpp"
 #include "shared_list.hpp"
 
@@ -32,43 +38,33 @@ void register_error(py::module_& m) {
         try {
             if (pointer) std::rethrow_exception(pointer);
         } catch (const mdcg::EngineError& error) {
-            // names in damaged files are any bytes
-            PyObject* text = PyUnicode_DecodeUTF8(
-                error.what(), static_cast<py::ssize_t>(std::string(error.what()).size()),
-                "replace");
-            const py::object value =
-                py::reinterpret_borrow<py::object>(type)(py::reinterpret_steal<py::object>(text));
+            const py::object value = py::reinterpret_borrow<py::object>(type)(error.what());
             value.attr("kind") = static_cast<int>(error.kind());
             PyErr_SetObject(type, value.ptr());
         }
     });
 }
 
-// For a test that compares them with mdcg/package/limits.py.
-py::dict package_limits() {
-    using namespace mdcg::limits;
-    py::dict out;
-    out["MAX_HEADER_BYTES"] = MAX_HEADER_BYTES;
-    out["MAX_DEPTH"] = MAX_DEPTH;
-    out["MAX_TYPES"] = MAX_TYPES;
-    out["MAX_ATOMIC_NUMBER"] = MAX_ATOMIC_NUMBER;
-    out["MAX_LENGTH"] = MAX_LENGTH;
-    out["LENGTH_TOLERANCE"] = LENGTH_TOLERANCE;
-    out["MAX_LAYERS"] = MAX_LAYERS;
-    out["MAX_MULTIPLICITY"] = MAX_MULTIPLICITY;
-    out["MAX_DEGREE"] = MAX_DEGREE;
-    out["MAX_HARMONICS_DEGREE"] = MAX_HARMONICS_DEGREE;
-    out["MAX_ROW_ITEMS"] = MAX_ROW_ITEMS;
-    out["MAX_PATHS"] = MAX_PATHS;
-    out["MAX_RADIAL_LAYERS"] = MAX_RADIAL_LAYERS;
-    out["MAX_RADIAL_WIDTH"] = MAX_RADIAL_WIDTH;
-    out["MAX_CHEBYSHEV_ORDER"] = MAX_CHEBYSHEV_ORDER;
-    out["MIN_KNOTS"] = MIN_KNOTS;
-    out["MAX_KNOTS"] = MAX_KNOTS;
-    out["MIN_CUTOFF_POWER"] = MIN_CUTOFF_POWER;
-    out["MAX_CUTOFF_POWER"] = MAX_CUTOFF_POWER;
-    out["MAX_SCREENING_TERMS"] = MAX_SCREENING_TERMS;
-    return out;
+// What a handler of signals raised, KeyboardInterrupt for one.
+struct PythonSignal : mdcg::Interrupted {
+    py::error_already_set error;
+};
+
+void run_signal_handlers() {
+    if (getpid() != static_cast<pid_t>(syscall(SYS_gettid))) return;  // only the main thread does
+    const py::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() != 0) throw PythonSignal();
+}
+
+void register_interrupt() {
+    mdcg::set_interrupt_poll(&run_signal_handlers);
+    py::register_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (PythonSignal& signal) {
+            signal.error.restore();
+        }
+    });
 }
 
 [[noreturn]] void fail(const std::string& sentence) {
@@ -91,15 +87,24 @@ class PyModel {
 public:
     PyModel(const std::string& path, const std::string& device, const std::string& kernels,
             int threads, double skin, const std::string& precision)
-        : evaluator_(path, {device, kernels, threads, skin, precision}) {}
+        : evaluator_(std::make_unique<mdcg::Evaluator>(
+              path, mdcg::EvaluatorOptions{device, kernels, threads, skin, precision})) {}
+    ~PyModel() {
+        if (mutex_.is_orphaned()) (void)evaluator_.release();  // it may be half changed
+    }
 
     template <typename Function>
     auto locked(const Function& function) {
+        if (owner_ == std::this_thread::get_id())
+            fail(
+                "the model is being evaluated, and a signal handler that has interrupted the "
+                "evaluation uses it: use it after the evaluation");
         py::gil_scoped_release release;
-        const std::lock_guard<std::mutex> guard(mutex_);
-        return function(evaluator_);
+        const std::lock_guard<mdcg::ForkAwareMutex> guard(mutex_);
+        const Owner owner(owner_);
+        return function(*evaluator_);
     }
-    const mdcg::Evaluator& evaluator() const { return evaluator_; }
+    const mdcg::Evaluator& evaluator() const { return *evaluator_; }
 
     py::dict evaluate(const Doubles& positions, const Integers& types,
                       const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
@@ -155,7 +160,7 @@ public:
             system.receiver = receiver.data();
             system.shifts = shifts.data();
         }
-        const int width = evaluator_.model().descriptor_width();
+        const int width = evaluator_->model().descriptor_width();
         double energy = 0;
         mdcg::Results wanted;
         py::dict out;
@@ -186,8 +191,21 @@ public:
     }
 
 private:
-    mdcg::Evaluator evaluator_;
-    std::mutex mutex_;
+    // The thread that holds the mutex.
+    class Owner {
+    public:
+        explicit Owner(std::atomic<std::thread::id>& id) : id_(id) {
+            id_ = std::this_thread::get_id();
+        }
+        ~Owner() { id_ = std::thread::id(); }
+
+    private:
+        std::atomic<std::thread::id>& id_;
+    };
+
+    std::unique_ptr<mdcg::Evaluator> evaluator_;
+    mdcg::ForkAwareMutex mutex_;
+    std::atomic<std::thread::id> owner_{};
     std::int64_t shifts_version_ = 0;  // of the neighbour list last evaluated; 0: none
 };
 
@@ -195,8 +213,17 @@ private:
 
 void register_engine(py::module_& m) {
     register_error(m);
-    m.def("set_nvrtc_path", &mdcg::set_nvrtc_path, py::arg("path"));
-    m.def("package_limits", &package_limits);
+    register_interrupt();
+    m.def(
+        "check_package",
+        [](const std::string& path) { mdcg::validate(*mdcg::Package::open(path)); },
+        py::arg("path"));
+    m.def(
+        "check_package_bytes",
+        [](const std::string& data, const std::string& name) {
+            mdcg::validate(*mdcg::Package::parse(data, name, mdcg::Package::Kind::model));
+        },
+        py::arg("data"), py::arg("name"));
     m.def(
         "sha256",
         [](const py::buffer& data, bool plain) {
@@ -217,6 +244,7 @@ void register_engine(py::module_& m) {
              py::arg("edges") = py::none(), py::arg("same_edges") = false,
              py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
              py::arg("virials") = false, py::arg("descriptors") = false)
+        .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(
             "set_threads",
@@ -235,6 +263,8 @@ void register_engine(py::module_& m) {
         .def_property_readonly(
             "manifest",
             [](const PyModel& self) { return self.evaluator().package().manifest_text(); })
+        .def_property_readonly(
+            "digest", [](const PyModel& self) { return self.evaluator().package().digest(); })
         .def_property_readonly(
             "type_names", [](const PyModel& self) { return self.evaluator().info().type_names; })
         .def_property_readonly(

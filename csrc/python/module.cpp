@@ -15,9 +15,6 @@
 #include "core/pairs.hpp"
 #include "core/shared_library.hpp"
 #include "register_cuda.hpp"
-#include "register_cuda_edges.hpp"
-#include "register_cuda_lists.hpp"
-#include "register_edges.hpp"
 #include "register_engine.hpp"
 
 namespace py = pybind11;
@@ -139,7 +136,7 @@ PYBIND11_MODULE(_core, m) {
     m.doc() = "Compiled core of mdcg; private, see mdcg.runtime and mdcg.ops.";
     m.attr("__version__") = MDCG_VERSION;
 
-    py::class_<mdcg::SharedLibrary>(m, "SharedLibrary")
+    py::class_<mdcg::SharedLibrary, std::shared_ptr<mdcg::SharedLibrary>>(m, "SharedLibrary")
         .def(py::init<const std::string&>(), py::arg("path"))
         .def("symbol", [](const mdcg::SharedLibrary& self, const std::string& name) {
             return reinterpret_cast<std::uintptr_t>(self.symbol(name));
@@ -220,9 +217,7 @@ PYBIND11_MODULE(_core, m) {
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);
-    register_cuda_edges(m);
-    register_cuda_lists(m);
-    register_edges(m);
     register_engine(m);
+    register_kernels(m);
     register_neighbors(m);
 }

@@ -1,4 +1,5 @@
 // Python bindings of the neighbour list and of the host compiler.
+#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -9,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/host_compiler.hpp"
 #include "register_engine.hpp"
 #include "shared_list.hpp"
 
@@ -56,6 +56,7 @@ void register_neighbors(py::module_& m) {
         .def("update", &update, py::arg("positions"), py::arg("cell"), py::arg("periodic"),
              py::arg("threads") = 0)
         .def("reset", [](SharedList& self) { Held(self)->reset(); })
+        .def("release", [](SharedList& self) { Held(self)->release(); })
         .def_property_readonly("row_ptr",
                                [](SharedList& self) {
                                    const Held list(self);
@@ -89,21 +90,4 @@ void register_neighbors(py::module_& m) {
                                [](SharedList& self) { return Held(self)->num_builds(); })
         .def_property_readonly("num_updates",
                                [](SharedList& self) { return Held(self)->num_updates(); });
-
-    m.def(
-        "build_kernels",
-        [](const std::vector<std::string>& sources, const std::string& level, int processes) {
-            std::vector<mdcg::BuiltKernel> built;
-            {
-                py::gil_scoped_release release;
-                built = mdcg::build_kernels(sources, mdcg::HostTarget::of(level), processes);
-            }
-            py::list out;
-            for (const auto& each : built)
-                out.append(py::make_tuple(each.path, each.error, each.compiled, each.seconds));
-            return out;
-        },
-        py::arg("sources"), py::arg("level") = "native", py::arg("processes") = 0);
-    m.def("host_target", [](const std::string& level) { return mdcg::HostTarget::of(level).name; });
-    m.def("kernel_cache_root", &mdcg::kernel_cache_root);
 }

@@ -1,4 +1,4 @@
-// Bindings of NVRTC and the CUDA driver.
+// Bindings of the CUDA driver.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -3,20 +3,26 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <mutex>
 
-#include "engine/neighbors.hpp"
+#include "core/threads.hpp"
+#include "engine/neighbors/neighbor_list.hpp"
 
 class SharedList {
 public:
-    SharedList(double cutoff, double skin) : list_(cutoff, skin) {}
+    SharedList(double cutoff, double skin)
+        : list_(std::make_unique<mdcg::NeighborList>(cutoff, skin)) {}
+    ~SharedList() {
+        if (mutex_.is_orphaned()) (void)list_.release();  // it may be half made
+    }
 
     // The list, as long as this object is there. Nobody waits for it with the interpreter's lock,
     // which its holder may need.
     class Held {
     public:
         explicit Held(SharedList& shared)
-            : list_(shared.list_), lock_(shared.mutex_, std::defer_lock) {
+            : list_(*shared.list_), lock_(shared.mutex_, std::defer_lock) {
             const pybind11::gil_scoped_release release;
             lock_.lock();
         }
@@ -25,10 +31,10 @@ public:
 
     private:
         mdcg::NeighborList& list_;
-        std::unique_lock<std::mutex> lock_;
+        std::unique_lock<mdcg::ForkAwareMutex> lock_;
     };
 
 private:
-    mdcg::NeighborList list_;
-    std::mutex mutex_;
+    std::unique_ptr<mdcg::NeighborList> list_;
+    mdcg::ForkAwareMutex mutex_;
 };

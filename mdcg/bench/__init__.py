@@ -1,1 +1,1 @@
-"""Timing of layers and whole models, side by side with other implementations."""
+"""Times of models on the user's own machine: ``python -m mdcg bench``."""

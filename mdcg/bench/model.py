@@ -1,230 +1,232 @@
-"""Whole models as their implementations evaluate them; all runs in a benchmark process."""
+"""Energy and forces of a model in several implementations, side by side; needs no torch."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from importlib import import_module
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from ase.data import chemical_symbols
+from ase import Atoms
 
-from ..patch import (
-    NequipInfo,
-    load_model,
-    mace_batch,
-    model_info,
-    nequip_batch,
-    patch_model,
-    unpatch_model,
-)
-from ..patch._frameworks import default_dtype
-from .engine_models import EnginePackage, EngineStep, engine_package
-from .jobs import MODEL_IMPLS, NEQUIP_PRESETS, SIZES, VARIANTS, ModelJob
-from .nequip_models import build_nequip
-from .systems import System, neighbours
+from .. import _core
+from ..calculators.package_backend import engine_errors
+from ..errors import MdcgError, UnsupportedProblemError
+from .timing import clock_for, free_bytes, interleave, peak_bytes, release_memory
 
-__all__ = ["Results", "build_mace", "converted", "job_model", "model_step", "variant_of"]
+__all__ = ["IMPLS", "EngineStep", "Maker", "Settings", "measure", "refusal"]
 
-# NequIP's own names of its accelerations.
-_NEQUIP_MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
+_log = logging.getLogger("mdcg.bench")
 
-Results = Mapping[str, torch.Tensor | None]
+IMPLS = ("original", "patched", "engine")
+#: Gives one evaluation of a structure, an object like :class:`EngineStep`.
+Prepared: TypeAlias = Callable[[Atoms], Any]
+#: Loads or converts, once for all structures.
+Maker: TypeAlias = Callable[[], Prepared]
+_Refused: TypeAlias = "list[dict[str, Any]]"
 
 
-def build_mace(size: str, dtype: torch.dtype, *, seed: int = 0, **changes: Any) -> torch.nn.Module:
-    """Build a MACE model with random weights in the shape of a MACE-MP-0 model.
+@dataclass(frozen=True)
+class Settings:
+    """How models are measured: options of the command by the same names."""
 
-    89 elements, 128 channels, r_max 6 Å, 10 Bessel functions, max_ell 3, correlation 3, 2 layers.
+    device: str = "cpu"
+    threads: int = 1
+    stress: bool = False
+    head: str | None = None
+    repeats: int = 10
 
-    Parameters
-    ----------
-    size : str
-        ``"small"`` (128x0e), ``"medium"`` (+128x1o), ``"large"`` (+128x2e), or hidden irreps; or a
-        medium model that differs: ``"off-medium"`` as MACE-OFF23, ``"mpa-medium"`` as MACE-MPA-0.
-    dtype : torch.dtype
-        Of the parameters; torch's default dtype is the same before and after.
-    seed : int
-        Of the weights; the global generator keeps its state.
-    **changes
-        Other arguments of ``ScaleShiftMACE``.
-    """
-    modules = _mace_modules()
-    o3 = import_module("e3nn.o3")
-    options: dict[str, Any] = {
-        "r_max": 6.0,
-        "num_bessel": 10,
-        "num_polynomial_cutoff": 5,
-        "max_ell": 3,
-        "interaction_cls": modules.RealAgnosticResidualInteractionBlock,
-        "interaction_cls_first": modules.RealAgnosticResidualInteractionBlock,
-        "num_interactions": 2,
-        "hidden_irreps": o3.Irreps(SIZES["medium"] if size in VARIANTS else SIZES.get(size, size)),
-        "MLP_irreps": o3.Irreps("16x0e"),
-        # sqrt of the true number: messages of random sign then have size 1, and every order of the
-        # product contributes to the forces that are compared
-        "avg_num_neighbors": 9.0,
-        "atomic_numbers": list(range(1, 90)),
-        "correlation": 3,
-        "gate": torch.nn.functional.silu,
-        "atomic_inter_scale": 1.0,
-        "atomic_inter_shift": 0.0,
-        **VARIANTS.get(size, {}),
-        **changes,
-    }
-    for name in ("interaction_cls", "interaction_cls_first"):
-        if isinstance(options[name], str):
-            options[name] = getattr(modules, options[name])
-    count = len(options["atomic_numbers"])
-    options = {"num_elements": count, "atomic_energies": np.zeros(count), **options}
-    with default_dtype(dtype), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: torch.nn.Module = modules.ScaleShiftMACE(**options)
-    return model.to(dtype)
+    @classmethod
+    def of(cls, options: Any) -> Settings:
+        """Take them from parsed arguments."""
+        return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
 
-def _mace_modules() -> Any:
-    from ..patch._frameworks import import_mace
-
-    import_mace()
-    return import_module("mace.modules")
-
-
-def job_model(job: ModelJob) -> torch.nn.Module:
-    """Return the unpatched model in the wanted dtype, without parameter gradients."""
-    if job.model in (*SIZES, *VARIANTS):
-        model = build_mace(job.model, getattr(torch, job.dtype or "float32"), seed=job.seed)
-    elif job.model in NEQUIP_PRESETS:
-        dtype = getattr(torch, job.dtype or "float32")
-        model = build_nequip(NEQUIP_PRESETS[job.model], dtype, seed=job.seed)
-    else:
-        model = load_model(job.model)
-        unpatch_model(model)
-        if job.dtype is not None:
-            model = model.to(getattr(torch, job.dtype))
-    model = model.to(job.device).eval()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    return model
-
-
-def variant_of(impl: str, model: torch.nn.Module, job: ModelJob, folder: Path) -> tuple[Any, str]:
-    """Return the model as an implementation has it, and what patching it said."""
-    if impl not in MODEL_IMPLS:
-        raise ValueError(
-            f"implementation {impl!r} is unknown, expected one of {', '.join(MODEL_IMPLS)}"
-        )
-    if impl == "e3nn":
-        return model, ""
-    if impl == "mdcg":
-        patched = copy.deepcopy(model)
-        return patched, str(patch_model(patched))
-    if impl.startswith("engine"):
-        return engine_package(impl, model, job, folder), ""
-    return converted(impl, model, job.device), ""
-
-
-def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:
-    """Convert a model to another package's layers, with mace's converter or NequIP's modifier.
-
-    Parameters
-    ----------
-    impl : {"cueq", "oeq"}
-    model : torch.nn.Module
-        It is not changed.
-    device : str
-        Convolutions are fused on ``"cuda"`` only.
-    """
-    if isinstance(model_info(model), NequipInfo):
-        result = _modified(_NEQUIP_MODIFIERS[impl], copy.deepcopy(model)).to(device)
-    else:
-        dtype = next(model.parameters()).dtype
-        converter = import_module(f"mace.cli.convert_e3nn_{impl}")
-        with default_dtype(dtype):  # the converter sets it
-            result = converter.run(copy.deepcopy(model), device=device)
-        result = result.to(device=device, dtype=dtype)
-    result = result.eval()
-    for parameter in result.parameters():
-        parameter.requires_grad_(False)
-    return result
-
-
-def _modified(modifier: str, model: torch.nn.Module) -> torch.nn.Module:
-    from ..patch.nequip_files import nequip_state
-
-    with nequip_state():
-        modify = import_module("nequip.model.modify_utils").modify
-        result: torch.nn.Module = modify(model, [{"modifier": modifier}])
-        return result
-
-
-def model_step(
-    model: Any, system: System, job: ModelJob, r_max: float
-) -> tuple[Callable[[], Results], int, int]:
-    """Return a function for one evaluation, the number of edges, and the bytes of its inputs."""
-    if isinstance(model, EnginePackage):
-        engine = EngineStep(model, system, stress=job.stress)
-        return engine, engine.num_edges, engine.nbytes
-    info = model_info(model)
-    # MACE's own lists are sorted by sender, NequIP's by receiver
-    order = "receiver" if isinstance(info, NequipInfo) else "sender"
-    edges = neighbours(system, r_max, order=order, threads=torch.get_num_threads())
-    if isinstance(info, NequipInfo):
-        return _nequip_step(model, info, system, edges)
-    try:
-        batch = mace_batch(
-            info,
-            system.numbers,
-            system.positions,
-            system.cell,
-            system.periodic,
-            np.stack([edges.sender, edges.receiver]),
-            edges.shifts,
-            head=job.head,
-        )
-    except ValueError as error:
-        raise ValueError(
-            f"the model cannot evaluate {system.name}: {error}: choose --system or --head"
-        ) from error
-
-    def evaluate() -> Results:
-        # forward overwrites entries of the dictionary
-        results: Results = model(
-            dict(batch), training=False, compute_force=True, compute_stress=job.stress
-        )
-        return results
-
-    return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
-
-
-def _nequip_step(
-    model: torch.nn.Module, info: NequipInfo, system: System, edges: Any
-) -> tuple[Callable[[], Results], int, int]:
-    names = [chemical_symbols[number] for number in system.numbers]
-    unknown = sorted(set(names) - set(info.type_names))
+def type_numbers(atoms: Atoms, names: Sequence[str]) -> list[int]:
+    """Return the type of each atom, refuse elements without one."""
+    unknown = sorted(set(atoms.symbols) - set(names))
     if unknown:
-        raise ValueError(
-            f"the model cannot evaluate {system.name}: it does not know {', '.join(unknown)}: "
-            "choose --system"
-        )
-    batch = nequip_batch(
-        info,
-        [info.type_names.index(name) for name in names],
-        system.positions,
-        system.cell,
-        np.stack([edges.sender, edges.receiver]),
-        edges.shifts,
-    )
+        raise ValueError(f"the model does not know {', '.join(unknown)}: choose another --system")
+    number = {name: place for place, name in enumerate(names)}
+    return [number[symbol] for symbol in atoms.symbols]
 
-    def evaluate() -> Results:
-        found = model(dict(batch))
-        return {
-            "energy": found["total_energy"],
-            "forces": found["forces"],
-            "stress": found.get("stress"),
+
+class EngineStep:
+    """A package in the engine; a call is a step of dynamics whose neighbour list still holds.
+
+    Every call takes positions from the host, computes the vectors of the edges, and returns results
+    to the host, in eV and Å. The first call also puts the edges in order. `precision` is that of
+    products with weights on a GPU; empty: that of the package. `skin` (Å) widens the list.
+    """
+
+    def __init__(
+        self,
+        package: Path,
+        settings: Settings,
+        atoms: Atoms,
+        precision: str = "",
+        skin: float = 0.0,
+    ) -> None:
+        device, threads = settings.device, settings.threads
+        if device == "cuda":
+            device = "cuda:0"
+        with engine_errors():
+            self.info = self.model = _core.Model(
+                str(package), device=device, threads=threads, precision=precision
+            )
+            self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
+            self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
+            self._edges = _core.NeighborList(self.model.r_max, skin)
+            self._edges.update(self._positions, atoms.cell.array, atoms.pbc, threads)
+        self.num_edges = int(self._edges.num_edges)
+        self._volume = atoms.cell.volume if settings.stress else None
+        self._known = False
+
+    def __call__(self) -> dict[str, Any]:
+        """Return energy, forces and maybe stress."""
+        with engine_errors():
+            found = self.model.evaluate(
+                self._positions,
+                self._types,
+                edges=self._edges,
+                same_edges=self._known,
+                virial=self._volume is not None,
+            )
+        self._known = True
+        if self._volume is not None:
+            found["stress"] = found["virial"] / -self._volume
+        return found
+
+    @property
+    def own_bytes(self) -> int:
+        """Summary of the engine's kernels for this structure."""
+        return int(json.loads(self.model.report()).get("bytes", 0))
+
+
+def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[str, Any]:
+    """Return one line that says why an implementation was not timed.
+
+    ``failed`` is True for errors of implementations in `own`, except lack of memory and unsupported
+    models. Errors of other packages do not count as failures.
+    """
+    reason, failed = str(error), impl.startswith(own)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch
+        reason, failed = "out of memory", False
+    elif isinstance(error, UnsupportedProblemError):
+        failed = False
+    else:
+        _log.info("%s failed", impl, exc_info=error)
+        reason = f"{type(error).__name__}: {' '.join(reason.split())[:300]}"
+    return {"impl": impl, "reason": reason, "failed": failed}
+
+
+@contextmanager
+def _refusing(impl: str, refused: _Refused) -> Iterator[None]:
+    """Record an error and go on with the other implementations; errors of usage are raised."""
+    try:
+        yield
+    except Exception as error:
+        if impl in IMPLS and type(error) is ValueError:
+            raise
+        refused.append(refusal(impl, error))
+
+
+def _as_numpy(results: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name in ("energy", "forces", "stress"):
+        value = results.get(name)
+        if value is not None:
+            value = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+            found[name] = np.asarray(value, dtype=np.float64)
+    if not {"energy", "forces"} <= set(found):
+        raise MdcgError("the model gives no energy and forces: give another model")
+    return found
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any], to: str) -> dict[str, float]:
+    """Return the largest differences of two results, in eV per atom, eV/Å and eV/Å³."""
+    found = {}
+    for name in set(one) & set(other):
+        difference = np.abs(one[name].reshape(-1) - other[name].reshape(-1)).max()
+        atoms = len(one["forces"]) if name == "energy" else 1
+        found[f"{name}_difference_{to}"] = float(difference) / atoms
+    return found
+
+
+def measure(
+    makers: Mapping[str, Maker],
+    systems: Iterable[Atoms],
+    settings: Settings,
+    exact: Prepared | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Time energy and forces of all implementations side by side, structure by structure.
+
+    The neighbour list and the conversion of the structure are outside of the timed span. The clock
+    is the host's, on a CUDA device around a call that is waited for. `exact` is the original in
+    float64, which all are compared with where there is memory for it. Yields facts of model and
+    structure, ``rows``, one for each implementation, and ``refused``: what has no time, and why.
+    """
+    refused: _Refused = []
+    prepared: dict[str, Prepared] = {}
+    for impl, make in makers.items():
+        with _refusing(impl, refused):
+            prepared[impl] = make()
+    for atoms in systems:
+        yield _measure_one(atoms, prepared, settings, exact, list(refused))
+        release_memory()
+
+
+def _measure_one(
+    atoms: Atoms,
+    prepared: Mapping[str, Prepared],
+    settings: Settings,
+    exact: Prepared | None,
+    refused: _Refused,
+) -> dict[str, Any]:
+    steps: dict[str, Any] = {}
+    first: dict[str, dict[str, Any]] = {}
+    own_bytes: dict[str, int] = {}
+    if exact is not None:
+        with _refusing("float64", refused):
+            first["float64"] = _as_numpy(exact(atoms)())
+    for impl, make in prepared.items():
+        release_memory()
+        with _refusing(impl, refused):
+            free = free_bytes()
+            step = make(atoms)
+            first[impl] = _as_numpy(step())
+            step()  # on a GPU the engine records this one
+            steps[impl] = step
+            if isinstance(step, EngineStep):
+                own_bytes[impl] = max(free - free_bytes(), step.own_bytes)
+    rows: list[dict[str, Any]] = []
+    timings: dict[str, dict[str, Any]] = {}
+    release_memory()
+    with _refusing("all in turns", refused):
+        timings = interleave(steps, clock_for(settings.device), repeats=settings.repeats)
+    for impl, seconds in timings.items():
+        step, outcome = steps[impl], first[impl]
+        peak = own_bytes.get(impl) or peak_bytes(step, settings.device, step.nbytes)
+        row = {
+            "impl": impl,
+            "seconds": seconds,
+            "energy": float(outcome["energy"].sum()),
+            "stress": "stress" in outcome,
+            "peak_bytes": peak,
         }
-
-    return evaluate, len(edges), sum(tensor.nbytes for tensor in batch.values())
+        for other in {"original", "float64"} & set(first) - {impl}:
+            row |= _differences(outcome, first[other], other)
+        if "original" in timings:
+            row["speedup"] = timings["original"]["median"] / seconds["median"]
+        if isinstance(step, EngineStep):
+            row["note"] = step.model.summary()
+        rows.append(row)
+    facts: dict[str, Any] = {}
+    for step in steps.values():
+        facts = {name: getattr(step.info, name) for name in ("model_class", "dtype", "r_max")}
+        facts |= {"edges": step.num_edges, "dtype": str(facts["dtype"]).removeprefix("torch.")}
+    return {"atoms": len(atoms), **facts, "rows": rows, "refused": refused}

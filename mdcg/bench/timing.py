@@ -1,138 +1,67 @@
-"""Interleaved timing and peak memory of functions in this process."""
+"""Interleaved timing and peak memory of functions in this process; torch is used if loaded."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import logging
 import math
-import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import DeviceError
-from .gpu import CudaClock, SynchronizedClock, cuda_peak_bytes, require_cuda
+__all__ = ["Clock", "clock_for", "interleave", "keep_heap", "peak_bytes", "release_memory"]
 
-__all__ = [
-    "Clock",
-    "Peak",
-    "Timing",
-    "clock_for",
-    "interleave",
-    "peak_memory",
-    "stopwatch",
-]
+Run: TypeAlias = Callable[[], object]
+#: Calls a function a number of times and returns the mean seconds of one call.
+Clock: TypeAlias = Callable[[Run, int], float]
 
-_log = logging.getLogger("mdcg.bench")
-
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
+_WARMUP = 3  # TorchScript specialises its code during the first three calls
+# M_MMAP_MAX: never use mmap; M_TRIM_THRESHOLD: never return memory; M_TOP_PAD: grow in steps.
+_HEAP = ((-4, 0), (-1, -1), (-2, 2**28))
+_LIBC = ctypes.CDLL(None)
 
 
-class Clock(Protocol):
-    """Runs something a number of times and says how long that took."""
+def torch_cuda() -> Any:
+    """Return ``torch.cuda`` if torch is loaded and has a device, else None."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_available() else None
 
-    def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Return the mean seconds of one call."""
 
+def clock_for(device: str) -> Clock:
+    """Return the host's clock; for a CUDA device of torch one that waits for each call."""
+    cuda = torch_cuda() if device == "cuda" else None
+    wait = (lambda: None) if cuda is None else cuda.synchronize
 
-class HostClock:
-    """Wall clock of the host."""
-
-    def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Return the mean seconds of one call; results are freed outside of the timed span."""
+    def seconds(run: Run, times: int) -> float:
         result: object = None
+        wait()
         start = perf_counter()
         for _ in range(times):
             result = run()
+            wait()
         elapsed = perf_counter() - start
-        del result
+        del result  # results are freed outside of the timed span
         return elapsed / times
 
-
-def clock_for(device: str, *, synchronized: bool = False) -> Clock:
-    """Return the clock of a device.
-
-    Parameters
-    ----------
-    device : {"cpu", "cuda"}
-    synchronized : bool
-        The host's clock for a CUDA device too: what it measures need not be torch's.
-
-    Raises
-    ------
-    DeviceError
-        Nothing can be timed there.
-    """
-    if device == "cpu":
-        return HostClock()
-    if device == "cuda":
-        require_cuda()
-        return SynchronizedClock() if synchronized else CudaClock()
-    raise DeviceError(f"device is {device!r}, expected cpu or cuda")
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Samples of one implementation, in seconds."""
-
-    median: float
-    quartile1: float
-    quartile3: float
-    minimum: float
-    maximum: float
-    samples: int
-    calls_per_sample: int
-
-    @classmethod
-    def of(cls, samples: list[float], calls_per_sample: int) -> Timing:
-        """Summarise samples."""
-        low, middle, high = (float(q) for q in np.percentile(samples, [25, 50, 75]))
-        return cls(middle, low, high, min(samples), max(samples), len(samples), calls_per_sample)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
+    return seconds
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], object]],
-    clock: Clock,
-    *,
-    repeats: int = 10,
-    warmup: int = 3,
-    sample_seconds: float = 0.02,
-) -> dict[str, Timing]:
+    runs: Mapping[str, Run], clock: Clock, *, repeats: int = 10, sample_seconds: float = 0.02
+) -> dict[str, dict[str, Any]]:
     """Time several functions side by side: A B C, A B C, ….
 
-    Whatever disturbs the machine for a while then disturbs all of them. A sample of a function that
-    takes less than `sample_seconds` is the mean of several calls.
-
-    Parameters
-    ----------
-    runs : mapping of str to callable
-        What to time, by name.
-    clock : Clock
-        From :func:`clock_for`.
-    repeats : int
-        Samples per function.
-    warmup : int
-        Calls before the first sample (TorchScript specialises during the first three).
-    sample_seconds : float
-        Length of a sample, about, or of one call if that is longer.
+    A disturbance of the machine then affects all of them. A sample of a function that
+    takes less than `sample_seconds` is the mean of several calls. Returns seconds: ``median``,
+    ``quartile1`` and ``quartile3`` by name, with the numbers of ``samples`` and calls.
     """
     calls: dict[str, int] = {}
     for name, run in runs.items():
-        for _ in range(max(warmup - 2, 0)):
-            run()
-        once = min(clock.seconds(run, 1) for _ in range(2))
+        once = [clock(run, 1) for _ in range(_WARMUP)][-1]
         calls[name] = min(1000, max(1, math.ceil(sample_seconds / max(once, 1e-9))))
     samples: dict[str, list[float]] = {name: [] for name in runs}
     collecting = gc.isenabled()
@@ -141,89 +70,67 @@ def interleave(
     try:
         for _ in range(repeats):
             for name, run in runs.items():
-                samples[name].append(clock.seconds(run, calls[name]))
+                samples[name].append(clock(run, calls[name]))
     finally:
         if collecting:
             gc.enable()
-    return {name: Timing.of(samples[name], calls[name]) for name in runs}
+    found: dict[str, dict[str, Any]] = {}
+    for name, times in samples.items():
+        low, middle, high = (float(q) for q in np.percentile(times, [25, 50, 75]))
+        found[name] = {"median": middle, "quartile1": low, "quartile3": high}
+        found[name] |= {"samples": repeats, "calls_per_sample": calls[name]}
+    return found
 
 
-@contextmanager
-def stopwatch(spent: MutableMapping[str, float], name: str) -> Iterator[None]:
-    """Add up, and log, where the benchmark's own time goes: mostly compilers of several packages.
+def keep_heap() -> None:
+    """Let glibc keep big temporaries of a step on the heap for the next one.
 
-    Parameters
-    ----------
-    spent : mutable mapping of str to float
-        Seconds by name.
-    name : str
-        What is done in this block.
+    Without it glibc maps and unmaps them every time, and page faults make the step of an e3nn model
+    1.3 to 2.4 times as long.
     """
-    start = perf_counter()
-    yield
-    seconds = perf_counter() - start
-    spent[name] = spent.get(name, 0.0) + seconds
-    _log.info("%6.1f s  %s", seconds, name)
+    for option, value in _HEAP if hasattr(_LIBC, "mallopt") else ():
+        _LIBC.mallopt(option, value)
 
 
-@dataclass(frozen=True)
-class Peak:
-    """Highest resident memory of the process, or memory on the device, above a baseline.
-
-    Parameters
-    ----------
-    extra_bytes : int
-        Above what was resident before the measured calls.
-    method : str
-        ``"VmHWM"`` (Linux, reset before the calls), ``"ru_maxrss"`` (highest value of the process
-        so far: 0 where the calls needed no more than the preparation did), or ``"cuda"`` (torch's
-        own count of the memory in tensors on the device).
-    """
-
-    extra_bytes: int
-    method: str
-
-
-def peak_memory(run: Callable[[], object], repeats: int = 3, device: str = "cpu") -> Peak:
-    """Run something and return the peak of resident or device memory above the present value."""
-    if device == "cuda":
-        return Peak(cuda_peak_bytes(run), "cuda")
+def release_memory() -> None:
+    """Release cached memory for the next implementation."""
     gc.collect()
-    _trim()
-    reset = _reset_high_water()
-    before = _status_bytes("VmRSS")
-    for _ in range(repeats):
+    if (cuda := torch_cuda()) is not None:
+        cuda.empty_cache()
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)
+
+
+def free_bytes() -> int:
+    """Return the bytes that the driver of the CUDA device can still give; 0 without torch."""
+    cuda = torch_cuda()
+    return 0 if cuda is None else int(cuda.mem_get_info()[0])
+
+
+def peak_bytes(run: Run, device: str, inputs: int) -> int | None:
+    """Return the bytes of inputs plus the highest memory in calls above that before them.
+
+    On a CPU the resident memory of the process, on a CUDA device what torch allocates; None where
+    the system does not tell.
+    """
+    release_memory()
+    cuda = torch_cuda()
+    if device == "cuda" and cuda is not None:
+        cuda.reset_peak_memory_stats()
+        before = int(cuda.memory_allocated())
         run()
-    if reset and before is not None:
-        after = _status_bytes("VmHWM")
-        if after is not None:
-            return Peak(max(0, after - before), "VmHWM")
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    highest *= 1 if sys.platform == "darwin" else 1024
-    return Peak(max(0, highest - (before or 0)), "ru_maxrss")
-
-
-def _trim() -> None:
-    """Give freed heap pages back, so that they do not hide in the baseline (glibc only)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def _reset_high_water() -> bool:
+        cuda.synchronize()
+        return inputs + int(cuda.max_memory_allocated()) - before
     try:
-        _CLEAR.write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _status_bytes(field: str) -> int | None:
-    try:
-        text = _STATUS.read_text()
+        Path("/proc/self/clear_refs").write_text("5")  # resets the highest value
+        before = _status_bytes("VmRSS")
+        for _ in range(3):
+            run()
+        return inputs + max(0, _status_bytes("VmHWM") - before)
     except OSError:
         return None
-    for line in text.splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    return None
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ase.calculators.calculator import (
 )
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from .evaluation import Evaluation
+from .evaluation import Evaluation, errors_of_images
 from .package_backend import PackageBackend, is_package
 from .report import EngineReport
 
@@ -54,8 +55,8 @@ class MDCGCalculator(Calculator):
         and device at a step: lists of neighbours are made there, unless most of the system is
         empty.
     dtype : str or torch.dtype, optional
-        ``"float32"`` or ``"float64"``: precision to evaluate in. None is that of the model. That of
-        a package and of a NequIP model is fixed when it is made.
+        ``"float32"`` or ``"float64"``: precision of the evaluation. None is that of the model. The
+        precision of packages and NequIP models is fixed when they are made.
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
@@ -73,9 +74,9 @@ class MDCGCalculator(Calculator):
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
         Results do not depend on it.
     precision : str, optional
-        For packages. ``"fp32"`` and ``"fp64"`` are that of the package, which was fixed when it was
-        made; of float32 packages on CUDA devices ``"tf32"`` and ``"bf16"`` round what is multiplied
-        in products with weights to 11 and 8 bits: faster, and less exact. None is that of the
+        For packages. ``"fp32"`` and ``"fp64"`` confirm the precision that the package was made
+        with. For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
+        products with weights to 11 and 8 bits, which is faster and less exact. None is that of the
         package.
 
     Attributes
@@ -92,11 +93,11 @@ class MDCGCalculator(Calculator):
     PackageError
         The package is missing, damaged or of a newer version.
     CheckpointError
-        The file is no MACE checkpoint that can be loaded; the message says which file to give.
+        The file is not a checkpoint that can be loaded; the message says which file to give.
     UnsupportedProblemError
         A layer of an unpatched file cannot be patched.
     DeviceError
-        The device is not there, or its driver cannot run the kernels.
+        The device does not exist, or its driver cannot run the kernels.
     KernelCompileError
         The kernels are not cached, and there is no C++ compiler (CPU) or NVRTC (CUDA); of a package
         on a GPU at the first evaluation.
@@ -112,11 +113,16 @@ class MDCGCalculator(Calculator):
     ``atoms.info``. Neither torch's threads nor environment or random state are touched, and torch's
     default dtype only during calls of MACE models of several heads, which make tensors in it.
 
+    Copies (``copy.deepcopy``, ``pickle``) share nothing with the original: they open the same file
+    with the same options, and raise `PackageError` or `CheckpointError` where it has changed or is
+    gone. A loaded model, or one that was changed in place, is itself copied.
+
     While running it raises ``ase.calculators.calculator.InputError`` for species that the model
     does not know and for unusable positions or cells, ``PropertyNotImplementedError`` for stress
     without a three-dimensional cell, and ``CalculationFailed`` if the model returns nan. A package
     raises ``MemoryError`` where host or device have too little, and can then evaluate something
-    smaller.
+    smaller. Ctrl-C ends compilations and evaluations of packages on CPUs within about a second;
+    the calculator can be used afterwards.
 
     Examples
     --------
@@ -129,7 +135,7 @@ class MDCGCalculator(Calculator):
 
     # not ClassVar, as ASE declares them as instance variables
     implemented_properties: list[str] = [*PROPERTIES]  # noqa: RUF012
-    # no model reads them, so that setting a magnetic moment does not cost an evaluation
+    # models do not read magnetic moments, so setting them does not cause an evaluation
     ignored_changes: set[str] = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
 
     def __init__(
@@ -231,7 +237,7 @@ class MDCGCalculator(Calculator):
 
     @property
     def neighbors(self) -> SkinNeighborList | _core.NeighborList:
-        """The neighbour list; `num_builds` and `num_updates` tell how well the skin works.
+        """The neighbour list; `num_builds` and `num_updates` show how often it was rebuilt.
 
         Packages on CUDA devices make their own lists there, see `report`.
         """
@@ -250,13 +256,13 @@ class MDCGCalculator(Calculator):
     def get_spin_polarized(self) -> bool:
         """Return False.
 
-        Where a class has no such function ASE binds one to each calculator, which would then refer
-        to itself and keep its memory on a device until Python looks for such cycles.
+        Without this method ASE binds a function to each calculator. The calculator would then refer
+        to itself, and its device memory would stay allocated until Python collects cycles.
         """
         return False
 
     def get_descriptors(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
-        """Return the features of every atom that the model computes its energy from.
+        """Return the features of every atom from which the model computes the energy.
 
         Parameters
         ----------
@@ -288,9 +294,9 @@ class MDCGCalculator(Calculator):
         Parameters
         ----------
         images : sequence of ase.Atoms
-            Structures; they may differ in everything.
+            Structures, which may differ in size, elements and cell.
         properties : sequence of str
-            What is wanted, out of `implemented_properties`.
+            Names out of `implemented_properties`.
 
         Returns
         -------
@@ -307,10 +313,12 @@ class MDCGCalculator(Calculator):
         forces, stress = "forces" in properties, "stress" in properties
         for atoms in images if stress else ():
             _require_volume(atoms)
-        if isinstance(self._backend, PackageBackend):
-            found = self._backend.evaluate_batch(images, forces=forces, stress=stress)
-        else:
-            found = [self._backend.evaluate(a, forces=forces, stress=stress) for a in images]
+        single = partial(self._backend.evaluate, forces=forces, stress=stress)
+        with errors_of_images(images, single):
+            if isinstance(self._backend, PackageBackend):
+                found = self._backend.evaluate_batch(images, forces=forces, stress=stress)
+            else:
+                found = [single(atoms) for atoms in images]
         results = [_as_results(each) for each in found]
         for each in results:
             self._require(each, properties)
@@ -326,7 +334,7 @@ class MDCGCalculator(Calculator):
         )
 
     def set(self, **kwargs: Any) -> dict[str, Any]:
-        """Refuse changes: a calculator is what it was made as.
+        """Refuse changes, because the options of a calculator are fixed when it is made.
 
         Raises
         ------
@@ -348,7 +356,7 @@ class MDCGCalculator(Calculator):
         atoms : ase.Atoms
             Structure to compare with the last one.
         tol : float
-            Largest change that is none.
+            Changes up to this size are ignored.
         """
         changes: list[str] = super().check_state(atoms, tol=tol)  # type: ignore[no-untyped-call]
         if not changes and not equal(self._inputs_seen, self._backend.inputs_of(atoms)):
@@ -358,7 +366,7 @@ class MDCGCalculator(Calculator):
     def get_property(
         self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True
     ) -> Any:
-        """Return one property, computed if it is not there yet.
+        """Return one property, computed if it is not known yet.
 
         Parameters
         ----------
@@ -431,7 +439,7 @@ class MDCGCalculator(Calculator):
     def _require(self, results: Mapping[str, Any], properties: Sequence[str]) -> None:
         if "energies" in properties and "energies" not in results:
             raise PropertyNotImplementedError(
-                f"the energy of {self._backend.model_class} is no sum over atoms, so it has "
+                f"the energy of {self._backend.model_class} is not a sum over atoms, so it has "
                 "no energies"
             )
 
@@ -445,7 +453,7 @@ class MDCGCalculator(Calculator):
 
 
 def _packages(model: object) -> list[Path] | None:
-    """Return the packages that were given, or None if it is something for torch."""
+    """Return the packages that were given, or None for a model that torch runs."""
     if isinstance(model, (str, os.PathLike)):
         return [model] if is_package(model) else None
     if not isinstance(model, (list, tuple)):
@@ -475,7 +483,11 @@ def _as_results(found: Evaluation) -> dict[str, Any]:
 
 
 def _has_volume(atoms: Atoms) -> bool:
-    return bool(atoms.pbc.all()) and bool(np.linalg.matrix_rank(atoms.cell.array) == 3)
+    cell = atoms.cell.array
+    if not atoms.pbc.all():
+        return False
+    # the neighbour list raises for values that are not numbers
+    return not np.isfinite(cell).all() or bool(np.linalg.matrix_rank(cell) == 3)
 
 
 def _require_volume(atoms: Atoms) -> None:

@@ -1,30 +1,32 @@
-"""What every model's evaluation returns, and what all of them do."""
+"""The result of an evaluation, and checks that all backends share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from ase import Atoms
-from ase.calculators.calculator import CalculationFailed
+from ase.calculators.calculator import CalculationFailed, InputError
 
-__all__ = ["Evaluation", "check_finite"]
+__all__ = ["Evaluation", "check_finite", "errors_of_images"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model says of one structure; None is what was not asked for or does not exist.
+    """Results for one structure; None where a result was not asked for or does not exist.
 
     Attributes
     ----------
     energy : float
         eV, with the energies of the isolated atoms.
     energies : numpy.ndarray or None, shape (n_nodes,)
-        eV; they sum to `energy`. None if the model's energy is no sum over atoms.
+        eV; they sum to `energy`. None if the model's energy is not a sum over atoms.
     forces : numpy.ndarray or None, shape (n_nodes, 3)
         eV/Å.
     stress : numpy.ndarray or None, shape (3, 3)
@@ -60,3 +62,19 @@ def check_finite(result: Evaluation, atoms: Atoms) -> None:
                 f"{atoms.get_chemical_formula()}; check the structure for atoms that are much "
                 "too close"
             )
+
+
+@contextmanager
+def errors_of_images(
+    images: Sequence[Atoms], evaluate: Callable[[Atoms], Evaluation]
+) -> Iterator[None]:
+    """Raise the error of the first structure that fails by itself, with its own atom numbers."""
+    try:
+        yield
+    except (InputError, CalculationFailed):
+        for number, atoms in enumerate(images):
+            try:
+                evaluate(atoms)
+            except (InputError, CalculationFailed) as error:
+                raise type(error)(f"images[{number}]: {error}") from None
+        raise

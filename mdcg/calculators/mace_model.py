@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from ..patch._frameworks import default_dtype
 from ..patch.mace_inputs import mace_batch, mace_info
 from .evaluation import Evaluation, check_finite
 from .neighbors import BoolArray, Edges, FloatArray, IntArray
+from .species import require_known, types_by_number
 from .tensors import as_array, frozen, one_at_a_time
 
 __all__ = ["MaceModel"]
 
-# Classes whose energy is the sum of their node energies; others add terms that belong to no atom.
+# Classes whose energy is the sum of node energies; others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
 # Where MACECalculator looks for these inputs in `atoms.info`; other names stand for themselves.
 _INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
@@ -29,14 +30,14 @@ _INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
 
 @dataclass(frozen=True)
 class _Input:
-    """An input besides the geometry: one row per atom or per structure, of some numbers."""
+    """An input besides the geometry: one row of numbers per atom or per structure."""
 
     per_atom: bool
     width: int
 
 
 class MaceModel:
-    """A MACE model with what has to be known to call it.
+    """A MACE model and the facts that are needed to call it.
 
     Parameters
     ----------
@@ -58,10 +59,15 @@ class MaceModel:
         self._is_atomic = self.info.model_class in _ATOMIC_CLASSES and not hasattr(
             model, "embedding_readout"
         )
+        # mace makes masks of heads and products of nuclear charges in torch's default dtype
+        self._reads_default = (
+            len(self.info.heads) > 1
+            or hasattr(model, "pair_repulsion_fn")
+            or self.info.model_class not in _ATOMIC_CLASSES
+        )
         self._inputs = self._named_inputs()
         self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
-        self._known = np.zeros(len(chemical_symbols) + 1, dtype=bool)
-        self._known[list(self.info.atomic_numbers)] = True
+        self._types = types_by_number(self.symbols)
         self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
 
     @property
@@ -71,18 +77,7 @@ class MaceModel:
 
     def check_species(self, numbers: IntArray) -> None:
         """Raise ``InputError`` if the model does not know one of the elements."""
-        inside = (numbers >= 0) & (numbers < len(self._known))
-        if inside.all() and self._known[numbers].all():
-            return
-        unknown = sorted({int(number) for number in numbers if not self._knows(int(number))})
-        names = [
-            chemical_symbols[number] if 0 <= number < len(chemical_symbols) else f"Z={number}"
-            for number in unknown
-        ]
-        raise InputError(
-            f"the model does not know {', '.join(names)}; it was trained for "
-            f"{', '.join(self.symbols)}"
-        )
+        require_known(numbers, self._types)
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what the model reads besides the geometry (charge, spin, ...), if anything.
@@ -127,23 +122,15 @@ class MaceModel:
             The model returned a number that is not finite.
         """
         gradients = forces or stress
-        # an energy alone needs no graph for a backward pass
+        # an energy without forces needs no backward pass
         mode = torch.enable_grad() if gradients else torch.no_grad()
-        with one_at_a_time(self.model), frozen(self._parameters), mode, self._own_default():
+        own = default_dtype(self.info.dtype) if self._reads_default else nullcontext()
+        with one_at_a_time(self.model), frozen(self._parameters), mode, own:
             data = self._batch(atoms, edges)
             out = self.model(data, training=False, compute_force=gradients, compute_stress=stress)
         result = self._read(out, forces, stress)
         check_finite(result, atoms)
         return result
-
-    def _own_default(self) -> AbstractContextManager[None]:
-        """Return what sets torch's default type where mace makes tensors in it: masks of heads."""
-        if len(self.info.heads) < 2 or torch.get_default_dtype() == self.info.dtype:
-            return nullcontext()
-        return default_dtype(self.info.dtype)
-
-    def _knows(self, number: int) -> bool:
-        return 0 <= number < len(self._known) and bool(self._known[number])
 
     def _named_inputs(self) -> dict[str, _Input]:
         """Return what the model reads besides the geometry."""
@@ -167,7 +154,7 @@ class MaceModel:
         return data
 
     def _static_part(self, atoms: Atoms) -> Mapping[str, torch.Tensor]:
-        """Return what does not follow the positions: one-hot species, cell, head, ..."""
+        """Return the inputs that do not depend on positions: one-hot species, cell, head, ..."""
         cell = self._model_cell(atoms)
         inputs = self.inputs_of(atoms)
         key = (
@@ -194,7 +181,7 @@ class MaceModel:
         return data
 
     def _model_cell(self, atoms: Atoms) -> FloatArray:
-        """Return the cell for the model; MACE puts long vectors along directions that are open."""
+        """Return the cell for the model; like MACE, it has long vectors along open directions."""
         cell = np.array(atoms.cell.array, dtype=np.float64)
         pbc: BoolArray = atoms.pbc
         if pbc.all():

@@ -26,7 +26,7 @@ __all__ = ["NequipModel"]
 
 
 class NequipModel:
-    """A NequIP model with what has to be known to call it.
+    """A NequIP model and the facts that are needed to call it.
 
     Parameters
     ----------
@@ -84,21 +84,10 @@ class NequipModel:
         forces: bool,
         stress: bool,
     ) -> Evaluation:
-        """Evaluate the model on one structure.
-
-        Parameters
-        ----------
-        atoms : ase.Atoms
-            At least one atom, of known species.
-        edges : Edges
-            All edges within the model's cutoff.
-        forces, stress : bool
-            Whether to compute them; the backward pass is left out if neither is wanted.
+        """Evaluate the model on one structure, with arguments and errors as for MACE models.
 
         Raises
         ------
-        ase.calculators.calculator.CalculationFailed
-            The model returned a number that is not finite.
         ase.calculators.calculator.InputError
             A categorical field that the model reads is missing or out of range.
         """
@@ -132,7 +121,7 @@ class NequipModel:
             edges = self._within_cutoffs(data, edges)
         known = self._reversed
         if known is None or known[0] is not edges.edge_index:
-            # the same tensors for the same list: their order is remembered by them
+            # the same tensors for the same list, because the sorted order is cached by tensor
             known = (edges.edge_index, edges.edge_index.flip(0), -edges.unit_shifts)
             self._reversed = known
         data["edge_index"] = known[1]
@@ -156,7 +145,7 @@ class NequipModel:
     def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:
         """Leave out edges beyond the cutoff of their two types, as NequIP does.
 
-        The same tensors as last time if no edge came or went.
+        The same tensors as last time if the set of edges is unchanged.
         """
         assert self._cutoffs is not None
         sender, receiver = edges.edge_index

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,14 @@ from ase import Atoms
 from ase.calculators.calculator import CalculationFailed, InputError
 
 from .. import _core
-from ..errors import DeviceError, KernelCompileError, PackageError, UnsupportedProblemError
-from ..runtime.nvrtc import show_engine_nvrtc
+from ..errors import (
+    DeviceError,
+    KernelCompileError,
+    PackageError,
+    UnsupportedProblemError,
+    printable_values,
+)
+from ..runtime.cache import log_cache_warning
 from .evaluation import Evaluation
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
@@ -38,7 +45,7 @@ Edges: TypeAlias = (
 BATCH_ATOMS = 2048
 
 _SUFFIX = ".mdcg"
-# What mdcg_status says, as exceptions.
+# Exceptions for the values of mdcg_status.
 _ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
 _DEVICE = 9
 _ERRORS: dict[int, type[Exception]] = {
@@ -53,10 +60,10 @@ _ERRORS: dict[int, type[Exception]] = {
 
 
 def is_package(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a package, by its name or by how it begins."""
+    """Return whether a file is a package, judged by its name or its first bytes."""
     if os.fspath(path).endswith(_SUFFIX):
         return True
-    if not Path(path).is_file():  # opening a pipe would wait for its other end
+    if not Path(path).is_file():  # opening a pipe would wait for a writer
         return False
     try:
         with Path(path).open("rb") as file:
@@ -69,7 +76,7 @@ def is_package(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
-    """Turn what the engine raises into the exceptions of the package and of ASE."""
+    """Turn errors of the engine into exceptions of mdcg and ASE."""
     try:
         yield
     except _core.EngineError as error:
@@ -80,7 +87,7 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 
 
 class _Member:
-    """One package of a committee, which may have only one."""
+    """One package of a committee; a single package is a committee of one."""
 
     def __init__(
         self,
@@ -115,13 +122,40 @@ class _Member:
         version: int | None = None,
         **wanted: Any,
     ) -> dict[str, Any]:
-        """Evaluate; edges of the same version as last time are the same."""
+        """Evaluate; the edges are unchanged if their version is that of the last call."""
         same = version is not None and self._version == version
         self._version = None
         with engine_errors(InputError):
             found = self.model.evaluate(positions, types, edges=edges, same_edges=same, **wanted)
         self._version = version
         return found
+
+
+def _reopen(
+    paths: Sequence[str], digests: Sequence[str], options: Mapping[str, Any]
+) -> PackageBackend:
+    """Open the packages of a copied calculator again."""
+    backend = PackageBackend(paths, **options)
+    for member, digest in zip(backend._members, digests, strict=True):
+        if member.model.digest != digest:
+            raise PackageError(
+                f"{member.path} has changed since the calculator was made from it, so the "
+                "calculator cannot be copied: make a new one from the file"
+            )
+    return backend
+
+
+_backends: WeakSet[PackageBackend] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Replace all locks in a forked child, since threads of the parent may hold them."""
+    for backend in _backends:
+        backend._is_torn = backend._is_torn or backend._evaluates.locked()
+        backend._lock, backend._evaluates = threading.RLock(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class PackageBackend:
@@ -131,8 +165,9 @@ class PackageBackend:
     ----------
     paths : sequence of path
         Packages.
-    device, dtype, head
-        See :class:`~mdcg.calculators.MDCGCalculator`; they can only confirm what was converted.
+    device, dtype, head : str or None
+        See :class:`~mdcg.calculators.MDCGCalculator`; dtype and head can only confirm what was
+        converted.
     skin : float
     species_types : mapping of str to str or None
     kernels : str
@@ -163,8 +198,18 @@ class PackageBackend:
             raise DeviceError(
                 f"device is {self.device!r}, expected 'cpu', 'cuda' or 'cuda:N' for a package"
             )
-        if self.device != "cpu":
-            show_engine_nvrtc()
+        self._options: dict[str, Any] = {
+            "device": self.device,
+            "dtype": dtype,
+            "head": head,
+            "skin": skin,
+            "species_types": species_types,
+            "kernels": kernels,
+            "threads": threads,
+            "precision": precision,
+        }
+        # absolute, as copies may be opened in another folder
+        self._files = [str(Path(path).absolute()) for path in paths]
         self._members = [
             _Member(
                 os.fspath(path),
@@ -190,13 +235,56 @@ class PackageBackend:
         self._lists_on_device = self.device != "cpu"
         self._threads = threads or 0
         self._version = 0  # of the neighbour list
-        self._lock = threading.Lock()  # held from the list's update to the last reading of it
+        self._lock = threading.RLock()  # held from the update of the list until it has been read
+        self._evaluates = threading.Lock()
         self._numbers: bytes | None = None
         self._said = False
+        self._is_torn = False  # set after a fork during an evaluation in another thread
+        _backends.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what opens the packages again; copies share nothing with this backend."""
+        digests = [member.model.digest for member in self._members]
+        state = {"name": self.name, "_said": self._said}
+        return _reopen, (self._files, digests, self._options), state
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keep other threads out, and release memory after a MemoryError.
+
+        Raises
+        ------
+        ase.calculators.calculator.CalculationFailed
+            In a signal handler that has interrupted an evaluation.
+        """
+        with self._lock:
+            if self._evaluates.locked():  # by this thread
+                raise CalculationFailed(
+                    "the calculator is evaluating, and a signal handler that has interrupted it "
+                    "asks for another evaluation: ask after the evaluation"
+                )
+            with self._evaluates:
+                if self._is_torn:
+                    self._remake()
+                try:
+                    yield
+                except MemoryError:
+                    self.neighbors.release()
+                    self._version += 1
+                    for member in self._members:
+                        member.model.release()
+                    raise
+
+    def _remake(self) -> None:
+        """Open the packages again; half-changed objects are kept and never destroyed."""
+        torn = vars(self).copy()
+        reopen, arguments, state = self.__reduce__()
+        vars(self).update({**vars(reopen(*arguments)), **state, "_torn": torn})
+        self._lock, self._evaluates = torn["_lock"], torn["_evaluates"]
 
     @property
     def patch_report(self) -> None:
-        """Nothing: packages are not patched."""
+        """None, because packages are not patched."""
         return
 
     @property
@@ -206,20 +294,20 @@ class PackageBackend:
         return tuple(known_symbols(known))
 
     def describe(self) -> str:
-        """Return what the calculator's ``repr`` says of the model's kind."""
+        """Return a description of the model for the calculator's ``repr``."""
         count = len(self._members)
         return f"package of {self.model_class}" if count == 1 else f"committee of {count} packages"
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return nothing: packages read the geometry only."""
+        """Return an empty dict, because packages read the geometry only."""
         return {}
 
     def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
-        """Evaluate the models on one structure; of several: mean and deviation."""
+        """Evaluate the packages on one structure; a committee gives mean and deviation."""
         self._check_species(atoms)
         if len(atoms) == 0:
             return Evaluation.of_nothing(forces=forces, stress=stress)
-        with self._lock:
+        with self._turn():
             self._update(atoms)
             found = [
                 _result(self._run(member, atoms, forces=forces, virial=stress), atoms)
@@ -231,7 +319,7 @@ class PackageBackend:
     def evaluate_batch(
         self, images: Sequence[Atoms], *, forces: bool, stress: bool
     ) -> list[Evaluation]:
-        """Evaluate structures side by side, as parts of one graph."""
+        """Evaluate several structures as parts of one graph."""
         found: list[Evaluation] = []
         group: list[Atoms] = []
         for number, atoms in enumerate(images):
@@ -245,12 +333,12 @@ class PackageBackend:
         return found
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
-        """Return features of every atom; of a committee those of the first package."""
+        """Return features of every atom, for a committee those of the first package."""
         self._check_species(atoms)
         first = self._members[0]
         if len(atoms) == 0:
             return np.zeros((0, first.model.descriptor_width))
-        with self._lock:
+        with self._turn():
             self._update(atoms)
             found = self._run(first, atoms, forces=False, descriptors=True)
         self._say()
@@ -261,7 +349,8 @@ class PackageBackend:
         parts = []
         for member in self._members:
             with engine_errors():
-                parts.append({"package": member.path, **json.loads(member.model.report())})
+                found = printable_values(json.loads(member.model.report()))  # compilers quote
+            parts.append({"package": member.path, **found})
         return EngineReport(tuple(parts))
 
     def _evaluate_group(self, group: list[Atoms], forces: bool, stress: bool) -> list[Evaluation]:
@@ -278,7 +367,7 @@ class PackageBackend:
         numbers = np.concatenate([atoms.numbers for atoms in group])
         positions = np.concatenate([atoms.positions for atoms in group])
         edges = (sender, receiver, shifts)
-        with self._lock:
+        with self._turn():
             found = [
                 member.evaluate(
                     positions, member.types[numbers], edges, forces=forces, virials=stress
@@ -311,14 +400,14 @@ class PackageBackend:
         )
 
     def _update(self, atoms: Atoms) -> None:
-        """Bring the neighbour list up to date, where the models do not make their own."""
+        """Update the neighbour list, unless the packages make their own on a device."""
         if self._lists_on_device:
             return
         numbers = atoms.numbers.tobytes()
         if numbers != self._numbers:
             self.neighbors.reset()
             self._numbers = numbers
-        self._version += 1  # also where the update fails
+        self._version += 1  # also if the update fails
         with engine_errors(InputError):
             change = self.neighbors.update(
                 atoms.positions, atoms.cell.array, atoms.pbc, self._threads
@@ -360,8 +449,7 @@ class PackageBackend:
                 _LOG.warning(
                     "%s runs on generic kernels, which are slower: %s", part["package"], reasons[0]
                 )
-            if "cache" in part:
-                _LOG.warning("%s", part["cache"])
+        log_cache_warning()
 
 
 def _result(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:

@@ -1,4 +1,4 @@
-"""What ran in the last evaluation, and how long it took."""
+"""Report of the last evaluation: which kernels ran, and how long they took."""
 
 from __future__ import annotations
 

@@ -29,21 +29,21 @@ def types_by_number(
     Raises
     ------
     ValueError
-        Types that are no chemical symbols are not mapped, or the mapping names unknown ones.
+        Types that are not chemical symbols are not mapped, or the mapping names unknown types.
     """
     if species_types is None:
         strange = [name for name in names if name not in atomic_numbers]
         if strange:
             raise ValueError(
-                f"the model's types are {', '.join(names)}, of which {', '.join(strange)} are "
-                "no chemical symbols: pass species_types={'H': name, ...}, the type name of "
+                f"the model's types are {', '.join(names)}, and {', '.join(strange)} are not "
+                "chemical symbols: pass species_types={'H': name, ...}, the type name of "
                 "every chemical symbol"
             )
         species_types = {name: name for name in names}
     found = np.full(len(chemical_symbols), -1, dtype=np.int64)
     for symbol, name in species_types.items():
         if symbol not in atomic_numbers:
-            raise ValueError(f"species_types has {symbol!r}, which is no chemical symbol")
+            raise ValueError(f"species_types has {symbol!r}, which is not a chemical symbol")
         if name not in names:
             raise ValueError(
                 f"species_types maps {symbol} to {name!r}, expected one of the model's types: "

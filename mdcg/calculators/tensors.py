@@ -1,7 +1,8 @@
-"""What MACE and NequIP models have in common when they are called: tensors and gradients."""
+"""Helpers for calling MACE and NequIP models: tensors, gradients and locks."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +24,20 @@ _locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary(
 _registry = threading.Lock()
 
 
+def _after_fork() -> None:
+    """Replace, in a forked child, the locks that threads of the parent may have held."""
+    global _locks, _registry
+    _locks, _registry = WeakKeyDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 @contextmanager
 def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
-    """Let other threads wait that want to evaluate the same model.
+    """Keep other threads from evaluating the same model.
 
-    What :func:`frozen` and its like switch off is the live model's own, which calculators share.
+    :func:`frozen` and similar functions change the live model, which calculators may share.
     """
     with _registry:
         lock = _locks.setdefault(model, threading.RLock())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 from ase import Atoms
 
-from ..errors import DeviceError
+from ..errors import CheckpointError, DeviceError, a_type
 from ..patch import (
     PatchReport,
     copy_model,
@@ -33,6 +35,51 @@ __all__ = ["TorchBackend"]
 
 _LOG = logging.getLogger("mdcg")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class _Live:
+    """A model that was not loaded from a file, so it is itself copied and pickled."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Live:
+        return _Live(copy_model(self.model))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stream = io.BytesIO()
+        # not through pickle, with which torch's processes share the memory of tensors
+        torch.save(self.model, stream)
+        return _unpickled, (stream.getvalue(),)
+
+
+def _unpickled(data: bytes) -> _Live:
+    return _Live(torch.load(io.BytesIO(data), weights_only=False))
+
+
+def _fingerprint(model: torch.nn.Module) -> int:
+    """Return a checksum of the modules and the content of the tensors."""
+    found = 0
+    for name, module in model.named_modules():
+        found = zlib.crc32(f"{name} {type(module).__qualname__}\n".encode(), found)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode(), found)
+        found = zlib.crc32(content.numpy().data, found)
+    return found
+
+
+def _reopen(model: _Live | str, fingerprint: int, options: Mapping[str, Any]) -> TorchBackend:
+    """Make the backend of a copied calculator from its model or from the same file."""
+    if isinstance(model, _Live):
+        return TorchBackend(model.model, **options)
+    backend = TorchBackend(model, **options)
+    if backend._fingerprint != fingerprint:
+        raise CheckpointError(
+            f"{model} has changed since the calculator was made from it, so the calculator cannot "
+            "be copied: make a new one from the file"
+        )
+    return backend
 
 
 class TorchBackend:
@@ -61,9 +108,20 @@ class TorchBackend:
         skin: float,
         species_types: Mapping[str, str] | None,
     ) -> None:
-        loaded, self.name = _prepare(model, _as_device(device), _as_dtype(dtype))
+        with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
+            loaded, self.name = _prepare(model, _as_device(device), _as_dtype(dtype))
+        # absolute, as copies may be opened in another folder
+        self._file = None if isinstance(model, torch.nn.Module) else str(Path(model).absolute())
+        self._options = {
+            "device": device,
+            "dtype": dtype,
+            "head": head,
+            "skin": skin,
+            "species_types": species_types,
+        }
+        self._fingerprint = _fingerprint(loaded)
         if head is None:
-            head = model_record(loaded).get("head")  # what mdcg-patch --head chose
+            head = model_record(loaded).get("head")  # the head chosen by mdcg-patch --head
         self._evaluator: MaceModel | NequipModel
         if is_nequip(loaded):
             self._evaluator = NequipModel(loaded, head, species_types)
@@ -76,6 +134,12 @@ class TorchBackend:
         info = self._evaluator.info
         self.neighbors = SkinNeighborList(info.r_max, float(skin), info.device)
         self._numbers: bytes | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments of a copy: the file again, or a model that was given or changed."""
+        from_file = self._file is not None and _fingerprint(self.model) == self._fingerprint
+        model = self._file if from_file else _Live(self.model)
+        return _reopen, (model, self._fingerprint, self._options), {"name": self.name}
 
     @property
     def model(self) -> torch.nn.Module:
@@ -128,7 +192,7 @@ class TorchBackend:
         return self._evaluator.info.model_class
 
     def describe(self) -> str:
-        """Return what the calculator's ``repr`` says of the model's kind."""
+        """Return a description of the model for the calculator's ``repr``."""
         return f"{'patched' if self.is_patched else 'unpatched'} {self.model_class}"
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
@@ -199,7 +263,7 @@ def _prepare(
         loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
     else:
         raise TypeError(
-            f"model is a {type(model).__name__}, expected the path of a checkpoint or a loaded "
+            f"model is {a_type(model)}, expected the path of a checkpoint or a loaded "
             "torch model (of a MACECalculator: calc.models[0])"
         )
     return loaded, name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from ..errors import (
@@ -14,15 +17,28 @@ from ..errors import (
     KernelCompileError,
     MdcgError,
     MissingDependencyError,
+    OutputError,
     UnsupportedProblemError,
     VerificationError,
+    installation,
+    printable,
 )
 
-__all__ = ["OK", "USAGE", "UsageError", "exit_code", "heavy_work", "sentence"]
+__all__ = [
+    "OK",
+    "USAGE",
+    "UsageError",
+    "exit_code",
+    "guarded",
+    "heavy_work",
+    "sentence",
+    "terminable",
+]
 
 OK = 0
 USAGE = 2  # what argparse exits with, too
 _CODES: tuple[tuple[type[Exception], int], ...] = (
+    (OutputError, USAGE),
     (VerificationError, 3),
     (MissingDependencyError, 5),
     (DeviceError, 5),
@@ -34,12 +50,12 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 
 
 class UsageError(Exception):
-    """Arguments that do not go together, or a file that is not there."""
+    """Arguments that do not go together, or a missing file."""
 
 
 def exit_code(error: Exception) -> int | None:
     """Return the exit code for an expected error, None for one that is a bug."""
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError) or _is_full_disk(error):
         return USAGE
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return 5
@@ -49,8 +65,56 @@ def exit_code(error: Exception) -> int | None:
 def sentence(error: Exception) -> str:
     """Return the message of an expected error."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
-        return f"the package {error.name!r} is not installed: pip install 'mdcg[mace]'"
-    return str(error)
+        return f"the package {error.name!r} is not installed: {installation(error.name)}"
+    if _is_full_disk(error) and isinstance(error, OSError):
+        where = error.filename or "a temporary file or the kernel cache"
+        return printable(f"cannot write {where}: {error.strerror}; nothing was written")
+    return printable(str(error))
+
+
+def guarded(program: str, work: Callable[[], int]) -> int:
+    """Return the exit code of a command; an expected error is printed as one sentence."""
+    try:
+        return work()
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        print(f"{program}: {sentence(error)}", file=sys.stderr)
+        return code
+
+
+def _is_full_disk(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt with their number, like Ctrl-C.
+
+    Temporary files are then removed, and compilers are stopped.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
+        raise KeyboardInterrupt(number)
+
+    handled = []
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # only the main thread may set handlers
+        handled = [
+            number
+            for number in (signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is signal.SIG_DFL  # nohup ignores SIGHUP
+        ]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

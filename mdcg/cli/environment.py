@@ -1,4 +1,4 @@
-"""``python -m mdcg env``: what cannot be found out becomes a value, never an exception."""
+"""``python -m mdcg env``: a fact that cannot be determined is reported as such and never raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .._version import __version__
 __all__ = ["collect", "show"]
 
 _PACKAGES = (
-    *("torch", "numpy", "ase", "vesin", "filelock", "e3nn", "mace-torch", "nequip"),
+    *("torch", "numpy", "ase", "filelock", "e3nn", "mace-torch", "nequip"),
     *("cuequivariance-torch", "openequivariance", "matplotlib"),
 )
 _CPU_FEATURES = (
@@ -55,7 +55,7 @@ def collect() -> dict[str, Any]:
             "libc": _try(lambda: " ".join(platform.libc_ver())),
         },
         "packages": {name: _try(partial(_version, name)) for name in _PACKAGES},
-        "processor": {
+        "cpu": {
             "model": _try(lambda: _cpu_info().get("model name", platform.processor() or "unknown")),
             "cores usable": _try(lambda: len(os.sched_getaffinity(0))),
             "features": _try(_cpu_features),
@@ -156,7 +156,7 @@ def _ask(compiler: str) -> str:
 
 
 def _gpus() -> list[str] | str:
-    """Return name, memory and driver of every NVIDIA device, as its own tool says."""
+    """Return name, memory and driver of every NVIDIA device, from nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "unknown (nvidia-smi is not on the path)"
@@ -202,14 +202,18 @@ def _nvrtc() -> str:
 
 
 def _cache() -> dict[str, Any]:
-    from ..runtime.cache import cache_dir, cache_size
+    from .. import _core
+    from ..runtime.cache import KernelCache, cache_dir, cache_size
 
     folder = cache_dir()
     kernels, size = cache_size()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    KernelCache("native").find("0" * 32)  # checks owners and modes of the folders
+    warning = _core.KernelCache.warning()
     return {
         "folder": str(folder),
         "writable": os.access(existing, os.W_OK),
+        **({"not used": warning} if warning else {}),
         "kernels": kernels,
         "size": f"{size / 1e6:.1f} MB",
     }

@@ -1,4 +1,4 @@
-"""``python -m mdcg env | cache | selftest | bench | patch | lammps``."""
+"""``python -m mdcg env | cache | kernels | selftest | bench | patch | lammps``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import sys
 from collections.abc import Callable
 
 from .._version import __version__
-from ._common import OK, exit_code, heavy_work, sentence
+from ._common import OK, guarded, heavy_work
 
 __all__ = ["main"]
 
 _DESCRIPTION = """\
 Tools of mdcg.
 
-  env       versions, compiler, processor, kernel cache and environment variables
+  env       versions, compiler, CPU, kernel cache and environment variables
   cache     where compiled kernels are kept, how many, and deleting them
+  kernels   compile the kernels of a package beforehand
   selftest  compare the kernels of patched models with a plain computation (needs torch)
-  bench     time the kernels and whole models
+  bench     time models, the pair style and the start of a process
   patch     the same as the command mdcg-patch
   lammps    compile the plugin with pair_style mdcg for a LAMMPS of your own
 """
@@ -37,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code: 0 ok, 2 usage, 3 a self-test failed, 5 missing package or compiler.
+        Exit code: 0 ok, 1 something could not be measured, 2 usage, 3 a self-test failed,
+        4 unsupported file or model, 5 missing package, compiler or device.
     """
     parser = argparse.ArgumentParser(
         prog="python -m mdcg",
@@ -49,23 +51,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see COMMAND --help")
     options = parser.parse_args(argv)
     try:
-        code = _COMMANDS[options.command](options.arguments)
+        code = guarded("mdcg", lambda: _COMMANDS[options.command](options.arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # as in `python -m mdcg env | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except Exception as error:
-        failure = exit_code(error)
-        if failure is None:
-            raise
-        print(f"mdcg: {sentence(error)}", file=sys.stderr)
-        return failure
+    except KeyboardInterrupt:
+        print("mdcg: interrupted", file=sys.stderr)
+        return 130
 
 
 def _env(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m mdcg env", description="Tell what mdcg finds here."
+        prog="python -m mdcg env",
+        description="Show versions and settings that mdcg finds on this machine.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
@@ -113,7 +113,7 @@ def _selftest(argv: list[str]) -> int:
 
 
 def _bench(argv: list[str]) -> int:
-    from ..bench.cli import main as bench
+    from .bench import main as bench
 
     return bench(argv)
 
@@ -122,6 +122,12 @@ def _patch(argv: list[str]) -> int:
     from .patch import main as patch
 
     return patch(argv)
+
+
+def _kernels(argv: list[str]) -> int:
+    from .kernels import main as kernels
+
+    return kernels(argv)
 
 
 def _lammps(argv: list[str]) -> int:
@@ -133,6 +139,7 @@ def _lammps(argv: list[str]) -> int:
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "env": _env,
     "cache": _cache,
+    "kernels": _kernels,
     "selftest": _selftest,
     "bench": _bench,
     "patch": _patch,

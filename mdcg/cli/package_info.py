@@ -1,11 +1,11 @@
-"""``mdcg-patch --info FILE.mdcg``: what the manifest tells, without torch."""
+"""``mdcg-patch --info FILE.mdcg``: the contents of the manifest, read without torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from ..errors import PackageError
+from ..errors import PackageError, printable
 
 __all__ = ["describe_package"]
 
@@ -14,7 +14,7 @@ _AGAIN = "copy the file again, or convert the checkpoint again"
 
 
 def describe_package(path: Path) -> tuple[dict[str, Any], str]:
-    """Return what is printed as JSON and as text; nothing of the package is executed.
+    """Return the description as JSON and as text, without executing anything from the package.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def describe_package(path: Path) -> tuple[dict[str, Any], str]:
         raise PackageError(f"{path}: the manifest lacks {error}: {_AGAIN}") from error
     except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise PackageError(
-            f"{path}: the manifest makes no sense ({str(error)[:200]}): {_AGAIN}"
+            f"{path}: the manifest is invalid ({str(error)[:200]}): {_AGAIN}"
         ) from error
 
 
@@ -48,7 +48,7 @@ def _describe(
     ]
     if head is not None:
         facts.append(f"head: {head}")
-    lines = [f"{path.name}: {', '.join(facts)}"]
+    lines = [f"{printable(path.name)}: {', '.join(facts)}"]
     lines.append(f"package format {manifest['format']}, mdcg {manifest.get('mdcg_version')}")
     source = manifest.get("source")
     if isinstance(source, dict):
@@ -56,7 +56,6 @@ def _describe(
     rows = _rows(manifest)
     lines.append(_table(_LABELS, rows))
     lines.append(_verification(manifest.get("verification")))
-    lines.append(_kernels(manifest))
     weights = sum(_count(shape) for kind, shape in tensors.values() if kind in ("F32", "F64"))
     size = path.stat().st_size
     lines.append(f"{weights} numbers in {len(tensors)} tensors, {size / 1e6:.2f} MB")
@@ -90,7 +89,7 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             into = "by type"
         out = irreps(layer["out"]) if "out" in layer else ""
         radial = layer.get("radial")
-        kernel = "generated" if layer.get("kernel") else ""
+        kernel = "generated" if layer.get("type") in ("conv", "contraction") else ""
         if radial:
             table = radial.get("table")
             text = f"table of {table['knots']} knots" if table else "exact radial network"
@@ -113,18 +112,3 @@ def _verification(found: Any) -> str:
         return "verification: not verified"
     limits = ", ".join(f"{name} below {value:.0e}" for name, value in found["below"].items())
     return f"verification: {'passed' if found['passed'] else 'failed'} ({limits})"
-
-
-def _kernels(manifest: dict[str, Any]) -> str:
-    lines = []
-    for title, key in (("kernels", "kernels"), ("CUDA kernels", "cuda_kernels")):
-        kernels = manifest.get(key, [])
-        binaries = [b for kernel in kernels for b in kernel.get("binaries", [])]
-        if key == "cuda_kernels":
-            binaries = manifest.get("cuda_binaries", [])
-        targets = sorted({b["target"] for b in binaries}, key=lambda t: (len(t), t))
-        kinds = ["source", *targets]
-        lines.append(
-            f"{title}: {len(kernels)} ({', '.join(kinds)})" if kernels else f"{title}: none"
-        )
-    return "\n".join(lines)

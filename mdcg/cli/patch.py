@@ -6,35 +6,36 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ._common import OK, UsageError, exit_code, heavy_work, sentence
-from .files import CONVERTED, check_output, is_package
+from ._common import OK, UsageError, exit_code, heavy_work, sentence, terminable
+from .files import CONVERTED, is_package, output_problems
 
 __all__ = ["main"]
 
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
-are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading them can run code: patch
-files you trust only.
+are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading them, for --info too,
+runs code that is in them: use files you trust only.
 
 The suffix of the output decides what is written:
   OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
                   package the model was trained with: fastest; energies, forces and stress only.
-                  Weights and the text of kernels, no pickle; any tool that reads safetensors lists
-                  it. For mdcg.MDCGCalculator("OUT.mdcg"), C and LAMMPS.
+                  The network and its weights, no code and no pickle; any tool that reads
+                  safetensors lists it. For mdcg.MDCGCalculator("OUT.mdcg"), C and LAMMPS.
   OUT.model, .pt  the same PyTorch model with its layers swapped: everything that takes a MACE model
                   goes on taking it. Where mdcg is installed it loads with torch.load(...,
                   weights_only=False) and in mdcg.MDCGCalculator.
-  OUT.nequip.zip  the same of a NequIP package, which NequIP's own tools load patched.
-OUT.report.json tells what was done, how it was checked, and from which file.
+  OUT.nequip.zip  the same for a NequIP package; NequIP's own tools load it patched.
+OUT.report.json records what was done, how it was checked, and the source file.
 
-mdcg-patch FILE.mdcg --info tells what is in a package, without torch and without running any of it.
+mdcg-patch FILE.mdcg --info describes a package, without torch and without running any of it.
 
-exit codes: 0 ok, 2 usage, 3 verification failed (nothing is written),
+exit codes: 0 ok, 2 usage or output not writable, 3 verification failed (nothing is written),
             4 unsupported file, model or layer, 5 missing package, compiler or device
 """
 
@@ -62,7 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="where to write (.mdcg; .model or .pt; .nequip.zip)",
     )
-    add("--info", action="store_true", help="only tell what is in the file and what can be patched")
+    add(
+        "--info",
+        action="store_true",
+        help="only tell what is in the file and what can be patched; a checkpoint is loaded for "
+        "that, which can run code in it, a package is not",
+    )
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
     add("--dtype", choices=("float32", "float64"), help="convert the model (default: as it is)")
@@ -104,9 +110,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LIST",
         type=_targets,
         default=(),
-        help="also store compiled kernels, for machines without a compiler: native, x86-64-v2, "
-        "x86-64-v3, x86-64-v4; of CUDA devices sm_80 (A100; 8.6 and 8.9 too), sm_90 (H100, H200), "
-        "sm_100 (B200) and other sm_NN, which needs no such device; separated by commas",
+        help="also write OUT.mdcg-kernels with compiled kernels, for machines without a compiler: "
+        "native, x86-64-v2, x86-64-v3, x86-64-v4; of CUDA devices sm_80 (A100; 8.6 and 8.9 too), "
+        "sm_90 (H100, H200), sm_100 (B200) and other sm_NN, which needs no such device; separated "
+        "by commas",
     )
     radial = package.add_mutually_exclusive_group()
     radial.add_argument(
@@ -135,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     level = parser.add_mutually_exclusive_group()
     level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
-    level.add_argument("-q", "--quiet", action="store_true", help="log errors only")
+    level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
     add("--version", action="version", version=f"mdcg-patch {__version__}")
     return parser
 
@@ -153,7 +160,7 @@ def _precision(text: str) -> str:
         chosen = text in ("tf32", "bf16")
         raise argparse.ArgumentTypeError(
             f"{text!r} is "
-            + ("chosen when a package is opened, for a device" if chosen else "no precision")
+            + ("chosen when a package is opened on a GPU" if chosen else "not a precision")
             + ", expected fp32 or fp64"
         )
     return names[text]
@@ -174,7 +181,7 @@ def _setting(text: str) -> tuple[str, int]:
         return name.strip(), int(value) if equals else int("")
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no setting, expected NAME=VALUE with a whole number"
+            f"--set is {text!r}, expected NAME=VALUE with a whole number"
         ) from error
 
 
@@ -200,10 +207,11 @@ def main(argv: list[str] | None = None) -> int:
     _check_options(parser, options)
     level = logging.INFO
     if options.verbose or options.quiet:
-        level = logging.DEBUG if options.verbose else logging.ERROR
+        level = logging.DEBUG if options.verbose else logging.WARNING
     try:
-        _check_paths(options)
-        result, text = _work(options, level)
+        with terminable():
+            _check_paths(options)
+            result, text = _work(options, level)
     except Exception as error:
         code = exit_code(error)
         if code is None:
@@ -217,9 +225,14 @@ def main(argv: list[str] | None = None) -> int:
             _print(options, failed, "")
         print(f"mdcg-patch: {sentence(error)}", file=sys.stderr)
         return code
-    except KeyboardInterrupt:
-        print("mdcg-patch: interrupted, nothing was written", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        number = stop.args[0] if stop.args else signal.SIGINT
+        print(
+            f"mdcg-patch: stopped by {signal.Signals(number).name}: nothing was written and no "
+            "temporary file is left",
+            file=sys.stderr,
+        )
+        return 128 + int(number)
     _print(options, result, text)
     return OK
 
@@ -234,9 +247,9 @@ def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace)
     if len(set(names)) < len(names):
         parser.error(f"--set names {max(names, key=names.count)} twice, expected one value")
     if to_package and options.allow_partial:
-        parser.error("--allow-partial is no option of .mdcg packages, which have every layer")
+        parser.error("--allow-partial does not apply to .mdcg packages, which have every layer")
     if to_package and options.device != "cpu":
-        parser.error("--device is no option of .mdcg packages, which are checked on the CPU")
+        parser.error("--device does not apply to .mdcg packages, which are checked on the CPU")
 
 
 def _check_paths(options: argparse.Namespace) -> None:
@@ -246,8 +259,12 @@ def _check_paths(options: argparse.Namespace) -> None:
         raise UsageError(f"{options.input} is not a file: give the checkpoint itself")
     if not os.access(options.input, os.R_OK):
         raise UsageError(f"{options.input} cannot be read: check its permissions")
+    options.problems = []
     if options.output is not None:
-        check_output(options.input, options.output, force=options.force)
+        options.problems = output_problems(options.input, options.output, force=options.force)
+    # with these options the model is loaded first, so that one message lists all mistakes
+    if options.problems and not (options.head or options.types):
+        raise UsageError("; ".join(options.problems))
 
 
 def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]:
@@ -274,7 +291,7 @@ def _print(options: argparse.Namespace, result: dict[str, Any], text: str) -> No
     if options.json:
         text = json.dumps(result, indent=2, ensure_ascii=False)
     encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))  # not every terminal knows Å
+    print(text.encode(encoding, "replace").decode(encoding))  # some terminals cannot show Å
 
 
 if __name__ == "__main__":

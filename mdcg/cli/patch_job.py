@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import platform
 from contextlib import suppress
@@ -10,28 +11,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..errors import DeviceError, UnsupportedProblemError, VerificationError
+from ..errors import DeviceError, UnsupportedProblemError, VerificationError, printable
 from ._common import UsageError
-from .files import PACKAGE, check_package, file_sha256, report_path, staged
+from .files import PACKAGE, file_sha256, package_problems, report_path
 
 if TYPE_CHECKING:
     import torch
 
+    from ..patch import VerificationReport
     from ..patch.hosts import Info
 
-__all__ = ["describe", "run"]
+__all__ = [
+    "ROUNDING",
+    "check_choices",
+    "checked",
+    "closing",
+    "describe",
+    "headline",
+    "model_dict",
+    "report_bytes",
+    "run",
+    "versions",
+]
 
 Result = tuple[dict[str, Any], str]
 
+# Measured with MACE medium and 5,184 atoms of water on one H200 (BENCHMARKS.md).
+ROUNDING = "forces of MACE medium then differ by at most 4e-8 eV/Å where the largest is 0.1 eV/Å"
+_SINGLE = (
+    "computed in float64, like the checkpoint; with --dtype float32 its generated kernels would be "
+    f"1.8 times as fast on a GPU, and {ROUNDING}"
+)
+_DIFFERS = "the results of the patched model differ from the original's: nothing was written"
+_OWN_FORCES = (
+    "MACE's forces and stress, which the patched model repeats, are not the gradient of its "
+    'energy: torch gives the Chebyshev polynomials of radial_type="chebyshev" a derivative of '
+    "zero; those of an .mdcg package are"
+)
+
 
 def describe(options: argparse.Namespace) -> Result:
-    """Tell what is in a checkpoint (``--info``)."""
+    """Describe a checkpoint (``--info``)."""
     from ..patch import inspect_model, load_model, model_info, model_record
 
     model = load_model(options.input)
     info = model_info(model)
-    result: dict[str, Any] = {"input": str(options.input), "model": _model_dict(info)}
-    lines = [_headline(options.input, info)]
+    result: dict[str, Any] = {"input": str(options.input), "model": model_dict(info)}
+    lines = [headline(options.input, info)]
     record = model_record(model)
     if record:
         result["patched_from"] = record
@@ -54,22 +80,26 @@ def describe(options: argparse.Namespace) -> Result:
 
 
 def run(options: argparse.Namespace) -> Result:
-    """Patch, save beside the target, load that again, compare, and move it to its place."""
+    """Patch, save a temporary file beside the target, load it, compare, and rename it."""
     import torch
 
+    from ..package.file import staged, write_synced
     from ..patch import (
+        NequipInfo,
         copy_model,
         load_model,
         model_info,
         patch_model,
         set_model_record,
         unpatch_model,
+        verify_patch,
     )
     from ..patch.checkpoint_kind import NEQUIP_PACKAGE, checkpoint_kind
+    from ..patch.hosts import lacks_radial_derivative
 
     device = _device(options.device)
     package = checkpoint_kind(options.input) == NEQUIP_PACKAGE
-    check_package(options.input, options.output, package=package)
+    options.problems += package_problems(options.input, options.output, package=package)
     source_hash = file_sha256(options.input)
     original = load_model(options.input)
     record_before = _default_head(original)
@@ -79,9 +109,9 @@ def run(options: argparse.Namespace) -> Result:
         _check_dtype_is_free(info, options.dtype)
         original = original.to(getattr(torch, options.dtype))
         info = model_info(original)
-    head = _choose_head(info, options.head or record_before)
+    head = check_choices(options, info, record_before)
 
-    # layers are checked where the whole model will be
+    # layers are checked on the device that the model will run on
     patched = copy_model(original).to(device)
     try:
         report = patch_model(patched, allow_partial=options.allow_partial)
@@ -94,48 +124,61 @@ def run(options: argparse.Namespace) -> Result:
         "source_sha256": source_hash,
         "head": head,
         "dtype": str(info.dtype).removeprefix("torch."),
-        "versions": _versions(),
+        "versions": versions(),
         "layers": [layer.name for layer in report.patched],
     }
-    patched = patched.to("cpu")  # as it was, so that the file loads anywhere
+    patched = patched.to("cpu")  # on the CPU, so that the file loads on any machine
     set_model_record(patched, record)
     result: dict[str, Any] = {
         "input": str(options.input),
         "output": str(options.output),
-        "model": _model_dict(info),
+        "model": model_dict(info),
         "head": head,
         "report": report.to_dict(),
         "record": record,
         "verification": None,
     }
-    lines = [_headline(options.input, info), str(report)]
+    lines = [headline(options.input, info), str(report)]
+    check = None
     suffix = PACKAGE if package else ".tmp"
     targets = (options.output, report_path(options.output))
-    with staged(*targets, suffix=suffix) as (model_file, report_file):
-        _save(patched, options, model_file, record)
+    with staged(*targets, suffix=suffix, overwrite=options.force) as (model_file, report_file):
+        write_synced(model_file, _saved(patched, options, record))
         if not options.no_verify:
             saved = load_model(model_file)
-            summary = _verify(original.to(device), saved.to(device), head, options, result, lines)
-            lines.append(summary)
-        report_file.write_text(
-            json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-    lines.append(_closing(options, len(report.patched), len(report.patched) + len(report.refused)))
+            pair = original.to(device), saved.to(device)
+            check = verify_patch(*pair, head=head, atol_forces=options.atol_forces)
+            checked(check, _DIFFERS, result, lines)
+        if lacks_radial_derivative(original):
+            lines.append(_OWN_FORCES)
+        write_synced(report_file, report_bytes(result))
+    if info.dtype == torch.float64 and not (options.dtype or isinstance(info, NequipInfo)):
+        lines.append(_SINGLE)
+    layers = len(report.patched) + len(report.refused)
+    lines.append(closing(options, f"{len(report.patched)} of {layers} layers patched", check))
     return result, "\n".join(lines)
 
 
-def _save(
-    patched: torch.nn.Module, options: argparse.Namespace, target: Path, record: dict[str, Any]
-) -> None:
-    """Write a patched model: pickled, or as the package it came from."""
+def _saved(
+    patched: torch.nn.Module, options: argparse.Namespace, record: dict[str, Any]
+) -> memoryview:
+    """Return a patched model as the bytes of a file: pickled, or as the package it came from."""
     import torch
 
     from ..patch.nequip_files import write_nequip_package
 
+    # in memory, because torch reports a full disk as an internal error
+    target = io.BytesIO()
     if options.output.name.endswith(PACKAGE):
         write_nequip_package(options.input, target, record)
     else:
         torch.save(patched, target)
+    return target.getbuffer()
+
+
+def report_bytes(result: dict[str, Any]) -> bytes:
+    """Return the contents of a report."""
+    return (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _check_dtype_is_free(info: Info, dtype: str) -> None:
@@ -152,40 +195,36 @@ def _check_dtype_is_free(info: Info, dtype: str) -> None:
 def _show_layers(
     error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: Info
 ) -> None:
-    """Attach to an error what is printed with it: all layers of the model, if it has any."""
+    """Attach the table of all layers to an error, to be printed with it."""
     from ..patch import inspect_model
 
     with suppress(UnsupportedProblemError):
         report = inspect_model(model)
         result = {
             "input": str(options.input),
-            "model": _model_dict(info),
+            "model": model_dict(info),
             "report": report.to_dict(),
         }
-        text = f"{_headline(options.input, info)}\n{report}"
+        text = f"{headline(options.input, info)}\n{report}"
         error.result = (result, text)  # type: ignore[attr-defined]
 
 
-def _verify(
-    original: torch.nn.Module,
-    saved: torch.nn.Module,
-    head: str | None,
-    options: argparse.Namespace,
-    result: dict[str, Any],
-    lines: list[str],
-) -> str:
-    """Compare the file as it was written with the original; put the outcome into `result`."""
-    from ..patch import verify_patch
+def checked(
+    check: VerificationReport, otherwise: str, result: dict[str, Any], lines: list[str]
+) -> None:
+    """Put the outcome of a verification into `result` and `lines`.
 
-    check = verify_patch(original, saved, head=head, atol_forces=options.atol_forces)
+    Raises
+    ------
+    VerificationError
+        It failed, with `otherwise` as the message.
+    """
     result["verification"] = check.to_dict()
-    if check.passed:
-        return check.summary()
-    error = VerificationError(
-        "the patched model does not give what the original gives: nothing was written"
-    )
-    error.result = (result, "\n".join([*lines, str(check), check.summary()]))  # type: ignore[attr-defined]
-    raise error
+    if not check.passed:
+        error = VerificationError(otherwise)
+        error.result = (result, "\n".join([*lines, str(check), check.summary()]))  # type: ignore[attr-defined]
+        raise error
+    lines += [check.summary(), *filter(None, [check.note])]
 
 
 def _device(name: str) -> torch.device:
@@ -211,21 +250,37 @@ def _default_head(model: torch.nn.Module) -> str | None:
     return model_record(model).get("head")
 
 
-def _choose_head(info: Info, head: str | None) -> str:
+def check_choices(options: argparse.Namespace, info: Info, default: str | None) -> str:
+    """Return the head to use.
+
+    Raises
+    ------
+    UsageError
+        Head or types are not in the model, or the output cannot be written; lists all problems.
+    """
+    problems, head, chosen = list(options.problems), options.head or default, 0
     try:
-        return info.heads[info.head_index(head)]
-    except ValueError as error:
+        chosen = info.head_index(head)
+    except ValueError:
         listing = ", ".join(info.heads)
-        if head is None:
-            message = (
-                f"the model has {len(info.heads)} heads: name one of them with --head: {listing}"
-            )
-        else:
-            message = f"--head is {head!r}, expected one of: {listing}"
-        raise UsageError(message) from error
+        problems.append(
+            f"the model has {len(info.heads)} heads: name one of them with --head: {listing}"
+            if head is None
+            else f"--head is {head!r}, expected one of: {listing}"
+        )
+    missing = [name for name in options.types or () if name not in info.symbols]
+    if missing:
+        problems.append(
+            f"--types names {' '.join(missing)}, which the model does not have, expected any of: "
+            f"{' '.join(info.symbols)}"
+        )
+    if problems:
+        raise UsageError("; ".join(problems))
+    return info.heads[chosen]
 
 
-def _model_dict(info: Info) -> dict[str, Any]:
+def model_dict(info: Info) -> dict[str, Any]:
+    """Return the facts about a model for JSON."""
     from ..patch import NequipInfo
 
     facts: dict[str, Any] = {"class": info.model_class, "elements": list(info.symbols)}
@@ -240,7 +295,8 @@ def _model_dict(info: Info) -> dict[str, Any]:
     }
 
 
-def _headline(path: Path, info: Info) -> str:
+def headline(path: Path, info: Info) -> str:
+    """Return the facts about a model as one line."""
     elements = list(info.symbols)
     listing = " ".join(elements) if len(elements) <= 12 else f"{len(elements)} elements"
     dtype = str(info.dtype).removeprefix("torch.")
@@ -248,18 +304,24 @@ def _headline(path: Path, info: Info) -> str:
     facts = f"{listing}, r_max {info.r_max:.4g} Å, {dtype}"
     if info.heads != ("Default",) or "atomic_numbers" in vars(info):
         facts += f", heads: {heads}"
-    return f"{path.name}: {info.model_class}, {facts}"
+    return f"{printable(path.name)}: {info.model_class}, {facts}"
 
 
-def _closing(options: argparse.Namespace, patched: int, layers: int) -> str:
-    checked = "not verified" if options.no_verify else "verified"
-    return (
-        f"wrote {options.output} ({patched} of {layers} layers patched, {checked}).  "
-        f'Next: mdcg.MDCGCalculator("{options.output}") in ASE'
-    )
+def closing(
+    options: argparse.Namespace, what: str, check: VerificationReport | None, lammps: str = ""
+) -> str:
+    """Return the last line: what was written, how it was checked, and what to type next."""
+    how = "not verified"
+    if check is not None:
+        structures = len({deviation.system for deviation in check.deviations})
+        largest = max((d.error for d in check.deviations if d.quantity == "forces"), default=0.0)
+        how = f"checked on {structures} structures: forces agree within {largest:.0e} eV/Å"
+    ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{options.output}")'
+    return f"wrote {options.output} ({what}; {how}).  {ase}{lammps}"
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python, torch and the frameworks; None where one is missing."""
     from importlib.metadata import PackageNotFoundError, version
 
     found: dict[str, str | None] = {"python": platform.python_version()}

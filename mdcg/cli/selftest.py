@@ -112,7 +112,7 @@ def _outcome(problem: Problem, device: str, limit: float) -> dict[str, Any]:
     try:
         errors = _errors(make(problem, generator), generator, problem.dtype, device)
     except UnsupportedProblemError as error:
-        if device == "cpu":  # where every problem has kernels
+        if device == "cpu":  # CUDA kernels exist for every problem
             raise
         return {"skipped": str(error), "passed": True}
     return {**errors, "passed": all(error <= limit for error in errors.values())}
@@ -120,7 +120,7 @@ def _outcome(problem: Problem, device: str, limit: float) -> dict[str, Any]:
 
 @dataclass
 class _Case:
-    """Two functions of the same operands, the second by definition, and what else they take."""
+    """Two functions of the same operands, the second the reference, and their other arguments."""
 
     function: Callable[..., torch.Tensor]
     reference: Callable[..., torch.Tensor]

@@ -1,12 +1,12 @@
 """From (problem, plan) to kernel source: one layer of expressions, one emitter per target."""
 
-from .cuda import CudaEntry, CudaKernel
-from .cuda_emit import emit_cuda
-from .engine_contraction import emit_engine_contraction
-from .engine_conv import emit_engine_conv
-from .host import HostKernel, emit_host
-from .lowering import LoweredProblem, lower
-from .spec import KernelSpec
+from .common.emit import CudaEntry, CudaKernel, HostKernel
+from .common.lowering import LoweredProblem, lower
+from .common.spec import KernelSpec
+from .contraction.engine import emit_engine_contraction
+from .conv.cuda import emit_cuda
+from .conv.engine import emit_engine_conv
+from .conv.host import emit_host
 
 __all__ = [
     "CudaEntry",

@@ -7,30 +7,11 @@ import torch
 from ..plan.contraction import CudaContractionPlan, HostContractionPlan
 from ..problem import SymmetricContractionProblem
 from .contraction_autograd import contraction
-from .functional import check_device
+from .functional import check_operand, check_together
 
 __all__ = ["symmetric_contraction", "symmetric_contraction_reference"]
 
 Tensor = torch.Tensor
-
-
-def _check(
-    name: str, tensor: Tensor, shape: tuple[int | str, ...], problem: SymmetricContractionProblem
-) -> None:
-    check_device(name, tensor)
-    if tensor.dim() != len(shape) or any(
-        isinstance(want, int) and want != got for want, got in zip(shape, tensor.shape, strict=True)
-    ):
-        raise ValueError(
-            f"{name} has shape {tuple(tensor.shape)}, expected "
-            f"({', '.join(map(str, shape))}) for problem {problem.key()}: was it built for "
-            "another layer?"
-        )
-    if tensor.dtype != getattr(torch, problem.dtype):
-        raise TypeError(
-            f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
-            "or use problem.with_dtype()"
-        )
 
 
 def symmetric_contraction(
@@ -92,19 +73,16 @@ def symmetric_contraction(
     tensor([[ 9., 16.]])
     """
     nodes: int | str = node_feats.shape[0] if node_feats.dim() == 3 else "n"
-    _check("node_feats", node_feats, ("n", problem.channels, problem.dim_in), problem)
+    check_operand("node_feats", node_feats, ("n", problem.channels, problem.dim_in), problem)
     rows: int | str = nodes if node_attrs is None else "n_species"
     shape = (rows, problem.num_coefficients, problem.channels)
-    _check("coefficients", coefficients, shape, problem)
+    check_operand("coefficients", coefficients, shape, problem)
     if node_attrs is not None:
         if not node_attrs.is_floating_point() and node_attrs.dim() == 1:
             node_attrs = _one_hot(node_attrs, coefficients)
-        _check("node_attrs", node_attrs, (nodes, coefficients.shape[0]), problem)
+        check_operand("node_attrs", node_attrs, (nodes, coefficients.shape[0]), problem)
     for name, tensor in (("coefficients", coefficients), ("node_attrs", node_attrs)):
-        if tensor is not None and tensor.device != node_feats.device:
-            raise ValueError(
-                f"{name} is on {tensor.device}, node_feats on {node_feats.device}: move one"
-            )
+        check_together(name, tensor, "node_feats", node_feats)
     if node_attrs is not None and node_attrs.requires_grad:
         # rare: the mixture becomes an operand that has gradients
         coefficients = torch.einsum("ns,src->nrc", node_attrs, coefficients)

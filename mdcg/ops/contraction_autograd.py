@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from . import contraction_operators  # noqa: F401  (defines the operators)
-from .autograd import differentiable, only
 from .contraction_operators import contraction_problem
+from .differentiable import Totals, differentiable, only, remember, remembered, tangents
 
 __all__ = ["contraction"]
 
@@ -39,33 +39,8 @@ def _directional(where: Where) -> Where:
     return y, _derivative(problem), ""  # a plan is for its own problem
 
 
-def _save(ctx: Any, tensors: tuple[Tensor | None, ...], where: Where) -> None:
-    ctx.save_for_backward(*tensors, where[0])
-    if hasattr(ctx, "save_for_forward"):
-        ctx.save_for_forward(*tensors, where[0])
-    ctx.where = where[1:]
-    ctx.set_materialize_grads(False)
-
-
-def _saved(ctx: Any) -> tuple[tuple[Tensor, ...], Where]:
-    *tensors, y = ctx.saved_tensors
-    return tuple(tensors), (y, *ctx.where)
-
-
-class _Totals:
-    """Adds up contributions by name; what is not asked for is dropped."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-        self.found: dict[str, Tensor] = {}
-
-    def wants(self, *names: str) -> list[bool]:
-        return [name in self.names for name in names]
-
-    def add(self, names: tuple[str, ...], values: tuple[Tensor, ...]) -> None:
-        for name, value in zip(names, values, strict=True):
-            if name in self.names:
-                self.found[name] = self.found[name] + value if name in self.found else value
+class _Totals(Totals):
+    """Sums of gradients of phi and of its derivative phi'."""
 
     def gradients(
         self, names: tuple[str, str], x: Tensor, w: Tensor, g: Tensor, where: Where
@@ -97,12 +72,8 @@ class _Totals:
 # -- value ----------------------------------------------------------------------------------------
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _save(ctx, inputs[:2], inputs[2:5])
-
-
 def _vjp(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
-    (x, w), where = _saved(ctx)
+    (x, w), where = remembered(ctx)
     wants = list(ctx.needs_input_grad[:2])
     _refuse_attributes(ctx, 2)
     grads: tuple[Any, ...] = (None, None)
@@ -111,9 +82,9 @@ def _vjp(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
     return (*grads, *(None,) * 3)
 
 
-def _jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
-    (x, w), where = _saved(ctx)
-    tx, tw, ty = tangents[:3]
+def _jvp(ctx: Any, *moves: Tensor | None) -> Tensor | None:
+    (x, w), where = remembered(ctx)
+    tx, tw, ty = moves[:3]
     parts = []
     if tx is not None:
         parts.append(contraction(torch.cat((x, tx), -1), w, *_directional(where)))
@@ -132,14 +103,8 @@ def _refuse_attributes(ctx: Any, place: int) -> None:
 # -- gradients ------------------------------------------------------------------------------------
 
 
-def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _save(ctx, inputs[:3], inputs[3:6])
-    ctx.wanted = tuple(inputs[6])
-    ctx.shapes = tuple(t.shape for t in output)
-
-
 def _backward_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-    (x, w, g), where = _saved(ctx)
+    (x, w, g), where = remembered(ctx)
     _refuse_attributes(ctx, 3)
     a, b = (t if used else None for t, used in zip(cotangents, ctx.wanted, strict=True))
     wants = list(ctx.needs_input_grad[:3])
@@ -149,9 +114,9 @@ def _backward_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     return (*grads, *(None,) * 4)
 
 
-def _backward_jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-    (x, w, g), where = _saved(ctx)
-    tx, tw, tg, ty = tangents[:4]
+def _backward_jvp(ctx: Any, *moves: Tensor | None) -> tuple[Tensor, ...]:
+    (x, w, g), where = remembered(ctx)
+    tx, tw, tg, ty = moves[:4]
     names = ("x", "w")
     total = _Totals({name for name, used in zip(names, ctx.wanted, strict=True) if used})
     if tx is not None:
@@ -164,24 +129,10 @@ def _backward_jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         total.gradients(names, x, w, tg, where)
     if ty is not None:
         total.gradients(names, x, w, g, (ty, *where[1:]))
-    return _tangents(ctx, total, names, x)
-
-
-def _tangents(ctx: Any, total: _Totals, names: tuple[str, ...], like: Tensor) -> tuple[Tensor, ...]:
-    """One tangent per output; zeros where nothing contributes."""
-    return tuple(
-        total.found[name] if name in total.found else like.new_zeros(shape)
-        for name, shape in zip(names, ctx.shapes, strict=True)
-    )
+    return tangents(ctx, total.found, names, x)
 
 
 # -- gradients of gradients -----------------------------------------------------------------------
-
-
-def _double_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _save(ctx, inputs[:5], inputs[5:8])
-    ctx.wanted = tuple(inputs[8])
-    ctx.shapes = tuple(t.shape for t in output)
 
 
 def _add_move_of_x(
@@ -204,7 +155,7 @@ def _add_move_of_x(
 
 
 def _double_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-    operands, where = _saved(ctx)
+    operands, where = remembered(ctx)
     x, w, g, a, b = operands
     _refuse_attributes(ctx, 5)
     names = ("x", "w", "g", "a", "b")
@@ -222,10 +173,10 @@ def _double_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     return (*(total.found.get(name) for name in names), *(None,) * 4)
 
 
-def _double_jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-    operands, where = _saved(ctx)
+def _double_jvp(ctx: Any, *moves: Tensor | None) -> tuple[Tensor, ...]:
+    operands, where = remembered(ctx)
     x, w, g, a, b = operands
-    tx, tw, tg, ta, tb, ty = tangents[:6]
+    tx, tw, tg, ta, tb, ty = moves[:6]
     names = ("x", "w", "g")
     total = _Totals({name for name, used in zip(names, ctx.wanted, strict=True) if used})
     if tx is not None:
@@ -249,13 +200,13 @@ def _double_jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
             found = contraction_double_backward(*moved, *rest, wants)
             kept = tuple(n if want else "" for n, want in zip(names, wants, strict=True))
             total.add(kept, found)
-    return _tangents(ctx, total, names, x)
+    return tangents(ctx, total.found, names, x)
 
 
-contraction = differentiable("symmetric_contraction", _setup, _vjp, _jvp)
+contraction = differentiable("symmetric_contraction", remember(2, 1, 2), _vjp, _jvp)
 contraction_backward = differentiable(
-    "symmetric_contraction_backward", _backward_setup, _backward_vjp, _backward_jvp
+    "symmetric_contraction_backward", remember(3, 1, 2), _backward_vjp, _backward_jvp
 )
 contraction_double_backward = differentiable(
-    "symmetric_contraction_double_backward", _double_setup, _double_vjp, _double_jvp
+    "symmetric_contraction_double_backward", remember(5, 1, 2), _double_vjp, _double_jvp
 )

@@ -1,40 +1,41 @@
-"""What running a symmetric contraction has in common on CPUs and on CUDA devices."""
+"""Runs the generated kernels of one symmetric contraction on torch tensors."""
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from ..codegen.contraction import ContractionSpec
+from ..codegen import CudaKernel
+from ..codegen.contraction.cuda import emit_contraction_cuda
+from ..codegen.contraction.host import COLUMNS, emit_contraction_host
+from ..codegen.contraction.program import COTANGENTS, ContractionSpec
+from ..errors import UnsupportedProblemError
+from ..plan.contraction import (
+    CudaContractionPlan,
+    HostContractionPlan,
+    plan_contraction_cuda,
+    plan_contraction_host,
+)
 from ..problem import SymmetricContractionProblem
+from .cuda import aligned
+from .cuda_program import CudaProgram, cuda_device, current_stream
+from .kernels import HostProgram, Kernels, Tensors, host_device
 
-__all__ = ["ContractionKernels", "Tensors"]
+__all__ = ["CudaContraction", "HostContraction", "cuda_contraction", "host_contraction"]
 
-Tensors = dict[str, torch.Tensor]
 Loaded = TypeVar("Loaded")
 
-#: Names of cotangents in kernels.
-_COTANGENTS = {"x": "a", "w": "b"}
+_MAX_BLOCKS = 2**31 - 1
 
 
-class ContractionKernels(Generic[Loaded]):
-    """All kernels of one problem under one plan, loaded when first used.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    """
+class _Contraction(Kernels[ContractionSpec, Loaded]):
+    """All kernels of one problem under one plan, loaded when first used."""
 
     def __init__(self, problem: SymmetricContractionProblem) -> None:
+        super().__init__()
         self.problem = problem
-        self._loaded: dict[ContractionSpec, Loaded] = {}
-        self._lock = threading.Lock()
-
-    def _make(self, spec: ContractionSpec) -> Loaded:
-        """Compile a kernel, or take it from the cache."""
-        raise NotImplementedError
 
     def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return an operand as kernels want it in memory."""
@@ -49,15 +50,6 @@ class ContractionKernels(Generic[Loaded]):
         """Add up the coefficients' gradients of nodes, per species."""
         raise NotImplementedError
 
-    def load(self, spec: ContractionSpec) -> Loaded:
-        """Return a kernel, compiling it if no cache holds it."""
-        found = self._loaded.get(spec)
-        if found is not None:
-            return found
-        made = self._make(spec)
-        with self._lock:
-            return self._loaded.setdefault(spec, made)
-
     def run(
         self,
         kind: str,
@@ -71,7 +63,7 @@ class ContractionKernels(Generic[Loaded]):
         Parameters
         ----------
         kind : str
-            Of :class:`~mdcg.codegen.contraction.ContractionSpec`.
+            As in :class:`~mdcg.codegen.contraction.program.ContractionSpec`.
         operands : dict
             "x", "w", and "g" except for the value; contiguous.
         attributes : torch.Tensor or None
@@ -80,12 +72,11 @@ class ContractionKernels(Generic[Loaded]):
             Those present of "x" and "w", for a double backward.
         wants : tuple of str
         """
-        given = tuple(name for name in _COTANGENTS if name in cotangents)
-        spec = ContractionSpec(kind, attributes is not None, wants, given)
-        loaded = self.load(spec)
+        given = tuple(name for name in COTANGENTS if name in cotangents)
+        loaded = self.load(ContractionSpec(kind, attributes is not None, wants, given))
         # kept until the launch: their addresses are what kernels get
         tensors = {name: self._ready(t) for name, t in operands.items()}
-        tensors |= {_COTANGENTS[name]: self._ready(t) for name, t in cotangents.items()}
+        tensors |= {COTANGENTS[name]: self._ready(t) for name, t in cotangents.items()}
         x = tensors["x"]
         nodes = x.shape[0]
         width = self.problem.num_coefficients, self.problem.channels
@@ -104,3 +95,116 @@ class ContractionKernels(Generic[Loaded]):
             shape = operands["w"].shape
             results["dw"] = self._sum(loaded, attributes, results["dw"], shape)
         return {name.removeprefix("d"): tensor for name, tensor in results.items()}
+
+
+class HostContraction(_Contraction[HostProgram]):
+    """The kernels of one problem for CPUs.
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+    plan : HostContractionPlan, optional
+        Default: :func:`mdcg.plan.contraction.plan_contraction_host` for this machine.
+    """
+
+    def __init__(
+        self, problem: SymmetricContractionProblem, plan: HostContractionPlan | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.plan = plan if plan is not None else plan_contraction_host(problem, host_device())
+
+    def _make(self, spec: ContractionSpec) -> HostProgram:
+        kernel = emit_contraction_host(self.problem, self.plan, spec)
+        names = ("mdcg_run", "mdcg_sum") if spec.mixed and "w" in spec.wants else ("mdcg_run",)
+        return HostProgram(kernel, self.plan.level, names)
+
+    def _launch(self, loaded: HostProgram, values: dict[str, int], nodes: int) -> None:
+        loaded.run(values, -(-nodes // self.plan.nodes_per_task))
+
+    def _sum(
+        self, loaded: HostProgram, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        # the nodes of every species in their order
+        present = attributes != 0
+        nodes = present.t().nonzero()[:, 1].contiguous()
+        ptr = torch.zeros(shape[0] + 1, dtype=torch.int64)
+        torch.cumsum(present.sum(0), 0, out=ptr[1:])
+        total = rows.new_empty(shape)
+        columns = self.problem.num_coefficients * self.problem.channels
+        arguments = [shape[0], *(t.data_ptr() for t in (attributes, rows, nodes, ptr, total))]
+        loaded.call("mdcg_sum", arguments, shape[0] * -(-columns // COLUMNS))
+        return total
+
+
+class _OnDevice(NamedTuple):
+    """A kernel on one CUDA device."""
+
+    kernel: CudaKernel
+    program: CudaProgram
+    function: int
+
+
+class CudaContraction(_Contraction[_OnDevice]):
+    """The kernels of one problem on one CUDA device.
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+    index : int
+        Number of the device, as torch counts them.
+    plan : CudaContractionPlan, optional
+        Default: :func:`mdcg.plan.contraction.plan_contraction_cuda` for the device.
+    """
+
+    def __init__(
+        self,
+        problem: SymmetricContractionProblem,
+        index: int,
+        plan: CudaContractionPlan | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.index = index
+        self.plan = plan if plan is not None else plan_contraction_cuda(problem, cuda_device(index))
+
+    def _make(self, spec: ContractionSpec) -> _OnDevice:
+        kernel = emit_contraction_cuda(self.problem, self.plan, spec)
+        program = CudaProgram(self.index, self.plan.target, [kernel.source])
+        return _OnDevice(kernel, program, program.function(0, kernel.entries[0].name, 0))
+
+    def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
+        return aligned(tensor)
+
+    def _sum(
+        self, loaded: _OnDevice, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        # nothing here waits for the host
+        return (attributes.t() @ rows.reshape(len(rows), -1)).reshape(shape)
+
+    def _launch(self, loaded: _OnDevice, values: dict[str, int], nodes: int) -> None:
+        kernel = loaded.kernel
+        entry = kernel.entries[0]
+        blocks = -(-nodes * kernel.run // entry.rows)
+        if blocks > _MAX_BLOCKS:
+            raise UnsupportedProblemError(
+                f"{nodes} nodes of {self.problem.channels} channels are more than one launch can "
+                "take: split them"
+            )
+        if blocks == 0:
+            return
+        stream = current_stream(self.index)
+        arguments = [values[name] for name in kernel.arguments]
+        loaded.program.launch(loaded.function, blocks, entry.threads, 0, stream, arguments)
+
+
+@lru_cache(maxsize=512)
+def host_contraction(problem_json: str, plan_json: str) -> HostContraction:
+    """Return the CPU kernels of a problem; ``plan_json`` empty: the automatic plan."""
+    plan = HostContractionPlan.from_json(plan_json) if plan_json else None
+    return HostContraction(SymmetricContractionProblem.from_json(problem_json), plan)
+
+
+@lru_cache(maxsize=512)
+def cuda_contraction(problem_json: str, plan_json: str, index: int) -> CudaContraction:
+    """Return the kernels of a problem on a device; ``plan_json`` empty: the automatic plan."""
+    plan = CudaContractionPlan.from_json(plan_json) if plan_json else None
+    return CudaContraction(SymmetricContractionProblem.from_json(problem_json), index, plan)

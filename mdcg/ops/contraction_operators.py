@@ -1,26 +1,27 @@
 """The torch operators of symmetric contractions: value, gradients, gradients of gradients.
 
-Like those of convolutions they carry the problem as canonical JSON and have no state. `y` are the
-attributes that mix the coefficients of the species; without it every node has its own row of `w`.
+`y` are the attributes that mix the coefficients of the species; without it every node has its own
+row of `w`. How they differentiate is in :mod:`mdcg.ops.contraction_autograd`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from ..problem import SymmetricContractionProblem
-from .contraction_cuda import cuda_contraction
-from .contraction_host import host_contraction
-from .operators import implements, implements_on_cuda, named, on_device
+from .contraction_kernels import cuda_contraction, host_contraction
+from .differentiable import define, gradient_shapes, named, on_device
+from .kernels import Tensors
 
 __all__ = ["contraction_problem"]
 
 Tensor = torch.Tensor
 _OPERANDS = ("x", "w", "g")
-_TAIL = "Tensor? y, str problem, str plan"
+_WHERE = "Tensor? y, str problem, str plan"
 
 
 @lru_cache(maxsize=512)
@@ -31,17 +32,17 @@ def contraction_problem(text: str) -> SymmetricContractionProblem:
 
 def _run(
     kind: str,
-    operands: dict[str, Tensor],
-    y: Tensor | None,
-    cotangents: dict[str, Tensor],
-    problem: str,
-    plan: str,
-    wants: tuple[str, ...],
-) -> dict[str, Tensor]:
+    operands: Tensors,
+    cotangents: Tensors,
+    where: tuple[Any, ...],
+    wants: Iterable[str] = (),
+) -> Tensors:
+    """Run the kernel of one pass where the operands are."""
+    y, problem, plan = where
     operands = {name: tensor.contiguous() for name, tensor in operands.items()}
     cotangents = {name: tensor.contiguous() for name, tensor in cotangents.items()}
     y = y.contiguous() if y is not None else None
-    x = operands["x"]
+    x, wants = operands["x"], tuple(wants)
     if x.is_cuda:
         with on_device(x.device):
             kernels = cuda_contraction(problem, plan, x.device.index)
@@ -49,83 +50,50 @@ def _run(
     return host_contraction(problem, plan).run(kind, operands, y, cotangents, wants)
 
 
-@implements_on_cuda("symmetric_contraction")
-@implements("symmetric_contraction", f"(Tensor x, Tensor w, {_TAIL}) -> Tensor")
-def _contraction(x: Tensor, w: Tensor, y: Tensor | None, problem: str, plan: str) -> Tensor:
-    return _run("forward", {"x": x, "w": w}, y, {}, problem, plan, ())["out"]
+def _contraction(x: Tensor, w: Tensor, *where: Any) -> Tensor:
+    return _run("forward", {"x": x, "w": w}, {}, where)["out"]
 
 
-@implements_on_cuda("symmetric_contraction_backward")
-@implements(
-    "symmetric_contraction_backward",
-    f"(Tensor x, Tensor w, Tensor g, {_TAIL}, bool[] wants) -> (Tensor, Tensor)",
-)
-def _backward(
-    x: Tensor, w: Tensor, g: Tensor, y: Tensor | None, problem: str, plan: str, wants: list[bool]
-) -> tuple[Tensor, Tensor]:
+def _backward(x: Tensor, w: Tensor, g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *where, wants = rest
     names = named(wants, _OPERANDS)
-    found: dict[str, Tensor] = {}
-    if names:
-        found = _run("backward", {"x": x, "w": w, "g": g}, y, {}, problem, plan, names)
-    empty = x.new_empty(0)
-    return found.get("x", empty), found.get("w", empty.clone())
+    operands = {"x": x, "w": w, "g": g}
+    found = _run("backward", operands, {}, tuple(where), names) if names else {}
+    return tuple(found[n] if n in found else x.new_empty(0) for n in ("x", "w"))
 
 
-@implements_on_cuda("symmetric_contraction_double_backward")
-@implements(
-    "symmetric_contraction_double_backward",
-    f"(Tensor x, Tensor w, Tensor g, Tensor? a, Tensor? b, {_TAIL}, bool[] wants) -> "
-    "(Tensor, Tensor, Tensor)",
-)
 def _double_backward(
-    x: Tensor,
-    w: Tensor,
-    g: Tensor,
-    a: Tensor | None,
-    b: Tensor | None,
-    y: Tensor | None,
-    problem: str,
-    plan: str,
-    wants: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, w: Tensor, g: Tensor, a: Tensor | None, b: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    *where, wants = rest
     names = named(wants, _OPERANDS)
     cotangents = {name: t for name, t in (("x", a), ("w", b)) if t is not None}
-    found: dict[str, Tensor] = {}
-    if names:
-        operands = {"x": x, "w": w, "g": g}
-        found = _run("double_backward", operands, y, cotangents, problem, plan, names)
-    one, two, three = (found.get(n, x.new_empty(0)) for n in ("x", "w", "g"))
-    return one, two, three
+    operands = {"x": x, "w": w, "g": g}
+    found = _run("double_backward", operands, cotangents, tuple(where), names) if names else {}
+    return tuple(found[n] if n in found else x.new_empty(0) for n in _OPERANDS)
 
 
-# -- shapes, for compilers ------------------------------------------------------------------------
-
-
-def _contraction_fake(x: Tensor, w: Tensor, y: Tensor | None, problem: str, plan: str) -> Tensor:
+def _contraction_shape(x: Tensor, w: Tensor, y: Tensor | None, problem: str, plan: str) -> Tensor:
     found = contraction_problem(problem)
     return x.new_empty(x.shape[0], found.channels * found.dim_out)
 
 
-def _gradients_fake(*operands: Tensor, wants: list[bool]) -> tuple[Tensor, ...]:
-    return tuple(
-        torch.empty_like(t, memory_format=torch.contiguous_format)
-        if want
-        else operands[0].new_empty(0)
-        for t, want in zip(operands, wants, strict=True)
-    )
-
-
-def _backward_fake(x: Tensor, w: Tensor, g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return _gradients_fake(x, w, wants=rest[-1])
-
-
-def _double_backward_fake(x: Tensor, w: Tensor, g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return _gradients_fake(x, w, g, wants=rest[-1])
-
-
-for _name, _fake in (
-    ("symmetric_contraction", _contraction_fake),
-    ("symmetric_contraction_backward", _backward_fake),
-    ("symmetric_contraction_double_backward", _double_backward_fake),
-):
-    torch.library.register_fake(f"mdcg::{_name}", _fake)
+define(
+    "symmetric_contraction",
+    f"(Tensor x, Tensor w, {_WHERE}) -> Tensor",
+    _contraction,
+    _contraction_shape,
+)
+define(
+    "symmetric_contraction_backward",
+    f"(Tensor x, Tensor w, Tensor g, {_WHERE}, bool[] wants) -> (Tensor, Tensor)",
+    _backward,
+    gradient_shapes(2),
+)
+define(
+    "symmetric_contraction_double_backward",
+    f"(Tensor x, Tensor w, Tensor g, Tensor? a, Tensor? b, {_WHERE}, bool[] wants) -> "
+    "(Tensor, Tensor, Tensor)",
+    _double_backward,
+    gradient_shapes(3),
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,27 +9,22 @@ from functools import lru_cache
 import torch
 
 from ..codegen import CudaKernel, KernelSpec, emit_cuda
-from ..codegen.cuda_rows import ROW_THREADS
-from ..codegen.spec import DERIVATIVES
+from ..codegen.common.spec import COTANGENTS
+from ..codegen.conv.cuda_rows import ROW_THREADS
 from ..errors import MdcgError, UnsupportedProblemError
 from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
 from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
 from .cuda_program import CudaProgram, cuda_device, current_stream
+from .kernels import Kernels, Tensors, kernel_spec
 
 __all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
-
-Tensors = dict[str, torch.Tensor]
 
 # Vector loads need whole 16-byte words.
 _ALIGNMENT = 16
 
 _MAX_ROWS = 2**31 - 64
-
-
-#: Making and checking a description takes microseconds at every call.
-kernel_spec = lru_cache(maxsize=256)(KernelSpec)
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class _Loaded:
     sum_in1: int
 
 
-class CudaKernels:
+class CudaKernels(Kernels[KernelSpec, _Loaded]):
     """All kernels of one problem on one device, loaded when first used.
 
     Parameters
@@ -58,19 +52,17 @@ class CudaKernels:
     """
 
     def __init__(self, problem: ConvProblem, index: int, plan: CudaPlan | None = None) -> None:
+        super().__init__()
         self.problem = problem
         self.index = index
         self.plan = plan if plan is not None else plan_cuda(problem, cuda_device(index))
-        self.dtype = getattr(torch, problem.dtype)
         self._matrices = any(path.mode == "uvw" for path in problem.paths)
         # node rows that kernels take as they are, or that are in packed form already
         self._plain = self._matrices or (
             problem.layout == "ir_mul"
             and all(self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1)
         )
-        self._loaded: dict[KernelSpec, _Loaded] = {}
         self._emitted: dict[KernelSpec, CudaKernel] = {}
-        self._lock = threading.Lock()
 
     def start(self, *specs: KernelSpec) -> None:
         """Begin compiling passes on threads, without waiting; :meth:`load` raises what fails."""
@@ -90,15 +82,11 @@ class CudaKernels:
             return (kernel.source,)
         return (*kernel.programs, kernel.copies)
 
-    def load(self, spec: KernelSpec) -> _Loaded:
-        """Return the kernels of a pass, compiling them if no cache holds them."""
-        found = self._loaded.get(spec)
-        if found is not None:
-            return found
+    def _make(self, spec: KernelSpec) -> _Loaded:
         kernel = self._emit(spec)
         program = CudaProgram(self.index, self.plan.target, self._sources(kernel))
         divided = bool(kernel.programs)
-        loaded = _Loaded(
+        return _Loaded(
             kernel,
             program,
             tuple(
@@ -109,49 +97,49 @@ class CudaKernels:
             program.function(-1, "mdcg_unpack_in1", 0),
             program.function(-1, "mdcg_sum_in1", 0),
         )
-        with self._lock:
-            return self._loaded.setdefault(spec, loaded)
 
-    # -- the three passes -----------------------------------------------------------------------
-
-    def forward(self, operands: Tensors, graph: CudaGraph | None) -> torch.Tensor:
-        """Return the output, shape (n_receivers or n_rows, irreps_out.dim)."""
-        spec = kernel_spec("forward", graph is not None)
-        wants = tuple(name for name, operand in operands.items() if operand.requires_grad)
-        if wants and spec not in self._loaded:
-            # the gradients asked for later: their kernels compile while this pass does and runs
-            self.start(spec, kernel_spec("backward", graph is not None, wants))
-        return self._run(spec, operands, {}, graph)["out"]
-
-    def backward(
-        self, operands: Tensors, graph: CudaGraph | None, wants: tuple[str, ...]
-    ) -> Tensors:
-        """Return the gradients of ``<g, out>`` named in ``wants`` ("x", "y", "w")."""
-        return self._run(kernel_spec("backward", graph is not None, wants), operands, {}, graph)
-
-    def double_backward(
+    def run(
         self,
+        kind: str,
         operands: Tensors,
         cotangents: Tensors,
         graph: CudaGraph | None,
         wants: tuple[str, ...],
     ) -> Tensors:
-        """Return gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` named in ``wants``.
+        """Return the results of one pass: "out", or the gradients named in `wants`.
 
-        The gradient of g is summed on receivers like an output, by kernels of its own unless
-        the weights are matrices: those are read once for all.
+        Parameters
+        ----------
+        kind : str
+            As in :class:`~mdcg.codegen.KernelSpec`.
+        operands : dict
+            "x", "y", "w", and "g" except for the value.
+        cotangents : dict
+            Those present of "x", "y" and "w", for a double backward.
+        graph : CudaGraph, optional
+            Without it, every row of the operands gives a row of the output.
+        wants : tuple of str
+            Of "x", "y", "w", and in a double backward "g".
         """
-        given = tuple(name for name in DERIVATIVES if name in cotangents)
-        found: Tensors = {}
-        parts = [tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g")]
-        if self._matrices:
-            parts = [wants]
         conv = graph is not None
-        specs = [kernel_spec("double_backward", conv, part, given) for part in parts if part]
-        self.start(*specs)
+        given = tuple(name for name in COTANGENTS if name in cotangents)
+        parts = [wants]
+        if kind == "double_backward" and not self._matrices:
+            # The gradient of g is summed on receivers like an output, by kernels of its own. Weight
+            # matrices are read once for all gradients.
+            split = (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g"))
+            parts = [part for part in split if part]
+        specs = [kernel_spec(kind, conv, part, given) for part in parts]
+        later = tuple(name for name, operand in operands.items() if operand.requires_grad)
+        if kind == "forward" and later and specs[0] not in self._loaded:
+            # the gradients asked for later: their kernels compile while this pass does and runs
+            self.start(*specs, kernel_spec("backward", conv, later))
+        elif kind == "double_backward":
+            self.start(*specs)
+        found: Tensors = {}
         for spec in specs:
             found |= self._run(spec, operands, cotangents, graph)
-        if "out" in found:
+        if kind == "double_backward" and "out" in found:
             found["g"] = found.pop("out")
         return found
 
@@ -162,9 +150,8 @@ class CudaKernels:
     ) -> Tensors:
         loaded = self.load(spec)
         kernel = loaded.kernel
-        letters = {"x": "xa", "y": "yb", "w": "wc"}
         tensors = {name: aligned(tensor) for name, tensor in operands.items()}
-        tensors |= {letters[name]: aligned(tensor) for name, tensor in cotangents.items()}
+        tensors |= {COTANGENTS[name]: aligned(tensor) for name, tensor in cotangents.items()}
         n_rows = operands["x"].shape[0]
         stream = current_stream(self.index)
         if graph is not None:

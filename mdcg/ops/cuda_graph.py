@@ -84,7 +84,7 @@ class CudaGraph(_Ordered):
         self.order = order.to(torch.int32)
         self.sender = sender.to(torch.int32)[order]
         self.row_ptr = _bounds(sorted_receiver, num_receivers)
-        self._indices = (sender, receiver)  # the key holds only while their memory is theirs
+        self._indices = (sender, receiver)  # kept alive, as their addresses are in the key
         self._by_sender: SenderOrder | None = None
         super().__init__(self.order, self.sender, self.row_ptr)
 
@@ -131,9 +131,9 @@ def sorted_edges(
 ) -> torch.Tensor:
     """Return the receiver order of an edge list as one tensor, for compiled programs.
 
-    They sort once per call for all layers, and nothing is remembered by its memory: a compiled
-    program writes other indices to the same memory, and no count of changes tells. The device is
-    not waited for; an index out of range stops the program there with an assertion.
+    They sort once per call for all layers. Orders are not remembered by their memory, because a
+    compiled program writes other indices to the same memory without counting the change. The host
+    does not wait for the device; an index out of range stops the program there with an assertion.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def sorted_edges(
     if edges:
         low = torch.minimum(sender.amin(), receiver.amin())
         inside = (low >= 0) & (sender.amax() < num_senders) & (receiver.amax() < num_receivers)
-        torch._assert_async(inside, "sender or receiver has an index that is no node")
+        torch._assert_async(inside, "sender or receiver has an index that is not a node")
     graph = CudaGraph(sender, receiver, num_senders, num_receivers)
     pad = graph.order.new_zeros(_aligned(edges) - edges)
     return torch.cat([graph.order, pad, graph.sender, pad, graph.row_ptr])
@@ -184,8 +184,8 @@ def cuda_graph(
     """Return the receiver order of an edge list, from memory if it is one of the last few.
 
     A list is known by its memory and by torch's count of changes to it, so that looking it up does
-    not wait for the device; a new list is checked once, which does. While a CUDA graph is captured,
-    the order is made anew inside the graph: replays follow indices that change in place.
+    not wait for the device. A new list is checked once, which does wait. While a CUDA graph is
+    captured, the order is made inside the graph: replays then follow indices that change in place.
 
     Parameters
     ----------

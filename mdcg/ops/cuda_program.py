@@ -1,4 +1,4 @@
-"""Machine code on one CUDA device, and what to do when the driver refuses."""
+"""Loaded CUDA programs, and errors of the driver with what to do about them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _INVALID_VALUE = 1
 _OUT_OF_MEMORY = 2
 _NO_SUCH_DEVICE = (100, 101)
 _NO_BINARY = 209
-# The machine code or PTX is not for this driver: also what a damaged file gives.
+# The driver cannot read the machine code or PTX, or the file is damaged.
 _UNREADABLE = (200, 209, 218, 222)
+_NOT_FOUND = 500
 _OUT_OF_RESOURCES = 701
 
 
 def _code(error: RuntimeError) -> int | None:
-    """Return the driver's number of an error; None where there is no driver."""
+    """Return the driver's number of an error; None if the driver is missing."""
     return error.code if isinstance(error, _core.CudaError) else None
 
 
@@ -46,9 +47,9 @@ def cuda_device(index: int) -> CudaDevice:
         if code is None:
             action = "install the NVIDIA driver"
         elif code in _NO_SUCH_DEVICE:
-            action = "choose one that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves visible"
+            action = "choose a device that nvidia-smi lists and CUDA_VISIBLE_DEVICES includes"
         else:
-            action = "see whether nvidia-smi works, and update the NVIDIA driver if not"
+            action = "run nvidia-smi, and update the NVIDIA driver if it fails"
         raise DeviceError(
             f"CUDA device {index} cannot be used ({error}): {action}, or move the tensors to the "
             "CPU"
@@ -118,10 +119,12 @@ class CudaProgram:
     def __init__(self, index: int, target: str, sources: Sequence[str]) -> None:
         self.index = index
         self.target = target
+        self._sources = list(sources)
         self._modules = [
             self._module(source, cubin)
             for source, cubin in zip(sources, load_cuda_kernels(sources, target), strict=True)
         ]
+        self._replaced: list[_core.CudaModule] = []  # their functions may be in use
 
     def _module(self, source: str, cubin: bytes) -> _core.CudaModule:
         try:
@@ -130,7 +133,10 @@ class CudaProgram:
             own_target = cuda_device(self.index).target == self.target
             if _code(error) not in _UNREADABLE or not own_target or env.jit_disabled():
                 raise _load_error(error, self.index, self.target) from error
-        # made by an NVRTC that is no longer here, or damaged: make it again, once
+        # the machine code is damaged, or another NVRTC made it
+        return self._make_again(source)
+
+    def _make_again(self, source: str) -> _core.CudaModule:
         discard_cuda_kernel(source, self.target)
         (cubin,) = load_cuda_kernels([source], self.target)
         try:
@@ -140,6 +146,14 @@ class CudaProgram:
 
     def function(self, number: int, name: str, shared_bytes: int) -> int:
         """Return the address of a kernel of program ``number``, for :meth:`launch`."""
+        try:
+            return self._modules[number].function(name, shared_bytes)
+        except RuntimeError as error:
+            if _code(error) != _NOT_FOUND or env.jit_disabled():
+                raise _load_error(error, self.index, self.target) from error
+        # the cache held another program under this name
+        self._replaced.append(self._modules[number])
+        self._modules[number] = self._make_again(self._sources[number])
         try:
             return self._modules[number].function(name, shared_bytes)
         except RuntimeError as error:
@@ -158,10 +172,7 @@ class CudaProgram:
     ) -> None:
         """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
 
-        Parameters
-        ----------
-        early : bool
-            It may start before the kernel enqueued before it has ended, and must wait for that.
+        An `early` kernel may start before the previous one has ended, and waits for it itself.
 
         Raises
         ------

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import DeviceError
+from ..errors import DeviceError, a_type
 from ..plan import CudaPlan, HostPlan
-from ..problem import ConvProblem
+from ..problem import ConvProblem, SymmetricContractionProblem
 from .autograd import conv as conv_operator
 
-__all__ = ["check_device", "check_rows", "conv", "tensor_product"]
+__all__ = ["check_device", "check_operand", "check_together", "conv", "tensor_product"]
 
 
-def check_rows(
-    name: str, tensor: torch.Tensor, columns: int, rows: int | None, problem: ConvProblem
+def check_operand(
+    name: str,
+    tensor: torch.Tensor,
+    shape: tuple[int | str, ...],
+    problem: ConvProblem | SymmetricContractionProblem,
 ) -> None:
-    """Raise unless an operand has that shape (any number of rows: None) and the problem's type."""
-    if (
-        tensor.dim() != 2
-        or tensor.shape[1] != columns
-        or (rows is not None and tensor.shape[0] != rows)
+    """Raise unless an operand has this shape and the problem's type.
+
+    Parameters
+    ----------
+    name : str
+    tensor : torch.Tensor
+    shape : tuple of int or str
+        A dimension that is a text may have any length.
+    problem : ConvProblem or SymmetricContractionProblem
+    """
+    check_device(name, tensor)
+    if tensor.dim() != len(shape) or any(
+        want != got
+        for want, got in zip(shape, tensor.shape, strict=True)
+        if not isinstance(want, str)
     ):
         # made only now: printing a size while a compiler traces would fix it
-        expected = f"({'n' if rows is None else rows}, {columns})"
         raise ValueError(
-            f"{name} has shape {tuple(tensor.shape)}, expected {expected} "
+            f"{name} has shape {tuple(tensor.shape)}, expected ({', '.join(map(str, shape))}) "
             f"for problem {problem.key()}: was it built for another layer?"
         )
     _check_type(name, tensor, problem)
 
 
-def _check_type(name: str, tensor: torch.Tensor, problem: ConvProblem) -> None:
-    check_device(name, tensor)
+def _check_type(
+    name: str, tensor: torch.Tensor, problem: ConvProblem | SymmetricContractionProblem
+) -> None:
     if tensor.dtype != getattr(torch, problem.dtype):
         raise TypeError(
             f"{name} is {tensor.dtype}, expected torch.{problem.dtype}: convert it, "
@@ -64,14 +77,14 @@ def _check_weights(
             )
         _check_type("weights", weights, problem)
         return weights.reshape(-1)
-    check_rows("weights", weights, problem.weight_numel, rows, problem)
+    check_operand("weights", weights, (rows, problem.weight_numel), problem)
     return weights
 
 
 def check_device(name: str, tensor: torch.Tensor) -> None:
     """Raise unless the argument is a tensor on a device that kernels run on."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}, expected a torch.Tensor")
+        raise TypeError(f"{name} is {a_type(tensor)}, expected a torch.Tensor")
     if tensor.device.type not in ("cpu", "cuda"):
         raise DeviceError(
             f"{name} is on {tensor.device}, but kernels run on the CPU and on CUDA devices: "
@@ -79,22 +92,23 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _check_together(
+def check_together(
     name: str, tensor: torch.Tensor | None, first: str, operand: torch.Tensor
 ) -> None:
+    """Raise unless both are on the same device."""
     if tensor is not None and tensor.device != operand.device:
         raise ValueError(f"{name} is on {tensor.device}, {first} on {operand.device}: move one")
 
 
 def _check_indices(name: str, index: torch.Tensor, node_feats: torch.Tensor) -> None:
     if not isinstance(index, torch.Tensor):
-        raise TypeError(f"{name} is a {type(index).__name__}, expected a torch.Tensor")
+        raise TypeError(f"{name} is {a_type(index)}, expected a torch.Tensor")
     if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"{name} has shape {tuple(index.shape)} and type {index.dtype}, "
             "expected (n_edges,) of torch.int32 or torch.int64"
         )
-    _check_together(name, index, "node_feats", node_feats)
+    check_together(name, index, "node_feats", node_feats)
 
 
 def conv(
@@ -179,11 +193,11 @@ def conv(
             f"{receiver.dtype}: expected equal shapes and types"
         )
     edges = sender.shape[0]
-    check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
-    check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
+    check_operand("node_feats", node_feats, ("n", problem.irreps_in1.dim), problem)
+    check_operand("edge_attrs", edge_attrs, (edges, problem.irreps_in2.dim), problem)
     w = _check_weights(weights, node_feats, edges, problem)
-    _check_together("edge_attrs", edge_attrs, "node_feats", node_feats)
-    _check_together("weights", weights, "node_feats", node_feats)
+    check_together("edge_attrs", edge_attrs, "node_feats", node_feats)
+    check_together("weights", weights, "node_feats", node_feats)
     rows = node_feats.shape[0] if num_receivers is None else num_receivers
     if rows < 0:
         raise ValueError(f"num_receivers is {rows}, expected 0 or more")
@@ -244,12 +258,12 @@ def tensor_product(
         return tensor.expand(*batch, tensor.shape[-1]).reshape(-1, tensor.shape[-1])
 
     x, y = rows_of(x1), rows_of(x2)
-    check_rows("x1", x, problem.irreps_in1.dim, None, problem)
-    check_rows("x2", y, problem.irreps_in2.dim, x.shape[0], problem)
+    check_operand("x1", x, ("n", problem.irreps_in1.dim), problem)
+    check_operand("x2", y, (x.shape[0], problem.irreps_in2.dim), problem)
     w = rows_of(weights) if per_row and weights is not None else weights
     w = _check_weights(w, x, x.shape[0], problem)
-    _check_together("x2", x2, "x1", x1)
-    _check_together("weights", weights, "x1", x1)
+    check_together("x2", x2, "x1", x1)
+    check_together("weights", weights, "x1", x1)
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(x, y, w, None, None, x.shape[0], problem.to_json(), plan_json)
     return out.reshape(*batch, problem.irreps_out.dim)

@@ -13,20 +13,20 @@ from .. import _core
 
 __all__ = ["Graph", "Pairs", "graph_of"]
 
-# Edges a forward task takes at least, whole receivers at a time.
+# Smallest number of edges of a forward task, which takes whole receivers.
 EDGES_PER_TASK = 256
 
-# Blocks of senders a backward pass is cut into at least, where there are so many senders.
+# Smallest number of blocks of senders in a backward pass, if there are that many senders.
 MIN_BLOCKS = 16
 
-# Shared weights: gradients are summed per block first, so there must not be many.
+# Largest number of blocks with shared weights, whose gradients are summed per block first.
 MAX_SHARED_BLOCKS = 64
 
-# Pairs pay if there are fewer rows than this part of the edges.
+# Pairs save time if the number of rows is below this fraction of the number of edges.
 _PAYS = 0.75
 
-# Graphs remembered: at most so many, and beyond the newest at most so many edges in all
-# (36 bytes each), because molecular dynamics brings a new list every few steps.
+# Limits of the graphs remembered: their number, and the edges of all but the newest (36 bytes
+# each), because molecular dynamics makes a new list every few steps.
 _REMEMBERED = 8
 _REMEMBERED_EDGES = 1 << 21
 
@@ -107,16 +107,17 @@ class Graph:
         return self._blocks[size]
 
     def pairs(self, directions: torch.Tensor, features: torch.Tensor) -> Pairs:
-        """Return which edges are the two directions of one, by the values they have.
+        """Return which edges are the two directions of one edge, by their values.
 
-        The last answer is checked against the values first, and holds in most steps of a dynamics.
+        The last answer is checked against the values first; it holds in most steps of molecular
+        dynamics.
 
         Parameters
         ----------
         directions : torch.Tensor, shape (n_edges, 3)
-            Of opposite sign for the two; columns of a larger matrix will do.
+            Vectors, opposite for the two directions; they may be columns of a larger matrix.
         features : torch.Tensor, shape (n_edges, n_features), contiguous
-            Equal for the two, of the same type.
+            Values of the same type, equal for the two directions.
         """
         if directions.stride(1) != 1 or not features.is_contiguous():
             raise ValueError("directions and features must have contiguous rows")
@@ -128,7 +129,7 @@ class Graph:
             features.element_size(),
         )
         found = self._pairs
-        # of few pairs one would never learn that other values have more
+        # with few pairs, the search is repeated: other values may have more
         if found is None or not found.pay or not found.pairing.holds(*values):
             found = self._pairs = Pairs(self._edges, self._edges.pairs(*values))
         return found
@@ -149,16 +150,16 @@ class Blocks:
 
 
 class Pairs:
-    """Edges that share a row of weights, as they are the two directions of one.
+    """Edges that share a row of weights, because they are the two directions of one edge.
 
     Attributes
     ----------
     row : torch.Tensor of int32, shape (n_edges,)
         Row of every edge.
     first, second : torch.Tensor of int64, shape (n_rows,)
-        The edges of every row, the same twice if there is one.
+        The two edges of every row; both are the same edge if it has no partner.
     single : torch.Tensor of bool, shape (n_rows, 1), or None
-        Rows of one edge, if there are such.
+        Which rows have one edge only; None if all have two.
     """
 
     def __init__(self, edges: _core.Edges, pairing: _core.Pairing) -> None:

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from .. import _core
-from ..codegen import HostKernel, KernelSpec, emit_host
-from ..codegen.host import ROWS_PER_TASK
-from ..codegen.host_entry import ENTRY
-from ..codegen.spec import DERIVATIVES
-from ..plan import LEVELS, HostDevice, HostPlan, plan_host
+from ..codegen import emit_host
+from ..codegen.common.spec import COTANGENTS, KernelSpec
+from ..codegen.conv.host import ROWS_PER_TASK
+from ..codegen.conv.host_entry import ENTRY
+from ..plan import HostPlan, plan_host
 from ..problem import ConvProblem
-from ..runtime import load_host_kernel
-from .graph import MAX_SHARED_BLOCKS, Graph, Pairs
+from .graph import MAX_SHARED_BLOCKS, Blocks, Graph, Pairs, PairTiles
+from .kernels import HostProgram, Kernels, Tensors, host_device, kernel_spec
 
 __all__ = ["HostKernels", "host_device", "host_kernels"]
 
+_COPIES = ("mdcg_pack_in1", "mdcg_pack_out", "mdcg_unpack_in1", "mdcg_unpack_out")
 
-@lru_cache(maxsize=1)
-def host_device() -> HostDevice:
-    """Return the description of this machine's CPU."""
-    level = _core.instruction_set_level()
-    return HostDevice(level=level, l2_bytes=_core.l2_cache_bytes() or HostDevice.l2_bytes)
+# Side of the product that the rows of an operand belong to.
+_SIDES = {"x": "in1", "xa": "in1", "g": "out"}
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A kernel ready to launch; ``library`` keeps the addresses valid."""
-
-    kernel: HostKernel
-    library: _core.SharedLibrary
-    run: int
-    pack_in1: int
-    pack_out: int
-    unpack_in1: int
-    unpack_out: int
-
-
-class HostKernels:
+class HostKernels(Kernels[KernelSpec, HostProgram]):
     """All kernels of one problem under one plan, loaded when first used.
 
     Parameters
@@ -52,9 +34,9 @@ class HostKernels:
     """
 
     def __init__(self, problem: ConvProblem, plan: HostPlan | None = None) -> None:
+        super().__init__()
         self.problem = problem
         self.plan = plan if plan is not None else plan_host(problem, host_device())
-        self.dtype = getattr(torch, problem.dtype)
         whole = problem.layout == "ir_mul"
         lanes = self.plan.lanes
         # rows that are in packed form already
@@ -62,274 +44,176 @@ class HostKernels:
             "in1": whole and all(b.mul % lanes == 0 for b in problem.irreps_in1),
             "out": whole and all(b.mul % lanes == 0 for b in problem.irreps_out),
         }
-        self._loaded: dict[KernelSpec, _Loaded] = {}
-        self._lock = threading.Lock()
 
-    def load(self, spec: KernelSpec) -> _Loaded:
-        """Return a kernel, compiling it if no cache holds it."""
-        found = self._loaded.get(spec)
-        if found is not None:
-            return found
+    def _make(self, spec: KernelSpec) -> HostProgram:
         kernel = emit_host(self.problem, self.plan, spec)
-        march = LEVELS[self.plan.level][0]
-        library = load_host_kernel(
-            kernel.source, target=self.plan.level, flags=(march,) if march else ()
-        )
-        names = ("pack_in1", "pack_out", "unpack_in1", "unpack_out")
-        loaded = _Loaded(
-            kernel,
-            library,
-            library.symbol(ENTRY),
-            *(library.symbol(f"mdcg_{name}") for name in names),
-        )
-        with self._lock:
-            return self._loaded.setdefault(spec, loaded)
+        return HostProgram(kernel, self.plan.level, (ENTRY, *_COPIES))
 
-    # -- the three passes -----------------------------------------------------------------------
-
-    def forward(
+    def run(
         self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        w: torch.Tensor,
+        kind: str,
+        operands: Tensors,
+        cotangents: Tensors,
         graph: Graph | None,
+        wants: tuple[str, ...],
         pairs: Pairs | None = None,
-    ) -> torch.Tensor:
-        """Return the output, shape (n_receivers or n_rows, irreps_out.dim).
+    ) -> Tensors:
+        """Return the results of one pass: "out", or the gradients named in `wants`.
 
-        With `pairs`, `w` has a row per pair.
+        Parameters
+        ----------
+        kind : str
+            As in :class:`~mdcg.codegen.KernelSpec`.
+        operands : dict
+            "x", "y", "w", and "g" except for the value; contiguous.
+        cotangents : dict
+            Those present of "x", "y" and "w", for a double backward; contiguous.
+        graph : Graph, optional
+            Without it, every row of the operands gives a row of the output.
+        wants : tuple of str
+            Of "x", "y", "w", and in a double backward "g".
+        pairs : Pairs, optional
+            "w" has a row for each of these pairs of edges; not for a double backward.
         """
-        loaded = self.load(KernelSpec("forward", graph is not None, paired=pairs is not None))
-        rows = graph.num_receivers if graph is not None else x.shape[0]
-        out = torch.empty(rows, self.problem.irreps_out.dim, dtype=self.dtype)
-        values = {"n_rows": rows, "y": y.data_ptr(), "w": w.data_ptr(), "out": out.data_ptr()}
+        given = tuple(name for name in COTANGENTS if name in cotangents) if cotangents else ()
+        program = self.load(kernel_spec(kind, graph is not None, wants, given, pairs is not None))
+        if kind == "forward" and graph is not None:
+            return {"out": self._sum_messages(program, operands, graph, pairs)}
+        tensors = operands | {COTANGENTS[name]: tensor for name, tensor in cotangents.items()}
+        x = operands["x"]
+        rows = x.shape[0]
+        if kind == "forward":
+            results = {"out": x.new_empty(rows, self.problem.irreps_out.dim)}
+        else:
+            results = {f"d{name}": torch.empty_like(operands[name]) for name in wants}
         if graph is None:
-            values["x"] = x.data_ptr()
-            self._run_rows(loaded, values, rows, None)
-            return out
-        packed = self._pack(loaded, x, "in1")
-        if pairs is not None:
-            values["weight_row"] = pairs.row.data_ptr()
-        values |= {
-            "x": packed.data_ptr(),
+            self._run_rows(program, tensors | results, rows, results)
+        else:
+            for name, side in _SIDES.items():
+                if name in tensors:
+                    tensors[name] = self._pack(program, tensors[name], side)
+            if pairs is not None:
+                tensors["weight_row"] = pairs.row
+                size = graph.block_size(self.plan.senders_per_block)
+                self._run_tiles(program, tensors, rows, results, pairs.tiles(size), 0)
+            else:
+                blocks = graph.blocks(self.plan.senders_per_block, self.problem.shared_weights)
+                if kind == "backward":
+                    self._run_blocks(program, tensors, rows, results, blocks)
+                else:
+                    self._run_tiles(program, tensors, rows, results, blocks, blocks.size)
+        return {name.removeprefix("d"): tensor for name, tensor in results.items()}
+
+    # -- launching ------------------------------------------------------------------------------
+
+    def _sum_messages(
+        self, program: HostProgram, tensors: Tensors, graph: Graph, pairs: Pairs | None
+    ) -> torch.Tensor:
+        """Run a forward convolution over tasks of whole receivers."""
+        rows = graph.num_receivers
+        x = self._pack(program, tensors["x"], "in1")
+        out = x.new_empty(rows, self.problem.irreps_out.dim)
+        values = {
+            "n_rows": rows,
+            "x": x.data_ptr(),
+            "y": tensors["y"].data_ptr(),
+            "w": tensors["w"].data_ptr(),
+            "out": out.data_ptr(),
             "order": graph.order,
             "sender": graph.sender,
             "row_ptr": graph.row_ptr,
             "task_ptr": graph.task_ptr,
         }
-        self._launch(loaded, values, graph.num_tasks)
+        if pairs is not None:
+            values["weight_row"] = pairs.row.data_ptr()
+        program.run(values, graph.num_tasks)
         return out
 
-    def backward(
+    def _run_rows(
+        self, program: HostProgram, tensors: Tensors, rows: int, results: Tensors
+    ) -> None:
+        """Run a batched product over blocks of rows."""
+        shared = -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0
+        per_task = max(ROWS_PER_TASK, shared)
+        tasks = -(-rows // per_task)
+        partial = self._partial_weights(tensors, results, tasks)
+        program.run(_addresses(tensors) | {"n_rows": rows, "n_task_rows": per_task}, tasks)
+        _sum_partial(partial, results)
+
+    def _run_blocks(
+        self, program: HostProgram, tensors: Tensors, rows: int, results: Tensors, blocks: Blocks
+    ) -> None:
+        """Run a backward pass over blocks of senders, each of which one task takes."""
+        tensors = tensors | results
+        if "dx" in results:
+            tensors |= {"dx": torch.empty_like(tensors["x"]), "dx_rows": results["dx"]}
+        partial = self._partial_weights(tensors, results, blocks.num_blocks)
+        values = _addresses(tensors) | _edges(blocks, rows, blocks.size)
+        program.run(values | {"task_ptr": blocks.block_ptr}, blocks.num_blocks)
+        _sum_partial(partial, results)
+
+    def _run_tiles(
         self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        w: torch.Tensor,
-        g: torch.Tensor,
-        graph: Graph | None,
-        wants: tuple[str, ...],
-    ) -> dict[str, torch.Tensor]:
-        """Return the gradients of ``<g, out>`` named in ``wants`` ("x", "y", "w")."""
-        loaded = self.load(KernelSpec("backward", graph is not None, wants))
-        result = self._results(wants, x, y, w, g)
-        values = self._addresses({"x": x, "y": y, "w": w, "g": g}, result)
-        if graph is None:
-            self._run_rows(loaded, values, x.shape[0], result)
-            return result
-        blocks = graph.blocks(self.plan.senders_per_block, self.problem.shared_weights)
-        packed = {"x": self._pack(loaded, x, "in1"), "g": self._pack(loaded, g, "out")}
-        values |= {name: tensor.data_ptr() for name, tensor in packed.items()}
-        values |= {
-            "n_rows": x.shape[0],
-            "order": blocks.order,
-            "sender": blocks.sender,
-            "receiver": blocks.receiver,
-            "task_ptr": blocks.block_ptr,
-            "n_block": blocks.size,
+        program: HostProgram,
+        tensors: Tensors,
+        rows: int,
+        results: Tensors,
+        order: Blocks | PairTiles,
+        size: int,
+    ) -> None:
+        """Run a pass over tiles: each adds to rows that no other tile of its round touches."""
+        sums = {
+            f"d{name}": torch.zeros_like(tensors[name]) for name in "xg" if f"d{name}" in results
         }
-        if "x" in wants:
-            rows = torch.empty_like(packed["x"])
-            values |= {"dx": rows.data_ptr(), "dx_rows": result["x"].data_ptr()}
-        partial = self._partial_weights(wants, blocks.num_blocks, values)
-        self._launch(loaded, values, blocks.num_blocks)
-        if partial is not None:
-            result["w"] = partial.sum(0).reshape(w.shape)
-        return result
-
-    def paired_backward(
-        self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        w: torch.Tensor,
-        g: torch.Tensor,
-        graph: Graph,
-        pairs: Pairs,
-        wants: tuple[str, ...],
-    ) -> dict[str, torch.Tensor]:
-        """Return the gradients of :meth:`backward` where `w` has a row per pair of edges."""
-        loaded = self.load(KernelSpec("backward", True, wants, paired=True))
-        result = self._results(wants, x, y, w, g)
-        packed = {"x": self._pack(loaded, x, "in1"), "g": self._pack(loaded, g, "out")}
-        if "x" in wants:  # sums over tiles
-            packed["dx"] = torch.zeros_like(packed["x"])
-        tiles = pairs.tiles(graph.block_size(self.plan.senders_per_block))
-        values = self._addresses({"y": y, "w": w}, result)
-        values |= {name: tensor.data_ptr() for name, tensor in packed.items()}
-        values |= {
-            "n_rows": x.shape[0],
-            "order": tiles.order,
-            "sender": tiles.sender,
-            "receiver": tiles.receiver,
-            "task_ptr": tiles.tiles,
-            "n_block": 0,
-            "weight_row": pairs.row.data_ptr(),
-        }
-        self._launch_rounds(loaded, values, tiles.round_ptr, tiles.num_rounds)
-        if "x" in wants:
-            self._unpack(loaded, packed["dx"], result["x"], "in1")
-        return result
-
-    def double_backward(
-        self,
-        operands: dict[str, torch.Tensor],
-        cotangents: dict[str, torch.Tensor],
-        graph: Graph | None,
-        wants: tuple[str, ...],
-    ) -> dict[str, torch.Tensor]:
-        """Return gradients of ``phi(a,y,w,g) + phi(x,b,w,g) + phi(x,y,c,g)`` named in ``wants``.
-
-        Parameters
-        ----------
-        operands : dict
-            "x", "y", "w", "g".
-        cotangents : dict
-            Those present of "x" (a), "y" (b), "w" (c).
-        graph : Graph, optional
-        wants : tuple of str
-            Of "x", "y", "w", "g".
-        """
-        x, y, w, g = (operands[name] for name in DERIVATIVES)
-        given = tuple(name for name in DERIVATIVES if name in cotangents)
-        result = self._results(wants, x, y, w, g)
-        loaded = self.load(KernelSpec("double_backward", graph is not None, wants, given))
-        values = self._addresses(operands, result)
-        letters = {"x": "xa", "y": "yb", "w": "wc"}
-        values |= {letters[name]: tensor.data_ptr() for name, tensor in cotangents.items()}
-        if graph is None:
-            self._run_rows(loaded, values, x.shape[0], result)
-            return result
-        blocks = graph.blocks(self.plan.senders_per_block, self.problem.shared_weights)
-        packed = {"x": self._pack(loaded, x, "in1"), "g": self._pack(loaded, g, "out")}
-        if "x" in cotangents:
-            packed["xa"] = self._pack(loaded, cotangents["x"], "in1")
-        # sums over tiles: every tile adds to rows that no other tile of its round touches
-        for name in ("x", "g"):
-            if name in wants:
-                packed[f"d{name}"] = torch.zeros_like(packed[name])
-        values |= {name: tensor.data_ptr() for name, tensor in packed.items()}
-        values |= {
-            "n_rows": x.shape[0],
-            "order": blocks.order,
-            "sender": blocks.sender,
-            "receiver": blocks.receiver,
-            "task_ptr": blocks.tiles,
-            "n_block": blocks.size,
-        }
-        partial = self._partial_weights(wants, blocks.num_blocks, values)
-        self._launch_rounds(loaded, values, blocks.round_ptr, blocks.num_rounds)
-        for name, side in (("x", "in1"), ("g", "out")):
-            if name in wants:
-                self._unpack(loaded, packed[f"d{name}"], result[name], side)
-        if partial is not None:
-            result["w"] = partial.sum(0).reshape(w.shape)
-        return result
-
-    # -- helpers --------------------------------------------------------------------------------
-
-    def _results(
-        self,
-        wants: tuple[str, ...],
-        x: torch.Tensor,
-        y: torch.Tensor,
-        w: torch.Tensor,
-        g: torch.Tensor,
-    ) -> dict[str, torch.Tensor]:
-        like = {"x": x, "y": y, "w": w, "g": g}
-        return {name: torch.empty_like(like[name]) for name in wants}
-
-    def _addresses(
-        self, operands: dict[str, torch.Tensor], result: dict[str, torch.Tensor]
-    ) -> dict[str, int]:
-        values = {name: tensor.data_ptr() for name, tensor in operands.items()}
-        return values | {f"d{name}": tensor.data_ptr() for name, tensor in result.items()}
+        tensors = tensors | results | sums
+        blocks = order.num_blocks if isinstance(order, Blocks) else 0
+        partial = self._partial_weights(tensors, results, blocks)
+        values = _addresses(tensors) | _edges(order, rows, size) | {"task_ptr": order.tiles}
+        program.run_rounds(values, order.round_ptr, order.num_rounds)
+        for name, packed in sums.items():
+            side = _SIDES[name.removeprefix("d")]
+            self._copy(program, f"mdcg_unpack_{side}", packed, results[name])
+        _sum_partial(partial, results)
 
     def _partial_weights(
-        self, wants: tuple[str, ...], tasks: int, values: dict[str, int]
+        self, tensors: Tensors, results: Tensors, tasks: int
     ) -> torch.Tensor | None:
         """Shared weights: give every task its own row to sum gradients in."""
-        if "w" not in wants or not self.problem.shared_weights:
+        if "dw" not in results or not self.problem.shared_weights:
             return None
-        partial = torch.zeros(max(tasks, 1), self.problem.weight_numel, dtype=self.dtype)
-        values["dw"] = partial.data_ptr()
-        return partial
+        tensors["dw"] = results["dw"].new_zeros(max(tasks, 1), self.problem.weight_numel)
+        return tensors["dw"]
 
-    def _launch(self, loaded: _Loaded, values: dict[str, int], tasks: int) -> None:
-        _core.launch(
-            loaded.run,
-            [values[name] for name in loaded.kernel.arguments],
-            tasks,
-            torch.get_num_threads(),
-            loaded.kernel.scratch_bytes,
-        )
-
-    def _launch_rounds(
-        self, loaded: _Loaded, values: dict[str, int], round_ptr: int, num_rounds: int
-    ) -> None:
-        _core.launch_rounds(
-            loaded.run,
-            [values[name] for name in loaded.kernel.arguments],
-            round_ptr,
-            num_rounds,
-            torch.get_num_threads(),
-            loaded.kernel.scratch_bytes,
-        )
-
-    def _run_rows(
-        self,
-        loaded: _Loaded,
-        values: dict[str, int],
-        rows: int,
-        result: dict[str, torch.Tensor] | None,
-    ) -> None:
-        """Launch a batched product over blocks of rows."""
-        per_task = max(
-            ROWS_PER_TASK, -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0
-        )
-        tasks = -(-rows // per_task)
-        values |= {"n_rows": rows, "n_task_rows": per_task}
-        wants = tuple(result) if result is not None else ()
-        partial = self._partial_weights(wants, tasks, values)
-        self._launch(loaded, values, tasks)
-        if partial is not None and result is not None:
-            result["w"] = partial.sum(0).reshape(result["w"].shape)
-
-    def _pack(self, loaded: _Loaded, rows: torch.Tensor, side: str) -> torch.Tensor:
+    def _pack(self, program: HostProgram, rows: torch.Tensor, side: str) -> torch.Tensor:
         if self._plain[side]:
             return rows
-        items = loaded.kernel.packed_in1 if side == "in1" else loaded.kernel.packed_out
-        packed = torch.empty(rows.shape[0], items, dtype=self.dtype)
-        entry = loaded.pack_in1 if side == "in1" else loaded.pack_out
-        self._launch_copy(entry, rows, packed)
+        kernel = program.kernel
+        packed = rows.new_empty(
+            rows.shape[0], kernel.packed_in1 if side == "in1" else kernel.packed_out
+        )
+        self._copy(program, f"mdcg_pack_{side}", rows, packed)
         return packed
 
-    def _unpack(self, loaded: _Loaded, packed: torch.Tensor, rows: torch.Tensor, side: str) -> None:
-        entry = loaded.unpack_in1 if side == "in1" else loaded.unpack_out
-        self._launch_copy(entry, packed, rows)
-
-    def _launch_copy(self, entry: int, source: torch.Tensor, target: torch.Tensor) -> None:
+    def _copy(
+        self, program: HostProgram, name: str, source: torch.Tensor, target: torch.Tensor
+    ) -> None:
         rows = source.shape[0]
         arguments = [rows, source.data_ptr(), target.data_ptr()]
-        _core.launch(entry, arguments, -(-rows // ROWS_PER_TASK), torch.get_num_threads(), 0)
+        program.call(name, arguments, -(-rows // ROWS_PER_TASK))
+
+
+def _addresses(tensors: Tensors) -> dict[str, int]:
+    return {name: tensor.data_ptr() for name, tensor in tensors.items()}
+
+
+def _edges(order: Blocks | PairTiles, rows: int, size: int) -> dict[str, int]:
+    found = {"n_rows": rows, "n_block": size}
+    return found | {name: getattr(order, name) for name in ("order", "sender", "receiver")}
+
+
+def _sum_partial(partial: torch.Tensor | None, results: Tensors) -> None:
+    if partial is not None:
+        results["dw"] = partial.sum(0).reshape(results["dw"].shape)
 
 
 @lru_cache(maxsize=512)

@@ -1,7 +1,7 @@
 """Convolutions whose edges i -> j and j -> i share one row of weights.
 
-Weights that depend on the length of an edge alone are the same for both of its directions, so that
-the radial network is evaluated once for both, and back through it goes the sum of their gradients.
+Weights that depend on the length of an edge alone are the same for both directions. The radial
+network is evaluated once for both, and its backward pass takes the sum of their gradients.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any, cast
 import torch
 from torch.autograd import forward_ad
 
-from ..codegen.spec import DERIVATIVES
+from ..codegen.common.spec import DERIVATIVES
 from ..problem import ConvProblem
 from .autograd import conv as conv_operator
-from .autograd import conv_backward, only
-from .functional import check_rows
+from .autograd import conv_backward
+from .differentiable import only
+from .functional import check_operand
 from .graph import Pairs, graph_of
 from .host import host_kernels
 
@@ -23,10 +24,10 @@ __all__ = ["can_pair", "conv_of_pairs", "find_pairs", "mean_of_pairs"]
 
 
 def can_pair(*tensors: torch.Tensor) -> bool:
-    """Whether the values of tensors may and can be looked at, to find pairs of edges.
+    """Whether the values of tensors can be read to find pairs of edges.
 
-    Not on another device than a CPU, nor where values are not there to look at: under
-    torch.compile, export, forward-mode differentiation and ``torch.func`` transforms.
+    They can on CPUs, but not under torch.compile, export, forward-mode differentiation and
+    ``torch.func`` transforms.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
         return False
@@ -50,17 +51,17 @@ def find_pairs(
     receiver: torch.Tensor,
     num_nodes: int,
 ) -> Pairs | None:
-    """Return which edges are the two directions of one, or None if few are or nothing tells.
+    """Return which edges are the two directions of one edge; None if few are, or none can be found.
 
-    They join the same two nodes, have opposite vectors and equal features, all but rounding: two
-    images of an edge in a small cell are told apart by their vectors.
+    Two such edges join the same nodes and have opposite vectors and equal features up to rounding.
+    Two images of an edge in a small cell have different vectors.
 
     Parameters
     ----------
     problem : ConvProblem
         With one weight row per edge.
     edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
-        Spherical harmonics; those of degree 1 tell directions.
+        Spherical harmonics; those of degree 1 are the directions.
     features : torch.Tensor, shape (n_edges, n_features)
         What the weights are made from.
     sender, receiver : torch.Tensor, shape (n_edges,)
@@ -152,8 +153,8 @@ def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     Returns
     -------
     torch.Tensor, shape (n_pairs, n_features)
-        Each edge of a pair gets half of the gradient: derivatives with respect to positions and
-        cells are those of one row per edge, as both edges have one length.
+        Each edge of a pair gets half of the gradient. Derivatives with respect to positions and
+        cells are those of one row per edge, because both edges have the same length.
     """
     mean: torch.Tensor = cast(Any, _Mean).apply(features, pairs)
     return mean
@@ -174,9 +175,8 @@ class _Conv(torch.autograd.Function):
         ctx.save_for_backward(x, y, w, sender, receiver)
         ctx.pairs, ctx.problem = pairs, problem
         graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
-        return host_kernels(problem, "").forward(
-            x.contiguous(), y.contiguous(), w.contiguous(), graph, pairs
-        )
+        operands = {"x": x.contiguous(), "y": y.contiguous(), "w": w.contiguous()}
+        return host_kernels(problem, "").run("forward", operands, {}, graph, (), pairs)["out"]
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
@@ -190,8 +190,9 @@ class _Conv(torch.autograd.Function):
             found = _backward_by_edges(x, y, w, g, sender, receiver, ctx.pairs, ctx.problem, wants)
             return (*found, *(None,) * 4)
         graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
-        operands = (x.contiguous(), y.contiguous(), w.contiguous(), g.contiguous())
-        results = host_kernels(ctx.problem, "").paired_backward(*operands, graph, ctx.pairs, names)
+        operands = {n: t.contiguous() for n, t in zip(DERIVATIVES, (x, y, w, g), strict=True)}
+        kernels = host_kernels(ctx.problem, "")
+        results = kernels.run("backward", operands, {}, graph, names, ctx.pairs)
         return (*(results.get(n) for n in DERIVATIVES[:3]), *(None,) * 4)
 
 
@@ -244,9 +245,9 @@ def conv_of_pairs(
         An operand does not fit the problem or the pairs.
     """
     edges = len(pairs.row)
-    check_rows("node_feats", node_feats, problem.irreps_in1.dim, None, problem)
-    check_rows("edge_attrs", edge_attrs, problem.irreps_in2.dim, edges, problem)
-    check_rows("weights of pairs", weights, problem.weight_numel, len(pairs), problem)
+    check_operand("node_feats", node_feats, ("n", problem.irreps_in1.dim), problem)
+    check_operand("edge_attrs", edge_attrs, (edges, problem.irreps_in2.dim), problem)
+    check_operand("weights of pairs", weights, (len(pairs), problem.weight_numel), problem)
     if sender.shape != (edges,) or receiver.shape != (edges,):
         raise ValueError(
             f"sender is {tuple(sender.shape)}, receiver {tuple(receiver.shape)}, but pairs were "

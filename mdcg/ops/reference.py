@@ -1,4 +1,4 @@
-"""The oracle: the definition in plain einsum, slow and sure."""
+"""Tensor products and convolutions by their definition, in einsum: the reference for tests."""
 
 from __future__ import annotations
 

@@ -11,13 +11,16 @@ from typing import Any
 from .._version import __version__
 from ..errors import UnsupportedProblemError
 from .builder import Builder
-from .cuda_kernels import add_cuda_kernels
-from .kernels import add_kernels
 from .package import Package
 
-__all__ = ["ConversionOptions", "convert_checkpoint", "convert_model"]
+__all__ = ["ConversionOptions", "convert_checkpoint", "convert_model", "outputs_in_place"]
 
-_PATCHING = "patching it in place still serves it (name the output .model, or .nequip.zip)"
+
+def outputs_in_place(model: Any) -> str:
+    """Return what the output of a model that is patched in place is named."""
+    from ..patch import is_nequip
+
+    return ".pt, or .nequip.zip for a package" if is_nequip(model) else ".model"
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,6 @@ class ConversionOptions:
         Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
         Default: in float32 a table where its error stays below rounding, else exact.
-    cuda : bool
-        Put the text of CUDA kernels into the package.
     """
 
     types: tuple[str, ...] | None = None
@@ -45,7 +46,6 @@ class ConversionOptions:
     dtype: str | None = None
     graph_fields: tuple[tuple[str, int], ...] = ()
     radial: str | None = None
-    cuda: bool = True
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
@@ -131,10 +131,11 @@ def convert_model(
 
             build_mace(model, builder, columns, head, dict(options.graph_fields))
     except UnsupportedProblemError as error:
-        raise UnsupportedProblemError(f"{error}: {_PATCHING}") from error
+        raise UnsupportedProblemError(
+            f"{error}: patching it in place still serves it (name the output "
+            f"{outputs_in_place(model)})"
+        ) from error
     program, tensors = builder.finish()
-    kernels = add_kernels(program["layers"], tensors)
-    cuda_kernels = add_cuda_kernels(program["layers"], tensors) if options.cuda else []
     manifest = {
         "mdcg_version": __version__,
         "architecture": "nequip" if nequip else "mace",
@@ -150,8 +151,6 @@ def convert_model(
         "source": {"name": source[0], "sha256": source[1]} if source else None,
         "verification": None,
         "options": asdict(options),
-        "kernels": kernels,
-        "cuda_kernels": cuda_kernels,
         **program,
     }
     package = Package(manifest, tensors)

@@ -1,4 +1,4 @@
-"""Put the CUDA text of convolutions and contractions into a package.
+"""Write the CUDA text of convolutions and contractions of a package.
 
 Operands are the engine's rows: component-major blocks, multiplicities rounded up to 64 bytes. The
 text is the same for all devices from compute capability 8.0 on; compilers make of it what the
@@ -7,37 +7,26 @@ device has.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import hashlib
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..codegen import CudaKernel, KernelSpec, emit_cuda
-from ..codegen.engine_contraction_cuda import emit_engine_contraction_cuda
-from ..codegen.table_conv import emit_table_conv
+from ..codegen.contraction.engine import emit_engine_contraction_cuda
+from ..codegen.conv.table import emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
-from ..plan.table_conv import EXACT_PLAN
+from ..plan.table_conv import POLYNOMIAL_PLAN
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
-__all__ = ["ARGUMENTS", "PASSES", "add_cuda_kernels", "padded_problem"]
+__all__ = ["PASSES", "cuda_passes", "padded_problem", "text_key"]
 
 #: Passes of a layer: those of convolutions take weights of edges, or a table of their lengths.
 PASSES = ("forward", "backward", "table_forward", "table_backward")
-
-#: What the engine can hand to a kernel, by type of layer.
-ARGUMENTS = {
-    "conv": {
-        *("order", "sender", "row_ptr", "place", "n_rows"),
-        *("x", "y", "w", "g", "out", "dx", "dy", "dw"),
-        *("types", "sender_type", "live", "num_live", "n_types", "n_flip", "n_knots"),
-        *("unit", "length", "places", "table", "de", "short_edges"),
-    },
-    "contraction": {"n_rows", "n_types", "n_adds", "types", "x", "w", "g", "out", "dx"},
-}
 
 # The oldest device that the kernels' asynchronous copies exist on.
 _DEVICE = CudaDevice(80)
@@ -59,27 +48,29 @@ def padded_problem(problem: ConvProblem) -> ConvProblem:
     )
 
 
-def add_cuda_kernels(
-    layers: list[dict[str, Any]], tensors: dict[str, NDArray[Any]]
-) -> list[dict[str, Any]]:
+def cuda_passes(
+    layers: Sequence[Mapping[str, Any]], tensors: Container[str]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Write the CUDA kernels of all layers that have some.
 
     Parameters
     ----------
-    layers : list of dict
-        Of a manifest; they stay as they are.
-    tensors : dict of str to array
-        Programs are added, as bytes.
+    layers : sequence of dict
+        Of a manifest.
+    tensors : container of str
+        Names of the tensors of the package.
 
     Returns
     -------
-    list of dict
-        The manifest's ``cuda_kernels``: one entry for each pass of a layer. Equal programs are
-        stored once. A layer that no kernel fits has no entry: it runs on CPUs alone.
+    passes : list of dict
+        One entry for each pass of a layer, as a kernel file holds them. A layer that no kernel fits
+        has none: it runs on CPUs alone.
+    programs : dict of str to str
+        Texts by their keys; equal ones are there once.
     """
     found: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    for layer in layers:
+    programs: dict[str, str] = {}
+    for number, layer in enumerate(layers):
         for kind in PASSES:
             try:
                 made = _emit(layer, kind, tensors)
@@ -88,37 +79,38 @@ def add_cuda_kernels(
             if made is None:
                 break
             kernel, widths = made
-            programs: list[str] = []
-            for text in kernel.programs or (kernel.source,):
-                if text not in names:
-                    names[text] = f"cuda_kernels.{layer['name']}.{kind}.{len(programs)}"
-                    tensors[names[text]] = np.frombuffer(text.encode(), dtype=np.uint8)
-                programs.append(names[text])
+            texts = kernel.programs or (kernel.source,)
+            keys = [text_key(text) for text in texts]
+            programs.update(zip(keys, texts, strict=True))
             found.append(
                 {
-                    "name": f"{layer['name']}.{kind}",
-                    "layer": layer["name"],
+                    "layer": number,
                     "pass": kind,
                     "target": _DEVICE.target,
-                    "programs": programs,
+                    "programs": keys,
                     "entries": [
                         {
                             "name": entry.name,
-                            "program": number if kernel.programs else 0,
+                            "program": step if kernel.programs else 0,
                             "threads": entry.threads,
                             "shared_bytes": entry.shared_bytes,
                             "rows": entry.rows,
                         }
-                        for number, entry in enumerate(kernel.entries)
+                        for step, entry in enumerate(kernel.entries)
                     ],
                     "arguments": list(kernel.arguments),
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
-                    **({"degree": EXACT_PLAN.degree} if "n_knots" in kernel.arguments else {}),
+                    **({"degree": POLYNOMIAL_PLAN.degree} if "n_knots" in kernel.arguments else {}),
                 }
             )
-    return found
+    return found, programs
+
+
+def text_key(text: str) -> str:
+    """Return what names a text in a kernel file, as the engine computes it, too."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _emit(
@@ -176,8 +168,8 @@ def _emit_table(
         kind,
         wants_x="x" in layer,
         normalization=layer.get("normalization", "component"),
-        knots=table["knots"] if table else None,
-        plan=None if table else EXACT_PLAN,
+        n_intervals=table["knots"] if table else None,
+        plan=None if table else POLYNOMIAL_PLAN,
     )
     return kernel, {
         "x": problem.irreps_in1.dim,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from ..problem import ConvProblem
 from ..problem.irreps import Irreps
 from .activations import name_of
@@ -55,9 +55,7 @@ def linear_map(module: Any, name: str) -> LinearMap:
         The module is another one, or its weights come from elsewhere.
     """
     if type(module).__name__ != "Linear" or not hasattr(module, "instructions"):
-        raise UnsupportedProblemError(
-            f"{name} is a {type(module).__qualname__}, expected an e3nn Linear"
-        )
+        raise UnsupportedProblemError(f"{name} is {a_type(module)}, expected an e3nn Linear")
     if not module.internal_weights or getattr(module, "weight", None) is None:
         raise UnsupportedProblemError(f"{name} has no weights of its own")
     into, out = irreps_of(module.irreps_in), irreps_of(module.irreps_out)
@@ -100,7 +98,7 @@ def typed_linear_map(module: Any, scalars: Array, name: str) -> LinearMap:
     """
     if not getattr(module, "internal_weights", False):
         raise UnsupportedProblemError(
-            f"{name} is a {type(module).__qualname__}, expected a fully connected tensor product "
+            f"{name} is {a_type(module)}, expected a fully connected tensor product "
             "with weights of its own"
         )
     problem = ConvProblem.from_e3nn(module)
@@ -163,7 +161,7 @@ def fully_connected(net: Any, name: str) -> tuple[RadialLayer, ...]:
         at = f"{name}.{child}"
         if not all(hasattr(layer, word) for word in ("weight", "h_in", "var_in", "var_out")):
             raise UnsupportedProblemError(
-                f"{at} is a {type(layer).__qualname__}, expected a layer of a FullyConnectedNet"
+                f"{at} is {a_type(layer)}, expected a layer of a FullyConnectedNet"
             )
         var_in, var_out = float(layer.var_in), float(layer.var_out)
         weight = array(layer.weight) / (float(layer.h_in) * var_in) ** 0.5
@@ -187,9 +185,7 @@ def convolution(tp: Any, harmonics: Any, name: str) -> ConvProblem:
         For messages.
     """
     if type(tp).__name__ != "TensorProduct" or not hasattr(tp, "instructions"):
-        raise UnsupportedProblemError(
-            f"{name} is a {type(tp).__qualname__}, expected an e3nn TensorProduct"
-        )
+        raise UnsupportedProblemError(f"{name} is {a_type(tp)}, expected an e3nn TensorProduct")
     problem = ConvProblem.from_e3nn(tp)
     _check_harmonics(problem, harmonics, name)
     for path in problem.paths:

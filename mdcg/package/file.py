@@ -1,8 +1,8 @@
 """Files of packages: safetensors with the manifest and a SHA-256 in the metadata.
 
-The digest is of the manifest's text (UTF-8) followed by all bytes after the header. It shows what
-was altered or damaged after the file was written, and vouches for nobody. Reading the manifest
-needs nothing but the standard library.
+The digest covers the text of the manifest, the index of the tensors and all bytes after the header.
+It shows what was altered or damaged after the file was written; it does not show who wrote it.
+Reading the manifest needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -11,30 +11,45 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PackageError
-from .limits import MAX_DEPTH, MAX_HEADER_BYTES
+from ..errors import OutputError, PackageError, printable, printable_values
 
-__all__ = ["FORMAT", "encode", "read_header", "read_tensors", "write_file"]
+__all__ = [
+    "FORMAT",
+    "encode",
+    "read_header",
+    "read_tensors",
+    "staged",
+    "write_file",
+    "write_synced",
+]
 
 #: Version of the manifest that is written; newer ones are refused.
-FORMAT = 1
+FORMAT = 2
+
+#: As in ``csrc/engine/limits.hpp``: bytes of a header, which safetensors limits, and nested JSON.
+MAX_HEADER_BYTES = 100_000_000
+MAX_DEPTH = 64
 
 KEY = "mdcg"
 DIGEST = "sha256"
 _BYTES = {"F64": 8, "F32": 4, "I32": 4, "U8": 1}
+# What files of format 1 had beside the model: text and machine code of kernels.
+_KERNELS = ("kernels", "cuda_kernels", "cuda_binaries")
 _NAMES = {"float64": "F64", "float32": "F32", "int32": "I32", "uint8": "U8"}
 _COPY = "copy it again, or convert the checkpoint again"
 
 
-def encode(manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+def encode(
+    manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], key: str = KEY
+) -> bytes:
     """Return the bytes of a package; equal arguments give equal bytes.
 
     Parameters
@@ -43,6 +58,8 @@ def encode(manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> 
         Plain JSON values.
     tensors : mapping of str to array
         float64, float32, int32 or uint8.
+    key : str
+        Of the manifest in the metadata, which tells what kind of file it is.
     """
     from safetensors.numpy import save
 
@@ -53,16 +70,28 @@ def encode(manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> 
         manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
     ordered = {name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)}
-    data = memoryview(save(ordered, metadata={KEY: text}))
+    data = memoryview(save(ordered, metadata={key: text}))
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(bytes(data[8:start]))
-    digest = hashlib.sha256(text.encode())
+    del header["__metadata__"]
+    digest = hashlib.sha256(text.encode() + b"\0" + _index(header))
     digest.update(data[start:])
     # in this order: safetensors writes several keys in any
-    header["__metadata__"] = {KEY: text, DIGEST: digest.hexdigest()}
+    header = {"__metadata__": {key: text, DIGEST: digest.hexdigest()}, **header}
     raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)  # tensors stay aligned
     return b"".join((len(raw).to_bytes(8, "little"), raw, data[start:]))
+
+
+def _index(tensors: Mapping[str, Any]) -> bytes:
+    """Return what the digest covers of the index of tensors; the engine has the same."""
+    lines = (
+        f"{name}\0{entry['dtype']}\0{''.join(f'{n},' for n in entry['shape'])} {{}},{{}}\n".format(
+            *entry["data_offsets"]
+        )
+        for name, entry in sorted(tensors.items())
+    )
+    return "".join(lines).encode()
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -72,25 +101,93 @@ def write_file(path: Path, data: bytes) -> None:
     ------
     PackageError
         There is something else than a file of that name, such as a device or a folder.
+    OutputError
+        The folder cannot be written, or no space is left.
     """
     if path.exists() and not path.is_file():  # root would put the file in the place of a device
         raise PackageError(
             f"{path} is no file, expected the name of a file to write: name another one"
         )
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    with staged(path, overwrite=True) as (temporary,):
+        write_synced(temporary, data)
+
+
+@contextmanager
+def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[list[Path]]:
+    """Yield temporary files beside the targets and move all of them there unless something raised.
+
+    Parameters
+    ----------
+    *targets : Path
+    overwrite : bool
+        Whether targets that exist at the end are replaced; otherwise nothing is written.
+    suffix : str
+        End of the temporary names, for readers that look at it.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written, or a target exists. No temporary file is left then.
+    """
+    mark = uuid.uuid4().hex[:12]
+    temporary = [target.with_name(f".{target.name}.{mark}{suffix}") for target in targets]
+    unfinished = list(temporary)
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        for path in temporary:
+            with _writing(path):
+                _create(path)
+        yield temporary
+        for path, target in zip(temporary, targets, strict=True):
+            with _writing(target):
+                if not overwrite:
+                    _create(target)  # which is replaced in the next step
+                    unfinished.append(target)
+                path.replace(target)
+        unfinished = temporary
     finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+        for path in unfinished:
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+
+def write_synced(path: Path, data: bytes | memoryview) -> None:
+    """Write a file to the disk.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written, or no space is left.
+    """
+    with _writing(path), path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _create(path: Path) -> None:
+    # O_EXCL: no file of another process; 0o666: the user's umask decides
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise OutputError(
+            f"{path} was written by another process in the meantime: name another output or use "
+            "--force"
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"cannot write in {path.parent}: {error.strerror}; nothing was written"
+        ) from error
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]:
     """Return manifest, and type and shape of every tensor, of a package whose digest is right.
+
+    What files of format 1 say of kernels is left out.
 
     Raises
     ------
@@ -115,6 +212,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
         header = _parse(text.decode("utf-8"))
         metadata = header.pop("__metadata__", None) or {}
         tensors = _tensors(header, size - 8 - length)
+        index = _index(header)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PackageError(f"{path} has a damaged header ({str(error)[:100]}): {_COPY}") from error
     if not isinstance(metadata, dict) or KEY not in metadata:
@@ -123,8 +221,24 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
             "mdcg-patch has written"
         )
     manifest = _manifest(path, metadata[KEY])
-    _check_digest(path, metadata, 8 + length)
-    return manifest, tensors
+    old = manifest["format"] == 1
+    _check_digest(path, metadata, b"" if old else b"\0" + index, 8 + length)
+    numbers = {name: entry for name, entry in tensors.items() if entry[0] != "U8"}
+    if not old and len(numbers) < len(tensors):
+        raise PackageError(f"{path} has tensors of bytes, expected numbers alone: {_COPY}")
+    if old:
+        _forget_kernels(manifest)
+    return manifest, numbers
+
+
+def _forget_kernels(manifest: dict[str, Any]) -> None:
+    """Remove what a manifest of format 1 says of kernels."""
+    for name in _KERNELS:
+        manifest.pop(name, None)
+    layers = manifest.get("layers")
+    for layer in layers if isinstance(layers, list) else ():
+        if isinstance(layer, dict):
+            layer.pop("kernel", None)
 
 
 def _parse(text: str) -> Any:
@@ -151,13 +265,13 @@ def _too_deep(value: Any) -> bool:
     return False
 
 
-def _check_digest(path: Path, metadata: Mapping[str, Any], start: int) -> None:
+def _check_digest(path: Path, metadata: Mapping[str, Any], index: bytes, start: int) -> None:
     if DIGEST not in metadata:
         raise PackageError(
             f"{path} has no SHA-256 of what it holds, which every package has: convert the "
             "checkpoint again"
         )
-    digest = hashlib.sha256(metadata[KEY].encode())
+    digest = hashlib.sha256(metadata[KEY].encode() + index)
     try:
         with path.open("rb") as file:
             file.seek(start)
@@ -186,7 +300,7 @@ def _tensors(header: Any, room: int) -> dict[str, tuple[str, tuple[int, ...]]]:
         if type(begin) is not int or end - begin != count:
             raise ValueError(f"tensor {name!r} has {end - begin} bytes, expected {count}")
         spans.append((begin, end))
-        found[name] = (dtype, tuple(shape))
+        found[printable(name)] = (dtype, tuple(shape))
     at = 0
     for begin, end in sorted(spans):
         if begin != at:
@@ -210,11 +324,12 @@ def _manifest(path: Path, text: Any) -> dict[str, Any]:
             f"{path} has format {version}, and this version of mdcg reads up to {FORMAT}: "
             "update mdcg, or convert the checkpoint again"
         )
-    return dict(manifest)
+    found: dict[str, Any] = printable_values(dict(manifest))
+    return found
 
 
 def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Return all tensors of a package.
+    """Return all tensors of a package, which are numbers.
 
     Raises
     ------
@@ -225,6 +340,10 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     from safetensors.numpy import load_file
 
     try:
-        return dict(load_file(path))
+        return {
+            printable(name): tensor
+            for name, tensor in load_file(path).items()
+            if tensor.dtype != np.uint8
+        }
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise PackageError(f"{path} is damaged ({str(error)[:100]}): {_COPY}") from error

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from .builder import Builder
 from .e3nn_modules import array, linear_map, real
 from .mace_blocks import add_interaction, add_product
+from .mace_context import MaceContext
 from .mace_fields import embedded_fields
-from .mace_radial import RadialEmbedding, pair_repulsion, radial_embedding
+from .mace_radial import pair_repulsion, radial_embedding
 from .mace_readouts import add_readout
 
-__all__ = ["MaceContext", "build_mace"]
+__all__ = ["build_mace"]
 
 #: Classes whose forward is what is written here; others add or leave out terms.
 _MODELS = ("MACE", "ScaleShiftMACE")
@@ -30,41 +30,12 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class MaceContext:
-    """What all parts of a model's conversion look at.
-
-    Parameters
-    ----------
-    model : mace.modules.MACE
-    builder : Builder
-    columns : list of int
-        Columns of the model's one-hot vectors that become the types, in their order.
-    head : int
-        The head that is converted.
-    n_heads : int
-    radial : RadialEmbedding
-    """
-
-    model: Any
-    builder: Builder
-    columns: list[int]
-    head: int
-    n_heads: int
-    radial: RadialEmbedding
-
-    @property
-    def one_hot(self) -> NDArray[np.float64]:
-        """The model's one-hot vector of each type, shape (n_types, number of elements)."""
-        return np.eye(len(self.model.atomic_numbers))[self.columns]
-
-
 def refusal(model: Any) -> str:
     """Return why a MACE model as a whole cannot be converted, or an empty string."""
     kind = type(model).__name__
     if kind not in _MODELS:
         reason = _REASONS.get(kind, f"only {' and '.join(_MODELS)} are known")
-        return f"the model is a {kind}: {reason}"
+        return f"the model is {a_type(model)}: {reason}"
     return ""
 
 

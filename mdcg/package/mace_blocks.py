@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Features
 from .e3nn_modules import array, convolution, linear_map, real, typed_linear_map
 from .linear_map import LinearMap
+from .mace_context import MaceContext
 from .mace_gate import add_gate, gate_blocks
 from .mace_radial import radial_layers
 from .radial import Radial, RadialLayer
-
-if TYPE_CHECKING:
-    from .mace import MaceContext
 
 __all__ = ["add_interaction", "add_product"]
 
@@ -44,7 +42,9 @@ def add_interaction(context: MaceContext, number: int, block: Any, feats: Featur
     add = _BLOCKS.get(kind)
     if add is None or "forward" in vars(block):
         known = ", ".join(_BLOCKS)
-        raise UnsupportedProblemError(f"interactions.{number} is a {kind}, expected one of {known}")
+        raise UnsupportedProblemError(
+            f"interactions.{number} is {a_type(block)}, expected one of {known}"
+        )
     return add(_Block(context, number, block), feats)
 
 
@@ -227,12 +227,12 @@ def add_product(
     builder, at = context.builder, f"products.{number}"
     if type(block).__name__ != "EquivariantProductBasisBlock":
         raise UnsupportedProblemError(
-            f"{at} is a {type(block).__name__}, expected EquivariantProductBasisBlock"
+            f"{at} is {a_type(block)}, expected EquivariantProductBasisBlock"
         )
     layer = block.symmetric_contractions
     if type(layer).__name__ != "SymmetricContraction" or not hasattr(layer, "contractions"):
         raise UnsupportedProblemError(
-            f"{at}.symmetric_contractions is a {type(layer).__qualname__}, expected mace's "
+            f"{at}.symmetric_contractions is {a_type(layer)}, expected mace's "
             "SymmetricContraction: convert the model back to e3nn first"
         )
     fold = fold_contraction(layer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps, MulIrrep
 from .builder import Builder, Features
 from .e3nn_modules import activation, irreps_of
@@ -60,7 +60,7 @@ def gate_blocks(module: Any, name: str) -> GateBlocks:
             for n in ("scalars", "gates")
         ]
     else:
-        raise UnsupportedProblemError(f"{name} is a {kind}, expected a gate")
+        raise UnsupportedProblemError(f"{name} is {a_type(module)}, expected a gate")
     return _arranged(parts, acts, irreps_of(module.irreps_in), irreps_of(module.irreps_out))
 
 

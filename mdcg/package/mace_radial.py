@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from .e3nn_modules import activation, array, fully_connected, real
 from .radial import Radial, RadialLayer
 
@@ -55,9 +55,7 @@ def radial_embedding(block: Any, numbers: NDArray[np.int_], r_max: float) -> Rad
     """
     cutoff = block.cutoff_fn
     if type(cutoff).__name__ != "PolynomialCutoff":
-        raise UnsupportedProblemError(
-            f"cutoff_fn is a {type(cutoff).__name__}, expected PolynomialCutoff"
-        )
+        raise UnsupportedProblemError(f"cutoff_fn is {a_type(cutoff)}, expected PolynomialCutoff")
     own = real(cutoff.r_max)
     if abs(own - r_max) > 1e-6 * r_max:
         raise UnsupportedProblemError(f"cutoff_fn ends at {own} Å, expected r_max, {r_max} Å")
@@ -85,7 +83,7 @@ def _basis(module: Any) -> tuple[dict[str, Any], int]:
             raise UnsupportedProblemError(f"Chebyshev orders are {orders}, expected 1, 2, 3, ...")
         return {"kind": "chebyshev", "order": len(orders)}, len(orders)
     raise UnsupportedProblemError(
-        f"the radial basis is a {kind}, expected Bessel, Gaussian or Chebyshev functions"
+        f"the radial basis is {a_type(module)}, expected Bessel, Gaussian or Chebyshev functions"
     )
 
 
@@ -99,16 +97,14 @@ def _transform(module: Any, numbers: NDArray[np.int_]) -> dict[str, Any]:
     if kind == "SoftTransform":
         return {"kind": "soft", "alpha": real(module.alpha), "r_0": total}
     raise UnsupportedProblemError(
-        f"distances are transformed by a {kind}, expected AgnesiTransform or SoftTransform"
+        f"distances are transformed by {a_type(module)}, expected AgnesiTransform or SoftTransform"
     )
 
 
 def pair_repulsion(module: Any, numbers: NDArray[np.int_], scale: float) -> dict[str, Any]:
     """Read a ``ZBLBasis``: fields of a ``pair_energy`` layer, every matrix by pairs of types."""
     if type(module).__name__ != "ZBLBasis":
-        raise UnsupportedProblemError(
-            f"pair_repulsion_fn is a {type(module).__name__}, expected ZBLBasis"
-        )
+        raise UnsupportedProblemError(f"pair_repulsion_fn is {a_type(module)}, expected ZBLBasis")
     z = numbers.astype(np.float64)
     power = z ** real(module.a_exp)
     radii = array(module.covalent_radii)[numbers]
@@ -130,7 +126,7 @@ def radial_layers(net: Any, name: str) -> tuple[RadialLayer, ...]:
     if kind == "RadialMLP":
         return _radial_mlp(list(net.net), name)
     raise UnsupportedProblemError(
-        f"{name} is a {kind}, expected a FullyConnectedNet or a RadialMLP"
+        f"{name} is {a_type(net)}, expected a FullyConnectedNet or a RadialMLP"
     )
 
 
@@ -139,7 +135,9 @@ def _radial_mlp(modules: list[Any], name: str) -> tuple[RadialLayer, ...]:
     while modules:
         linear = modules.pop(0)
         if type(linear).__name__ != "Linear":
-            raise UnsupportedProblemError(f"{name} has a {type(linear).__name__} where it has none")
+            raise UnsupportedProblemError(
+                f"{name} has {a_type(linear)} where a Linear was expected"
+            )
         weight = array(linear.weight).T
         bias = None if linear.bias is None else array(linear.bias)
         norm, kind, factor = None, "none", 1.0

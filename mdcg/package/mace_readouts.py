@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from .builder import Features
 from .e3nn_modules import activation, linear_map
 from .linear_map import LinearMap
+from .mace_context import MaceContext
 from .mace_gate import add_gate, gate_blocks
-
-if TYPE_CHECKING:
-    from .mace import MaceContext
 
 __all__ = ["add_readout"]
 
@@ -33,8 +31,8 @@ def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Fe
     if kind == "GeneralNonLinearBiasReadoutBlock":
         return _gated(context, number, readout, feats)
     raise UnsupportedProblemError(
-        f"{at} is a {kind}, expected a readout of energies (LinearReadoutBlock, "
-        "NonLinearReadoutBlock, NonLinearBiasReadoutBlock)"
+        f"{at} is {a_type(readout)}, expected a readout of energies (LinearReadoutBlock, "
+        "NonLinearReadoutBlock, NonLinearBiasReadoutBlock, GeneralNonLinearBiasReadoutBlock)"
     )
 
 

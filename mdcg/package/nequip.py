@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Builder, Features
 from .e3nn_modules import activation, array, convolution, linear_map, typed_linear_map
@@ -50,14 +50,12 @@ def build_nequip(
     if _kind(network) == "ForceStressOutput":
         network = network.func
     if _kind(network) != "SequentialGraphNetwork":
-        raise UnsupportedProblemError(f"the model is a {_kind(network)} of unknown order")
+        raise UnsupportedProblemError(f"the model is {a_type(network)} of unknown order")
     converter = _Converter(model, builder, columns, graph_fields)
     for name, module in network.named_children():
         step = getattr(converter, f"on_{_kind(module)}", None)
         if step is None:
-            raise UnsupportedProblemError(
-                f"{name} is a {_kind(module)}, which packages do not have"
-            )
+            raise UnsupportedProblemError(f"{name} is {a_type(module)}, which packages do not have")
         step(name, module)
     unknown = sorted(set(graph_fields) - converter.fields)
     if unknown:
@@ -165,7 +163,7 @@ class _Converter:
         block, before, builder = module.conv, self.features, self.builder
         assert before is not None
         if _kind(block) != "InteractionBlock":
-            raise UnsupportedProblemError(f"{name}.conv is a {_kind(block)}")
+            raise UnsupportedProblemError(f"{name}.conv is {a_type(block)}")
         number, self.number = self.number, self.number + 1
         norm = array(block.avg_num_neighbors_norm.norm_const).reshape(-1)
         norm = norm if len(norm) == 1 else norm[self.columns]

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from .. import _core
 from ..errors import PackageError
-from .check import check_manifest, check_tensors
 from .file import FORMAT, encode, read_header, read_tensors, write_file
 
 __all__ = ["Package"]
+
+
+@contextmanager
+def _engine_checks() -> Iterator[None]:
+    try:
+        yield
+    except _core.EngineError as error:
+        raise PackageError(str(error)) from error
 
 
 class Package:
@@ -22,7 +30,7 @@ class Package:
     Parameters
     ----------
     manifest : mapping
-        What is in it: see :mod:`mdcg.package`.
+        What is in it: see ``FORMAT.md`` in this folder.
     tensors : mapping of str to array
 
     Examples
@@ -33,7 +41,7 @@ class Package:
     """
 
     def __init__(self, manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
-        self.manifest: dict[str, Any] = {"format": FORMAT, **manifest}
+        self.manifest: dict[str, Any] = {**manifest, "format": FORMAT}
         self.tensors: dict[str, NDArray[Any]] = dict(tensors)
 
     @classmethod
@@ -46,29 +54,20 @@ class Package:
             It is missing, damaged or of a newer version; the message is one sentence.
         """
         path = Path(path)
-        manifest, declared = read_header(path)
-        package = cls(manifest, read_tensors(path))
-        try:
-            check_manifest(package.manifest, declared, package.tensors)
-            check_tensors(package.tensors)
-        except PackageError as error:
-            raise PackageError(f"{path}: {error}") from error
-        return package
+        manifest, _ = read_header(path)
+        with _engine_checks():
+            _core.check_package(str(path))
+        return cls(manifest, read_tensors(path))
 
     def check(self) -> None:
-        """See that the program makes sense and that all tensors are there and finite.
+        """Let the engine check the network, and that all tensors are there and finite.
 
         Raises
         ------
         PackageError
         """
-        short = {"float64": "F64", "float32": "F32", "int32": "I32", "uint8": "U8"}
-        declared = {
-            name: (short.get(tensor.dtype.name, "?"), tensor.shape)
-            for name, tensor in self.tensors.items()
-        }
-        check_manifest(self.manifest, declared, self.tensors)
-        check_tensors(self.tensors)
+        with _engine_checks():
+            _core.check_package_bytes(self.to_bytes(), "the package")
 
     def to_bytes(self) -> bytes:
         """Return the file's contents; equal packages give equal bytes."""
@@ -112,7 +111,3 @@ class Package:
     def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor by name."""
         return self.tensors[name]
-
-    def text(self, name: str) -> str:
-        """Return a tensor of bytes as text, such as a kernel's source."""
-        return bytes(np.asarray(self.tensors[name], dtype=np.uint8)).decode()

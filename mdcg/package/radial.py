@@ -101,7 +101,8 @@ class Radial:
 
         Returns
         -------
-        outputs, slopes : array, shape (n, weight_numel)
+        outputs : array, shape (n, weight_numel)
+        slopes : array, shape (n, weight_numel)
         """
         r_max = np.asarray(self.r_max)
         reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+from typing import TextIO
 
 import torch
 
@@ -23,6 +26,25 @@ __all__ = [
 ]
 
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+# MACE prints it when it is imported; mdcg does not use cuEquivariance.
+_NOTICE = "Cuequivariance acceleration will be disabled"
+
+
+class _WithoutNotice(io.TextIOBase):
+    """Pass text on to a stream, except for MACE's notice about cuEquivariance."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._dropped = stream, False
+
+    def write(self, text: str) -> int:
+        is_end = self._dropped and text == "\n"
+        self._dropped = _NOTICE in text
+        if not (self._dropped or is_end):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def installed_version(distribution: str) -> str | None:
@@ -72,7 +94,8 @@ def import_mace() -> ModuleType:
     import_e3nn_o3()
     before = os.environ.get(_UNSAFE_LOAD)
     try:
-        importlib.import_module("mace.modules")
+        with redirect_stdout(_WithoutNotice(sys.stdout)):
+            importlib.import_module("mace.modules")
         return sys.modules["mace"]
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
@@ -104,12 +127,58 @@ def import_nequip() -> ModuleType:
         ) from error
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default for a while: e3nn and mace make modules, and some products, in it."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+class _DefaultDtype:
+    """Torch's default dtype, which threads that need the same one can set together."""
+
+    def __init__(self) -> None:
+        self.changes = threading.Condition()
+        self.holders: list[int] = []  # threads
+        self.before = self.now = torch.float32
+
+    @contextmanager
+    def held(self, dtype: torch.dtype) -> Iterator[None]:
+        mine = threading.get_ident()
+        with self.changes:
+            nested = mine in self.holders  # whose other dtype is set for the others as well
+            self.changes.wait_for(lambda: nested or not self.holders or self.now == dtype)
+            outer = self.now
+            if not self.holders:
+                self.before = outer = torch.get_default_dtype()
+            self.holders.append(mine)
+            self._set(dtype)
+        try:
+            yield
+        finally:
+            with self.changes:
+                self.holders.remove(mine)
+                if nested:
+                    self._set(outer)
+                elif not self.holders:
+                    self._set(self.before)
+                self.changes.notify_all()
+
+    def _set(self, dtype: torch.dtype) -> None:
+        self.now = dtype
+        torch.set_default_dtype(dtype)
+
+
+_default = _DefaultDtype()
+
+
+def _after_fork() -> None:
+    """Release, in a forked child, what threads of the parent held."""
+    global _default
+    inherited, _default = _default, _DefaultDtype()
+    if inherited.holders:
+        torch.set_default_dtype(inherited.before)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def default_dtype(dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Set torch's default dtype for a while: e3nn and mace create modules and some tensors in it.
+
+    All threads share the default, so threads that need another dtype wait.
+    """
+    return _default.held(dtype)

@@ -33,6 +33,10 @@ _GIVE_NEQUIP = (
     "must be trained again with NequIP 0.19)"
 )
 _ZIP_MAGIC = b"PK\x03\x04"
+#: Limit of the unpacked size relative to the file, and a size that is always allowed.
+#: Checkpoints are not compressed, and packages compress their source code only.
+_MAX_RATIO = 16
+_MAX_SMALL = 64_000_000
 #: First bytes of torch.save files from before torch 1.6: a pickled magic number.
 _LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
@@ -107,7 +111,15 @@ def checkpoint_kind(path: Path) -> str:
 
 def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
     names = archive.namelist()
-    # every writer puts all members below one folder named after the file
+    # zip readers stop at the declared size, so the declared sizes can be trusted as limits
+    declared, held = sum(each.file_size for each in archive.infolist()), path.stat().st_size
+    if declared > max(_MAX_RATIO * held, _MAX_SMALL):
+        raise CheckpointError(
+            f"{path} has {held / 1e6:.1f} MB and would unpack to {declared / 1e6:.0f} MB, expected "
+            f"at most {_MAX_RATIO} times its size: no checkpoint is compressed so much, the file "
+            "is damaged or malicious"
+        )
+    # all writers put the members into one folder named after the file
     inner = {name.partition("/")[2] for name in names}
     if any("aotinductor" in name for name in names):
         raise CheckpointError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ..errors import a_type
 from ..problem import ConvProblem
 from .layer import PROBLEM, Layer, forward_refusal, frozen_dtype, is_stock
 from .probe import LIMITS, probe_rows
@@ -12,7 +13,7 @@ __all__ = ["Connection"]
 
 
 class Connection(Layer):
-    """A ``FullyConnectedTensorProduct`` of features and of numbers that tell the atom's type.
+    """A ``FullyConnectedTensorProduct`` of features with an encoding of the atom's type.
 
     MACE's ``skip_tp`` and NequIP's self-connection ``sc``.
     """
@@ -23,7 +24,7 @@ class Connection(Layer):
         """Return why the layer cannot be patched, or an empty string."""
         product = self.module
         if not is_stock(product, "FullyConnectedTensorProduct", "e3nn.o3."):
-            return f"it is a {type(product).__qualname__}, expected FullyConnectedTensorProduct"
+            return f"it is {a_type(product)}, expected FullyConnectedTensorProduct"
         if not (product.internal_weights and product.shared_weights):
             return "it has no weights of its own"
         if any(ir.l or ir.p != 1 for _, ir in product.irreps_in2):

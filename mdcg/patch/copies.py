@@ -1,4 +1,4 @@
-"""Deep copies of models, also of those whose parameters cannot be copied one by one."""
+"""Deep copies of models, including models with parameters that ``copy.deepcopy`` cannot copy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 def copy_model(model: M) -> M:
     """Return a deep copy.
 
-    mace marks weights of paths that do not exist by a kind of parameter which ``copy.deepcopy``
-    cannot construct; its copy is an ordinary parameter without gradient.
+    mace marks the weights of missing paths with a class of parameter that ``copy.deepcopy`` cannot
+    construct; the copy has an ordinary parameter without gradient in its place.
     """
     memo = {
         id(parameter): torch.nn.Parameter(parameter.detach().clone(), requires_grad=False)

@@ -1,10 +1,10 @@
-"""Unpickle e3nn modules whatever e3nn wrote them, and wherever their constants were.
+"""Unpickle e3nn modules written by any version of e3nn, on any device.
 
 e3nn objects carry generated code as bytes inside their pickle: TorchScript (a bytes object up to
 e3nn 0.5.1, ``("torchscript", bytes)`` after) or, from 0.5.9, a pickled graph (``("fx", bytes)``).
-e3nn reads it without ``map_location``, so that what was saved on a GPU cannot be loaded without a
-GPU. Here such classes are looked up as stand-ins that repair the state: no class of e3nn is
-altered, even for a moment, so that other threads see nothing.
+e3nn reads it without ``map_location``, so a file saved on a GPU cannot be loaded without one.
+This module unpickles such objects through stand-in classes that repair the state. The classes of
+e3nn are never altered, so other threads are not affected.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["e3nn_pickle_module"]
 
 
 def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
-    """Return what to hand to ``torch.load`` as `pickle_module`.
+    """Return the `pickle_module` for ``torch.load``.
 
     Parameters
     ----------
     map_location : torch.device or str
-        Where the constants in generated code go.
+        Device for the constants in generated code.
     """
     import_e3nn_o3()
     from e3nn.util.codegen import CodeGenMixin
@@ -69,13 +69,13 @@ def _stand_in(cls: Any, as_pairs: bool, map_location: Any) -> type:
 
 
 def _repair(value: Any, as_pairs: bool, map_location: Any) -> Any:
-    """Return one piece of generated code as the installed e3nn wants it."""
+    """Return one piece of generated code in the form that the installed e3nn expects."""
     kind, code = value if isinstance(value, tuple) else ("torchscript", bytes(value))
     if b"cuda" in code:
         code = _moved(kind, code, map_location)
     if as_pairs:
         return kind, code
-    return code if kind == "torchscript" else value  # e3nn 0.4 refuses graphs itself
+    return code if kind == "torchscript" else value  # e3nn 0.4 raises for graphs by itself
 
 
 def _moved(kind: str, code: bytes, map_location: Any) -> bytes:

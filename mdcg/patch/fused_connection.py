@@ -1,4 +1,4 @@
-"""The class that a patched self-connection of NequIP, or skip connection of MACE, has.
+"""The class of patched self-connections of NequIP and skip connections of MACE.
 
 Pickles of patched models name this class, so neither the module nor the class may move.
 """
@@ -79,7 +79,7 @@ _of_stock: dict[type, type] = {
 
 
 def fused_class(stock: type) -> type:
-    """Return the class for layers of a stock class, be it the copy that a package has."""
+    """Return the class for patched layers of a stock class, which may be a package's copy."""
     if stock not in _of_stock:
         name = FusedFullyConnectedTensorProduct.__name__
         _of_stock[stock] = type(name, (_Grouped, stock), {"__module__": __name__})

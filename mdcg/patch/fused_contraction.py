@@ -1,4 +1,4 @@
-"""The class that a patched symmetric contraction has: independent polynomials, one kernel.
+"""The class of patched symmetric contractions: independent polynomials in one kernel.
 
 Pickles of patched models name this class, so neither the module nor the class may move.
 """
@@ -25,7 +25,7 @@ _stock = import_mace().modules.symmetric_contraction
 FOLD = "_mdcg_fold"
 MAP = "_mdcg_map"
 
-# plain dicts, because torch.compile looks through lru_cache and cannot trace what is behind it
+# plain dicts, because torch.compile cannot trace functions behind lru_cache
 _folds: dict[str, FoldedTensors] = {}
 _problems: dict[tuple[str, torch.dtype], SymmetricContractionProblem] = {}
 
@@ -48,7 +48,7 @@ def _problem(text: str, dtype: torch.dtype) -> SymmetricContractionProblem:
 def _orders(contraction: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return coupling tensor and weights of every correlation order, from the lowest."""
     highest = int(contraction.correlation)
-    # mace keeps the weights of the highest order apart, and the others from high to low
+    # mace stores the weights of the highest order separately, and the others from high to low
     weights = [*reversed(list(contraction.weights)), contraction.weights_max]
     return [
         (getattr(contraction, f"U_matrix_{order}"), weights[order - 1])
@@ -149,9 +149,9 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
         return symmetric_contraction(problem, x, torch.matmul(matrix, weights), y)
 
     def _remember(self) -> tuple[str, torch.Tensor]:
-        """Make what calls need now, so that the first may be one that torch.compile traces.
+        """Prepare the layer, so that torch.compile can trace its first call.
 
-        Fold and matrix are kept together: another thread never sees the one without the other.
+        Fold and matrix are stored in one attribute, so other threads see both or neither.
         """
         text = self._mdcg_fold
         if not text:
@@ -159,7 +159,7 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
             return "", torch.empty(0)
         like = self.contractions[0].weights_max
         _problem(text, like.dtype)
-        with torch.inference_mode(False):  # else no graph of autograd could hold it
+        with torch.inference_mode(False):  # autograd cannot save tensors made in inference mode
             matrix = torch.from_numpy(_folded(text).combination)
             made = (text, matrix.to(device=like.device, dtype=like.dtype))
         self.__dict__[MAP] = made
@@ -178,7 +178,7 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
         return tuple(self.contractions)
 
     def _forget(self) -> None:
-        # float64 also tells apart paths that are one in float32
+        # paths that coincide in float32 can differ in float64
         self._mdcg_fold = ""
 
     def _read(self) -> str:

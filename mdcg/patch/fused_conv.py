@@ -1,4 +1,4 @@
-"""The class that a patched ``conv_tp`` has: a tensor product that can do the whole convolution.
+"""The class of patched ``conv_tp`` layers: a tensor product that can do the whole convolution.
 
 Pickles of patched models name this class, so neither the module nor the class may move.
 """
@@ -62,7 +62,7 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
             rows: torch.Tensor = super().forward(x, y, weight)
             return rows
         if torch.is_autocast_enabled(x.device.type):
-            # autocast may have made some of them bfloat16
+            # autocast may have converted some of them to bfloat16
             x, y = x.to(self.output_mask.dtype), y.to(self.output_mask.dtype)
             if isinstance(weight, torch.Tensor):
                 weight = weight.to(x.dtype)

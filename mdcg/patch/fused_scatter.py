@@ -1,4 +1,4 @@
-"""The class that a patched ``TensorProductScatter`` of NequIP has.
+"""The class of patched ``TensorProductScatter`` layers of NequIP.
 
 Pickles of patched models name this class, so neither the module nor the class may move.
 """
@@ -26,11 +26,11 @@ class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
 
     Objects are never constructed: patching changes the class of an existing layer in place. The
     tensor product stays below it as ``tp``, so that parameters, buffers and ``state_dict`` are what
-    they were. It is no subclass of NequIP's own, because packages bring copies of that.
+    they were. It does not derive from NequIP's class, because packages contain copies of it.
     """
 
     _mdcg_advice = "or compile with --mode aotinductor"
-    # what must be imported before a model compiled by nequip-compile can be loaded
+    # a model compiled by nequip-compile can be loaded only after this module has been imported
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("mdcg.ops",)
 
     tp: Any
@@ -58,7 +58,7 @@ class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
         torch.Tensor, shape (n_nodes, irreps_mid.dim)
         """
         text = self._current(self._mdcg_problem)
-        # autocast may have made the weights bfloat16
+        # autocast may have converted the weights to bfloat16
         dtype = self.tp.output_mask.dtype
         problem = parsed_problem(text, str(dtype).removeprefix("torch."))
         if isinstance(edge_weight, PendingWeights):

@@ -1,4 +1,4 @@
-"""What patched layers remember of their buffers, and when they read them again."""
+"""The text that patched layers derive from their buffers, and when they derive it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 __all__ = ["FusedConvState", "FusedState", "forget_loads", "watch_loads"]
 
-#: What a part notes when a state was loaded into it alone, without the layer above it.
+#: Set on a submodule when a state is loaded into it directly, not through the layer above it.
 _LOADED = "_mdcg_loaded"
 _KERNEL_DTYPES = (torch.float32, torch.float64)
 
@@ -28,37 +28,37 @@ _KERNEL_DTYPES = (torch.float32, torch.float64)
 class FusedState(_Base):  # type: ignore[misc]
     """Stands before the stock class among the base classes of a patched layer.
 
-    What kernels are made for is kept as text, read again from the layer's buffers after they
-    change through ``load_state_dict`` or a change of dtype.
+    The layer keeps the problem that its kernels are made for as text. It derives the text again
+    after the buffers change through ``load_state_dict`` or a change of dtype.
     """
 
     #: What to do instead of giving the layer to TorchScript.
     _mdcg_advice = "or give the file from before mdcg-patch to the tool that makes TorchScript"
 
     def _constants(self) -> torch.Tensor:
-        """Return a buffer whose dtype and device are those of all."""
+        """Return one buffer; all buffers have its dtype and device."""
         raise NotImplementedError
 
     def _parts(self) -> Sequence[torch.nn.Module]:
-        """Return the submodules that hold the buffers, if not the layer itself."""
+        """Return the submodules that hold the buffers; empty if the layer holds them itself."""
         return ()
 
     def _forget(self) -> None:
-        """Drop the text: the next call reads the buffers."""
+        """Drop the text, so that the next call derives it from the buffers."""
         raise NotImplementedError
 
     def _read(self) -> str:
-        """Make the text from the buffers.
+        """Derive the text from the buffers.
 
         Raises
         ------
         UnsupportedProblemError
-            No kernel computes what they describe.
+            No generated kernel can compute what they describe.
         """
         raise NotImplementedError
 
     def _remember(self) -> Any:
-        """Make what calls need now, so that the first may be one that torch.compile traces."""
+        """Prepare the layer, so that torch.compile can trace its first call."""
         raise NotImplementedError
 
     def _current(self, text: str) -> str:
@@ -84,7 +84,7 @@ class FusedState(_Base):  # type: ignore[misc]
         if like.dtype != dtype:
             self._forget()  # float32 buffers have rounded the constants
             if like.dtype in _KERNEL_DTYPES:
-                # a call says what is wrong; .to() must not stop with half of a model converted
+                # the next call raises; here, .to() would stop with half of the model converted
                 with suppress(UnsupportedProblemError):
                     self._read()
                 self._remember()
@@ -94,7 +94,7 @@ class FusedState(_Base):  # type: ignore[misc]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._forget()  # files of another e3nn bring constants of another sign
+        self._forget()  # the sign of the constants depends on the version of e3nn
 
     def __prepare_scriptable__(self) -> Any:
         raise MdcgError(
@@ -104,7 +104,7 @@ class FusedState(_Base):  # type: ignore[misc]
 
 
 class FusedConvState(FusedState):
-    """Of a convolution: the text is its problem."""
+    """A layer whose text is the JSON of its convolution problem."""
 
     _mdcg_problem = ""
 
@@ -124,7 +124,7 @@ class FusedConvState(FusedState):
         return self._mdcg_problem
 
     def _remember(self) -> None:
-        """Parse the problem; for a CUDA device, begin to compile, all layers side by side."""
+        """Parse the problem; on a CUDA device, start to compile all layers in the background."""
         like = self._constants()
         if self._mdcg_problem and like.dtype in _KERNEL_DTYPES:
             dtype = str(like.dtype).removeprefix("torch.")
@@ -132,14 +132,14 @@ class FusedConvState(FusedState):
 
 
 def watch_loads(layer: FusedState) -> None:
-    """Make the parts of a patched layer note when a state is loaded into them alone."""
+    """Make the submodules of a patched layer record when a state is loaded into them directly."""
     forget_loads(layer)
     for part in layer._parts():
         part.register_load_state_dict_post_hook(_note)  # type: ignore[no-untyped-call]
 
 
 def forget_loads(layer: FusedState) -> None:
-    """Undo :func:`watch_loads`; harmless where there is nothing to undo."""
+    """Undo :func:`watch_loads`; does nothing on a layer that is not watched."""
     for part in layer._parts():
         part.__dict__.pop(_LOADED, None)
         hooks = part._load_state_dict_post_hooks

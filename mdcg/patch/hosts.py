@@ -1,10 +1,10 @@
-"""What MACE and NequIP models have in common, for tools that take either."""
+"""Functions that work on MACE and NequIP models alike."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -14,7 +14,14 @@ from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighb
 from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
 from .systems import Structure
 
-__all__ = ["Info", "copy_in_dtype", "evaluate_structure", "model_info"]
+__all__ = [
+    "Info",
+    "copy_in_dtype",
+    "evaluate_structure",
+    "lacks_radial_derivative",
+    "model_info",
+    "with_radial_derivative",
+]
 
 Info: TypeAlias = ModelInfo | NequipInfo
 
@@ -31,10 +38,40 @@ def model_info(model: torch.nn.Module) -> Info:
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """Return a copy of a model that is evaluated in another precision."""
+    """Return a copy of a model in another precision."""
     if is_nequip(model):
         return nequip_inputs.copy_in_dtype(model, dtype)
     return copy_model(model).to(dtype)
+
+
+def lacks_radial_derivative(model: torch.nn.Module) -> bool:
+    """Return whether a model's forces are not the gradient of its energy.
+
+    torch gives the Chebyshev polynomials of MACE's ``radial_type="chebyshev"`` a derivative of
+    zero.
+    """
+    basis = getattr(getattr(model, "radial_embedding", None), "bessel_fn", None)
+    return type(basis).__name__ == "ChebychevBasis"
+
+
+def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy with the same energies and with forces that are their gradient.
+
+    Source: ``T_n+1(x) = 2 x T_n(x) - T_n-1(x)``.
+    """
+    copied = copy_model(model)
+    basis: Any = copied.radial_embedding.bessel_fn  # type: ignore[union-attr]
+    count, values = basis.num_basis, basis.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        found = [torch.ones_like(x), x]
+        for _ in range(count - 1):
+            found.append(2.0 * x * found[-1] - found[-2])
+        known = torch.cat(found[1:], dim=1)
+        return torch.as_tensor(values(x).detach() + (known - known.detach()))
+
+    basis.forward = forward
+    return copied
 
 
 def evaluate_structure(
@@ -52,7 +89,7 @@ def evaluate_structure(
     info : ModelInfo or NequipInfo
         Of the model.
     system : Structure
-        Its atomic numbers are those of `info.kinds`: types, for a NequIP model.
+        With atomic numbers from `info.kinds`; for a NequIP model these are type numbers.
     head : str, optional
         Needed if there are several.
     fields : mapping of str to int, optional
@@ -91,7 +128,7 @@ def evaluate_structure(
         },
     )
     takes = inspect.signature(model.forward).parameters
-    energy = hasattr(model, "atomic_energies_fn")  # dipole models assert that nobody wants forces
+    energy = hasattr(model, "atomic_energies_fn")  # dipole models cannot compute forces
     options = {"compute_force": energy, "compute_stress": energy and system.periodic}
     output = model(batch, **{k: v for k, v in options.items() if k in takes})
     return edge_index.shape[1], output

@@ -1,4 +1,4 @@
-"""One layer that can be swapped: what adapters hand to the walk in :mod:`mdcg.patch.patching`."""
+"""A layer that can be patched: the interface between adapters and :mod:`mdcg.patch.patching`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCELERATED = {"cuequivariance_torch": "cuEquivariance", "openequivariance": "Op
 #: The attribute of a patched layer that holds the JSON text of its problem.
 PROBLEM = "_mdcg_problem"
 
-# a plain dict, because torch.compile looks through lru_cache and cannot trace what is behind it
+# a plain dict, because torch.compile cannot trace functions behind lru_cache
 _problems: dict[tuple[str, str], ConvProblem] = {}
 
 
@@ -47,7 +47,7 @@ class Layer:
     Parameters
     ----------
     name : str
-        Where the module is in the model.
+        Path of the module in the model.
     module : torch.nn.Module
         The module whose class changes when it is patched.
     """
@@ -85,12 +85,12 @@ class Layer:
         return describe(self.name, self.tensor_product, status, reason)
 
     def make_problem(self) -> Any:
-        """Describe the computation, from the module's own buffers, for the methods below.
+        """Describe the computation from the module's buffers; the methods below take the result.
 
         Raises
         ------
         UnsupportedProblemError
-            No kernel computes it.
+            No generated kernel can compute it.
         """
         return ConvProblem.from_e3nn(self.tensor_product)
 
@@ -100,7 +100,7 @@ class Layer:
         Raises
         ------
         VerificationError
-            It is larger than rounding explains.
+            The difference is larger than rounding explains.
         """
         raise NotImplementedError
 
@@ -109,15 +109,15 @@ class Layer:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Undo :meth:`patch`; harmless on a module that is not patched."""
+        """Undo :meth:`patch`; does nothing on a module that is not patched."""
         raise NotImplementedError
 
 
 def is_stock(module: Any, name: str, where: str) -> bool:
-    """Whether the class of a module is a class of e3nn or NequIP, be it an interned copy.
+    """Whether a module is of a class of e3nn or NequIP, or of a copy of such a class.
 
-    NequIP's packages carry copies of both packages' classes, which are other objects than the
-    installed ones and live in modules with a prefix, ``<torch_package_0>.e3nn.o3...``.
+    NequIP's packages contain copies of the classes of both. The copies are not identical to the
+    installed classes, and their modules have a prefix: ``<torch_package_0>.e3nn.o3...``.
 
     Parameters
     ----------

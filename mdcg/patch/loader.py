@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError, MissingDependencyError
+from ..errors import CheckpointError, MissingDependencyError, a_type, installation
 from ._frameworks import import_e3nn_o3, import_mace, import_nequip, installed_version
 from .checkpoint_kind import MACE, NEQUIP_CHECKPOINT, NEQUIP_PACKAGE, checkpoint_kind
 from .e3nn_pickle import e3nn_pickle_module
@@ -22,7 +22,7 @@ __all__ = ["load_model"]
 
 log = logging.getLogger("mdcg")
 _warned = False
-# unpickling can trace graphs, during which torch.fx replaces nn.Module.__call__ in all threads
+# unpickling can trace graphs, and torch.fx then replaces nn.Module.__call__ for all threads
 _one_at_a_time = threading.Lock()
 
 
@@ -30,9 +30,10 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
     """Load a MACE or NequIP model, patched or not.
 
     MACE: whole pickled models. NequIP: the ``.ckpt`` of ``nequip-train`` (with its EMA weights, if
-    it has any), ``.nequip.zip`` packages, and what ``mdcg-patch`` makes of the two. MACE files from
-    e3nn 0.4 load under e3nn 0.4.4 and 0.6, those of 2022 too. Nothing global is changed:
-    not the default dtype, the environment, the ``weights_only`` protection, nor a class of e3nn.
+    it has any), ``.nequip.zip`` packages, and the files that ``mdcg-patch`` writes from either.
+    MACE files from e3nn 0.4, which go back to 2022, load under e3nn 0.4.4 and 0.6. No global state
+    is changed: not the default dtype, the environment, the ``weights_only`` protection, or a class
+    of e3nn.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
     known = isinstance(model, torch.nn.Module) and hasattr(model, "atomic_numbers")
     if not (known and hasattr(model, "r_max")):
         raise CheckpointError(
-            f"{path} holds a {type(model).__name__}, expected a MACE or NequIP model: "
+            f"{path} holds {a_type(model)}, expected a MACE or NequIP model: "
             "give the .model file that mace_run_train writes"
         )
     loaded: torch.nn.Module = model
@@ -81,7 +82,7 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
 
 def _unpickle(path: Path, map_location: Any) -> Any:
     try:
-        # torch takes a module here, whose Unpickler it subclasses
+        # torch derives from the Unpickler of this module
         with _one_at_a_time:
             model: Any = torch.load(
                 path,
@@ -92,7 +93,7 @@ def _unpickle(path: Path, map_location: Any) -> Any:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"{path} contains a class of {error.name!r}, which is not installed: "
-            "install that package"
+            f"{installation(error.name)}"
         ) from error
     except AttributeError as error:
         raise CheckpointError(
@@ -120,7 +121,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _bring_up_to_date(model: torch.nn.Module) -> None:
-    """Add what newer e3nn and mace expect in objects and older ones did not write."""
+    """Add attributes that newer e3nn and mace expect and older ones did not write."""
     o3 = import_e3nn_o3()
     for module in list(model.modules()):
         if type(module).__name__ == "Activation" and not hasattr(module, "paths"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..errors import a_type
 from ..problem import ConvProblem
 from .connections import Connection
 from .layer import ACCELERATED, PROBLEM, Layer, is_stock, stock_e3nn
@@ -16,7 +17,7 @@ from .probe import LIMITS, probe_conv
 
 __all__ = ["MaceConvolution", "find_layers"]
 
-#: Blocks that make weights from edges alone, and hand them to ``conv_tp`` and nothing else.
+#: Blocks whose weights depend on edges alone and are used by ``conv_tp`` alone.
 _RADIAL = (
     "RealAgnosticInteractionBlock",
     "RealAgnosticResidualInteractionBlock",
@@ -34,13 +35,13 @@ def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
         prefix = f"{name}." if name else ""
         yield MaceConvolution(f"{prefix}conv_tp", conv_tp, block)
         skip_tp = getattr(block, "skip_tp", None)
-        if hasattr(skip_tp, "irreps_in2"):  # blocks without species have a linear layer there
+        if hasattr(skip_tp, "irreps_in2"):  # in blocks without species it is a linear layer
             yield Connection(f"{prefix}skip_tp", skip_tp)
     yield from find_contractions(model)
 
 
 class MaceConvolution(Layer):
-    """The ``conv_tp`` of an interaction block, which hands over the edges if a hook is set.
+    """The ``conv_tp`` of an interaction block, which passes the edges on if a hook is set.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class MaceConvolution(Layer):
                 f"already accelerated by {ACCELERATED[room]}: convert the model back to e3nn first"
             )
         if type(conv_tp) is not stock_e3nn("TensorProduct"):
-            return f"conv_tp is a {type(conv_tp).__qualname__}, expected an e3nn TensorProduct"
+            return f"conv_tp is {a_type(conv_tp)}, expected an e3nn TensorProduct"
         if "forward" in conv_tp.__dict__:
             return "conv_tp has had its forward replaced by another package: undo that first"
         hook = block.__dict__.get("conv_fusion", "mdcg")

@@ -1,4 +1,4 @@
-"""What a MACE model wants to know about a structure: the dictionary its ``forward`` takes."""
+"""The inputs of MACE models: the dictionary that ``forward`` takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from .. import _core
+from ..errors import printable
 from .record import model_record
 
 __all__ = ["ModelInfo", "complete_cell", "mace_batch", "mace_info", "neighbor_list"]
@@ -52,7 +54,7 @@ class ModelInfo:
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """What structures to compare models on are drawn from: the atomic numbers."""
+        """The kinds of atoms that verification structures are made of: atomic numbers."""
         return self.atomic_numbers
 
     @property
@@ -110,7 +112,7 @@ def mace_info(model: torch.nn.Module) -> ModelInfo:
     Raises
     ------
     TypeError
-        The object lacks ``atomic_numbers`` or ``r_max``: it is no MACE model.
+        The object has no ``atomic_numbers`` or ``r_max``, so it is not a MACE model.
     """
     for name in ("atomic_numbers", "r_max"):
         if not hasattr(model, name):
@@ -122,10 +124,10 @@ def mace_info(model: torch.nn.Module) -> ModelInfo:
     r_max: Any = model.r_max
     heads = getattr(model, "heads", None) or ["Default"]
     return ModelInfo(
-        model_class=type(model).__name__,
+        model_class=printable(type(model).__name__),
         atomic_numbers=tuple(int(z) for z in numbers),
         r_max=float(r_max),
-        heads=tuple("Default" if head is None else str(head) for head in heads),
+        heads=tuple("Default" if head is None else printable(str(head)) for head in heads),
         dtype=torch.float32 if reference is None else reference.dtype,
         device=torch.device("cpu") if reference is None else reference.device,
         graph_features=_graph_features(model),
@@ -162,18 +164,20 @@ def neighbor_list(
         Row 0: sender i, row 1: receiver j.
     unit_shifts : array of int64, shape (n_edges, 3)
         Integer cell shifts S, such that ``r_j - r_i + S @ cell`` is the edge vector.
-    """
-    from vesin import NeighborList
 
+    Raises
+    ------
+    ValueError
+        Positions or cell are unusable, such as a cell without volume.
+    """
     points = np.ascontiguousarray(positions, dtype=np.float64).reshape(-1, 3)
-    if not len(points):
-        return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3), dtype=np.int64)
-    # full rank even where rows of open directions are zero, and one convention for all of them
-    box = complete_cell(cell, pbc)
-    finder = NeighborList(cutoff=cutoff, full_list=True)
-    i, j, shifts = finder.compute(points, box, list(map(bool, pbc)), quantities="ijS")
-    edge_index = np.stack([np.asarray(i), np.asarray(j)]).astype(np.int64)
-    return edge_index, np.asarray(shifts).astype(np.int64).reshape(-1, 3)
+    near = _core.NeighborList(float(cutoff), 0.0)
+    near.update(points, np.asarray(cell, dtype=np.float64), [bool(p) for p in pbc])
+    edge_index = np.stack([near.sender, near.receiver]).astype(np.int64)
+    vectors = points[edge_index[1]] - points[edge_index[0]] + near.shifts
+    # the list reaches a little further, so that rounding cannot lose an edge
+    kept = np.einsum("ij,ij->i", vectors, vectors) < cutoff**2
+    return edge_index[:, kept], near.cell_shifts()[kept].astype(np.int64)
 
 
 def complete_cell(cell: ArrayLike, pbc: Sequence[bool]) -> NDArray[np.float64]:

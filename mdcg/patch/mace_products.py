@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, a_type
 from ..problem import FoldedTensors
 from .copies import copy_model
 from .layer import Layer
@@ -45,7 +45,7 @@ class MaceContraction(Layer):
             return "already accelerated by cuEquivariance: convert the model back to e3nn first"
         if type(layer) is not _stock_class():
             return (
-                f"symmetric_contractions is a {type(layer).__qualname__}, expected a "
+                f"symmetric_contractions is {a_type(layer)}, expected a "
                 "SymmetricContraction of mace"
             )
         if "forward" in layer.__dict__:

@@ -1,7 +1,7 @@
 """The layers of NequIP models that can be patched.
 
-Layers are recognised by what they are: models from ``.nequip.zip`` packages carry copies of the
-classes of NequIP and e3nn, so that ``isinstance`` does not find them.
+Layers are recognised by the names of their classes, not by ``isinstance``, because models from
+``.nequip.zip`` packages contain copies of the classes of NequIP and e3nn.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..errors import a_type
 from ..problem import ConvProblem
 from .connections import Connection
 from .layer import ACCELERATED, PROBLEM, Layer, forward_refusal, frozen_dtype, is_stock
@@ -52,7 +53,7 @@ class NequipConvolution(Layer):
     name : str
     module : torch.nn.Module
     block : torch.nn.Module
-        The interaction block, whose radial network is to run once for both directions of an edge.
+        The interaction block, whose radial network then runs once for both directions of an edge.
     """
 
     def __init__(self, name: str, module: Any, block: torch.nn.Module) -> None:
@@ -61,7 +62,7 @@ class NequipConvolution(Layer):
 
     @property
     def tensor_product(self) -> Any:
-        """The e3nn tensor product below it."""
+        """The e3nn tensor product inside it."""
         return self.module.tp
 
     def refusal(self) -> str:
@@ -73,7 +74,7 @@ class NequipConvolution(Layer):
                 "load the model without that modifier"
             )
         if not is_stock(self.module, "TensorProductScatter", "nequip.nn."):
-            return f"tp_scatter is a {kind}, expected NequIP's TensorProductScatter"
+            return f"tp_scatter is {a_type(self.module)}, expected NequIP's TensorProductScatter"
         return _product_refusal("tp", self.module.tp) or forward_refusal(self.module)
 
     def probe(self, problem: ConvProblem) -> float:
@@ -128,7 +129,7 @@ def _calls_network_for_scatter(block: Any) -> bool:
 
 def _product_refusal(name: str, product: Any) -> str:
     if not is_stock(product, "TensorProduct", "e3nn.o3."):
-        return f"{name} is a {type(product).__qualname__}, expected an e3nn TensorProduct"
+        return f"{name} is {a_type(product)}, expected an e3nn TensorProduct"
     if product.shared_weights or product.internal_weights:
         return f"{name} has weights of its own, expected one row of weights per edge"
     if frozen_dtype(product) not in LIMITS:

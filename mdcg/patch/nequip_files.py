@@ -7,13 +7,14 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from ..errors import CheckpointError, MissingDependencyError
-from ._frameworks import import_nequip, installed_version
+from ..errors import CheckpointError, MissingDependencyError, a_type, installation
+from ._frameworks import default_dtype, import_nequip, installed_version
 
 __all__ = ["load_nequip_checkpoint", "load_nequip_package", "revive", "write_nequip_package"]
 
@@ -39,7 +40,7 @@ def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
 
 
 def load_nequip_package(path: Path) -> torch.nn.Module:
-    """Load the model of a ``.nequip.zip`` package; mdcg-patch writes ones that come out patched.
+    """Load the model of a ``.nequip.zip`` package; models of packages from mdcg-patch are patched.
 
     Raises
     ------
@@ -63,11 +64,13 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         with nequip_state():
             yield
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"{path} needs the package {error.name!r}, which is not installed: install it"
-        ) from error
     except Exception as error:
+        missing = _missing_package(error)
+        if missing:
+            raise MissingDependencyError(
+                f"{path} needs the package {missing!r}, which is not installed: "
+                f"{installation(missing)}"
+            ) from error
         # building a model runs whatever its configuration names
         text = str(error).strip().splitlines() or [""]
         raise CheckpointError(
@@ -77,9 +80,20 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _missing_package(error: BaseException | None) -> str:
+    """Return the package whose import failed, if that caused the error; hydra wraps its errors."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            package = error.name.partition(".")[0]
+            # if only a submodule is missing, the package is installed in another version
+            return package if find_spec(package) is None else ""
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 def _sole(models: Any, path: Path) -> torch.nn.Module:
     if not isinstance(models, torch.nn.ModuleDict):
-        raise CheckpointError(f"{path} holds a {type(models).__name__}, expected a NequIP model")
+        raise CheckpointError(f"{path} holds {a_type(models)}, expected a NequIP model")
     if len(models) != 1:
         names = ", ".join(models)
         raise CheckpointError(
@@ -90,7 +104,7 @@ def _sole(models: Any, path: Path) -> torch.nn.Module:
 
 @contextmanager
 def nequip_state() -> Iterator[None]:
-    """Give NequIP the global state that it builds models in, for a while.
+    """Set the global state that NequIP needs to build models, for a while.
 
     Its own ``set_global_state`` would change the default dtype, the random state, an environment
     variable and options of torch's compiler for the rest of the process.
@@ -99,42 +113,41 @@ def nequip_state() -> Iterator[None]:
     import e3nn
     from nequip.utils import global_state
 
-    dtype = torch.get_default_dtype()
     options = e3nn.get_optimization_defaults()
     state: Any = global_state
     before = state._GLOBAL_STATE_INITIALIZED
     newer = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 10)
     try:
-        torch.set_default_dtype(torch.float64)
         e3nn.set_optimization_defaults(
             specialized_code=True,
             optimize_einsums=True,
             jit_mode="eager" if newer else "script",
         )
         state._GLOBAL_STATE_INITIALIZED = True
-        with torch.random.fork_rng(devices=[]):
+        with default_dtype(torch.float64), torch.random.fork_rng(devices=[]):
             yield
     finally:
         state._GLOBAL_STATE_INITIALIZED = before
         e3nn.set_optimization_defaults(**options)
-        torch.set_default_dtype(dtype)
 
 
 # ---- packages that patch themselves ----
 
 
-def write_nequip_package(source: Path, target: Path, record: dict[str, Any]) -> None:
-    """Copy a package such that its model is patched whenever it is loaded.
+def write_nequip_package(source: Path, target: Path | IO[bytes], record: dict[str, Any]) -> None:
+    """Copy a package so that its model is patched whenever it is loaded.
 
-    Everything in it stays; what is added is a call of :func:`revive` around the pickled model. It
-    loads wherever mdcg is installed, in NequIP's own tools too.
+    The copy differs by a call of :func:`revive` around the pickled model. It loads wherever mdcg is
+    installed, in NequIP's own tools too.
 
     Parameters
     ----------
-    source, target : path
-        Package to copy; file to write, whose name need not end in ``.nequip.zip`` yet.
+    source : path
+        Package to copy.
+    target : path or file
+        Where to write; the name of a file need not end in ``.nequip.zip`` yet.
     record : dict
-        What the model remembers of where it comes from; ``layers`` names those to patch.
+        Where the model comes from, stored in the model; ``layers`` names the layers to patch.
     """
     text = json.dumps(record, sort_keys=True)
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
@@ -162,7 +175,7 @@ def _with_call(pickled: bytes, argument: str) -> bytes:
 
 
 def revive(models: torch.nn.Module, record: str) -> torch.nn.Module:
-    """Patch what comes out of a package; packages written by mdcg call it, so it may not move.
+    """Patch the models of a package; packages from mdcg name this function, so it may not move.
 
     Parameters
     ----------

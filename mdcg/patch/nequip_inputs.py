@@ -1,4 +1,4 @@
-"""What a NequIP model wants to know about a structure: the dictionary its ``forward`` takes."""
+"""The inputs of NequIP models: the dictionary that ``forward`` takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+
+from ..errors import printable
 
 __all__ = [
     "NequipInfo",
@@ -44,7 +46,7 @@ class NequipInfo:
         Where the parameters are.
     """
 
-    #: NequIP has no heads; tools that list them list one.
+    #: NequIP has no heads, so one is listed where a list of heads is expected.
     heads: ClassVar[tuple[str, ...]] = ("Default",)
 
     model_class: str
@@ -56,7 +58,7 @@ class NequipInfo:
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """What structures to compare models on are drawn from: type numbers, from 0."""
+        """The kinds of atoms that verification structures are made of: type numbers, from 0."""
         return tuple(range(len(self.type_names)))
 
     @property
@@ -97,13 +99,13 @@ def nequip_info(model: torch.nn.Module) -> NequipInfo:
             "built by NequIP 0.7 or newer"
         )
     reference = next((p for p in model.parameters() if p.is_floating_point()), None)
-    names = tuple(str(metadata["type_names"]).split())
+    names = tuple(map(printable, str(metadata["type_names"]).split()))
     text = metadata.get("per_edge_type_cutoff")
     cutoffs = None
     if text:
         cutoffs = np.array([float(part) for part in str(text).split()]).reshape(2 * (len(names),))
     return NequipInfo(
-        model_class=type(model).__name__,
+        model_class=printable(type(model).__name__),
         type_names=names,
         r_max=float(metadata["r_max"]),
         cutoffs=cutoffs,
@@ -219,14 +221,14 @@ def gives_forces(model: torch.nn.Module) -> bool:
     return any(m.__dict__.get("do_derivatives", False) for m in model.modules())
 
 
-#: Attributes in which NequIP's modules note the type they were built with.
+#: Attributes in which NequIP's modules store the dtype that they were built with.
 _NOTED = ("_output_dtype", "model_dtype")
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """Return a copy of a NequIP model that is evaluated in another precision.
 
-    ``model.to(dtype)`` is not enough: modules cast to the type they were built with.
+    ``model.to(dtype)`` is not enough, because modules cast to the dtype they were built with.
     """
     found = copy.deepcopy(model).to(dtype)
     for module in found.modules():
@@ -237,7 +239,7 @@ def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module
 
 
 def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the outputs of a NequIP model under the names that MACE has for them."""
+    """Return the outputs of a NequIP model under MACE's names."""
     names = {"total_energy": "energy", "forces": "forces", "stress": "stress"}
     outputs = {new: found[old] for old, new in names.items() if old in found and found[old].numel()}
     if "energy" in outputs:

@@ -1,4 +1,4 @@
-"""Radial networks that wait for the convolution, to run once for both directions of an edge.
+"""Radial networks that run inside the convolution, once for both directions of an edge.
 
 Pickles of patched models name the class below, so neither the module nor the class may move.
 """
@@ -20,12 +20,12 @@ __all__ = ["DeferredRadialNetwork", "PendingWeights", "conv_of_pending", "defer"
 #: The attribute of a radial network that holds the class it had.
 _STOCK = "_mdcg_stock"
 
-#: Networks that treat every row by itself: name, and where the class is.
+#: Networks whose rows are independent: class name, and module of the class.
 _ROWWISE = (("ScalarMLPFunction", "nequip.nn."), ("FullyConnectedNet", "e3nn.nn."))
 
 
 class PendingWeights:
-    """Weights of edges that have not been computed; whatever torch does with them computes them.
+    """Weights of edges that are not computed yet; any operation of torch on them computes them.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class DeferredRadialNetwork(torch.nn.Module):
     _mdcg_stock: Any
 
     def forward(self, features: torch.Tensor) -> torch.Tensor | PendingWeights:
-        """Return the weights, or a promise of them where pairs of edges can be looked for.
+        """Return the weights, or a `PendingWeights` where edges can be paired.
 
         Parameters
         ----------
@@ -97,14 +97,14 @@ class DeferredRadialNetwork(torch.nn.Module):
 
 
 def defer(network: Any) -> None:
-    """Change the class of a radial network, if it treats every row by itself."""
+    """Change the class of a radial network if its rows are independent."""
     if any(is_stock(network, *known) for known in _ROWWISE) and "forward" not in network.__dict__:
         network.__dict__[_STOCK] = type(network)
         network.__class__ = DeferredRadialNetwork
 
 
 def undo_deferral(network: Any) -> None:
-    """Give a radial network its class back; harmless on one that has it."""
+    """Give a radial network its own class back; does nothing on one that has it."""
     if isinstance(network, DeferredRadialNetwork):
         network.__class__ = network.__dict__.pop(_STOCK)
 

@@ -1,4 +1,4 @@
-"""Swap the layers of a loaded model in place, and back: the walk that all adapters share."""
+"""Patch the layers of a loaded model in place and restore them, for all frameworks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import MdcgError, UnsupportedProblemError, VerificationError
+from ..errors import MdcgError, UnsupportedProblemError, VerificationError, a_type
 from . import mace, nequip
 from .layer import Layer, describe
 from .record import clear_record
@@ -57,7 +57,7 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
     UnsupportedProblemError
         No layer was found, or one cannot be patched and `allow_partial` is False.
     VerificationError
-        A generated kernel does not give what the layer gives.
+        The results of a generated kernel differ from those of the layer.
     KernelCompileError
         No C++ compiler, or it failed.
     """
@@ -93,7 +93,7 @@ def unpatch_model(model: torch.nn.Module) -> int:
 
 
 def apply_patch(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Patch layers without checking them: those of a model that were checked as a file.
+    """Patch layers without checking them, because they were checked when the file was written.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def _layers(model: torch.nn.Module) -> Iterator[Layer]:
 def _inspect(model: torch.nn.Module) -> _Found:
     if not isinstance(model, torch.nn.Module):
         hint = "pass calculator.models[0]" if hasattr(model, "models") else "load the file first"
-        raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module: {hint}")
+        raise TypeError(f"model is {a_type(model)}, expected a torch.nn.Module: {hint}")
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedProblemError(
             "the model is compiled TorchScript, whose layers cannot be swapped: "

@@ -29,7 +29,7 @@ StockConv = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def _with_gradients(probe: Callable[P, float]) -> Callable[P, float]:
-    """Let a probe make ordinary tensors, whatever mode its caller is in."""
+    """Make ordinary tensors inside, also where the caller is in inference mode."""
 
     @functools.wraps(probe)
     def run(*args: P.args, **kwargs: P.kwargs) -> float:
@@ -50,7 +50,7 @@ def probe_conv(
     tensor_product : e3nn.o3.TensorProduct
         Tells shapes, dtype and device.
     module : torch.nn.Module
-        Stock layer, of which a float64 copy is handed to `stock`; it is not changed.
+        Stock layer. It is not changed; `stock` gets a copy of it in float64.
     stock : callable
         Evaluates the layer.
     problem : ConvProblem
@@ -95,7 +95,7 @@ def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float
     module : e3nn.o3.TensorProduct
         Stock layer with weights of its own; it is not changed.
     fused : callable
-        ``(x, y, weights) -> rows``, what takes its place where `y` is a constant.
+        ``(x, y, weights) -> rows``, the replacement where `y` is constant.
     name : str
         Named in messages.
 
@@ -110,7 +110,7 @@ def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float
         (_NODES, module.irreps_in2.dim),
         (_NODES, module.irreps_out.dim),
     )
-    y = y[torch.tensor((0, 1, 0, 2, 1, 0), device=y.device)]  # rows that repeat, as species do
+    y = y[torch.tensor((0, 1, 0, 2, 1, 0), device=y.device)]  # rows repeat, like species
     exact = copy_model(module).to(torch.float64)
 
     def original(x: Tensor, w: Tensor) -> Tensor:

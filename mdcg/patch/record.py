@@ -1,4 +1,4 @@
-"""Facts that mdcg-patch notes in a model; they travel with its pickle."""
+"""The record that mdcg-patch stores in a model, and that is pickled with it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import Any
 
 import torch
 
+from ..errors import printable_values
+
 __all__ = ["clear_record", "model_record", "set_model_record"]
 
-#: Attribute of the model; JSON text, so that TorchScript and old readers have no trouble with it.
+#: Attribute of the model; JSON text, which TorchScript and older readers accept.
 _ATTRIBUTE = "_mdcg_record"
 
 
 def model_record(model: torch.nn.Module) -> dict[str, Any]:
-    """Return what mdcg-patch noted (``head``, ``source``, ``versions``, ...), or an empty dict."""
-    record: dict[str, Any] = json.loads(model.__dict__.get(_ATTRIBUTE, "{}"))
+    """Return the record (``head``, ``source``, ``versions``, ...), or an empty dict."""
+    record: dict[str, Any] = printable_values(json.loads(model.__dict__.get(_ATTRIBUTE, "{}")))
     return record
 
 
 def set_model_record(model: torch.nn.Module, record: dict[str, Any]) -> None:
-    """Note facts in a model."""
+    """Store a record in a model."""
     model.__dict__[_ATTRIBUTE] = json.dumps(record, sort_keys=True)
 
 
 def clear_record(model: torch.nn.Module) -> None:
-    """Remove what was noted."""
+    """Remove the record."""
     model.__dict__.pop(_ATTRIBUTE, None)

@@ -1,10 +1,12 @@
-"""What happened to every tensor product of a model."""
+"""Report of what was done with every tensor product of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ..errors import printable
 
 __all__ = ["LayerReport", "PatchReport", "format_table"]
 
@@ -23,9 +25,9 @@ class LayerReport:
     Parameters
     ----------
     name : str
-        Where it is in the model, such as ``"interactions.1.conv_tp"``.
+        Path in the model, such as ``"interactions.1.conv_tp"``.
     irreps_in1, irreps_in2, irreps_out : str
-        Empty where the module does not tell.
+        Empty where the module does not state them.
     paths, nnz, weight_numel : int
         Number of paths, nonzero 3j entries summed over paths, and weights per edge; of a symmetric
         contraction all paths of the file, monomials after their reduction, and weights per species.
@@ -133,6 +135,7 @@ def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
 ) -> str:
     """Return text columns, two blanks apart, the ones listed in `right` aligned to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
         "  ".join(

@@ -26,7 +26,7 @@ __all__ = ["SpeciesProduct", "can_group"]
 #: Grouping pays if there are this many times fewer distinct rows than rows.
 _REPEATS = 4
 
-#: On a CUDA device so few groups cost less together, with zeros, than a launch for each.
+#: On a CUDA device, up to this many groups are cheaper in one padded product than one by one.
 _MASKED = 8
 
 
@@ -44,19 +44,19 @@ class _Path:
 class _Groups:
     """Rows of y that are equal."""
 
-    y: torch.Tensor  # what they were made for
+    y: torch.Tensor  # the y that the groups were made for
     rows: torch.Tensor  # distinct rows
-    order: torch.Tensor | None  # brings equal rows together; None if they are
+    order: torch.Tensor | None  # order that brings equal rows together; None if they already are
     back: torch.Tensor | None
     sizes: tuple[int, ...]
     mask: torch.Tensor  # 1 where a row is of a group: (n, groups)
     scaled: dict[_Path, torch.Tensor]  # what a path reads of the rows, times its factor
-    # identity of the last tensor with these values, and the tensor, so that its memory stays its
+    # identity of the last tensor with these values, and the tensor itself, to keep its memory alive
     seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
 
 class SpeciesProduct:
-    """What the product does, as plain numbers.
+    """Description of the product in plain numbers.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class SpeciesProduct:
         return out if groups.back is None else out.index_select(0, groups.back)
 
     def _masked(self, x: torch.Tensor, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
-        """Multiply all rows at once by the matrices of all groups, zeros for those not theirs."""
+        """Multiply all rows by all matrices in one product, with zeros for other groups."""
         pieces: list[list[torch.Tensor]] = [[] for _ in self.outputs]
         n = len(x)
         for path in self.paths:
@@ -143,8 +143,8 @@ class SpeciesProduct:
 def _matrices(path: _Path, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
     """Return the matrices of a path, shape (u, groups, w).
 
-    Made in every call: weights may change without torch's count of changes (``.data``, as averages
-    of weights are swapped in).
+    They are made in every call, because weights can change without a new version of the tensor
+    (through ``.data``, for example when averaged weights are swapped in).
     """
     u, v, w = path.shape
     second = groups.scaled.get(path)
@@ -165,10 +165,10 @@ def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether equal rows of y may and should be looked for.
+    """Whether to look for equal rows of y.
 
-    Not where y needs a gradient, nor where values are not there to look at: under torch.compile,
-    export, ``torch.func`` transforms, autocast and while a CUDA graph is captured.
+    This is False where y needs a gradient, and where its values cannot be read: under
+    torch.compile, export, ``torch.func`` transforms, autocast, and during capture of a CUDA graph.
     """
     if y.requires_grad or type(y) is not torch.Tensor or type(x) is not torch.Tensor:
         return False
@@ -181,23 +181,22 @@ def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(x.device.type):
         return False
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False  # what a captured graph replays must not depend on values
+        return False  # a captured graph must not depend on values
     if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) < _REPEATS:
         return False
     return _REPEATS * len(_groups_of(y).rows) <= len(y)
 
 
-# the last few, by stream: layers of one model see the same y, and in dynamics it stays the same
+# the last few per stream: all layers of a model get the same y, which dynamics does not change
 _recent: list[tuple[int, _Groups]] = []
 _lock = threading.Lock()
 
 
 def _groups_of(y: torch.Tensor) -> _Groups:
-    """Return the groups of y, remembered by its values.
+    """Return the groups of y, cached by its values.
 
-    Looking at values makes the host wait for a CUDA device. There a tensor is also known by its
-    memory and by torch's count of changes to it, so that of all layers of a model that see one y,
-    the first alone waits.
+    Reading values makes the host wait for a CUDA device. On devices a tensor is therefore also
+    recognised by its address and version, so that only the first layer of a model waits.
     """
     stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else 0
     with _lock:
@@ -211,7 +210,7 @@ def _groups_of(y: torch.Tensor) -> _Groups:
         if same and torch.equal(found.y, y):
             found.seen = None if identity is None else (identity, y)
             return found
-    # ordinary tensors, whatever mode the first caller is in: others save them for backward
+    # ordinary tensors also in inference mode, because later callers save them for backward
     with torch.inference_mode(False), torch.no_grad():
         groups = _make_groups(torch.empty_like(y).copy_(y))
     groups.seen = None if identity is None else (identity, y)
@@ -221,8 +220,8 @@ def _groups_of(y: torch.Tensor) -> _Groups:
 
 
 def _identity(y: torch.Tensor) -> tuple[object, ...] | None:
-    """Return what tells a CUDA tensor from others while it is held; None: its values do."""
-    if not y.is_cuda or y.is_inference():  # inference tensors do not count changes
+    """Return an identity of a CUDA tensor for as long as it lives; None if there is none."""
+    if not y.is_cuda or y.is_inference():  # inference tensors have no version
         return None
     storage = y.untyped_storage()._cdata
     return storage, y.data_ptr(), y._version, y.shape, y.stride(), y.dtype

@@ -1,4 +1,4 @@
-"""Small structures made of a model's own elements, to compare two models on."""
+"""Small structures of a model's elements, on which two models are compared."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verification_systems(
     r_max : float
         Cutoff in Å; sets the spacing of the atoms such that all have neighbours.
     seed : int
-        Of a generator of its own.
+        Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     spacing = float(np.clip(0.55 * r_max, 1.2, 2.3))
@@ -59,7 +59,7 @@ def verification_systems(
 
     def numbers(count: int) -> NDArray[np.int64]:
         shuffled = rng.permutation(np.asarray(elements, dtype=np.int64))
-        return np.resize(shuffled, count)  # every element before any twice
+        return np.resize(shuffled, count)  # every element occurs once before any occurs twice
 
     def lattice(*repeats: int) -> NDArray[np.float64]:
         grid = np.stack(np.meshgrid(*map(np.arange, repeats), indexing="ij"), axis=-1)
@@ -70,7 +70,7 @@ def verification_systems(
         return np.diag(np.asarray(repeats, dtype=np.float64) * spacing)
 
     cubic = Structure("cubic", numbers(27), lattice(3, 3, 3), box(3, 3, 3), (True, True, True))
-    # atoms outside the cell and a left-handed order of the vectors: both are allowed
+    # atoms outside the cell and left-handed cell vectors are allowed
     triclinic = Structure(
         "triclinic",
         numbers(18),

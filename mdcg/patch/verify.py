@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ QUANTITIES = {
     "polarizability": _Quantity("Δα", "e·Å²/V", 1e-8),
     "charges": _Quantity("Δq", "e", 1e-8),
 }
-#: Rounding relative to the size of a result, on top of the limits above.
+#: Rounding relative to the size of a result, added to the limits above.
 _ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6}
 _SMALL = 1e-2  # results below this, in their unit, are differences of larger ones
 
@@ -58,11 +58,12 @@ class Deviation:
     n_atoms, n_edges : int
         Size of the structure.
     error : float
-        float64: patched against original. float32: patched against the original in float64.
+        Largest difference of the patched model from the original, which for float32 is evaluated in
+        float64.
     own_error : float or None
-        float32: the original's own difference from itself in float64.
+        For float32, the difference of the original from itself in float64.
     limit : float
-        What `error` may be.
+        Largest allowed `error`.
     """
 
     system: str
@@ -82,11 +83,20 @@ class Deviation:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """All differences found; ``print(report)`` shows a table."""
+    """All differences found; ``print(report)`` shows a table.
+
+    Parameters
+    ----------
+    dtype, device : str
+    deviations : tuple of Deviation
+    note : str
+        What was left out of the comparison and why; empty if nothing was.
+    """
 
     dtype: str
     device: str
     deviations: tuple[Deviation, ...]
+    note: str = ""
 
     @property
     def passed(self) -> bool:
@@ -121,6 +131,7 @@ class VerificationReport:
             "passed": self.passed,
             "dtype": self.dtype,
             "device": self.device,
+            "note": self.note,
             "deviations": [{**asdict(d), "passed": d.passed} for d in self.deviations],
         }
 
@@ -212,7 +223,6 @@ def verify_function(
     systems: Sequence[Structure] | None = None,
     atol_forces: float | None = None,
     exact: torch.nn.Module | None = None,
-    quantities: Collection[str] = tuple(QUANTITIES),
     fields: Mapping[str, int] | None = None,
 ) -> VerificationReport:
     """Compare a model with whatever evaluates structures; limits as in :func:`verify_patch`.
@@ -220,15 +230,17 @@ def verify_function(
     Parameters
     ----------
     original : torch.nn.Module
-        In the dtype whose limits hold.
+        The reference; its dtype selects the limits.
     evaluate : callable
-        From a structure to its result.
-    head, systems, atol_forces
+        Returns the result for a structure.
+    head : str, optional
+        As in :func:`verify_patch`.
+    systems : sequence of Structure, optional
+        As in :func:`verify_patch`.
+    atol_forces : float, optional
         As in :func:`verify_patch`.
     exact : torch.nn.Module, optional
-        What a float32 model is compared with; default: its copy in float64.
-    quantities : collection of str
-        What is compared.
+        Reference for a float32 model; default: its copy in float64.
     fields : mapping of str to int, optional
         Inputs of the structures that the model reads, such as a charge.
     """
@@ -245,7 +257,6 @@ def verify_function(
         truth = want
         if single and exact is not None:
             truth = evaluate_outputs(exact, model_info(exact), system, head, fields)
-        truth = replace(truth, values={k: v for k, v in truth.values.items() if k in quantities})
         runs.append(_Run(system, got, want, truth))
     deviations = _compare(runs, single, atol_forces)
     return VerificationReport(str(info.dtype).removeprefix("torch."), str(info.device), deviations)
@@ -282,9 +293,9 @@ def evaluate_outputs(
         ):
             n_edges, output = evaluate_structure(model, info, system, head, fields)
     except MdcgError:
-        raise  # no compiler, for one
+        raise  # such as a missing compiler
     except Exception as error:
-        # whatever stops a model here stops its users, too
+        # any error here would also stop users of the model
         raise VerificationError(
             f"{info.model_class} does not run on the {system.name} structure "
             f"({type(error).__name__}: {error}): use --no-verify if it needs inputs that mdcg "
@@ -300,7 +311,7 @@ def evaluate_outputs(
 
 @contextmanager
 def _as_in_dynamics(model: torch.nn.Module) -> Iterator[None]:
-    """Freeze the parameters, so that the kernels compiled are those that dynamics need."""
+    """Freeze the parameters, so that the kernels for dynamics are compiled."""
     modes = [(module, module.training) for module in model.modules()]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
@@ -342,7 +353,7 @@ def _compare(
     runs: Sequence[_Run], single: bool, atol_forces: float | None
 ) -> tuple[Deviation, ...]:
     rounding = _ROUNDING[torch.float32 if single else torch.float64]
-    # an energy, one number, can be right by luck: the worst structure sets the relative error
+    # a single energy can agree by luck, so the worst structure sets the relative error
     names = {name for run in runs for name in run.truth.values}
     typical = {
         name: max(run.own_error(name) / run.size(name) for run in runs if name in run.truth.values)

@@ -14,16 +14,13 @@ __all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
 # Threads of a warp; lanes of one warp take consecutive channels.
 WARP = 32
 
-# Rows of a block wait for their own warps alone, at one of 15 hardware barriers each.
-MAX_ROWS = 15
-
-# Problems of at most so many input blocks (all of MACE) must not spill up to compute capability 9;
-# others not more than this.
+# Kernels of problems with at most MAX_TIGHT_BLOCKS input blocks (all of MACE) must not spill
+# registers up to compute capability 9. Other kernels may spill SPILL_BYTES per thread.
 MAX_TIGHT_BLOCKS = 3
 SPILL_BYTES = 64
 
-# Where a plan caps registers, so many bytes outside the loop over edges cost less than the blocks
-# that fit then gain.
+# Where a plan limits registers, spilling this many bytes outside the loop over edges costs less
+# than the additional resident blocks gain.
 CAPPED_BYTES = 24
 
 _TILES = ("forward", "backward", "double_backward")
@@ -61,19 +58,17 @@ class CudaTile:
     batch : int
         Edges whose path matrices a block evaluates at a time, at most 32.
     warps : int
-        Warps per block at most, but for a single block of many channels; a problem that needs more
-        is computed by several kernels.
+        Largest number of warps per block; a single input block with many channels may have more. A
+        problem that needs more warps is computed by several kernels.
     registers : int
-        Registers per thread the compiler may use; 0: its own choice.
-    rows : int
-        Receivers a block takes side by side: neighbours share senders, whose features then come
-        from the cache of the multiprocessor (measured: gains little).
+        Largest number of registers per thread; 0: the compiler's choice.
     depth : int
-        Edges whose operands are in shared memory or on their way, a power of two; 1: the next
-        edge's in registers. Where rows are no whole 16-byte words it is 1.
+        Number of edges whose operands are in shared memory or being copied there, a power of two.
+        1: the operands of the next edge are in registers, as always where rows do not consist of
+        whole 16-byte words.
     spill_bytes : int
-        Local memory per thread that the compiler may use for want of registers; 0: none. The
-        tests hold it to that.
+        Bytes of local memory per thread to which the compiler may spill registers. Tests check
+        this limit.
     """
 
     channels: int
@@ -81,7 +76,6 @@ class CudaTile:
     batch: int = 16
     warps: int = 2
     registers: int = 0
-    rows: int = 1
     depth: int = 1
     spill_bytes: int = 0
 
@@ -92,8 +86,6 @@ class CudaTile:
             raise ValueError(
                 f"tile has batch {self.batch} and {self.warps} warps, expected 1 to {WARP}"
             )
-        if not 1 <= self.rows <= MAX_ROWS:
-            raise ValueError(f"tile has {self.rows} rows per block, expected 1 to {MAX_ROWS}")
         if self.depth not in (1, 2, 4, 8):
             raise ValueError(f"tile has depth {self.depth}, expected 1, 2, 4 or 8")
         if self.components < 1 or not 0 <= self.registers <= 255:
@@ -107,7 +99,7 @@ class CudaTile:
 
 @dataclass(frozen=True)
 class CudaUvwTile:
-    """Choices of kernels whose paths have weight matrices (mode ``uvw``), a warp per row.
+    """Choices for kernels whose paths have weight matrices (mode ``uvw``), one warp per row.
 
     Parameters
     ----------
@@ -119,13 +111,13 @@ class CudaUvwTile:
         Bytes of shared memory per warp for what the paths make of a row; larger problems take
         their paths in several turns.
     registers, gradient_registers, double_registers : int
-        Registers per thread the compiler may use in kernels that read weights alone, that write
-        their gradient, and in double backward ones; 0: its own choice, which for the first is too
-        small to keep loads under way (measured on an H200: 10 to 24 % slower, in float64 up to
-        76 %).
+        Largest number of registers per thread in kernels that only read weights, in kernels that
+        write their gradient, and in double backward kernels; 0: the compiler's choice. That choice
+        is too small for the first to keep loads in flight (measured on an H200: 10 to 24 % slower,
+        in float64 up to 76 %).
     spill_bytes : int
-        Local memory per thread that the compiler may use for want of registers, outside the loops
-        over weights. The tests hold it to that.
+        Bytes of local memory per thread to which the compiler may spill registers outside the
+        loops over weights. Tests check this limit.
     """
 
     warps: int = 4
@@ -156,12 +148,12 @@ class CudaPlan(Plan):
     capability : int
         Compute capability the kernels are compiled for, as ``10 * major + minor``.
     forward, backward, double_backward : CudaTile
-        Of the kernels that sum outputs, and of those that compute gradients per edge.
+        Choices for the kernels that sum outputs, for the gradients, and for their gradients.
     deterministic : bool
-        Equal inputs give bitwise equal results: no sum depends on which block comes first. The
+        Equal inputs give bitwise equal results, because no sum depends on the order of blocks. The
         gradient of node features is then written per edge and summed by sender.
     uvw : CudaUvwTile
-        Instead of the three where a path has mode ``uvw``.
+        Choices for all passes of problems with a path of mode ``uvw``.
     """
 
     capability: int
@@ -183,9 +175,9 @@ class CudaPlan(Plan):
 
     @property
     def overlaps(self) -> bool:
-        """Whether a kernel of a pass starts while the last blocks of the one before it run.
+        """Whether a kernel of a pass starts while the last blocks of the previous kernel run.
 
-        Not where the kernels' order is that of sums.
+        Deterministic kernels do not, because their order is the order of sums.
         """
         return self.capability >= 90 and not self.deterministic
 
@@ -217,19 +209,19 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     """
     words = ITEMSIZE[problem.dtype] // 4
     blocks = len({path.i_in1 for path in problem.paths}) or 1
-    # entries of path matrices per input block: the length of a role's code
+    # the number of path matrix entries per input block decides how long the code of a role is
     warps = 2 if problem.nnz <= 100 * blocks else 1
-    # compilers trade a few words in memory for more blocks at a time where roles are many, and on
-    # devices that no tile was chosen for
+    # compilers spill a few registers to keep more blocks resident where there are many roles, and
+    # on devices for which no tile was measured
     tight = blocks <= MAX_TIGHT_BLOCKS and device.capability < 100
     spill_bytes = 0 if tight else SPILL_BYTES
     tile = CudaTile(channels=2 // words, components=80, warps=warps, spill_bytes=spill_bytes)
-    # measured: a ring always helps the forward pass, and gradients where code is short
+    # measured: a ring always helps the forward pass, and helps gradients where the code is short
     short = problem.nnz <= 45 * blocks
     backward, double = _gradient_registers(problem, words, blocks)
-    # a few bytes spilled outside the loops over weights cost less than a block less
+    # a few bytes spilled outside the loops over weights cost less than losing a resident block
     registers = (64, 80, 96) if words == 1 else (80, 128, 168)
-    if problem.nnz > 100:  # long code needs more than those, and the compiler sees how many
+    if problem.nnz > 100:  # longer code needs more registers; the compiler chooses how many
         registers = (registers[0], 0, 0)
     return CudaPlan(
         device.capability,
@@ -253,9 +245,9 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
 def _gradient_registers(problem: ConvProblem, words: int, blocks: int) -> tuple[int, int]:
     """Return registers per thread of backward and double backward kernels.
 
-    Measured on an H200, in kernel time: scalars alone 5 and 11 % less with 96; short code in
-    float64 8 % less with 168 in backward kernels, code as long as MACE-large's 3 %. Longer code
-    spills, other code takes no more by itself.
+    Measured on an H200: kernels of scalars take 5 and 11 % less time with 96 registers. In float64,
+    backward kernels with short code take 8 % less time with 168 registers, and those as long as
+    MACE-large's 3 % less. Longer code spills; other code uses no more registers without a limit.
     """
     scalars = all(problem.irreps_in1[path.i_in1].ir.l == 0 for path in problem.paths)
     if words == 1 and scalars:

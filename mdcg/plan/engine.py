@@ -1,4 +1,4 @@
-"""How the engine's convolution kernels walk: what their text fixes beside the problem."""
+"""Choices of the generator of the engine's CPU convolutions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ class EnginePlan:
         Edges of a block, a multiple of 48 (whole vectors and whole register tiles).
     panels : int
         Panels of 64 bytes of channels taken at a time where a multiplicity is a multiple of them.
-    slots_per_sum : int
-        Slot gradients summed in registers at a time.
+    nonzeros_per_sum : int
+        Gradients of nonzeros that are summed in registers at a time.
     """
 
     edges: int = 96
     panels: int = 2
-    slots_per_sum: int = 8
+    nonzeros_per_sum: int = 8
 
     def __post_init__(self) -> None:
         if self.edges < 48 or self.edges % 48:
             raise ValueError(f"plan has blocks of {self.edges} edges, expected a multiple of 48")
         if self.panels not in (1, 2, 4):
             raise ValueError(f"plan takes {self.panels} panels at a time, expected 1, 2 or 4")
-        if self.slots_per_sum < 1:
-            raise ValueError(f"plan sums {self.slots_per_sum} slots at a time, expected 1 or more")
+        if self.nonzeros_per_sum < 1:
+            raise ValueError(
+                f"plan sums {self.nonzeros_per_sum} nonzeros at a time, expected 1 or more"
+            )

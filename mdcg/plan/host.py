@@ -62,9 +62,9 @@ class HostPlan(Plan):
     lanes : int
         Channels per vector, a power of two.
     senders_per_block : int
-        Senders whose features and gradients a task keeps in cache during the backward passes.
+        Number of senders whose features and gradients a task keeps in cache in a backward pass.
     accumulator_bytes : int
-        Output a forward convolution sums at a time; the paths are grouped accordingly.
+        Bytes of output that a forward convolution sums at a time; the paths are grouped to fit.
     prefetch_edges : int
         How many edges ahead the weights of uvu paths are fetched; 0: not at all.
     streaming_stores : bool

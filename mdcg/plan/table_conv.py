@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .device import WARP
 from .text import Plan
 
-__all__ = ["EXACT_PLAN", "TableConvPlan", "TableConvTile"]
+__all__ = ["POLYNOMIAL_PLAN", "TableConvPlan", "TableConvTile"]
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,16 @@ class TableConvTile:
     batch : int
         Edges whose path matrices a block evaluates at a time, at most 32.
     warps : int
-        Warps per block at most, but for a single block of many channels; a problem that needs more
-        is computed by several kernels.
+        Largest number of warps per block; a single input block with many channels may have more. A
+        problem that needs more warps is computed by several kernels.
     imbalance : int
-        Roles of a block have at most so many times the work of one another.
+        Largest ratio of the work of two roles that share a block.
     components : int
-        Items per lane that output sums, or gradients of the output, may fill; a warp takes paths
-        of one input block until they do.
+        Registers per lane that output sums, or gradients of the output, may fill; a warp takes
+        paths of one input block until they do.
     registers : int
-        Registers per thread the compiler may use where several blocks fit a multiprocessor then;
-        0: its own choice.
+        Largest number of registers per thread, used where several blocks then fit a multiprocessor;
+        0: the compiler's choice.
     """
 
     batch: int = 32
@@ -57,8 +57,9 @@ class TableConvPlan(Plan):
     faster than one of 8; backward, 8 warps are up to 9 % faster where their work is similar, and a
     block of 1o, 2e and 3o channels apart from its scalars is 26 % faster.
 
-    ``degree``, odd, is that of polynomials that stand for an exact network: one of 9 needs 64 to
-    128 intervals where one of 7 needs 128 to 256, and its table is smaller.
+    ``degree``, an odd number, is the degree of tables of polynomials, whose relative error is below
+    1e-13: degree 9 needs 64 to 128 intervals where degree 7 needs 128 to 256, and its table is
+    smaller.
     """
 
     forward: TableConvTile = TableConvTile()
@@ -66,10 +67,10 @@ class TableConvPlan(Plan):
     degree: int = 9
 
 
-#: In double precision, of tables that stand for exact networks: 8 warps of 168 registers would
-#: leave room for one block of a multiprocessor, 4 for three. Forward, 128 registers leave room for
-#: four blocks of 4 (3.22 -> 3.04 ms, MACE medium on an H200).
-EXACT_PLAN = TableConvPlan(
+#: Plan of tables of polynomials, in double precision: 8 warps of 168 registers would leave room for
+#: one block per multiprocessor, 4 leave room for three. In the forward pass, 128 registers leave
+#: room for four blocks of 4 warps (3.22 -> 3.04 ms, MACE medium on an H200).
+POLYNOMIAL_PLAN = TableConvPlan(
     forward=TableConvTile(registers=128),
     backward=TableConvTile(batch=16, warps=4, imbalance=5, registers=168),
 )

@@ -1,4 +1,4 @@
-"""Plans as text: what they have in common, whatever they are for."""
+"""The base of all plans: copies with changes, and text."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Plan:
         found: dict[str, Any] = json.loads(text)
         if found.keys() != {field.name for field in fields(cls)}:  # type: ignore[arg-type]
             raise ValueError(
-                f"the plan is no {cls.__name__}, which this operation takes on the device of its "
-                "tensors: give one, or none"
+                f"the plan is not a {cls.__name__}, which this operation needs on the device of "
+                "its tensors: give one, or none"
             )
         return cls(**cls._parsed(found))
 

@@ -1,8 +1,7 @@
-"""What is computed: polynomials of node features, weighted per species, and nothing of how."""
+"""Symmetric contractions: polynomials of node features, weighted per species."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedProblemError
 from .irreps import Irreps
 from .reduction import monomials, reduce_rows, symmetrize
+from .text import ProblemText, check_dtype
 
 __all__ = ["MAX_DEGREE", "FoldedTensors", "Polynomial", "SymmetricContractionProblem"]
 
@@ -23,11 +23,10 @@ Monomial = tuple[float, tuple[int, ...]]
 # The highest correlation order that kernels are generated for.
 MAX_DEGREE = 4
 
-DTYPES = ("float32", "float64")
 _FORMAT = 1
-# What counts as zero when tensors are reduced, relative to the largest entry: rounding of sums.
+# Entries below this, relative to the largest entry, are rounding errors when tensors are reduced.
 _TOLERANCE = {"float32": 2e-6, "float64": 1e-11}
-# What a reduction may lose, relative to the largest entry; tensors of mace lose 2e-7 and 5e-15.
+# Largest error of a reduction, relative to the largest entry; tensors of MACE lose 2e-7 and 5e-15.
 _LOSS = {"float32": 2e-5, "float64": 1e-10}
 
 
@@ -53,7 +52,7 @@ class Polynomial:
 
 
 @dataclass(frozen=True)
-class SymmetricContractionProblem:
+class SymmetricContractionProblem(ProblemText):
     r"""Polynomials of each node's features, channel by channel, weighted by its species.
 
     .. math:: out_{n,c,m} = \sum_r \Big(\sum_s a_{n,s}\, k_{s,r,c}\Big)\, P_{r,m}(x_{n,c})
@@ -97,8 +96,7 @@ class SymmetricContractionProblem:
     _json: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+        check_dtype(self.dtype)
         muls = {block.mul for irreps in (self.irreps_in, self.irreps_out) for block in irreps}
         if len(muls) != 1 or not len(self.irreps_in):
             raise ValueError(
@@ -111,7 +109,7 @@ class SymmetricContractionProblem:
             object.__setattr__(self, name, sum(block.ir.dim for block in irreps))
         for number, polynomial in enumerate(self.polynomials):
             self._check(number, polynomial)
-        object.__setattr__(self, "_json", self._make_json())
+        self._set_text(**self._data())
 
     def _check(self, number: int, polynomial: Polynomial) -> None:
         where = f"polynomial {number}"
@@ -193,12 +191,8 @@ class SymmetricContractionProblem:
         doubled = Irreps.from_pairs(pairs + pairs)
         return SymmetricContractionProblem(doubled, self.irreps_out, tuple(found), self.dtype)
 
-    def to_json(self) -> str:
-        """Return the canonical JSON text: equal problems give equal text."""
-        return self._json
-
-    def _make_json(self) -> str:
-        data = {
+    def _data(self) -> dict[str, Any]:
+        return {
             "format": _FORMAT,
             "kind": "symmetric_contraction",
             "irreps_in": str(self.irreps_in),
@@ -209,7 +203,6 @@ class SymmetricContractionProblem:
             ],
             "dtype": self.dtype,
         }
-        return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> SymmetricContractionProblem:
@@ -244,10 +237,6 @@ class SymmetricContractionProblem:
                 f"not a problem description of this version of mdcg: {error}"
             ) from error
 
-    def key(self) -> str:
-        """Return 16 hexadecimal digits that identify the problem."""
-        return hashlib.sha256(self._json.encode()).hexdigest()[:16]
-
     def __str__(self) -> str:
         return (
             f"SymmetricContractionProblem {self.key()}: {self.irreps_in} -> {self.irreps_out}, "
@@ -258,7 +247,7 @@ class SymmetricContractionProblem:
 
 @dataclass(frozen=True)
 class FoldedTensors:
-    """A problem, and how the weights of unreduced paths become its coefficients.
+    """A problem, and the matrix that turns the weights of all paths into its coefficients.
 
     Parameters
     ----------
@@ -293,13 +282,13 @@ class FoldedTensors:
             Output block and tensor of shape (2l+1, dim_in, ..., dim_in, paths), in the order of
             the weights. They need not be symmetric, and paths need not be independent.
         dtype : str
-            Type in which the tensors are kept: in float32, what differs by rounding alone counts
+            Type in which the tensors are stored: in float32, entries that differ by rounding count
             as equal; in float64 every digit counts.
 
         Raises
         ------
         UnsupportedProblemError
-            A correlation order without kernels, or tensors that the reduction does not reproduce.
+            Kernels do not exist for the correlation order, or the reduction loses too much.
         """
         rows: list[NDArray[np.float64]] = []
         polynomials: list[Polynomial] = []
@@ -371,7 +360,7 @@ class FoldedTensors:
             problem = SymmetricContractionProblem.from_json(data["problem"])
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise ValueError(
-                f"the text is no reduced symmetric contraction ({error!r}): patch the original "
+                f"the text is not a reduced symmetric contraction ({error!r}): patch the original "
                 "model again with this version"
             ) from error
         return cls(problem, combination)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError
 from .irreps import Irreps
+from .text import ProblemText, check_dtype
 from .wigner import wigner_3j
 
 __all__ = ["ConvProblem", "Path"]
@@ -23,7 +23,6 @@ Degrees = tuple[int, int, int]
 
 MODES = ("uvu", "uvw")
 LAYOUTS = ("mul_ir", "ir_mul")
-DTYPES = ("float32", "float64")
 _FORMAT = 1
 _W3J_BUFFER = re.compile(r"(?:^|\.)_w3j_(\d+)_(\d+)_(\d+)$")
 
@@ -54,7 +53,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class ConvProblem:
+class ConvProblem(ProblemText):
     r"""A tensor product with weighted paths, alone or summed over the edges of a graph.
 
     .. math:: out_c[u] = \sum_{paths} p \sum_{v,a,b} w_{abc}\, W[u, v]\, x_a[u]\, y_b[v]
@@ -116,12 +115,9 @@ class ConvProblem:
     )
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("layout", self.layout, LAYOUTS),
-            ("dtype", self.dtype, DTYPES),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} is {value!r}, expected one of {', '.join(allowed)}")
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout is {self.layout!r}, expected one of {', '.join(LAYOUTS)}")
+        check_dtype(self.dtype)
         for number, path in enumerate(self.paths):
             self._check_path(number, path)
         # made now: torch.compile cannot trace what functools.cached_property does
@@ -129,7 +125,7 @@ class ConvProblem:
         starts = tuple(int(n) for n in np.cumsum([0, *sizes]))
         object.__setattr__(self, "weight_offsets", starts[:-1])
         object.__setattr__(self, "weight_numel", starts[-1])
-        object.__setattr__(self, "_json", self._make_json())
+        self._set_text(**self._data())
 
     def _check_path(self, number: int, path: Path) -> None:
         where = f"path {number} ({path.i_in1}, {path.i_in2}, {path.i_out}, {path.mode})"
@@ -281,12 +277,8 @@ class ConvProblem:
         """Return the same problem for operands of another dtype."""
         return self if dtype == self.dtype else replace(self, dtype=dtype, _w3j={})
 
-    def to_json(self) -> str:
-        """Return the canonical JSON text: equal problems give equal text."""
-        return self._json
-
-    def _make_json(self) -> str:
-        data = {
+    def _data(self) -> dict[str, Any]:
+        return {
             "format": _FORMAT,
             "irreps_in1": str(self.irreps_in1),
             "irreps_in2": str(self.irreps_in2),
@@ -301,7 +293,6 @@ class ConvProblem:
             "flipped": [list(t) for t in sorted(self.flipped)],
             "rounded": [list(t) for t in sorted(self.rounded)],
         }
-        return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> ConvProblem:
@@ -335,10 +326,6 @@ class ConvProblem:
             raise ValueError(
                 f"not a problem description of this version of mdcg: {error}"
             ) from error
-
-    def key(self) -> str:
-        """Return 16 hexadecimal digits that identify the problem."""
-        return hashlib.sha256(self._json.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         shared = "shared" if self.shared_weights else "per edge"

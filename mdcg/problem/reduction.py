@@ -30,6 +30,7 @@ def symmetrize(tensor: Array, degree: int) -> Array:
     ----------
     tensor : array, shape (n, dim, ..., dim, k)
         With `degree` axes of the length of the input.
+    degree : int
 
     Returns
     -------
@@ -57,7 +58,7 @@ def reduce_rows(rows: Array, tolerance: float) -> tuple[Array, Array]:
     """Find few sparse rows that span the given ones.
 
     Rows that share columns are reduced together, to row echelon form with full pivoting inside
-    the first columns that have something left. Of several orders of the columns the one with the
+    the first columns that have something left. Of several orders of the columns, the one with the
     fewest nonzeros is taken.
 
     Parameters

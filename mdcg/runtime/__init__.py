@@ -1,7 +1,13 @@
 """Compile, cache, load and launch generated text; knows nothing of irreps."""
 
 from .cache import KernelCache, cache_dir, cache_size, clear_cache
-from .compiler import CompileStatistics, find_compiler, load_host_kernel, statistics
+from .compiler import (
+    CompileStatistics,
+    build_host_kernels,
+    find_compiler,
+    load_host_kernel,
+    statistics,
+)
 from .cuda_build import (
     discard_cuda_kernel,
     load_cuda_kernel,
@@ -13,6 +19,7 @@ from .nvrtc import find_nvrtc
 __all__ = [
     "CompileStatistics",
     "KernelCache",
+    "build_host_kernels",
     "cache_dir",
     "cache_size",
     "clear_cache",

@@ -1,42 +1,46 @@
-"""Compiled kernels on disk: content key, lock, atomic rename, read-only folders.
+"""Compiled kernels on disk: content key, lock, atomic rename, folders that cannot be used.
 
 Layout: ``<root>/<version>/<target>/<key>/`` holds ``kernel.cpp`` beside ``kernel.so``, or
 ``kernel.cu`` beside ``kernel.cubin``, so that a user can send both. The key depends on text and
-flags alone: a cached kernel loads on a machine without a compiler.
+flags alone: a cached kernel loads on a machine without a compiler. Which files are read is decided
+in ``csrc/core/kernel_cache.cpp``, for Python and for the engine; only this module writes them.
 """
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from .. import env
+from .. import _core
 from .._version import __version__
+from ..errors import KernelCompileError
 
-__all__ = ["KernelCache", "cache_dir", "cache_size", "clear_cache"]
+__all__ = ["KernelCache", "cache_dir", "cache_size", "clear_cache", "log_cache_warning"]
 
-# What a folder of the cache holds one of.
-BINARIES = ("kernel.so", "kernel.cubin", "mdcgplugin.so")
+# Each cache entry holds exactly one of these files.
+BINARIES = ("kernel.so", "kernel.cubin", "mdcgplugin.so", "package.mdcg-kernels")
+
+_DAY = 24 * 60 * 60
 
 _log = logging.getLogger("mdcg")
-_private: Path | None = None
-_private_lock = threading.Lock()
+_logged: set[str] = set()
+_logged_lock = threading.Lock()
 
 
 def cache_dir() -> Path:
     """Return the folder of this version's kernels (it need not exist)."""
-    return env.cache_root() / __version__
+    return Path(_core.kernel_cache_root()) / __version__
 
 
 def cache_size() -> tuple[int, int]:
@@ -50,42 +54,18 @@ def clear_cache() -> None:
     shutil.rmtree(cache_dir(), ignore_errors=True)
 
 
-def _private_dir() -> Path:
-    """Return a folder of this process, for when the cache cannot be written."""
-    global _private
-    with _private_lock:
-        if _private is None:
-            _private = Path(tempfile.mkdtemp(prefix="mdcg-"))
-            atexit.register(shutil.rmtree, _private, ignore_errors=True)
-            _log.warning(
-                "kernel cache %s cannot be written: kernels are compiled again in every process; "
-                "set MDCG_CACHE_DIR to a writable folder",
-                cache_dir(),
-            )
-        return _private
-
-
-def _digest(binary: Path) -> str:
-    return hashlib.sha256(binary.read_bytes()).hexdigest()
-
-
-def _flush(folder: Path) -> None:
-    """Bring files to the disk, so that a crash cannot leave the name without the content."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
-
-def _is_whole(binary: Path) -> bool:
-    """Return whether a kernel is as it was made: loading a file cut short can kill the process."""
-    try:
-        return binary.with_name("kernel.sha256").read_text() == _digest(binary)
-    except OSError:
-        return False
+def log_cache_warning() -> None:
+    """Log once per process why the cache is not used, if it is not."""
+    warning = _core.KernelCache.warning()
+    with _logged_lock:
+        if not warning or warning in _logged:
+            return
+        _logged.add(warning)
+    _log.warning("%s", warning)
 
 
 class KernelCache:
-    """Finds or makes the folder of one kernel.
+    """Finds or makes one kernel.
 
     Parameters
     ----------
@@ -96,76 +76,150 @@ class KernelCache:
     """
 
     def __init__(self, target: str, binary: str = BINARIES[0]) -> None:
-        self.target = target
-        self.binary = binary
+        self.target, self.binary = target, binary
+        self._files = _core.KernelCache(target, binary)
 
-    def key(self, *texts: str) -> str:
+    @staticmethod
+    def key(*texts: str) -> str:
         """Return the content key of a kernel: 32 hexadecimal digits."""
-        digest = hashlib.sha256()
-        for text in texts:
-            digest.update(text.encode())
-            digest.update(b"\0")
+        digest = hashlib.sha256(b"".join(text.encode() + b"\0" for text in texts))
         return digest.hexdigest()[:32]
 
-    def find(self, key: str) -> Path | None:
-        """Return the folder of a kernel that is there, or None."""
-        roots = [cache_dir()] + ([_private] if _private is not None else [])
-        for root in roots:
-            folder = root / self.target / key
-            if _is_whole(folder / self.binary):
-                return folder
-        return None
+    def find(self, key: str) -> _core.CachedKernel | None:
+        """Return a kernel that is there and whole, and that no other user could write; or None."""
+        found = self._files.find(key)
+        log_cache_warning()
+        return found
 
     def discard(self, key: str) -> None:
         """Remove a kernel that proved unusable."""
-        folder = self.find(key)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        found = self.find(key)
+        if found is not None:
+            self._files.discard(found.folder)
 
-    def make(self, key: str, build: Callable[[Path], None]) -> Path:
-        """Return the kernel's folder, calling ``build(empty_folder)`` if nobody has made it.
+    def make(
+        self,
+        key: str,
+        build: Callable[[Path], None],
+        *,
+        stop: _core.StopFlag | None = None,
+    ) -> _core.CachedKernel:
+        """Return the kernel, calling ``build(empty_folder)`` if no other process has made it.
 
         Processes that ask at once build it once; the folder appears whole or not at all.
+
+        Raises
+        ------
+        KernelCompileError
+            The folder cannot be written, or `stop` was set while another process built it.
         """
-        with self._lock(key) as root:
+        try:
+            with self._lock(key, stop) as folder:
+                found = self.find(key)
+                return found or self._make(Path(folder), key, build)
+        except KernelCompileError:
+            raise
+        except RuntimeError as error:
+            raise KernelCompileError(str(error)) from error
+
+    def _make(self, root: Path, key: str, build: Callable[[Path], None]) -> _core.CachedKernel:
+        name = f"{self.target}-{key}.{_core.host_name()}.{uuid.uuid4().hex}"
+        temporary, final = root / "tmp" / name, root / self.target / key
+        try:
+            temporary.mkdir(mode=0o700)
+            build(temporary)
+            digest = hashlib.sha256((temporary / self.binary).read_bytes())
+            (temporary / "kernel.sha256").write_text(digest.hexdigest())
+            _seal(temporary)
+            _remove(final)  # what find() did not accept
+            with suppress(OSError):  # a process of another host may have been faster
+                temporary.rename(final)
             found = self.find(key)
-            if found is not None:
-                return found
-            temporary = root / "tmp" / uuid.uuid4().hex
-            temporary.mkdir(parents=True)
-            try:
-                build(temporary)
-                (temporary / "kernel.sha256").write_text(_digest(temporary / self.binary))
-                _flush(temporary)
-                final = root / self.target / key
-                final.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(final, ignore_errors=True)  # what find() did not accept
-                try:
-                    temporary.rename(final)
-                except OSError:
-                    # a process that could not see our lock (another host) was faster
-                    if not _is_whole(final / self.binary):
-                        raise
-                return final
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+        except OSError as error:
+            raise KernelCompileError(
+                f"the kernel cache {root} cannot be written ({error.strerror}): is the disk full? "
+                "Set MDCG_CACHE_DIR to a folder with space"
+            ) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        if found is None:
+            raise KernelCompileError(
+                f"the compiler left a {self.binary} that is cut short in {root}: is the disk full? "
+                "Set MDCG_CACHE_DIR to a folder with space"
+            )
+        return found
 
     @contextmanager
-    def _lock(self, key: str) -> Iterator[Path]:
-        root = cache_dir()
-        try:
-            (root / "locks").mkdir(parents=True, exist_ok=True)
-            probe = root / "locks" / f".{uuid.uuid4().hex}"
-            probe.touch()
-            probe.unlink()
-        except OSError:
-            root = _private_dir()
-            (root / "locks").mkdir(parents=True, exist_ok=True)
-        lock = FileLock(root / "locks" / f"{self.target}-{key}.lock", mode=0o666)
+    def _lock(self, key: str, stop: _core.StopFlag | None) -> Iterator[str]:
+        folder = self._files.writable_folder()
+        log_cache_warning()
+        lock = FileLock(self._files.lock_file(folder, key), mode=0o600)
         # file systems without locks: kernels are moved into place whole, so two may make one
         with suppress(OSError, NotImplementedError):
-            lock.acquire()
+            while True:
+                with suppress(Timeout):
+                    lock.acquire(timeout=None if stop is None else 0.05)
+                    break
+                if stop is not None and stop.is_set():
+                    raise KernelCompileError("the compilation was stopped")
+            self._remove_leftovers(Path(folder), f"{self.target}-{key}")
         try:
-            yield root
+            yield folder
         finally:
             lock.release()
+
+    @staticmethod
+    def _remove_leftovers(root: Path, locked: str) -> None:
+        """Remove temporary folders of killed processes.
+
+        Locks that other processes hold show which folders are in use; those of other hosts need not
+        be seen here.
+        """
+        for folder in (root / "tmp").iterdir():
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            name, _, host = folder.stem.rpartition(".")
+            with suppress(OSError):
+                dead = time.time() - folder.lstat().st_mtime > _DAY
+                if host == _core.host_name():
+                    dead = dead or name == locked or _is_free(root / "locks" / f"{name}.lock")
+                if dead:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_free(lock: Path) -> bool:
+    """Return whether no process holds a lock; without its file nothing can be held."""
+    try:
+        file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have the file open, too
+        return True
+    finally:
+        os.close(file)
+
+
+def _seal(folder: Path) -> None:
+    """Let only this user read and write the files, and put them on the disk.
+
+    After a crash their names are not there without their content.
+    """
+    for path in folder.iterdir():
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(file, 0o600)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)

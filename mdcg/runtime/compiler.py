@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import shutil
-import subprocess
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +17,22 @@ from .. import _core, env
 from ..errors import KernelCompileError
 from .cache import KernelCache
 
-__all__ = ["CompileStatistics", "find_compiler", "load_host_kernel", "statistics"]
+__all__ = [
+    "CompileStatistics",
+    "build_host_kernels",
+    "find_compiler",
+    "load_host_kernel",
+    "statistics",
+    "usable_cores",
+]
 
 _log = logging.getLogger("mdcg")
 
-# -O2 with the vectors written out by the generator: -O3 compiles longer and runs no faster.
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast", "-w")
+# No exceptions and no libraries that are not needed: a kernel loads wherever the engine does.
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast"),
+    *("-fno-exceptions", "-fno-rtti", "-Wl,--as-needed", "-w"),
+)
 
 _CANDIDATES = ("c++", "g++", "clang++")
 
@@ -85,28 +97,67 @@ def find_compiler() -> list[str]:
     )
 
 
-def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_compiler(
+    command: list[str], folder: Path, stop: _core.StopFlag | None = None
+) -> tuple[int, str]:
+    """Run a compiler to its end, or to an interruption, which ends it.
+
+    Parameters
+    ----------
+    command : list of str
+    folder : Path
+        Where its messages are written for a while.
+    stop : StopFlag, optional
+        Ends it, too, when it is set; for threads, which no signal interrupts.
+
+    Returns
+    -------
+    status : int
+        Exit status.
+    messages : str
+
+    Raises
+    ------
+    KernelCompileError
+        It cannot be started, it was stopped, or it took longer than ``MDCG_COMPILE_TIMEOUT``.
+    """
+    log = folder / "compiler.log"
+    try:
+        status = _core.run_process(command, str(log), env.compile_timeout(), stop)
+    except RuntimeError as error:
+        advice = "set MDCG_CXX to choose another one"
+        if "did not end" in str(error):
+            advice += ", or MDCG_COMPILE_TIMEOUT to more seconds"
+        raise KernelCompileError(f"the C++ compiler {command[0]} {error}: {advice}") from None
+    messages = log.read_text(errors="replace")
+    log.unlink()
+    return status, messages
+
+
+def _compile(
+    source: str, flags: tuple[str, ...], folder: Path, stop: _core.StopFlag | None = None
+) -> None:
     command = find_compiler()
     text, binary = folder / "kernel.cpp", folder / "kernel.so"
     text.write_text(source)
     start = time.perf_counter()
-    result = subprocess.run(
-        [*command, *FLAGS, *flags, "-o", str(binary), str(text)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
+    status, messages = run_compiler(
+        [*command, *FLAGS, *flags, "-o", str(binary), str(text)], folder, stop
     )
     seconds = time.perf_counter() - start
-    if result.returncode != 0 or not binary.is_file():
-        kept = folder.parent / f"failed-{folder.name}.cpp"
+    if status != 0 or not binary.is_file():
+        kept = folder.parent / f"failed-{Path(folder.stem).stem}.cpp"
         kept.write_text(source)
-        first = next(
-            (line for line in result.stderr.splitlines() if "error" in line),
-            result.stderr or f"exit status {result.returncode}",
-        )
+        lines = [line.strip() for line in messages.replace(f"{folder}/", "").splitlines()]
+        first = next((line for line in lines if "error" in line), " | ".join(lines[:3]))
         raise KernelCompileError(
-            f"{' '.join(command)} rejected a generated kernel ({first.strip()}): "
+            f"{' '.join(command)} rejected a generated kernel "
+            f"({first or f'exit status {status}'}): "
             f"source kept in {kept}; mdcg needs gcc >= 11 or clang >= 12, "
             "set MDCG_CXX to choose another compiler"
         )
@@ -116,7 +167,69 @@ def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
     _log.info("compiled kernel in %.1f s (%s)", seconds, source.partition("\n")[0].lstrip("/ "))
 
 
-def load_host_kernel(source: str, *, target: str, flags: tuple[str, ...]) -> _core.SharedLibrary:
+def _make(
+    cache: KernelCache,
+    key: str,
+    source: str,
+    flags: tuple[str, ...],
+    stop: _core.StopFlag | None = None,
+) -> _core.CachedKernel:
+    """Return a kernel of the cache, compiled now where it is missing."""
+    kernel = cache.find(key)
+    if kernel is None and env.jit_disabled():
+        raise KernelCompileError(
+            f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
+            "unset the variable or fill the cache on another machine"
+        )
+    return kernel or cache.make(key, lambda path: _compile(source, flags, path, stop), stop=stop)
+
+
+def build_host_kernels(
+    sources: Sequence[str], *, target: str, flags: tuple[str, ...], again: bool = False
+) -> list[bytes]:
+    """Return the libraries of texts, as many compiled side by side as there are cores.
+
+    Parameters
+    ----------
+    sources : sequence of str
+        C++ texts.
+    target : str
+        Sub-folder of the cache.
+    flags : tuple of str
+        Compiler options of that target.
+    again : bool
+        Whether those of the cache are compiled again.
+
+    Raises
+    ------
+    KernelCompileError
+        See :func:`load_host_kernel`; the others are stopped then.
+    """
+    cache = KernelCache(target)
+    keys = {source: cache.key(source, *FLAGS, *flags) for source in sources}
+    if again:
+        for key in keys.values():
+            cache.discard(key)
+    stop = _core.StopFlag()
+    longest_first = sorted(keys, key=len, reverse=True)
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        made = {
+            source: pool.submit(_make, cache, keys[source], source, flags, stop)
+            for source in longest_first
+        }
+        try:
+            for future in as_completed(made.values()):
+                future.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [made[source].result().binary for source in sources]
+
+
+def load_host_kernel(
+    source: str, *, target: str, flags: tuple[str, ...], symbols: tuple[str, ...] = ()
+) -> _core.SharedLibrary:
     """Return the loaded library of a kernel, from memory, from the cache, or compiled now.
 
     Parameters
@@ -127,35 +240,34 @@ def load_host_kernel(source: str, *, target: str, flags: tuple[str, ...]) -> _co
         Name of the instruction set level; a sub-folder of the cache.
     flags : tuple of str
         Compiler options of that level.
+    symbols : tuple of str
+        Functions that the library must have.
 
     Raises
     ------
     KernelCompileError
-        The kernel is not cached and there is no compiler, it rejected the text, or compiling is
-        disabled.
+        The kernel is not cached and there is no compiler, it rejected the text, what it made cannot
+        be loaded, or compiling is disabled.
     """
     cache = KernelCache(target)
     key = cache.key(source, *FLAGS, *flags)
     with _lock:
         if key in _libraries:
             return _libraries[key]
-    if cache.find(key) is None and env.jit_disabled():
-        raise KernelCompileError(
-            f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
-            "unset the variable or fill the cache on another machine"
-        )
     for attempt in (1, 2):
-        folder = cache.find(key) or cache.make(key, lambda path: _compile(source, flags, path))
+        kernel = _make(cache, key, source, flags)
         start = time.perf_counter()
         try:
-            library = _core.SharedLibrary(str(folder / "kernel.so"))
+            library = kernel.load()
+            for name in symbols:
+                library.symbol(name)
         except RuntimeError as error:
-            # a file cut short by a full disk: make it again, once
+            # a file that another compiler or a full disk has left: make it again, once
             cache.discard(key)
             if attempt == 2:
                 raise KernelCompileError(
-                    f"a compiled kernel cannot be loaded ({error}): check that {folder.parent} is "
-                    "on a file system that allows execution, or set MDCG_CACHE_DIR"
+                    f"a compiled kernel cannot be loaded ({error}): check that {kernel.folder} is "
+                    "on a file system that allows execution, or set MDCG_CACHE_DIR or MDCG_CXX"
                 ) from error
             continue
         with _lock:
@@ -163,6 +275,6 @@ def load_host_kernel(source: str, *, target: str, flags: tuple[str, ...]) -> _co
             _statistics.load_seconds += time.perf_counter() - start
             library = _libraries.setdefault(key, library)
         if env.debug():
-            _log.info("kernel %s from %s", key, folder / "kernel.cpp")
+            _log.info("kernel %s from %s/kernel.cpp", key, kernel.folder)
         return library
     raise AssertionError("unreachable")

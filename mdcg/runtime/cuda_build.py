@@ -19,7 +19,7 @@ from pathlib import Path
 from .. import env
 from ..errors import KernelCompileError
 from .cache import KernelCache
-from .compiler import statistics
+from .compiler import statistics, usable_cores
 from .nvrtc import FLAGS, compile_cuda
 
 __all__ = ["discard_cuda_kernel", "load_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
@@ -31,16 +31,12 @@ _BINARY = "kernel.cubin"
 Key = tuple[str, str]  # architecture, content key
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Builds:
     """Kernels of this process that are loaded or being made; a forked child begins anew."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.turns = threading.BoundedSemaphore(_cores())
+        self.turns = threading.BoundedSemaphore(usable_cores())
         self.futures: dict[Key, Future[bytes]] = {}
 
     def start(self, source: str, target: str) -> Future[bytes]:
@@ -101,21 +97,21 @@ def _build(source: str, target: str, folder: Path) -> None:
 def _load(source: str, target: str, key: str) -> bytes:
     cache = KernelCache(target, _BINARY)
     start = time.perf_counter()
-    folder = cache.find(key)
-    if folder is None:
+    kernel = cache.find(key)
+    if kernel is None:
         if env.jit_disabled():
             raise KernelCompileError(
                 f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
                 "unset the variable or fill the cache on another machine"
             )
-        folder = cache.make(key, lambda path: _build(source, target, path))
+        kernel = cache.make(key, lambda path: _build(source, target, path))
         start = time.perf_counter()
-    cubin = (folder / _BINARY).read_bytes()
+    cubin = kernel.binary
     with _builds.lock:
         statistics().loaded += 1
         statistics().load_seconds += time.perf_counter() - start
     if env.debug():
-        _log.info("kernel %s from %s", key, folder / "kernel.cu")
+        _log.info("kernel %s from %s/kernel.cu", key, kernel.folder)
     return cubin
 
 
@@ -151,8 +147,9 @@ def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
     KernelCompileError
         A kernel is not cached and cannot be compiled.
     """
-    started = [start_cuda_kernel(source, target) for source in sources]
-    return [future.result() for future in started]
+    longest_first = sorted(set(sources), key=len, reverse=True)
+    started = {source: start_cuda_kernel(source, target) for source in longest_first}
+    return [started[source].result() for source in sources]
 
 
 def load_cuda_kernel(source: str, target: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import _core, env
 from ..errors import KernelCompileError
 
-__all__ = ["FLAGS", "compile_cuda", "find_nvrtc", "show_engine_nvrtc"]
+__all__ = ["FLAGS", "compile_cuda", "find_nvrtc", "nvrtc_for"]
 
 # Default arithmetic: no fast-math, multiplications and additions contracted as C compilers do.
 FLAGS = ("--std=c++17", "-default-device", "--disable-warnings")
@@ -78,12 +78,28 @@ def find_nvrtc() -> tuple[_core.Nvrtc, str]:
     )
 
 
-def show_engine_nvrtc() -> None:
-    """Tell the engine where Python's packages have NVRTC, if they have it."""
-    try:
-        _core.set_nvrtc_path(find_nvrtc()[1])
-    except KernelCompileError:
-        return  # the kernels may be in the package or in the cache; the engine says if not
+def nvrtc_for(target: str) -> tuple[_core.Nvrtc, str]:
+    """Return NVRTC, which compiles for an architecture such as ``"sm_90"``, and its name.
+
+    Raises
+    ------
+    KernelCompileError
+        NVRTC is missing, or too old or too new for the architecture.
+    """
+    nvrtc, path = find_nvrtc()
+    name = f"NVRTC {'.'.join(map(str, nvrtc.version))} ({path})"
+    wanted = int(target.removeprefix("sm_"))
+    if wanted not in nvrtc.architectures:
+        known = ", ".join(f"sm_{number}" for number in nvrtc.architectures)
+        age, package = "old", "--upgrade nvidia-cuda-nvrtc"
+        if wanted < min(nvrtc.architectures, default=0):
+            age, package = "new", "nvidia-cuda-nvrtc-cu12"
+        raise KernelCompileError(
+            f"{name} is too {age} for this card: it does not compile for "
+            f"{target}, only for {known}; install another with 'pip install {package}', or set "
+            "MDCG_NVRTC_LIB to its file"
+        )
+    return nvrtc, name
 
 
 def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
@@ -108,31 +124,18 @@ def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
     KernelCompileError
         NVRTC is missing, too old for the architecture, or rejected the text.
     """
-    nvrtc, path = find_nvrtc()
-    version = ".".join(map(str, nvrtc.version))
-    wanted = int(target.removeprefix("sm_"))
-    if wanted not in nvrtc.architectures:
-        known = ", ".join(f"sm_{number}" for number in nvrtc.architectures)
-        age, package = "old", "--upgrade nvidia-cuda-nvrtc"
-        if wanted < min(nvrtc.architectures, default=0):
-            age, package = "new", "nvidia-cuda-nvrtc-cu12"
-        raise KernelCompileError(
-            f"NVRTC {version} ({path}) is too {age} for this card: it does not compile for "
-            f"{target}, only for {known}; install another with 'pip install {package}', or set "
-            "MDCG_NVRTC_LIB to its file"
-        )
+    nvrtc, name = nvrtc_for(target)
     accepted, cubin, log = nvrtc.compile(
         source, "kernel.cu", [f"--gpu-architecture={target}", *FLAGS, *options]
     )
     if not accepted:
         if "libnvrtc-builtins" in log:
             raise KernelCompileError(
-                f"NVRTC {version} ({path}) misses its libnvrtc-builtins, which must lie beside it: "
-                f"{_INSTALL}"
+                f"{name} misses its libnvrtc-builtins, which must lie beside it: {_INSTALL}"
             )
         first = next((line for line in log.splitlines() if "error" in line), log)
         raise KernelCompileError(
-            f"NVRTC {version} rejected a generated kernel ({first.strip()}): this is a fault of "
+            f"{name} rejected a generated kernel ({first.strip()}): this is a fault of "
             "mdcg, please report it with the version"
         )
     return cubin, log

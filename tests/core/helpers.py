@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,12 @@ def random_operands(
     return x, y, w
 
 
+def on_device(
+    tensors: Iterable[torch.Tensor | None], device: str
+) -> tuple[torch.Tensor | None, ...]:
+    return tuple(None if t is None else t.to(device) for t in tensors)
+
+
 # -- comparison -----------------------------------------------------------------------------------
 
 
@@ -238,7 +244,9 @@ def _compare(
     """Compare two functions of x, y, w; the reference runs in float64."""
     given = tuple(operands)
     inputs = [None if t is None else t.detach().clone().requires_grad_() for t in given]
-    with uninitialized_memory_is_nan():
+    # on a device it would choose other kernels
+    on_cpu = all(t is None or t.device.type == "cpu" for t in given)
+    with uninitialized_memory_is_nan() if on_cpu else nullcontext():
         got = derivatives(function(*inputs), [t for t in inputs if t is not None], order)
     inputs = [None if t is None else t.detach().double().requires_grad_() for t in given]
     want = derivatives(reference(*inputs), [t for t in inputs if t is not None], order)
@@ -254,11 +262,13 @@ def check_conv(
     order: int = 2,
     seed: int = 0,
     rtol: float | None = None,
-    plan: HostPlan | None = None,
+    plan: HostPlan | CudaPlan | None = None,
+    device: str = "cpu",
 ) -> None:
     """Compare the convolution with the reference in float64, derivatives included."""
-    operands = random_operands(problem, graph.n_senders, graph.n_edges, seed)
-    sides = {"sender": graph.sender, "receiver": graph.receiver, "num_receivers": graph.n_receivers}
+    operands = on_device(random_operands(problem, graph.n_senders, graph.n_edges, seed), device)
+    sender, receiver = graph.sender.to(device), graph.receiver.to(device)
+    sides = {"sender": sender, "receiver": receiver, "num_receivers": graph.n_receivers}
     _compare(
         lambda *t: conv(problem, *t, **sides, plan=plan),
         lambda *t: conv_reference(problem, *t, **sides),
@@ -270,14 +280,21 @@ def check_conv(
 
 
 def check_tensor_product(
-    problem: ConvProblem, n_rows: int, *, order: int = 2, seed: int = 0, rtol: float | None = None
+    problem: ConvProblem,
+    n_rows: int,
+    *,
+    order: int = 2,
+    seed: int = 0,
+    rtol: float | None = None,
+    plan: HostPlan | CudaPlan | None = None,
+    device: str = "cpu",
 ) -> None:
     """Compare the batched product with the reference in float64, derivatives included."""
     _compare(
-        lambda *t: tensor_product(problem, *t),
+        lambda *t: tensor_product(problem, *t, plan=plan),
         lambda *t: tensor_product_reference(problem, *t),
         problem,
-        random_operands(problem, n_rows, n_rows, seed),
+        on_device(random_operands(problem, n_rows, n_rows, seed), device),
         order,
         rtol,
     )

@@ -10,9 +10,9 @@ import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from mdcg.codegen.contraction import ContractionSpec
+from mdcg.codegen.contraction.program import ContractionSpec
 from mdcg.ops.contraction import symmetric_contraction, symmetric_contraction_reference
-from mdcg.ops.contraction_host import HostContraction
+from mdcg.ops.contraction_kernels import HostContraction
 from mdcg.plan.contraction import HostContractionPlan
 from mdcg.problem import Polynomial, SymmetricContractionProblem
 

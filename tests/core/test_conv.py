@@ -167,7 +167,7 @@ HIGH = {
 
 
 def test_paths_with_equal_coupling() -> None:
-    """They share slots, so the gradient of the harmonics is a sum over all of them."""
+    """They share nonzeros, so the gradient of the harmonics is a sum over all of them."""
     paths = [(0, 0, 0), (1, 0, 1), (2, 0, 2, "uvw"), (0, 0, 0)]
     irreps = ("5x1o+3x1o+2x1o", "2x1o", "5x1e+3x1e+4x1e")
     problem = ConvProblem.build(*irreps, paths, dtype="float64")

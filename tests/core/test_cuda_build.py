@@ -92,7 +92,7 @@ def test_kernels_are_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_side_by_side_and_in_the_order_asked(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_build, "_cores", lambda: 4)
+    monkeypatch.setattr(cuda_build, "usable_cores", lambda: 4)
     forget(monkeypatch)
     compiler.seconds = 0.2
     sources = [text(i) for i in range(8)]

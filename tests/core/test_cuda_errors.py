@@ -46,7 +46,10 @@ int cuCtxPushCurrent_v2(void*) { return 0; }
 int cuCtxPopCurrent_v2(void**) { return 0; }
 int cuModuleLoadData(void** m, const void*) { *m = &module; return status("cuModuleLoadData"); }
 int cuModuleUnload(void*) { return 0; }
-int cuModuleGetFunction(void** f, void*, const char*) { *f = &function; return 0; }
+int cuModuleGetFunction(void** f, void*, const char*) {
+    *f = &function;
+    return status("cuModuleGetFunction");
+}
 int cuFuncSetAttribute(void*, int, int) { return status("cuFuncSetAttribute"); }
 int cuFuncGetAttribute(int* v, int, void*) { *v = 0; return 0; }
 int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -173,6 +176,8 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
         "too large a block": "with_fault('cuLaunchKernel=701', load)",
         "too much shared memory": "with_fault('cuFuncSetAttribute=1', load)",
         "earlier fault": "with_fault('cuLaunchKernel=700', load)",
+        "no such kernel": "with_fault('cuModuleGetFunction=500', load)",
+        "tries until then": "compiled.count('// sm_90')",
         "afterwards": "attempt(load)",
     }
     script = "{" + ", ".join(f"{name!r}: {action}" for name, action in faults.items()) + "}"
@@ -201,6 +206,8 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
     one_sentence(found["too large a block"], error, "give a plan with fewer warps")
     one_sentence(found["too much shared memory"], error, "give a plan for this device, or none")
     one_sentence(found["earlier fault"], error, "CUDA_LAUNCH_BLOCKING=1")
+    one_sentence(found["no such kernel"], error, "a kernel for sm_90 cannot be loaded")
+    assert found["tries until then"] == 4  # that of another program was made again, too
 
 
 def test_cached_code_is_kept_where_it_cannot_be_made_again(driver: Path, tmp_path: Path) -> None:
@@ -289,13 +296,8 @@ def test_of_several_nvrtcs_one_that_the_driver_takes(driver: Path, tmp_path: Pat
     folder.mkdir()
     library(NVRTC, folder / "libnvrtc.so.12")
     library(NVRTC.replace("*major = 12", "*major = 13"), folder / "libnvrtc.so.13")
-    script = """[
-        find_nvrtc()[1],
-        cuda_program._core.build_cuda_kernels([("", [])], "sm_80")[0][1],
-    ]"""
-    python, core = run(script, driver, tmp_path, CUDA_HOME=str(tmp_path))  # type: ignore[misc]
-    assert python == str(folder / "libnvrtc.so.12")
-    assert core.startswith(f"NVRTC 12.0 ({python}) misses its libnvrtc-builtins")
+    found = run("find_nvrtc()[1]", driver, tmp_path, CUDA_HOME=str(tmp_path))
+    assert found == str(folder / "libnvrtc.so.12")
     (folder / "libnvrtc.so.12").unlink()
     newer = run("find_nvrtc()[1]", driver, tmp_path, CUDA_HOME=str(tmp_path))
     assert "libnvrtc.so.13" in str(newer)  # the driver's refusal says what to do

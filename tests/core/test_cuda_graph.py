@@ -60,5 +60,5 @@ def test_compilers_see_its_shape() -> None:
 
 @pytest.mark.parametrize(("sender", "receiver"), [(-1, 0), (SENDERS, 0), (0, -1), (0, 3)])
 def test_indices_out_of_range_are_refused(sender: int, receiver: int) -> None:
-    with pytest.raises(RuntimeError, match="an index that is no node"):
+    with pytest.raises(RuntimeError, match="an index that is not a node"):
         sorted_edges(torch.tensor([0, sender]), torch.tensor([0, receiver]), SENDERS, 3)

@@ -1,22 +1,30 @@
-"""CUDA kernels against the definition in float64; needs a GPU."""
+"""CUDA kernels and their plans against the definition in float64; needs a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
+from benchmark.cases import CASES
+from hypothesis import given, settings
 
+from mdcg.codegen import KernelSpec
 from mdcg.ops import conv, tensor_product
-from mdcg.ops.reference import conv_reference, tensor_product_reference
+from mdcg.ops.cuda import cuda_kernels, graph_on_device
+from mdcg.plan import CudaDevice, CudaPlan, CudaTile, CudaUvwTile, plan_cuda
 from mdcg.problem import ConvProblem
+
+from .helpers import Graph, check_conv, check_tensor_product, generator, mixed_problem
+from .test_random import PHASES, problems
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 
-Tensor = torch.Tensor
+DEVICE = "cuda"
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
 NODES, RECEIVERS, EDGES = 7, 9, 150
 
@@ -28,133 +36,258 @@ MIXED = (
     "5x0e+6x1o+37x1o+37x1e",
     [(0, 0, 0, "uvu", True, 1.25), (1, 0, 2, "uvu", False, 0.75), (1, 1, 3, "uvu", True, 0.8)],
 )
+# mul2 > 1 beside uvu paths; with the second, rows too long for shared memory
+MANY_COPIES = (
+    "40x0e+5x1o",
+    "33x0e+3x1o",
+    "12x0e+40x0e+5x1o",
+    [(0, 0, 0, "uvw"), (0, 0, 1, "uvu"), (1, 1, 0, "uvw"), (1, 0, 2, "uvu"), (0, 1, 2, "uvw")],
+)
+LONG_ROWS = (
+    "2100x0e+40x1o",
+    "1x0e+1x1o",
+    "3x0e+1x1o+700x1o",
+    [(0, 0, 0, "uvw"), (1, 1, 0, "uvw"), (0, 1, 2, "uvw"), (1, 0, 1, "uvw")],
+)
 
 
-def problems() -> list[ConvProblem]:
+def small(mul: int = 8, **options: object) -> ConvProblem:
+    parts = (part.format(mul) if isinstance(part, str) else part for part in SMALL)
+    return ConvProblem.build(*parts, **options)  # type: ignore[arg-type]
+
+
+def all_problems() -> list[ConvProblem]:
     found = []
     for dtype in ("float32", "float64"):
         for layout in ("mul_ir", "ir_mul"):
             options = {"dtype": dtype, "layout": layout}
-            for mul in (1, 8, 130):
-                rows, sh, out, paths = (
-                    part.format(mul) if isinstance(part, str) else part for part in SMALL
-                )
-                found.append(ConvProblem.build(rows, sh, out, paths, **options))
-            found += [
-                ConvProblem.build(*MIXED, shared_weights=shared, **options)
-                for shared in (False, True)
-            ]
+            found += [small(mul, **options) for mul in (1, 8, 130)]
+            for shared in (False, True):
+                found.append(ConvProblem.build(*MIXED, shared_weights=shared, **options))
+                found.append(mixed_problem(shared_weights=shared, **options))
     return found
 
 
-def gradients(function: Callable[..., Tensor], operands: list[Tensor], draw: Callable[..., Tensor]):  # type: ignore[no-untyped-def]
-    """Return the value, its gradients, and the gradients of a sum of those."""
-    operands = [t.detach().clone().requires_grad_() for t in operands]
-    out = function(*operands)
-    g = draw("g", out).requires_grad_()
-    first = torch.autograd.grad(out, operands, g, create_graph=True)
-    total = sum((d * draw(str(i), d)).sum() for i, d in enumerate(first))
-    return [out, *first, *torch.autograd.grad(total, [*operands, g])]
+PROBLEMS = pytest.mark.parametrize("problem", all_problems(), ids=lambda p: p.key()[:6])
+INDEX = partial(torch.randint, size=(EDGES,), generator=generator(1))
+#: Unsorted edges; receiver 0 has none.
+GRAPH = Graph(INDEX(0, NODES), INDEX(1, RECEIVERS), NODES, RECEIVERS)
 
 
-def compare(problem: ConvProblem, rows: int, ours: object, reference: object) -> None:
-    generator = torch.Generator().manual_seed(0)
-    weights = (problem.weight_numel,) if problem.shared_weights else (EDGES, problem.weight_numel)
-    shapes = [(rows, problem.irreps_in1.dim), (EDGES, problem.irreps_in2.dim), weights]
-    dtype = getattr(torch, problem.dtype)
-    operands = [torch.randn(*shape, generator=generator, dtype=dtype).cuda() for shape in shapes]
-    drawn: dict[str, Tensor] = {}
-
-    def draw(name: str, like: Tensor) -> Tensor:
-        if name not in drawn:
-            drawn[name] = torch.randn(like.shape, generator=generator, dtype=dtype).cuda()
-        return drawn[name].to(like.dtype, copy=True)
-
-    got = gradients(ours, operands, draw)  # type: ignore[arg-type]
-    expected = gradients(reference, [t.double() for t in operands], draw)  # type: ignore[arg-type]
-    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
-        error = ((a.double() - b).abs().max() / b.abs().max()).item()
-        assert error < TOLERANCE[problem.dtype], (number, error)
+def check(
+    problem: ConvProblem,
+    plan: CudaPlan | None = None,
+    *,
+    rows: bool = False,
+    index: torch.dtype = torch.int64,
+) -> None:
+    """Compare a convolution or, with `rows`, a batched product with its definition."""
+    options = {"rtol": TOLERANCE[problem.dtype], "plan": plan, "device": DEVICE}
+    if rows:
+        check_tensor_product(problem, EDGES, **options)  # type: ignore[arg-type]
+    else:
+        check_conv(problem, GRAPH.to(index), **options)  # type: ignore[arg-type]
 
 
-def edges(index: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
-    """Return unsorted edges; receiver 0 has none."""
-    generator = torch.Generator().manual_seed(1)
-    sender = torch.randint(0, NODES, (EDGES,), generator=generator)
-    receiver = torch.randint(1, RECEIVERS, (EDGES,), generator=generator)
-    return sender.to("cuda", index), receiver.to("cuda", index)
+def here() -> CudaDevice:
+    major, minor = torch.cuda.get_device_capability()
+    return CudaDevice(10 * major + minor)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE)
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
-@pytest.mark.parametrize("problem", problems(), ids=lambda p: p.key()[:6])
+@PROBLEMS
 def test_convolution_and_its_derivatives(problem: ConvProblem, index: torch.dtype) -> None:
-    sender, receiver = edges(index)
-    compare(
-        problem,
-        NODES,
-        lambda x, y, w: conv(problem, x, y, w, sender, receiver, num_receivers=RECEIVERS),
-        lambda x, y, w: conv_reference(problem, x, y, w, sender, receiver, num_receivers=RECEIVERS),
-    )
+    check(problem, index=index)
 
 
-@pytest.mark.parametrize("problem", problems(), ids=lambda p: p.key()[:6])
+@PROBLEMS
 def test_tensor_product_and_its_derivatives(problem: ConvProblem) -> None:
-    compare(
-        problem,
-        EDGES,
-        lambda x, y, w: tensor_product(problem, x, y, w),
-        lambda x, y, w: tensor_product_reference(problem, x, y, w),
-    )
+    check(problem, rows=True)
 
 
-def _operands(problem: ConvProblem, count: int = EDGES) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.randn(NODES, problem.irreps_in1.dim, device="cuda"),
-        torch.randn(count, problem.irreps_in2.dim, device="cuda"),
-        torch.randn(count, problem.weight_numel, device="cuda"),
-    )
+@PROBLEMS
+def test_deterministic_plans_are_right(problem: ConvProblem) -> None:
+    plan = plan_cuda(problem, here()).with_changes(deterministic=True)
+    for rows in (False, True):
+        check(problem, plan, rows=rows)
 
 
-def _small() -> ConvProblem:
-    return ConvProblem.build("8x0e+8x1o", "0e+1o", "8x0e+8x1o", SMALL[3])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("rows", [False, True])
+def test_random_problems(rows: bool, deterministic: bool) -> None:
+    @settings(max_examples=8 if deterministic else 12, phases=PHASES)
+    @given(problem=problems())
+    def run(problem: ConvProblem) -> None:
+        plan = plan_cuda(problem, here()).with_changes(deterministic=deterministic)
+        check(problem, plan, rows=rows)
+
+    run()
 
 
-def test_no_edges() -> None:
-    none = torch.zeros(0, dtype=torch.int64, device="cuda")
-    out = conv(_small(), *_operands(_small(), 0), none, none, num_receivers=4)
-    assert out.shape == (4, 32)
+@pytest.mark.parametrize("irreps", [MANY_COPIES, LONG_ROWS], ids=["copies", "long rows"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_copies_and_long_rows(irreps: tuple[object, ...], dtype: str) -> None:
+    check(ConvProblem.build(*irreps, dtype=dtype))  # type: ignore[arg-type]
+    check(ConvProblem.build(*irreps, dtype=dtype, layout="ir_mul"), rows=True)  # type: ignore[arg-type]
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+@pytest.mark.parametrize("warps", [1, 8])
+def test_plans_by_hand(channels: int, warps: int) -> None:
+    tile = CudaTile(channels, 8, batch=8, warps=warps, registers=128)
+    check(small(33), CudaPlan(here().capability, tile, tile, tile))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("mul", [4, 36, 128, 132])
+@pytest.mark.parametrize("depth", [2, 8])
+def test_rings_in_shared_memory(dtype: str, layout: str, mul: int, depth: int) -> None:
+    for channels in (1, 2) if dtype == "float64" else (1, 2, 4):
+        tile = CudaTile(channels, 40, batch=8, warps=4, depth=depth)
+        plan = CudaPlan(here().capability, tile, tile, tile)
+        check(small(mul, dtype=dtype, layout=layout), plan)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [CudaUvwTile(1, 4, 400), CudaUvwTile(8, 64, 40_000), CudaUvwTile(16, 16, 2000, registers=128)],
+    ids=str,
+)
+def test_plans_by_hand_of_weight_matrices(tile: CudaUvwTile) -> None:
+    problem = CASES["diffdock-l2"].problem()
+    check(problem, plan_cuda(problem, here()).with_changes(uvw=tile))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", ["uvu", "uvw"])
+def test_torch_asks_for_determinism(kind: str, shared: bool) -> None:
+    """Equal bits in every run, on a graph that is not symmetric, many edges to each node."""
+    problem = mixed_problem(shared_weights=shared)
+    if kind == "uvu":
+        problem = ConvProblem.build(*MIXED, shared_weights=shared)
+    torch.manual_seed(0)
+    count = 100_000 if kind == "uvu" else 20_000
+    sender = torch.randint(0, 300, (count,), device=DEVICE)
+    receiver = torch.randint(0, 200, (count,), device=DEVICE)
+    weights = (problem.weight_numel,) if shared else (count, problem.weight_numel)
+    shapes = [(300, problem.irreps_in1.dim), (count, problem.irreps_in2.dim), weights]
+    operands = [draw(*shape).requires_grad_() for shape in shapes]
+
+    def run() -> list[torch.Tensor]:
+        out = conv(problem, *operands, sender, receiver, num_receivers=200)
+        first = torch.autograd.grad(out, operands, torch.ones_like(out), create_graph=True)
+        total = sum(d.square().sum() for d in first)
+        return [out, *first, *torch.autograd.grad(total, operands)]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        wanted = run()
+        for _ in range(5):
+            for got, expected in zip(run(), wanted, strict=True):
+                assert torch.equal(got, expected)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_forward_is_the_same_in_every_run() -> None:
+    problem = CASES["diffdock-l1"].problem()
+    x, y = draw(NODES, problem.irreps_in1.dim), draw(EDGES, problem.irreps_in2.dim)
+    w = draw(EDGES, problem.weight_numel)
+    sides = (GRAPH.sender.to(DEVICE), GRAPH.receiver.to(DEVICE))
+    first = conv(problem, x, y, w, *sides, num_receivers=RECEIVERS)
+    for _ in range(5):
+        assert torch.equal(first, conv(problem, x, y, w, *sides, num_receivers=RECEIVERS))
+
+
+# -- what is computed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["conv", "rows"])
+def test_every_choice_of_gradients(rows: bool) -> None:
+    """Each kernel gives what the kernel of everything gives."""
+    problem = mixed_problem()
+    kernels = cuda_kernels(problem.to_json(), "", torch.cuda.current_device())
+    choices = [("x",), ("y",), ("w",), ("x", "y"), ("x", "w"), ("y", "w"), ("x", "y", "w")]
+    doubles = [
+        (have, wants)
+        for have in choices
+        for wants in (*choices, ("g",), ("w", "g"))
+        if all(any(other != name for other in have) for name in wants)
+    ]
+    specs = [KernelSpec("backward", rows, wants) for wants in choices]
+    specs += [KernelSpec("double_backward", rows, wants, have) for have, wants in doubles]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(kernels.load, specs))
+    x = draw(NODES if rows else EDGES, problem.irreps_in1.dim)
+    y, w = draw(EDGES, problem.irreps_in2.dim), draw(EDGES, problem.weight_numel)
+    g = draw(RECEIVERS if rows else EDGES, problem.irreps_out.dim)
+    operands = {"x": x, "y": y, "w": w, "g": g}
+    cotangents = {"x": draw(*x.shape), "y": draw(*y.shape), "w": draw(*w.shape)}
+    sides = (GRAPH.sender.to(DEVICE), GRAPH.receiver.to(DEVICE))
+    graph = graph_on_device(x, *sides, RECEIVERS) if rows else None
+    whole = kernels.run("backward", operands, {}, graph, ("x", "y", "w"))
+    for wants in choices:
+        for name, found in kernels.run("backward", operands, {}, graph, wants).items():
+            torch.testing.assert_close(found, whole[name], rtol=1e-4, atol=1e-4)
+    for have, wants in doubles:
+        present = {name: cotangents[name] for name in have}
+        found = kernels.run("double_backward", operands, present, graph, wants)
+        zeros = {n: present.get(n, torch.zeros_like(t)) for n, t in cotangents.items()}
+        expected = kernels.run("double_backward", operands, zeros, graph, ("x", "y", "w", "g"))
+        for name in wants:
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("problem", [small(), mixed_problem()], ids=["small", "mixed"])
+def test_no_edges_and_no_rows(problem: ConvProblem) -> None:
+    none = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    x = draw(NODES, problem.irreps_in1.dim).requires_grad_()
+    y = draw(0, problem.irreps_in2.dim)
+    w = draw(0, problem.weight_numel).requires_grad_()
+    out = conv(problem, x, y, w, none, none, num_receivers=4)
+    assert out.shape == (4, problem.irreps_out.dim)
     assert not out.any()
+    dx, dw = torch.autograd.grad(out.sum(), (x, w))
+    assert not dx.any()
+    assert dw.shape == w.shape
+    assert tensor_product(problem, x[:0], y, w).shape == (0, problem.irreps_out.dim)
 
 
-def test_indices_out_of_range_are_refused() -> None:
-    sender, receiver = edges()
+def test_indices_out_of_range_and_calls_that_do_not_wait() -> None:
+    problem = small()
+    shapes = ((NODES, problem.irreps_in1.dim), (EDGES, 4), (EDGES, problem.weight_numel))
+    operands = [draw(*shape) for shape in shapes]
+    sender, receiver = GRAPH.sender.to(DEVICE), GRAPH.receiver.to(DEVICE)
     with pytest.raises(ValueError, match=r"sender has indices from .* expected 0 to 6"):
-        conv(_small(), *_operands(_small()), sender + NODES, receiver, num_receivers=RECEIVERS)
-
-
-def test_a_captured_graph_follows_indices_that_change_in_place() -> None:
-    problem = _small()
-    x, y, w = _operands(problem)
-    sender, receiver = edges()
-    conv(problem, x, y, w, sender, receiver, num_receivers=RECEIVERS)
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        out = conv(problem, x, y, w, sender, receiver, num_receivers=RECEIVERS)
-    sender.copy_(sender.flip(0))
-    receiver.copy_(receiver.roll(7))
-    captured.replay()
-    wanted = conv(problem, x, y, w, sender, receiver, num_receivers=RECEIVERS)
-    torch.testing.assert_close(out, wanted)
-
-
-def test_second_call_does_not_wait_for_the_device() -> None:
-    problem = _small()
-    operands = _operands(problem)
-    sender, receiver = edges()
+        conv(problem, *operands, sender + NODES, receiver, num_receivers=RECEIVERS)
     conv(problem, *operands, sender, receiver, num_receivers=RECEIVERS)
     torch.cuda.set_sync_debug_mode("error")
     try:
         conv(problem, *operands, sender, receiver, num_receivers=RECEIVERS)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_more_weights_than_32_bits_count() -> None:
+    problem = CASES["diffdock-l1"].problem()
+    rows = 2**31 // problem.weight_numel + 1000
+    if torch.cuda.mem_get_info()[0] < 5 * rows * problem.weight_numel * 4:
+        pytest.skip("needs 45 GB of free GPU memory")
+    x, y = draw(rows, problem.irreps_in1.dim), draw(rows, problem.irreps_in2.dim)
+    w = draw(rows, problem.weight_numel).requires_grad_()
+    out = tensor_product(problem, x, y, w)
+    g = torch.randn_like(out)
+    (dw,) = torch.autograd.grad(out, w, g)
+    last = slice(rows - 5, rows)
+    few = w.detach()[last].clone().requires_grad_()
+    expected = tensor_product(problem, x[last], y[last], few)
+    torch.testing.assert_close(out[last], expected)
+    torch.testing.assert_close(dw[last], torch.autograd.grad(expected, few, g[last])[0])

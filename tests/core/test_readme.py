@@ -1,49 +1,108 @@
-"""What the README says must be so: settings, files, exported names."""
+"""What the documents say must be so: settings, files, links, exported names, recipes."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import mdcg
 from mdcg.env import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    *(".", "mdcg/package", "lammps_plugin", "tests/emulator"),
+    *("examples", "examples/benchmark", "examples/data"),
+)
+DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+USAGE = (ROOT / "USAGE.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str = "") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a document's headings, as Git hosts make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def links(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield file and anchor of each link that leads to another place in the repository."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            name, _, anchor = target.partition("#")
+            yield name, anchor
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_document(path: Path) -> None:
+    """Links and the files and commands that are named lead somewhere; names can be imported."""
+    text = path.read_text(encoding="utf-8")
+    for name, anchor in links(path):
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+    named = re.findall(r"bash ([\w./]+\.sh)", text)
+    named += re.findall(r"`((?:csrc|mdcg|tests|examples|lammps_plugin)/[\w./-]+)`", text)
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert not {name for name in missing if not name.startswith("examples/output")}
+    for line in re.findall(r"^from mdcg import (.+)$", text, re.MULTILINE):
+        assert {name.strip() for name in line.split(",")} <= set(mdcg.__all__)
+    for name in re.findall(r"\bmdcg\.([A-Z]\w*|\w+(?=\())", text):
+        assert hasattr(mdcg, name), name
+    assert not re.search(r"BENCH_|TIME_|TODO|XXX", text)
+
+
+def test_readme_is_short() -> None:
+    assert len(README) <= 8000
+    for block in blocks(README, r"\w*"):
+        assert len([line for line in block.splitlines() if line]) <= 6, block
 
 
 def test_settings_table_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| `(MDCG_\w+)` \| (.*?) \| (.*?) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| `(MDCG_\w+)` \| (.*?) \| (.*?) \|$", USAGE, re.MULTILINE)
     found = [(name, default.replace("`", ""), meaning) for name, default, meaning in rows]
     assert found == [(v.name, v.default, v.meaning) for v in VARIABLES]
 
 
-def test_files_it_names_exist() -> None:
-    for path in re.findall(r"bash ([\w./]+\.sh)", README):
-        assert (ROOT / path).is_file(), path
-    assert (ROOT / "examples" / "data").is_dir()
-
-
-def test_names_it_imports_are_public() -> None:
-    names = {
-        name.strip()
-        for line in re.findall(r"^from mdcg import (.+)$", README, re.MULTILINE)
-        for name in line.split(",")
-    }
-    names |= set(re.findall(r"\bmdcg\.(patch_model|unpatch_model)\b", README))
-    assert names
-    assert names <= set(mdcg.__all__)
-    for name in names:
-        assert getattr(mdcg, name) is not None
-
-
 def test_kernel_example_runs_as_written() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (code,) = [block for block in blocks if "ConvProblem.build" in block]
+    (code,) = [block for block in blocks(USAGE, "python") if "ConvProblem.build" in block]
     scope: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), scope)
+    exec(compile(code, "USAGE.md", "exec"), scope)
     assert tuple(scope["out"].shape) == (100, 160)  # type: ignore[attr-defined]
 
 
-def test_no_placeholder_is_left() -> None:
-    assert not re.search(r"BENCH_|TODO|XXX", README)
+@pytest.mark.slow
+def test_recipes_run_as_written(tmp_path: Path) -> None:
+    """Those in Python, one after the other, in a folder with the files that the README names."""
+    pytest.importorskip("mace", exc_type=ImportError)
+    (files,) = re.findall(r"copies of `(\S+)` and `(\S+)` from `examples/data/`", README)
+    for name in files:
+        shutil.copy(ROOT / "examples" / "data" / name, tmp_path)
+    (convert,) = re.findall(r"`mdcg-patch (\S+ -o water\.mdcg)`", README)
+    recipes = [["-m", "mdcg", "patch", *shlex.split(convert)]]
+    recipes += [["-c", code] for code in blocks(README, "python")]
+    assert len(recipes) == 3
+    for recipe in recipes:
+        command = [sys.executable, *recipe]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_wheel_states_and_holds_both_licences() -> None:
+    found = importlib.metadata.metadata("mdcg")
+    assert found["License-Expression"] == "MIT AND GPL-2.0-only"
+    files = {str(file) for file in importlib.metadata.files("mdcg") or ()}
+    for name in ("LICENSE", "lammps_plugin/LICENSE"):
+        assert any(file.endswith(f"licenses/{name}") for file in files), name

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,43 +27,52 @@ _FLAGS += ("-U_FORTIFY_SOURCE",)
 
 
 def _root() -> Path:
-    named = os.environ.get("MDCG_CACHE_DIR")
-    return Path(named) if named else Path(tempfile.gettempdir()) / f"mdcg-emulator-{os.getuid()}"
+    for variable in ("MDCG_TEST_CACHE", "MDCG_CACHE_DIR"):
+        if named := os.environ.get(variable):
+            return Path(named)
+    return Path(tempfile.gettempdir()) / f"mdcg-tests-{os.getuid()}"
+
+
+def built(
+    name: str, settings: Iterable[str], sources: Iterable[Path], build: Callable[[Path], None]
+) -> Path:
+    """Return the folder that ``build`` fills, once for its settings and the content of sources."""
+    digest = hashlib.sha256(" ".join(settings).encode())
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    folder = _root() / f"{name}-{digest.hexdigest()[:16]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                made = Path(temporary) / "made"
+                made.mkdir()
+                build(made)
+                made.replace(folder)
+    return folder
 
 
 @lru_cache(maxsize=1)
 def emulator_libraries() -> Path:
     """Return the folder of libcuda.so.1 and libnvrtc.so, built when a source has changed."""
+    files = sorted(p for p in _SOURCES.iterdir() if p.suffix in (".cpp", ".hpp"))
+    return built("emulator", _FLAGS, files, _build)
+
+
+def _build(folder: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator of CUDA needs g++")
-    files = sorted(p for p in _SOURCES.iterdir() if p.suffix in (".cpp", ".hpp"))
-    digest = hashlib.sha256(" ".join(_FLAGS).encode())
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    folder = _root() / f"emulator-{digest.hexdigest()[:16]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            _build(compiler, folder)
-    return folder
-
-
-def _build(compiler: str, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        made = Path(temporary) / "made"
-        made.mkdir()
-        builds = []
-        for name, sources in (("libcuda.so.1", _DRIVER), ("libnvrtc.so", _NVRTC)):
-            paths = [str(_SOURCES / source) for source in sources]
-            command = [compiler, *_FLAGS, *paths, "-o", str(made / name), "-ldl"]
-            builds.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-        for build in builds:
-            _, messages = build.communicate()
-            assert build.returncode == 0, messages
-        for header in _SOURCES.glob("*.hpp"):  # kernels are compiled with them
-            shutil.copy(header, made)
-        made.replace(folder)
+    builds = []
+    for name, sources in (("libcuda.so.1", _DRIVER), ("libnvrtc.so", _NVRTC)):
+        paths = [str(_SOURCES / source) for source in sources]
+        command = [compiler, *_FLAGS, *paths, "-o", str(folder / name), "-ldl"]
+        builds.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    for build in builds:
+        _, messages = build.communicate()
+        assert build.returncode == 0, messages
+    for header in _SOURCES.glob("*.hpp"):  # kernels are compiled with them
+        shutil.copy(header, folder)
 
 
 def emulator_environment(**changes: str) -> dict[str, str]:
@@ -78,6 +88,7 @@ def emulator_environment(**changes: str) -> dict[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
+        "MDCG_TEST_CACHE": str(_root()),
         "PYTHONPATH": os.pathsep.join([str(_SOURCES), *sys.path]),
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "MDCG_NVRTC_LIB": str(libraries / "libnvrtc.so"),

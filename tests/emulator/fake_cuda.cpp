@@ -234,46 +234,19 @@ EXPORT int cuDeviceGetName(char* name, int length, int) {
 }
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
     if (device < 0 || device >= num_devices()) return kInvalidDevice;
-    static const std::map<int, int> values = {
-        {1, 1024},  // threads of a block
-        {2, 1024},  // of it along x, y, z
-        {3, 1024},
-        {4, 64},
-        {5, 2147483647},  // blocks along x, y, z
-        {6, 65535},
-        {7, 65535},
-        {8, kStaticLimit},  // shared memory of a block
-        {9, 65536},         // constant memory
-        {10, 32},           // lanes of a warp
-        {12, 65536},        // registers of a block
-        {13, 1980000},      // kHz
-        {16, 132},          // multiprocessors
-        {19, 1},            // maps host memory
-        {31, 1},            // kernels at the same time
-        {36, 2619000},      // kHz of the memory
-        {37, 5120},         // bits of its bus
-        {38, 52428800},     // bytes of the L2 cache
-        {39, 2048},         // threads of a multiprocessor
-        {40, 3},            // asynchronous engines
-        {41, 1},            // unified addresses
-        {75, capability() / 10},
-        {76, capability() % 10},
-        {78, 1},                      // priorities of streams
-        {81, shared_limit() + 1024},  // shared memory of a multiprocessor
-        {82, 65536},                  // its registers
-        {83, 1},                      // managed memory
-        {95, 0},                      // cooperative launch
-        {97, shared_limit()},         // shared memory of a block that asks for it
-        {106, 32},                    // blocks of a multiprocessor
-        {111, 1024},                  // shared memory the driver keeps of a block
-        {115, 1},                     // memory pools
-    };
-    const auto found = values.find(attribute);
-    *value = found != values.end() ? found->second : 0;
-    return kSuccess;
-}
-EXPORT int cuDeviceGetPCIBusId(char* text, int length, int device) {
-    std::snprintf(text, std::size_t(length), "0000:%02x:00.0", device + 1);
+    switch (attribute) {
+        case 16:  // multiprocessors
+            *value = 132;
+            break;
+        case 75:
+            *value = capability() / 10;
+            break;
+        case 76:
+            *value = capability() % 10;
+            break;
+        default:
+            return kInvalidValue;  // mdcg asks for no others
+    }
     return kSuccess;
 }
 EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
@@ -282,8 +255,6 @@ EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
     *context = &devices[device];
     return kSuccess;
 }
-EXPORT int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
-EXPORT int cuDevicePrimaryCtxRelease(int) { return kSuccess; }
 EXPORT int cuCtxPushCurrent_v2(Context* context) {
     if (!initialized) return kNotInitialized;
     if (context == nullptr) return kInvalidContext;
@@ -300,17 +271,6 @@ EXPORT int cuCtxSetCurrent(Context* context) {
     if (!initialized) return kNotInitialized;
     if (stack.empty()) stack.push_back(nullptr);
     stack.back() = context;
-    return kSuccess;
-}
-EXPORT int cuCtxGetCurrent(Context** context) {
-    if (!initialized) return kNotInitialized;
-    *context = stack.empty() ? nullptr : stack.back();
-    return kSuccess;
-}
-EXPORT int cuCtxGetDevice(int* device) {
-    Context* context = nullptr;
-    if (const int status = current_context(&context)) return status;
-    *device = context->device;
     return kSuccess;
 }
 
@@ -334,9 +294,6 @@ EXPORT int cuModuleLoadData(Module** module, const void* image) {
     loaded->static_shared = fixed(&loaded->static_bytes);
     *module = loaded.release();
     return kSuccess;
-}
-EXPORT int cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*, void**) {
-    return cuModuleLoadData(module, image);
 }
 EXPORT int cuModuleUnload(Module* module) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -382,7 +339,6 @@ EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
     function->dynamic_limit = value;
     return kSuccess;
 }
-EXPORT int cuFuncSetCacheConfig(Function*, int) { return kSuccess; }
 EXPORT int cuFuncGetAttribute(int* value, int attribute, Function* function) {
     switch (attribute) {
         case 0:
@@ -406,13 +362,6 @@ EXPORT int cuFuncGetAttribute(int* value, int attribute, Function* function) {
         default:
             *value = 0;
     }
-    return kSuccess;
-}
-EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* function, int threads,
-                                                       std::size_t dynamic) {
-    if (threads <= 0) return kInvalidValue;
-    const std::size_t shared = 1024 + function->module->static_bytes + dynamic;
-    *blocks = std::min(std::min(32, 2048 / threads), int(228 * 1024 / shared));
     return kSuccess;
 }
 

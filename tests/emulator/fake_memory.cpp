@@ -228,10 +228,6 @@ EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     *free = limit() - std::min(limit(), used);
     return kSuccess;
 }
-EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
-    *bytes = limit();
-    return kSuccess;
-}
 
 EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -256,19 +252,6 @@ EXPORT int cuMemFreeHost(void* address) {
     std::free(address);
     return kSuccess;
 }
-EXPORT int cuMemHostGetDevicePointer_v2(Address* address, void* host_address, unsigned) {
-    *address = reinterpret_cast<Address>(host_address);
-    return kSuccess;
-}
-EXPORT int cuMemHostRegister_v2(void* address, std::size_t bytes, unsigned) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex());
-    return pinned.emplace(reinterpret_cast<Address>(address), bytes).second ? kSuccess : 712;
-}
-EXPORT int cuMemHostUnregister(void* address) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex());
-    finish_all();
-    return pinned.erase(reinterpret_cast<Address>(address)) == 1 ? kSuccess : 713;
-}
 
 EXPORT int cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
     return copy(nullptr, true, device(to), host(from), bytes);
@@ -292,25 +275,13 @@ EXPORT int cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Str
 EXPORT int cuMemcpy(Address to, Address from, std::size_t bytes) {
     return copy(nullptr, true, {to, false}, {from, false}, bytes);
 }
-EXPORT int cuMemcpyAsync(Address to, Address from, std::size_t bytes, Stream* stream) {
-    return copy(stream, false, {to, false}, {from, false}, bytes);
-}
 EXPORT int cuMemsetD8_v2(Address to, unsigned char value, std::size_t count) {
-    return fill(nullptr, true, to, value, count);
-}
-EXPORT int cuMemsetD16_v2(Address to, unsigned short value, std::size_t count) {
     return fill(nullptr, true, to, value, count);
 }
 EXPORT int cuMemsetD32_v2(Address to, unsigned value, std::size_t count) {
     return fill(nullptr, true, to, value, count);
 }
 EXPORT int cuMemsetD8Async(Address to, unsigned char value, std::size_t count, Stream* stream) {
-    return fill(stream, false, to, value, count);
-}
-EXPORT int cuMemsetD16Async(Address to, unsigned short value, std::size_t count, Stream* stream) {
-    return fill(stream, false, to, value, count);
-}
-EXPORT int cuMemsetD32Async(Address to, unsigned value, std::size_t count, Stream* stream) {
     return fill(stream, false, to, value, count);
 }
 

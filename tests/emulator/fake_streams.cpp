@@ -72,8 +72,6 @@ std::set<Stream*>& streams() {
     return all;
 }
 
-thread_local int exchange_mode = 0;  // global, thread-local, relaxed
-
 }  // namespace
 
 struct Stream {
@@ -193,10 +191,9 @@ void finish_all() {
 
 int outside_capture() {
     int status = kSuccess;
-    if (exchange_mode == 2) return status;
     for (const auto& capture : captures()) {
         const bool mine = capture->thread == std::this_thread::get_id();
-        if (capture->mode == 2 || (!mine && (capture->mode == 1 || exchange_mode == 1))) continue;
+        if (capture->mode == 2 || (!mine && capture->mode == 1)) continue;
         capture->valid = false;
         status = kCaptureUnsupported;
     }
@@ -219,14 +216,6 @@ EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
     if (flags > 1) return kInvalidValue;
     *stream = new Stream{flags == 0, nullptr, {}, {}};
     streams().insert(*stream);
-    return kSuccess;
-}
-EXPORT int cuStreamCreateWithPriority(Stream** stream, unsigned flags, int) {
-    return cuStreamCreate(stream, flags);
-}
-EXPORT int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-    *least = 0;
-    *greatest = -5;
     return kSuccess;
 }
 EXPORT int cuStreamDestroy_v2(Stream* stream) {
@@ -252,25 +241,11 @@ EXPORT int cuStreamSynchronize(Stream* stream) {
     finish(stream);
     return usable();
 }
-EXPORT int cuStreamQuery(Stream* stream) {
-    ENTER
-    if (const int status = find(&stream)) return status;
-    if (stream->capture != nullptr || stream->queue.empty()) return cuStreamSynchronize(stream);
-    step(stream);
-    return kNotReady;
-}
 EXPORT int cuCtxSynchronize() {
     ENTER
     if (const int status = synchronous_call()) return status;
     finish_all();
     return usable();
-}
-EXPORT int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* data) {
-    ENTER
-    return enqueue(stream, kHostNode, [=] {
-        function(data);
-        return int(kSuccess);
-    });
 }
 
 // ---- events ------------------------------------------------------------------------------------
@@ -407,10 +382,6 @@ EXPORT int cuStreamIsCapturing(Stream* stream, int* state) {
     *state = stream->capture == nullptr ? 0 : stream->capture->valid ? 1 : 2;
     return kSuccess;
 }
-EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
-    std::swap(*mode, exchange_mode);
-    return kSuccess;
-}
 
 // ---- graphs ------------------------------------------------------------------------------------
 
@@ -455,7 +426,6 @@ EXPORT int cuGraphExecUpdate_v2(Executable* executable, GraphHandle* graph, Upda
     executable->graph = graph->graph;
     return kSuccess;
 }
-EXPORT int cuGraphUpload(Executable*, Stream*) { return kSuccess; }
 EXPORT int cuGraphLaunch(Executable* executable, Stream* stream) {
     ENTER
     const std::shared_ptr<Graph> graph = executable->graph;

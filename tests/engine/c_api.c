@@ -165,6 +165,49 @@ static void check_opening(const char* path) {
     mdcg_close(NULL);
 }
 
+/* Sizes of structs: those of older headers, the own one, and such as a newer one may have. */
+static void check_sizes(mdcg_model* model, const mdcg_system* system) {
+    static const size_t infos[] = {offsetof(mdcg_info, exchange_bytes), sizeof(mdcg_info)};
+    static const size_t systems[] = {offsetof(mdcg_system, same_shifts),
+                                     offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
+                                     sizeof(mdcg_system)};
+    struct {
+        mdcg_info known;
+        char more[24];
+    } info;
+    struct {
+        mdcg_system known;
+        char more[24];
+    } given;
+    double energy;
+    mdcg_results results = {0};
+    results.size = sizeof results;
+    results.energy = &energy;
+    for (size_t size = 0; size <= sizeof info; ++size) {
+        const int fits = size == infos[0] || (size >= infos[1] && size % 8 == 0);
+        memset(&info, 0, sizeof info);
+        info.known.size = size;
+        if (fits)
+            check(mdcg_describe(model, &info.known) == MDCG_OK, "a size of mdcg_info");
+        else
+            refuses(mdcg_describe(model, &info.known), MDCG_ERROR_ARGUMENT, "mdcg_info.size is",
+                    "a wrong size of mdcg_info");
+    }
+    for (size_t size = 0; size <= sizeof given; ++size) {
+        int fits = size >= systems[3] && size % 8 == 0;
+        for (int k = 0; k < 3; ++k) fits |= size == systems[k];
+        memset(&given, 0, sizeof given);
+        given.known = *system;
+        given.known.size = size;
+        if (fits)
+            check(mdcg_evaluate(model, &given.known, NULL, &results) == MDCG_OK,
+                  "a size of mdcg_system");
+        else
+            refuses(mdcg_evaluate(model, &given.known, NULL, &results), MDCG_ERROR_ARGUMENT,
+                    "mdcg_system.size is", "a wrong size of mdcg_system");
+    }
+}
+
 static void check_arguments(mdcg_model* model) {
     double energy;
     mdcg_results results = {0};
@@ -212,8 +255,13 @@ static void check_arguments(mdcg_model* model) {
             "receiver[3]", "a receiver that is a ghost");
     receiver[3] -= ATOMS;
     types[5] = 1000;
-    refuses(mdcg_evaluate(model, &system, &communicator, &results), MDCG_ERROR_ARGUMENT, "types[5]",
-            "an unknown type");
+    refuses(mdcg_evaluate(model, &system, &communicator, &results), MDCG_ERROR_ARGUMENT,
+            "the type of atom 5 is 1000", "an unknown type");
+    {
+        const int64_t names[] = {10, 11, 12, 13, 14, 15};
+        check(strstr(mdcg_last_error_about(names), "the type of atom 15 is 1000") != NULL, "names");
+        check(strcmp(mdcg_last_error_about(NULL), mdcg_last_error()) == 0, "no names");
+    }
     types[5] = types[ATOMS + 5];
     system = in_cell();
     {
@@ -222,6 +270,17 @@ static void check_arguments(mdcg_model* model) {
         refuses(mdcg_evaluate(model, &system, NULL, &results), MDCG_ERROR_ARGUMENT, "atom 1",
                 "a position that is nan");
         positions[3] = kept;
+    }
+    check_sizes(model, &system);
+    {
+        const double small[9] = {0.02, 0, 0, 0, 0.02, 0, 0, 0, 0.02};
+        cell[4] = NAN;
+        refuses(mdcg_evaluate(model, &system, NULL, &results), MDCG_ERROR_ARGUMENT,
+                "entries that are not finite", "a cell of no numbers");
+        cell[4] = 6.5;
+        system.cell = small;
+        refuses(mdcg_evaluate(model, &system, NULL, &results), MDCG_ERROR_ARGUMENT,
+                "periodic images within", "a cell that is much too small");
     }
     system.cell = NULL;
     refuses(mdcg_evaluate(model, &system, NULL, &results), MDCG_ERROR_ARGUMENT, "cell is null",

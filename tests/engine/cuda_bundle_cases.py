@@ -1,4 +1,4 @@
-"""Packages with machine code for devices; run as cuda_cases.py is."""
+"""Files of compiled kernels for devices; run as cuda_cases.py is."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from mdcg import _core
 from mdcg.package import Package
-from mdcg.package.bundle import add_binaries
+from mdcg.package.kernel_file import compile_kernels
+from mdcg.runtime.nvrtc import compile_cuda
 
-from .cuda_cases import DATA, assert_equal, child, water, with_kernels
+from .cuda_cases import DATA, assert_equal, child, saved, water
+from .kernel_files import Change, altered, cached, plant, with_code
 from .programs import graph, run
 from .test_program import two_layers
 
@@ -21,7 +23,7 @@ EVALUATE = """
 import json, sys
 import numpy as np
 from mdcg import _core
-model = _core.Model(sys.argv[1], device="cuda")
+model = _core.Model(sys.argv[1], device="cuda", kernels=sys.argv[3])
 system = np.load(sys.argv[2])
 options = {"cell": system["cell"], "periodic": (True, True, True), "virials": True}
 for _ in range(3):  # layer by layer, captured, replayed
@@ -46,12 +48,11 @@ def steep(package: Package) -> None:
             package.tensors[name] = 400 * tensor
 
 
-def bundled(path: Path, *targets: str) -> Package:
-    package = Package.open(path)
-    add_binaries(package, targets or [target()])
-    package.save(path)
-    Package.open(path)  # checks it
-    return package
+def kernels_of(path: Path, *precisions: str) -> str:
+    """Write a file of kernels beside a package; return its name."""
+    file = path.with_suffix(".mdcg-kernels")
+    file.write_bytes(compile_kernels(path, [target()], ["", *precisions]))
+    return str(file)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,11 @@ def bundled(path: Path, *targets: str) -> Package:
     ],
 )
 def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
-    """Everything that is evaluated comes from the package: there is no NVRTC, and no cache."""
+    """All that runs comes from the file: there is no NVRTC, no Python and no cache."""
     package = Package.open(DATA / f"{name}.mdcg")
     if kind == "steep":
         steep(package)
-    path = with_kernels(package, tmp_path / "p.mdcg")
+    path = saved(package, tmp_path / "p.mdcg")
     positions, types, cell = water()
     if kind == "short":  # than where splines begin
         positions[1] = positions[0] + [0.05, 0.0, 0.0]
@@ -80,135 +81,134 @@ def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     want = plain.evaluate(positions, types, **options)
     rows = plain.evaluate(positions, types, descriptors=True, **options)
     want["descriptors"] = rows["descriptors"]
-    bundled(path)
-    code = f"import sys; sys.argv = ['', {str(path)!r}, {str(system)!r}]" + EVALUATE
+    file = kernels_of(path)
+    code = f"import sys; sys.argv = ['', {str(path)!r}, {str(system)!r}, {file!r}]" + EVALUATE
     cache = tmp_path / "cache"
-    for change in ({"MDCG_NVRTC_LIB": "/nonexistent/libnvrtc.so"}, {"MDCG_DISABLE_JIT": "1"}):
-        found, summary, report = json.loads(child(code, MDCG_CACHE_DIR=str(cache), **change))
-        assert_equal(found, want)
-        kernels = json.loads(report)["kernels"]
-        assert {kernel["origin"] for kernel in kernels} == {"bundled"}
-        assert {kernel["target"] for kernel in kernels} == {target()}
-        assert summary.endswith(f"kernels: {len(kernels)} bundled")
-        names = {kernel["name"] for kernel in kernels}
-        assert any("radial_forward" in each for each in names) == (kind != "plain")
+    changes = {"MDCG_NVRTC_LIB": "/nonexistent/libnvrtc.so", "MDCG_PYTHON": "/nonexistent"}
+    found, summary, report = json.loads(child(code, MDCG_CACHE_DIR=str(cache), **changes))
+    assert_equal(found, want)
+    kernels = json.loads(report)["kernels"]
+    assert {kernel["origin"] for kernel in kernels} == {"named"}
+    assert {kernel["target"] for kernel in kernels} == {target()}
+    assert summary.endswith(f"kernels: {len(kernels)} named")
+    names = {kernel["name"] for kernel in kernels}
+    assert any("radial_forward" in each for each in names) == (kind != "plain")
     assert not list(cache.rglob("*.cubin"))
 
 
-def test_code_of_another_version_is_compiled_again(tmp_path: Path) -> None:
-    """Or one sentence says what to do."""
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+def test_other_precisions(tmp_path: Path) -> None:
+    """Are named when the file is made, or one sentence says how to make it."""
+    path = saved(two_layers("float32").package(), tmp_path / "p.mdcg")
     g = graph(9, box=3.5)
-    want = run(_core.Model(str(path), device="cuda"), g)
-    package = bundled(path)
-    # as if one text had changed since
-    package.manifest["cuda_binaries"][0]["key"] = "0" * 32
-    package.manifest["mdcg_version"] = "0.0.1"
-    package.save(path)
-    cuda = _core.Model(str(path), device="cuda")
-    assert_equal(run(cuda, g), want)
-    kernels = json.loads(cuda.report())["kernels"]
-    (other,) = [kernel for kernel in kernels if kernel["origin"] != "bundled"]
-    assert "is not what this version of mdcg" in other["why"]
-    assert other["why"].endswith("it was made by 0.0.1")
-    code = f"""
-from mdcg import _core
-try:
-    _core.Model({str(path)!r}, device="cuda").prepare()
-except _core.EngineError as error:
-    print(error.kind, error)
-"""
-    changes = {"MDCG_CACHE_DIR": str(tmp_path / "no"), "MDCG_NVRTC_LIB": "/nonexistent"}
-    said = child(code, **changes)
-    assert said.startswith(f"4 the package's machine code for {target()} is not what this version")
-    assert ", and the NVRTC library named by MDCG_NVRTC_LIB cannot be used" in said
-    own = f"sm_{_core.cuda_compute_capability(0)}"
-    assert said.endswith(f"or bundle it again with this version (mdcg-patch --bundle {own})")
-    assert "\n" not in said
+    options = {"device": "cuda", "precision": "tf32"}
+    want = run(_core.Model(str(path), **options), g)
+    model = _core.Model(str(path), kernels=kernels_of(path), **options)
+    with pytest.raises(_core.EngineError, match=f"precision tf32 for {target()}: make it") as error:
+        run(model, g)
+    assert error.value.kind == 4
+    assert "--precision tf32" in str(error.value)
+    model = _core.Model(str(path), kernels=kernels_of(path, "tf32"), **options)
+    assert_equal(run(model, g), want)
 
 
-def test_other_precisions_need_a_compiler(tmp_path: Path) -> None:
-    path = with_kernels(two_layers("float32").package(), tmp_path / "p.mdcg")
-    bundled(path)
-    code = f"""
-from mdcg import _core
-try:
-    _core.Model({str(path)!r}, device="cuda", precision="tf32").prepare()
-except _core.EngineError as error:
-    print(error.kind, error)
-"""
-    changes = {"MDCG_CACHE_DIR": str(tmp_path / "no"), "MDCG_NVRTC_LIB": "/nonexistent"}
-    said = child(code, **changes)
-    assert said.startswith(f"4 the package's machine code for {target()} is of precision fp32 ")
-    assert said.endswith("; or leave the precision out")
-
-
-def test_code_for_other_devices_is_passed_over(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
-    package = bundled(path)
-    g = graph(9, box=3.5)
+def test_code_for_other_devices_is_refused(tmp_path: Path) -> None:
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
+    file = Path(kernels_of(path))
+    own = file.read_bytes()
     capability = _core.cuda_compute_capability(0)
-    for code, origin in (
-        (capability // 10 * 10, "bundled"),  # an older device of the generation
-        (capability + 1, "other"),
-        (capability + 10, "other"),
-        (capability - 10, "other"),
+    for code, fits in (
+        (capability // 10 * 10, True),  # an older device of the generation
+        (capability + 1, False),
+        (capability + 10, False),
+        (capability - 10, False),
     ):
-        for binary in package.manifest["cuda_binaries"]:
-            binary["target"] = f"sm_{code}"
-        package.save(path)
-        cuda = _core.Model(str(path), device="cuda")
-        run(cuda, g)
-        kernels = json.loads(cuda.report())["kernels"]
-        assert all((kernel["origin"] == "bundled") == (origin == "bundled") for kernel in kernels)
-        assert not any("why" in kernel for kernel in kernels)
+        file.write_bytes(own)
+
+        def rename(manifest: dict[str, Any], _: object, to: str = f"sm_{code}") -> None:
+            manifest["devices"] = {to: manifest["devices"][target()]}
+
+        file.write_bytes(altered(file, rename))
+        if fits:
+            run(_core.Model(str(path), device="cuda", kernels=str(file)), graph(9, box=3.5))
+            continue
+        with pytest.raises(_core.EngineError, match=f"has no kernels for sm_{capability}: make"):
+            _core.Model(str(path), device="cuda", kernels=str(file))
 
 
-def test_code_that_the_driver_refuses(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+@pytest.mark.parametrize("what", ["no code", "another program"])
+def test_code_that_the_driver_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """That of the cache is made again; a named file is not written."""
+    code = b"\x7fELF and nothing else"
+    if what == "another program":
+        code, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', target())
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(9, box=3.5)
     want = run(_core.Model(str(path), device="cuda"), g)
-    package = bundled(path)
-    wrong = np.frombuffer(b"\x7fELF and nothing else", dtype=np.uint8)
-    digest = _core.sha256(wrong.tobytes())
-    for binary in package.manifest["cuda_binaries"]:
-        package.tensors[binary["tensor"]] = wrong
-        binary["sha256"] = digest
-    package.save(path)
-    cuda = _core.Model(str(path), device="cuda")
-    assert_equal(run(cuda, g), want)
-    for kernel in json.loads(cuda.report())["kernels"]:
-        assert kernel["origin"] in ("cached", "compiled")
-        assert kernel["why"].startswith("the device refuses the package's machine code for sm_")
+    file = cached(tmp_path / "cache")
+    wrong = altered(file, with_code(code))
+    file.write_bytes(wrong)
+    file.with_name("kernel.sha256").write_text(_core.sha256(wrong))
+    for origin in ("compiled", "cached"):
+        cuda = _core.Model(str(path), device="cuda")
+        assert_equal(run(cuda, g), want)
+        kernels = json.loads(cuda.report())["kernels"]
+        assert {kernel["origin"] for kernel in kernels} == {origin}
+    named = tmp_path / "wrong.mdcg-kernels"
+    named.write_bytes(wrong)
+    with pytest.raises(_core.EngineError, match="cannot load machine code for sm_") as error:
+        run(_core.Model(str(path), device="cuda", kernels=str(named)), g)
+    assert error.value.kind == 9
+
+
+def test_code_in_packages_of_format_1_is_never_run(tmp_path: Path) -> None:
+    path, mark = tmp_path / "p.mdcg", tmp_path / "mark"
+    source = DATA / "mace_water_float64.mdcg"
+    plant(source, path, mark)
+    positions, types, cell = water()
+    options = {"cell": cell, "periodic": (True, True, True)}
+    want, found = (
+        _core.Model(str(each), device="cuda").evaluate(positions, types, **options)
+        for each in (source, path)
+    )
+    assert_equal(found, want)
+    assert not mark.exists()
+
+
+def change_pass(**changes: Any) -> Change:
+    """Change the description of the forward pass of a contraction, which is always used."""
+
+    def change(manifest: dict[str, Any], _: object) -> None:
+        (found, *_others) = (
+            each
+            for each in manifest["passes"]
+            if each["pass"] == "forward" and set(each["widths"]) == {"x", "w", "out"}
+        )
+        found.update(changes)
+
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda b: b.update(sha256="0" * 64), "its SHA-256 differs"),
-        (lambda b: b.update(target="sm_x"), "field target is .*sm_x.*, expected a target such"),
-        (lambda b: b.update(tensor="none"), "field tensor is .*none.*, expected a tensor"),
-        (lambda b: b.pop("key"), "key"),
+        (change_pass(layer=77), "has no CUDA kernel for the forward pass"),
+        (change_pass(arguments=["edge"]), "field arguments is .*edge"),
+        (change_pass(zeroed=["w"]), "field zeroed is w, expected out, dx or dy"),
+        (change_pass(programs=[]), "field program "),
+        (change_pass(programs=["nothing"]), "has no machine code of "),
+        (change_pass(entries=[]), "field entries is empty"),
+        (change_pass(target="gfx90a"), "field target is .*gfx90a"),
+        (change_pass(widths={"x": 1}), "field widths is 1, expected .* items in a row of x"),
+        (change_pass(run=None), "field run"),
     ],
 )
-def test_damaged_code_is_refused(tmp_path: Path, change: Any, sentence: str) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
-    package = bundled(path)
-    for binary in package.manifest["cuda_binaries"]:
-        change(binary)
-    package.save(path)
+def test_damaged_descriptions_are_refused(tmp_path: Path, change: Change, sentence: str) -> None:
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
+    file = Path(kernels_of(path))
+    file.write_bytes(altered(file, change))
     with pytest.raises(_core.EngineError, match=sentence) as error:
-        _core.Model(str(path), device="cuda").prepare()
-    assert error.value.kind == 2
+        _core.Model(str(path), device="cuda", kernels=str(file)).prepare()
     assert "\n" not in str(error.value)
-    _core.Model(str(path), kernels="generic").prepare()  # processors read none of it
-
-
-def test_bundling_again_replaces(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
-    before = path.read_bytes()
-    first = bundled(path).to_bytes()
-    assert bundled(path).to_bytes() == first
-    package = Package.open(path)
-    add_binaries(package, [])
-    assert package.to_bytes() == before

@@ -1,7 +1,6 @@
 """Packages on a CUDA device against the same on the processor.
 
-No file of tests by its name: test_cuda_engine.py runs it in a process of its own, where the device
-is an emulated one, or a real one.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from ase.build import molecule
 from mdcg import MDCGCalculator, _core
 from mdcg.errors import DeviceError, KernelCompileError, UnsupportedProblemError
 from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 from mdcg.package.linear_map import LinearMap
 
 from .capi import Exchange, Rank, library
 from .cuda_device import choose_devices
 from .programs import Array, Program, graph, open_model, run
-from .test_ghosts import WANT, parts
+from .test_ghosts import WANT, evaluate_together, parts
 from .test_program import two_layers, two_readers
 
 DATA = Path(__file__).parents[1] / "data"
@@ -37,16 +35,14 @@ pytest_generate_tests = choose_devices
 NAMES = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
 
 
-def with_kernels(package: Package, path: Path) -> Path:
-    layers, tensors = package.manifest["layers"], package.tensors
-    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
+def saved(package: Package, path: Path) -> Path:
     package.save(path)
     return path
 
 
 def both(package: Package, path: Path) -> tuple[Any, Any]:
     """Return the package on the processor and on the device."""
-    with_kernels(package, path)
+    package.save(path)
     return _core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")
 
 
@@ -248,39 +244,18 @@ def test_two_ranks(tmp_path: Path, make: Any, share: float, by_rows: bool) -> No
         for local, ghosts in parts(g, share)
     ]
     exchange = Exchange(2, len(g["positions"]))
-    got: list[Any] = [None, None]
     before: dict[str, Array] = {}
     sent: list[Any] = [None, None]
     for i in range(2) if by_rows else ():
         wanted = np.flatnonzero(np.isin(ranks[i].local, ranks[1 - i].ghosts))
         sent[i] = np.random.default_rng(i).permutation([*wanted, *wanted[::2], -1])
 
-    def work(i: int) -> None:
-        try:
-            got[i] = ranks[i].evaluate(g, exchange, WANT, same_edges=bool(before), sent=sent[i])
-        except BaseException as error:
-            got[i] = error
-            exchange.barrier.abort()
-
     for _ in range(3):  # layer by layer, captured between exchanges, replayed
         exchange.calls.clear()
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for result in got:
-            if isinstance(result, BaseException):
-                raise result
+        total = evaluate_together(ranks, g, exchange, sent, same_edges=bool(before))
         end = "_rows" if by_rows else ""
         assert exchange.calls == ["forward" + end, "reverse" + end]
-        total = {name: np.zeros_like(want[name]) for name in WANT if name != "energy"}
-        for rank, result in zip(ranks, got, strict=True):
-            total["energies"][rank.local] += result["energies"]
-            total["virial"] += result["virial"]
-            np.add.at(total["forces"], rank.nodes, result["forces"])
-            np.add.at(total["virials"], rank.nodes, result["virials"])
-        assert_close(total, {name: want[name] for name in total}, "float64")
+        assert_close(total, want, "float64")
         assert_equal(total, before)
         before = total
     for rank in ranks:
@@ -343,7 +318,7 @@ def test_sent_nodes_must_be_local(tmp_path: Path) -> None:
 
 def test_two_models_at_a_time(tmp_path: Path, devices: tuple[int, int]) -> None:
     """From two threads, each with its own list."""
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     systems = [graph(24, box=4.5, seed=seed) for seed in (0, 1)]
     models = [_core.Model(str(path), device=f"cuda:{device}") for device in devices]
     want = [run(_core.Model(str(path), kernels="generic"), g) for g in systems]
@@ -367,7 +342,7 @@ def test_two_models_at_a_time(tmp_path: Path, devices: tuple[int, int]) -> None:
 
 
 def test_calculator(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(**NAMES), tmp_path / "p.mdcg")
     atoms = molecule("CH3CH2OH")
     found = []
     for device in ("cpu", "cuda", "cuda:0"):
@@ -382,7 +357,7 @@ def test_calculator(tmp_path: Path) -> None:
 
 
 def test_devices_that_are_not_there(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(**NAMES), tmp_path / "p.mdcg")
     with pytest.raises(DeviceError, match="device is 'cuda:99', and there"):
         MDCGCalculator(path, device="cuda:99")
     with pytest.raises(UnsupportedProblemError, match="kernels is 'generic'"):
@@ -408,18 +383,15 @@ def test_wrong_geometries_leave_the_model_usable(tmp_path: Path) -> None:
         assert_equal(run(cuda, g), want)
 
 
-def test_packages_without_cuda_kernels(tmp_path: Path) -> None:
-    path = tmp_path / "p.mdcg"
-    two_layers().package().save(path)
-    with pytest.raises(_core.EngineError, match=r"CUDA kernel"):
-        _core.Model(str(path), device="cuda")
-    # layers that need none run
+def test_layers_without_generated_kernels(tmp_path: Path) -> None:
     program = Program()
     x = program.table("3x0e", program.random(3, 3))
     program.readout(program.linear(x, LinearMap(x.irreps, x.irreps, {(0, 0): np.eye(3)}), "same"))
     package = program.package()
     g = graph(5)
-    cpu, cuda = (open_model(package, path, device=device) for device in ("cpu", "cuda"))
+    cpu, cuda = (
+        open_model(package, tmp_path / "p.mdcg", device=device) for device in ("cpu", "cuda")
+    )
     assert_close(run(cuda, g), run(cpu, g), "float64")
 
 
@@ -437,7 +409,7 @@ def child(code: str, **environment: str) -> str:
 
 
 def test_no_nvrtc(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import os, numpy as np
 from mdcg import _core
@@ -466,11 +438,11 @@ except _core.EngineError as error:
         assert line.startswith("4 the NVRTC library named by MDCG_NVRTC_LIB cannot be used")
     assert said[2:] == ["True", "True"]  # repaired, the same model goes on
     said = child(code, MDCG_CACHE_DIR=str(tmp_path / "other"), MDCG_DISABLE_JIT="1").splitlines()
-    assert "MDCG_DISABLE_JIT=1 forbids compiling it" in said[0]
+    assert "MDCG_DISABLE_JIT=1 forbids compiling them" in said[0]
 
 
 def test_no_jit_in_the_calculator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = with_kernels(two_layers().package(**NAMES), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(**NAMES), tmp_path / "p.mdcg")
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("MDCG_DISABLE_JIT", "1")
     calc = MDCGCalculator(path, device="cuda")
@@ -479,7 +451,7 @@ def test_no_jit_in_the_calculator(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_forked_processes_are_told(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import os, numpy as np
 from mdcg import _core

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,13 @@ from mdcg import _core
 from mdcg.runtime.nvrtc import compile_cuda
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
+kernel_source = runpy.run_path(str(CSRC / "kernels/embed.py"))["kernel_source"]
 ITEM = {"float32": "float", "float64": "double"}
 
 
-def raw_text(name: str) -> str:
-    """Return what a file of csrc/engine/cuda/text puts between its delimiters."""
-    text = (CSRC / "engine/cuda/text" / name).read_text()
-    return text[text.index('R"CUDA(') + len('R"CUDA(') : text.rindex(')CUDA"')]
-
-
-def program(dtype: str, names: tuple[str, ...], defines: str = "") -> str:
+def program(dtype: str, name: str, defines: str = "") -> str:
     """Return the text as CudaKernels::fixed puts it together."""
-    head = f"{defines}\ntypedef {ITEM[dtype]} T;\ntypedef long long Long;\n"
-    return head + raw_text("common.cuh") + "".join(raw_text(name) for name in names)
+    return f"{defines}\ntypedef {ITEM[dtype]} T;\n" + kernel_source(name)
 
 
 def gemm_tiles(dtype: str) -> list[tuple[str, str, list[int]]]:
@@ -57,22 +52,20 @@ def gemm_shared_bytes(dtype: str, unit: str, numbers: list[int]) -> int:
 
 def gemm_text(dtype: str, unit: str = "", bits: int = 0) -> str:
     """Return the program of products as CudaGemm has it, or all tiles with another unit."""
-    files = ("gemm.cuh", "gemm_plain.cuh", "gemm_tensor.cuh", "gemm_kernels.cuh")
     bits = 53 if dtype == "float64" else bits
     defines = f"#define GEMM_BITS {bits}\n" if bits else ""
     for name, own, numbers in gemm_tiles(dtype):
         defines += f"#define {name.upper()} {unit or own}, {', '.join(map(str, numbers[:-1]))}\n"
         defines += f"#define {name.upper()}_BLOCKS {numbers[-1]}\n"
-    return program(dtype, files, defines)
+    return program(dtype, "gemm.cuh", defines)
 
 
 def texts(dtype: str) -> dict[str, str]:
     """Return the programs of products and of node layers; tensor cores round float."""
-    nodes = ("activation.cuh", "gate.cuh", "nodes.cuh", "rows.cuh")
     found = {
         "gemm": gemm_text(dtype),
         "gemm_plain": gemm_text(dtype, "Plain"),
-        "nodes": program(dtype, nodes),
+        "nodes": program(dtype, "nodes.cuh"),
     }
     if dtype == "float64":
         return {**found, "gemm_tensor": gemm_text(dtype, "Tensor")}

@@ -11,15 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from mdcg import _core
-from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 
+from ..internals.internals import core
 from .small_package import SmallPackage
 from .test_conv_layer import system, two_layers
 
 R_MAX = 4.0
 TYPES = 3
-LEVEL = _core.instruction_set_level()
+LEVEL = core.simd_levels()[0]
 
 
 def _norm(package: SmallPackage, rng: Any, n: int) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def _expected(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return harmonics and gradients of vectors; `slope`: of lengths."""
     unit = sign * system.vectors / system.lengths[:, None]
-    harmonics, d_unit = _core.edge_harmonics(l_max, "component", unit, d_harmonics, True, LEVEL)
+    harmonics, d_unit = core.edge_harmonics(l_max, "component", unit, d_harmonics, True, LEVEL)
     along = slope - (d_unit * unit).sum(axis=1) / system.lengths
     gradient = sign * (along[:, None] * unit + d_unit / system.lengths[:, None])
     live = (system.lengths < R_MAX)[:, None]
@@ -205,7 +204,7 @@ def test_against_the_processor(
         d_hidden[:, -1] = 0.0  # of zeros
     hidden, slope = np.zeros((75, outputs)), np.zeros(75)
     for receiver, sender, at in system.pairs():
-        hidden[at], slope[at] = _core.radial_weights(
+        hidden[at], slope[at] = core.radial_weights(
             path, 0, system.lengths[at], receiver, sender, d_hidden[at, :outputs], True, knots
         )
     live = system.lengths < R_MAX
@@ -214,7 +213,7 @@ def test_against_the_processor(
     harmonics, gradient = _expected(system, -1.0 if flip else 1.0, l_max, d_harmonics, slope)
     forces, virials = _assemble(system, gradient)
 
-    found = _core.cuda_edge_functions(
+    found = core.cuda_edge_functions(
         path,
         0,
         l_max,
@@ -247,10 +246,10 @@ def test_short_edges_leave_the_table(tmp_path: Path, rng: Any) -> None:
     hidden = np.zeros((75, 18))
     for receiver, sender, at in system.pairs():
         lengths = system.lengths[at]
-        hidden[at], _ = _core.radial_weights(path, 0, lengths, receiver, sender, d_hidden[at], True)
+        hidden[at], _ = core.radial_weights(path, 0, lengths, receiver, sender, d_hidden[at], True)
     none = np.zeros((0, 0))
     d_harmonics = np.zeros((75, 1))
-    found = _core.cuda_edge_functions(
+    found = core.cuda_edge_functions(
         path, 0, 0, "norm", *system.given(), d_harmonics, d_hidden, none, True
     )
     assert system.lengths[50] < R_MAX / 16
@@ -308,7 +307,7 @@ def test_high_powers_of_the_cutoff(tmp_path: Path, rng: Any) -> None:
     ends = rng.normal(size=(60, 11))
     cutoff = {"cutoff": {"kind": "polynomial", "p": 40}, "cutoff_on": "weights"}
     path = rows.write(tmp_path / "radial.mdcg", **cutoff)
-    run = _core.cuda_edge_functions
+    run = core.cuda_edge_functions
     want, got = (
         run(path, 0, 0, "component", *system.given(), *gradients, ends, double)
         for double in (True, False)
@@ -344,7 +343,7 @@ def test_rows_of_nodes(edges: int, tmp_path: Path, rng: Any) -> None:
     for total, nodes, row in zip(sums, (system.sender, system.receiver), rows, strict=True):
         np.add.at(total, nodes, row.grad.numpy())
 
-    found = _core.cuda_edge_functions(
+    found = core.cuda_edge_functions(
         path,
         0,
         0,
@@ -471,7 +470,8 @@ def test_nodes_in_one_place(tmp_path: Path, rng: Any) -> None:
     ends = system.positions[system.sender[70]] - system.positions[system.receiver[70]]
     system.shifts[70] = ends + 1e-8
     edges = (system.sender, system.receiver, system.shifts)
-    with pytest.raises(_core.EngineError, match=r"are at the same place \(edge 70\)"):
+    ends_of = f"atoms {system.sender[70]} and {system.receiver[70]} are at the same place"
+    with pytest.raises(_core.EngineError, match=ends_of):
         model.evaluate(system.positions, system.types, edges=edges)
     system.shifts[70] += 1.0
     assert np.isfinite(model.evaluate(system.positions, system.types, edges=edges)["energy"])
@@ -480,13 +480,7 @@ def test_nodes_in_one_place(tmp_path: Path, rng: Any) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
 def test_tables_in_a_whole_model(dtype: str, tolerance: float, tmp_path: Path) -> None:
     """As the processor, which has tables of weights."""
-    package = Package.open(two_layers(dtype=dtype, knots=64, by_pair=True).write(tmp_path))
-    layers, tensors = package.manifest["layers"], package.tensors
-    for number, layer in enumerate(layers):
-        layer["name"] = f"layer_{number}"
-    package.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
-    path = tmp_path / "cuda.mdcg"
-    package.save(path)
+    path = two_layers(dtype=dtype, knots=64, by_pair=True).write(tmp_path)
     models = [_core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")]
     for types in (0, 1):  # the second graph has more pairs of types
         s = system(12, 150, seed=3)

@@ -1,7 +1,6 @@
 """Exact radial networks on a CUDA device as polynomials, against the processor's networks.
 
-No file of tests by its name: test_cuda_exact.py runs it in a process of its own, where the device
-is an emulated one, or a real one.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mdcg.package import Package
 
 from .cuda_cases import water
 from .cuda_models import evaluate
-from .cuda_table_cases import compare, with_kernels
+from .cuda_table_cases import compare, saved
 from .test_conv_layer import System, system, two_layers
 
 DATA = Path(__file__).parents[1] / "data"
@@ -33,7 +32,7 @@ def kernels(model: Any) -> set[str]:
 def test_converted_packages(tmp_path: Path, name: str) -> None:
     path = tmp_path / "p.mdcg"
     Package.open(DATA / f"{name}_float64.mdcg").save(path)
-    with_kernels(str(path))
+    saved(str(path))
     cpu, cuda = _core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")
     positions, types, cell = water()
     wanted = {"cell": cell, "periodic": (True, True, True), "virial": True}
@@ -44,7 +43,7 @@ def test_converted_packages(tmp_path: Path, name: str) -> None:
         print(f"{name} {key}: relative error {error:.1e}")
         assert error < LIMIT
     names = kernels(cuda)
-    assert any("mdcg_run_0" in text for text in names)
+    assert any("conv_table_forward_0" in text for text in names)
     assert not any("radial_forward" in text for text in names)
 
 
@@ -68,7 +67,7 @@ def test_a_network_that_is_too_steep(tmp_path: Path) -> None:
 
 
 def test_pairs_of_types_of_later_lists(tmp_path: Path) -> None:
-    path = with_kernels(two_layers(by_pair=True).write(tmp_path))
+    path = saved(two_layers(by_pair=True).write(tmp_path))
     cuda, cpu = _core.Model(path, device="cuda"), _core.Model(path, kernels="generic")
     s = system(8, 80, seed=4)
     for types in (0 * s.types, s.types, 0 * s.types):
@@ -80,7 +79,7 @@ def test_pairs_of_types_of_later_lists(tmp_path: Path) -> None:
 
 def test_short_edges(tmp_path: Path) -> None:
     """The step is done again with the network itself."""
-    path = with_kernels(two_layers().write(tmp_path))
+    path = saved(two_layers().write(tmp_path))
     s = system(6, 40, seed=5)
     s.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
         s.positions[s.receiver[7]] - s.positions[s.sender[7]]

@@ -6,16 +6,45 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
 
+from mdcg.package import Package
+
+from . import random_programs
 from .capi import Exchange, Rank
-from .cuda_cases import assert_equal, with_kernels
-from .programs import graph
-from .test_ghosts import WANT, parts
+from .cuda_cases import assert_equal, both, saved
+from .programs import graph, run
+from .test_ghosts import CUTS, WANT, assert_same, evaluate_together, parts
 from .test_program import two_layers
 
 STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@settings(max_examples=24, phases=(Phase.generate,))
+@given(random_programs.packages(), st.sampled_from(CUTS))
+def test_random_programs(folder: Path, package: Package, cuts: Any) -> None:
+    """Energies, forces and virials of ranks are those of one; the second step is captured."""
+    cpu, _ = both(package, folder / "p.mdcg")
+    g = graph(22, types=2, box=4.6)
+    want = run(cpu, g, virial=True, virials=True)
+    ranks = [
+        Rank(str(folder / "p.mdcg"), *part, device="cuda", kernels="auto")
+        for part in parts(g, *cuts)
+    ]
+    exchange = Exchange(len(ranks), len(g["positions"]))
+    for step in range(2):
+        got = evaluate_together(ranks, g, exchange, same_edges=step > 0)
+        assert_same(got, want, 1e-10)
+    for rank in ranks:
+        rank.close()
 
 
 class Failing(Exchange):
@@ -34,7 +63,7 @@ class Failing(Exchange):
 @pytest.mark.parametrize("call", range(8))
 def test_the_next_steps_work(tmp_path: Path, call: int, same_edges: bool) -> None:
     """After a first step, a half captured one and a replayed one: never with old pieces."""
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(24, box=4.5)
     nodes = np.arange(24)
     rank = Rank(str(path), nodes, nodes[:0], device="cuda", kernels="auto")
@@ -64,7 +93,7 @@ class Twice(Exchange):
 
 def test_peers_have_all_rows(tmp_path: Path) -> None:
     path = tmp_path / "p.mdcg"
-    with_kernels(two_layers().package(), path)
+    saved(two_layers().package(), path)
     g = graph(30, box=5.0)
     local, ghosts = parts(g, 0.5)[0]
     rank = Rank(str(path), local, ghosts, device="cuda", kernels="auto")

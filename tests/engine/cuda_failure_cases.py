@@ -20,8 +20,9 @@ from ase.build import bulk
 from mdcg import MDCGCalculator
 from mdcg.errors import DeviceError
 
-from .cuda_calculator_cases import assert_same, crystal, path, results
-from .cuda_cases import NAMES, with_kernels
+from ..calculators.kinds import assert_same, results
+from .cuda_calculator_cases import crystal, path
+from .cuda_cases import NAMES, saved
 from .cuda_device import Device
 from .test_program import two_layers
 
@@ -104,7 +105,7 @@ def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For whatever is asked of a committee, also where only its second package has not enough."""
-    other = with_kernels(two_layers(seed=1).package(**NAMES), tmp_path / "q.mdcg")
+    other = saved(two_layers(seed=1).package(**NAMES), tmp_path / "q.mdcg")
     few, many = crystal(), large()
     want, bytes_of = [], []
     gc.collect()

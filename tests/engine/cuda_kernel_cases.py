@@ -1,7 +1,6 @@
 """Generated CUDA kernels of packages as the engine reads and runs them.
 
-No file of tests by its name: test_cuda_generated.py runs it in a process of its own, where the
-device is an emulated one, or a real one.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import pytest
 
 from mdcg import _core
 from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 from mdcg.problem import ConvProblem
 
 from ..core.contraction_helpers import random_contraction
@@ -40,10 +38,7 @@ def program(dtype: str = "float64") -> Program:
 
 
 def package(dtype: str = "float64") -> Package:
-    found = program(dtype).package()
-    layers, tensors = found.manifest["layers"], found.tensors
-    found.manifest["cuda_kernels"] = add_cuda_kernels(layers, tensors)
-    return found
+    return program(dtype).package()
 
 
 def compare(path: Path, g: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
@@ -81,29 +76,3 @@ def test_several_chunks(tmp_path: Path) -> None:
     }
     assert len(g["sender"]) > 8192 + 40 * copies
     compare(tmp_path / "p.mdcg", g, "float64")
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda k: k.update(layer="other"), "has no CUDA kernel for the forward pass"),
-        (lambda k: k["arguments"].append("edge"), "field arguments is .*edge"),
-        (lambda k: k["zeroed"].append("w"), "field zeroed is w, expected out, dx or dy"),
-        (lambda k: k.update(programs=["nothing"]), "field programs is .*nothing"),
-        (lambda k: k.update(programs=[]), "field program "),
-        (lambda k: k["entries"][0].update(program=9), "field program "),
-        (lambda k: k["entries"][0].update(threads=5000), "field threads "),
-        (lambda k: k.update(entries=[]), "field entries is empty"),
-        (lambda k: k.update(target="gfx90a"), "field target is .*gfx90a"),
-        (lambda k: k["widths"].update(x=1), "has rows of 1 items of x, expected"),
-        (lambda k: k.pop("run"), "has no field run|field run"),
-    ],
-)
-def test_damaged_entries_are_refused(tmp_path: Path, change: Any, sentence: str) -> None:
-    damaged = package()
-    change(damaged.manifest["cuda_kernels"][0])
-    damaged.save(tmp_path / "p.mdcg")
-    with pytest.raises(_core.EngineError, match=sentence) as error:
-        _core.Model(str(tmp_path / "p.mdcg"), device="cuda")
-    assert "\n" not in str(error.value)
-    _core.Model(str(tmp_path / "p.mdcg"), kernels="generic")  # processors read none of it

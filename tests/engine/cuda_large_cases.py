@@ -1,7 +1,7 @@
 """Repeated boxes on a device: energies as often, and the forces of one box in every image.
 
-No file of tests by its name: test_cuda_large.py runs it with few copies on an emulated device, and
-the same check, on a real one, with so many that values have more numbers than 32 bits count.
+No file of tests by its name: test_cuda_cases.py runs it with few copies, and test_cuda_large.py
+runs the same check on a real device with so many that values have more numbers than 32 bits count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mdcg.package.linear_map import LinearMap
 from mdcg.problem import ConvProblem, Irreps
 
 from ..core.contraction_helpers import random_contraction
-from .cuda_cases import DATA, LIMIT, NAMES, water, with_kernels
+from .cuda_cases import DATA, LIMIT, NAMES, saved, water
 from .programs import Program
 
 WATER = Path(__file__).resolve().parents[2] / "examples" / "data" / "water192.xyz"
@@ -78,7 +78,7 @@ def copies_beyond(package: Package, box: Atoms, numbers: int = 2**31) -> int:
 
 def check_copies(package: Package, path: Path, box: Atoms, copies: int) -> dict[str, Any]:
     """Compare a box repeated along three axes with the box on the processor; return the report."""
-    with_kernels(package, path)
+    saved(package, path)
     cpu, cuda = _core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")
 
     def evaluate(model: Any, atoms: Atoms) -> Any:

@@ -1,7 +1,6 @@
 """Lists of edges on a CUDA device.
 
-No file of tests by its name: test_cuda_lists.py runs it in a process of its own, where the device
-is an emulated one, or a real one.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import pytest
 
 from mdcg import _core
 
+from ..internals.internals import core
 from .capi import Rank
 from .cuda_cases import assert_close, assert_equal, both
 from .cuda_device import Device, program, structure
@@ -55,7 +55,7 @@ def test_sums_by_sender_skip_dead_slots(dtype: str, rng: Any) -> None:
         senders=(LONG, senders),
         width=(LONG, width * np.dtype(dtype).itemsize // 16),
     )
-    device.launch(program(dtype, ("conv.cuh",)), "sum_by_sender", 2, 256, arguments)
+    device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", 2, 256, arguments)
     found = device.download(out, target)
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
     device.release()
@@ -120,7 +120,7 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
      (300, 300, 5000, 8192), (2000, 2000, 2100, 7)],
 )  # fmt: skip
 def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -> None:
-    lists = _core.CudaLists(4.0, 0.5, num_types=3, chunk_slots=chunk)
+    lists = core.CudaLists(4.0, 0.5, num_types=3, chunk_slots=chunk)
     types = rng.integers(3, size=nodes).astype(np.int32)
     receiver = rng.integers(max(local, 1), size=edges).astype(np.int32)
     receiver[receiver == 1] = 0
@@ -183,7 +183,7 @@ def test_edges_are_those_of_the_host(seed: int) -> None:
     nodes = int(rng.integers(1, 60))
     positions = rng.uniform(-1.5, 2.5, (nodes, 3)) @ cell
     types = rng.integers(3, size=nodes).astype(np.int32)
-    lists = _core.CudaLists(cutoff, skin, num_types=3, chunk_slots=100)
+    lists = core.CudaLists(cutoff, skin, num_types=3, chunk_slots=100)
     found = lists.make(positions, types, cell, periodic)
     assert found is not None
     used = np.where(periodic[:, None], cell, 0.0)
@@ -203,7 +203,7 @@ def test_systems_of_many_bins(rng: Any) -> None:
     positions = rng.uniform(0.0, 1.0, (600, 3)) @ cell
     positions[:70] = rng.uniform(0.0, 1.0, (70, 3))  # more than 32 in one bin
     types = np.zeros(600, np.int32)
-    lists = _core.CudaLists(2.5, 0.5)
+    lists = core.CudaLists(2.5, 0.5)
     for periodic in ((True, True, True), (True, False, True), (False, False, False)):
         found = lists.make(positions, types, cell, periodic)
         used = np.where(np.array(periodic)[:, None], cell, 0.0)
@@ -216,7 +216,7 @@ def test_systems_of_many_bins(rng: Any) -> None:
 
 
 def test_open_systems_and_no_cell(rng: Any) -> None:
-    lists = _core.CudaLists(3.0, 0.5)
+    lists = core.CudaLists(3.0, 0.5)
     for nodes in (1, 2, 30):
         positions = rng.normal(scale=3.0, size=(nodes, 3))
         found = lists.make(positions, np.zeros(nodes, np.int32))
@@ -232,17 +232,41 @@ def test_open_systems_and_no_cell(rng: Any) -> None:
 
 
 def test_what_the_host_serves_better(rng: Any) -> None:
-    lists = _core.CudaLists(3.0, 0.5)
+    lists = core.CudaLists(3.0, 0.5)
     positions = rng.normal(scale=3.0, size=(20, 3))
     positions[0, 1] = 5e6
     assert lists.make(positions, np.zeros(20, np.int32)) is None
-    one = np.zeros((1, 3))
-    thin = np.diag([50.0, 50.0, 0.0065])
-    assert lists.make(one, np.zeros(1, np.int32), thin, (True, True, True)) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lengths"), [(259, [168.0] * 3), (26, [30.82, 16.94, 167.49]), (40, [9.0, 9.0, 4e3])]
+)
+def test_sparse_systems(nodes: int, lengths: list[float], rng: Any) -> None:
+    lists, cell = core.CudaLists(4.5, 0.5), np.diag(lengths)
+    positions = rng.uniform(0.0, 1.0, (nodes, 3)) @ cell
+    positions[nodes // 2 :] = positions[: nodes - nodes // 2] + 1.2
+    found = lists.make(positions, np.zeros(nodes, np.int32), cell, (True, True, True))
+    assert found["num_slots"] >= nodes - 1
+    want = expected_edges(positions, cell, [True] * 3, 4.5, 0.5)
+    compare(edges_of(found, cell, nodes), want, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cell", "sentence"),
+    [
+        (1, np.diag([50.0, 50.0, 0.0065]), "planes of the cell are 50, 50, 0.0065 Å apart"),
+        (1, np.diag([0.02] * 3), "would have 4.32e.07 periodic images within 3.5 Å"),
+        (400, np.diag([0.9] * 3), "atom [0-9]+ has [0-9]+ neighbours within 3.5 Å"),
+    ],
+)
+def test_too_many_neighbours(nodes: int, cell: Any, sentence: str, rng: Any) -> None:
+    lists, positions = core.CudaLists(3.0, 0.5), rng.uniform(0.0, 0.9, (nodes, 3))
+    with pytest.raises(_core.GeometryError, match=sentence):
+        lists.make(positions, np.zeros(nodes, np.int32), cell, (True, True, True))
 
 
 def test_lists_that_fit_keep_their_place(rng: Any) -> None:
-    lists = _core.CudaLists(3.0, 0.5)
+    lists = core.CudaLists(3.0, 0.5)
     cell, types = np.diag([11.0, 12.0, 13.0]), np.zeros(150, np.int32)
     addresses, counts = set(), set()
     for scale in (1.0, 1.001, 0.999, 1.0005):

@@ -1,6 +1,6 @@
 """The layers of test_node_layers.py on a CUDA device against the same on the processor.
 
-No file of tests by its name: test_cuda_text.py runs it in a process of its own.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg import _core
-
+from ..internals.internals import core
 from .cuda_edge_cases import R_MAX, TYPES, deviation, radial_network
 from .small_package import SmallPackage
 
@@ -30,7 +29,7 @@ def test_power_tables(kind: str, double: bool, tolerance: float, tmp_path: Path,
     types = np.array([0, 1, 2, 1], dtype=np.int32)
     first = (np.array([1, 3], dtype=np.int32), np.array([0, 0], dtype=np.int32))
     second = (np.array([2, 0, 1], dtype=np.int32), np.array([1, 2, 0], dtype=np.int32))
-    found = _core.cuda_power_table(path, 0, types, [first, first, second], double)
+    found = core.cuda_power_table(path, 0, types, [first, first, second], double)
     one_table = kind == "silu"
     assert found["built"] == [True, False, not one_table]
     coefficients, places = found["coefficients"], found["places"]
@@ -48,7 +47,7 @@ def test_power_tables(kind: str, double: bool, tolerance: float, tmp_path: Path,
         slope = (3 * a[..., 3] * t + 2 * a[..., 2]) * t + a[..., 1]
         slope *= (inverse_step / (2 * np.sqrt(lengths)))[:, None]
         d = rng.normal(size=(n, outputs))
-        want = _core.radial_weights(path, 0, lengths, i, j, d, True, knots)
+        want = core.radial_weights(path, 0, lengths, i, j, d, True, knots)
         assert deviation(value, want[0]) < tolerance
         assert deviation((slope * d).sum(axis=1), want[1]) < 20 * tolerance
     # pairs of types without edges

@@ -14,7 +14,7 @@ from mdcg.errors import UnsupportedProblemError
 from mdcg.package import Package
 
 from .capi import Rank, library
-from .cuda_cases import DATA, NAMES, assert_equal, water, with_kernels
+from .cuda_cases import DATA, NAMES, assert_equal, saved, water
 from .test_program import two_layers
 
 # of forces, relative to the largest one
@@ -23,7 +23,7 @@ ERRORS = {"tf32": (1e-6, 3e-3), "bf16": (1e-5, 3e-2)}
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
 def test_rounded_products(tmp_path: Path, name: str) -> None:
-    path = with_kernels(Package.open(DATA / f"{name}_float32.mdcg"), tmp_path / "p.mdcg")
+    path = saved(Package.open(DATA / f"{name}_float32.mdcg"), tmp_path / "p.mdcg")
     positions, types, cell = water()
     system = {"cell": cell, "periodic": (True, True, True)}
     want = _core.Model(str(path), kernels="generic").evaluate(positions, types, **system)["forces"]
@@ -46,7 +46,7 @@ def test_rounded_products(tmp_path: Path, name: str) -> None:
 def test_precisions_of_packages(tmp_path: Path) -> None:
     """Those that say nothing new change nothing."""
     for dtype, precision in (("float32", "fp32"), ("float64", "fp64")):
-        path = with_kernels(two_layers(dtype).package(**NAMES), tmp_path / "p.mdcg")
+        path = saved(two_layers(dtype).package(**NAMES), tmp_path / "p.mdcg")
         positions, types = np.random.default_rng(0).uniform(0, 3, (5, 3)), np.arange(5) % 3
         for device in ("cpu", "cuda"):
             plain, named = (
@@ -59,7 +59,7 @@ def test_precisions_of_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "device", "precision", "sentence"),
     [
-        ("float32", "cpu", "tf32", "precision is 'tf32', and processors have no such arithmetic"),
+        ("float32", "cpu", "tf32", "precision is 'tf32', and CPUs have no such arithmetic"),
         ("float32", "cpu", "fp64", "converted to float32, .*mdcg-patch --precision fp64"),
         ("float64", "cuda", "fp32", "converted to float64, .*mdcg-patch --precision fp32"),
         ("float64", "cuda", "bf16", "converted to float64, .*mdcg-patch --precision fp32"),
@@ -68,7 +68,7 @@ def test_precisions_of_packages(tmp_path: Path) -> None:
 def test_what_cannot_be_had(
     tmp_path: Path, dtype: str, device: str, precision: str, sentence: str
 ) -> None:
-    path = with_kernels(two_layers(dtype).package(**NAMES), tmp_path / "p.mdcg")
+    path = saved(two_layers(dtype).package(**NAMES), tmp_path / "p.mdcg")
     with pytest.raises(UnsupportedProblemError, match=sentence) as error:
         MDCGCalculator(path, device=device, precision=precision)
     assert "\n" not in str(error.value)
@@ -77,11 +77,11 @@ def test_what_cannot_be_had(
 
 
 def test_c_interface(tmp_path: Path) -> None:
-    path = with_kernels(two_layers("float32").package(**NAMES), tmp_path / "p.mdcg")
+    path = saved(two_layers("float32").package(**NAMES), tmp_path / "p.mdcg")
     model = ctypes.c_void_p()
     rank = Rank.__new__(Rank)
     rank.lib = library()
-    with pytest.raises(RuntimeError, match="processors have no such arithmetic"):
+    with pytest.raises(RuntimeError, match="CPUs have no such arithmetic"):
         rank.open(str(path), model, device="cpu", kernels="auto", precision="tf32")
     rank.open(str(path), model, device="cuda", kernels="auto", precision="tf32")
     rank.lib.mdcg_close(model)

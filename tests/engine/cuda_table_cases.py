@@ -1,7 +1,6 @@
 """Fused convolutions on a CUDA device against the same tables on the processor.
 
-No file of tests by its name: test_cuda_tables.py runs it in a process of its own, where the device
-is an emulated one, or a real one.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import pytest
 
 from mdcg import _core
 
-from .cuda_models import add_kernels, check_short_edges, compare_models, evaluate
+from .cuda_models import check_short_edges, compare_models, evaluate, passes
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
 
 
-def with_kernels(path: str) -> str:
-    assert {"table_forward", "table_backward"} <= add_kernels(path)
+def saved(path: str) -> str:
+    assert {"table_forward", "table_backward"} <= passes(path)
     return path
 
 
 def open_both(path: str) -> tuple[Any, Any]:
     """Return the package on the processor and on the device."""
-    return _core.Model(path, kernels="generic"), _core.Model(with_kernels(path), device="cuda")
+    return _core.Model(path, kernels="generic"), _core.Model(saved(path), device="cuda")
 
 
 def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
@@ -84,7 +83,7 @@ def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
 
 def test_forces_are_the_derivative(tmp_path: Path) -> None:
     """Of what the device itself computes, with few knots."""
-    path = with_kernels(two_layers(knots=16, by_pair=True).write(tmp_path))
+    path = saved(two_layers(knots=16, by_pair=True).write(tmp_path))
     model = _core.Model(path, device="cuda")
     s = system(10, 90, seed=3)
     forces = evaluate(model, s)["forces"]
@@ -103,9 +102,9 @@ def test_forces_are_the_derivative(tmp_path: Path) -> None:
 
 def test_the_fused_kernels_run(tmp_path: Path) -> None:
     """Weights of edges are made by no other kernel."""
-    path = with_kernels(two_layers(knots=32).write(tmp_path))
+    path = saved(two_layers(knots=32).write(tmp_path))
     model = _core.Model(path, device="cuda")
     evaluate(model, system(6, 40))
     names = [kernel["name"] for kernel in json.loads(model.report())["kernels"]]
-    assert any("mdcg_run_0" in name for name in names)
+    assert any("conv_table_forward_0" in name for name in names)
     assert not any("radial_forward" in name for name in names)

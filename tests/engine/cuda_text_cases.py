@@ -38,7 +38,7 @@ def device() -> Iterator[Device]:
 
 
 class Part(ctypes.Structure):
-    """As csrc/engine/cuda/text/gemm.cuh has it."""
+    """The struct of csrc/kernels/gemm.hpp."""
 
     _fields_ = tuple((name, INT) for name in ("at", "step", "depth", "row"))
 

@@ -1,7 +1,6 @@
 """Convolutions of types on a CUDA device, summed by type of the sender, against the processor.
 
-No file of tests by its name: test_cuda_types.py runs it in a process of its own, where the device
-is an emulated one, or a real one.
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 
 from mdcg import _core
 
-from .cuda_models import add_kernels, check_short_edges, compare_models, evaluate
+from .cuda_models import check_short_edges, compare_models, evaluate
 from .test_conv_layer import Model, System, system
 
 # in double, polynomials stand for exact networks: their slopes are good to some 1e-11
@@ -24,7 +23,6 @@ LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 def open_both(path: str) -> tuple[Any, Any]:
     """Return the package on the processor and on the device."""
-    add_kernels(path)
     return _core.Model(path, kernels="generic"), _core.Model(path, device="cuda")
 
 

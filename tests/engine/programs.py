@@ -81,7 +81,6 @@ class Program(Builder):
                 "source": None,
                 "verification": None,
                 "options": {},
-                "kernels": [],
                 **program,
                 **manifest,
             },
@@ -118,7 +117,10 @@ def run(model: Any, g: dict[str, Array], **wanted: Any) -> dict[str, Any]:
 
 
 def open_model(package: Package, path: Path, **options: Any) -> Any:
+    """Open a package as it is saved; on CPUs with generic kernels, unless others are named."""
     package.save(path)
+    if options.get("device", "cpu") == "cpu":
+        options.setdefault("kernels", "generic")
     return _core.Model(str(path), **options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pytest
 
 import mdcg
 from mdcg import _core
-from mdcg.package.kernels import add_kernels
 
 from .test_program import two_layers
 
@@ -32,22 +32,15 @@ def compile_c(source: Path, target: Path) -> None:
     subprocess.run([*command, str(library), f"-Wl,-rpath,{FOLDER}", "-lm"], check=True)
 
 
-def write_package(path: Path, dtype: str, with_kernels: bool) -> None:
-    package = two_layers(dtype).package()
-    if with_kernels:
-        package.manifest["kernels"] = add_kernels(package.manifest["layers"], package.tensors)
-    package.save(path)
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("kernels", [False, True], ids=["generic", "generated"])
 def test_c_interface(tmp_path: Path, dtype: str, kernels: bool) -> None:
     """Arguments and their sentences, ghosts against a periodic cell, threads, empty ranks."""
-    write_package(tmp_path / "p.mdcg", dtype, kernels)
+    two_layers(dtype).package().save(tmp_path / "p.mdcg")
     compile_c(Path(__file__).parent / "c_api.c", tmp_path / "c_api")
     done = subprocess.run(
         [tmp_path / "c_api", tmp_path / "p.mdcg"],
-        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        env={**os.environ, "OMP_NUM_THREADS": "2", "MDCG_DISABLE_JIT": str(int(not kernels))},
         capture_output=True,
         text=True,
         check=False,
@@ -73,32 +66,61 @@ def test_example(tmp_path: Path) -> None:
     assert "nowhere.mdcg" in missing.stderr
 
 
-def test_library_exports_the_interface_alone() -> None:
+def symbols_of_library(option: str) -> list[str]:
+    """Lines of nm, such as "... T mdcg_open"."""
     tool = shutil.which("nm")
     if tool is None:
         pytest.skip("nm is not installed")
-    done = subprocess.run(
-        [tool, "-D", "--defined-only", str(FOLDER / "libmdcg.so")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    names = {line.split()[-1] for line in done.stdout.splitlines() if " T " in line}
+    command = [tool, "-D", option, str(FOLDER / "libmdcg.so")]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_library_imports_no_streams() -> None:
+    """Nor anything else of libstdc++ that prints numbers with a locale."""
+    wrong = re.compile(r"stream|filebuf|ios_base|ctype|St6locale|vsnprintf")
+    assert not [line for line in symbols_of_library("--undefined-only") if wrong.search(line)]
+
+
+def test_library_exports_the_interface_alone() -> None:
+    """Beside it, mdcg's C++ under the version that ``_core`` asks for, and nothing of others."""
+    lines = symbols_of_library("--defined-only")
+    exported = [line.split()[-1].partition("@@") for line in lines if " A " not in line]
+    interface = {name for name, _, version in exported if version == "MDCG_1"}
     declared = {
         line.split("(")[0].split()[-1].lstrip("*")
         for line in (HEADERS / "mdcg.h").read_text().splitlines()
         if line.startswith("MDCG_API")
     }
     assert len(declared) >= 12
-    assert names - {"_init", "_fini"} == declared
+    assert interface == declared
+    private = f"MDCG_PRIVATE_{re.sub('[^0-9A-Za-z]', '_', mdcg.__version__)}"
+    rest = [(name, version) for name, _, version in exported if name not in interface]
+    assert {version for _, version in rest} == {private}
+    assert all(re.match("_Z(T[ISV])?NK?4mdcg", name) for name, _ in rest)
+
+
+def test_module_refuses_the_library_of_another_version(tmp_path: Path) -> None:
+    """Neither finds its C++ in the other's: a sentence of the loader, not a crash."""
+    copy = tmp_path / "mdcg"
+    shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    library = copy / "libmdcg.so"
+    version = f"MDCG_PRIVATE_{re.sub('[^0-9A-Za-z]', '_', mdcg.__version__)}".encode()
+    library.write_bytes(library.read_bytes().replace(version, b"X" + version[1:]))
+    code = "from mdcg import _core"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode != 0
+    assert "libmdcg.so" in done.stderr
+    assert version.decode() in done.stderr
 
 
 def test_packages_run_without_torch(tmp_path: Path) -> None:
-    write_package(tmp_path / "p.mdcg", "float64", False)
+    two_layers().package().save(tmp_path / "p.mdcg")
     code = (
         "import sys; from mdcg import _core; import mdcg.calculators\n"
         f"_core.Model({str(tmp_path / 'p.mdcg')!r}).evaluate([[0., 0., 0.]], [0])\n"
-        "print(sorted(set(sys.modules) & {'torch', 'vesin', 'e3nn', 'mace', 'nequip'}))"
+        "print(sorted(set(sys.modules) & {'torch', 'e3nn', 'mace', 'nequip'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-
-from mdcg.bench.engine_conv import (
+from benchmark.engine_conv import (
     EngineKernel,
     aligned,
     pad_rows,
     pad_weights,
     unpad_rows,
 )
-from mdcg.codegen.engine_conv import ABI, emit_engine_conv
+from numpy.typing import NDArray
+
+from mdcg.codegen.conv.engine import ABI, emit_engine_conv
 from mdcg.ops.reference import conv_reference
 from mdcg.plan import EnginePlan
 from mdcg.problem import ConvProblem
@@ -312,8 +312,8 @@ def test_only_what_is_asked_for_is_exported() -> None:
 
 
 def test_the_interface_is_that_of_the_engine() -> None:
-    """Number, order and types of the struct's fields as in csrc/engine/conv_kernel.hpp."""
-    header = (Path(__file__).parents[2] / "csrc/engine/conv_kernel.hpp").read_text()
+    """Number, order and types of the struct's fields as in csrc/engine/ops/conv_kernel.hpp."""
+    header = (Path(__file__).parents[2] / "csrc/engine/ops/conv_kernel.hpp").read_text()
     assert f"MDCG_CONV_ABI = {ABI};" in header
     text = emit_engine_conv(build(*PROBLEMS["scalars"]), 8)
 

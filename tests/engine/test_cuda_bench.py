@@ -10,30 +10,28 @@ import pytest
 from mdcg.package import Package
 
 from ..emulator.emulator import run_emulated
-from .cuda_cases import DATA, with_kernels
-
-pytest.importorskip("torch")
+from .cuda_cases import DATA, saved
 
 # Three calls: a new list, the step that is recorded, and what is replayed.
 _CODE = """
 import json, sys
 from pathlib import Path
-from mdcg.bench.engine_models import EnginePackage, EngineStep
+import numpy as np
+from mdcg.bench.model import EngineStep, Settings
 from mdcg.bench.systems import make_system
 
-system = make_system("water", 3)
 found = []
-for device in ("cpu", "cuda:0"):
-    step = EngineStep(EnginePackage(Path(sys.argv[1]), device), system, stress=True)
+for device in ("cpu", "cuda"):
+    step = EngineStep(Path(sys.argv[1]), Settings(device, stress=True), make_system("water", 3))
     results = [step() for _ in range(3)][-1]
-    values = [results[name].reshape(-1).tolist() for name in ("energy", "forces", "stress")]
-    found.append([step.num_edges, step.report, step.reported_bytes, *values])
+    values = [np.ravel(results[name]).tolist() for name in ("energy", "forces", "stress")]
+    found.append([step.num_edges, step.model.summary(), step.own_bytes, *values])
 print(json.dumps(found))
 """
 
 
 def test_a_step_on_a_device_is_that_of_the_host(tmp_path: Path) -> None:
-    package = with_kernels(Package.open(DATA / "mace_water_float64.mdcg"), tmp_path / "a.mdcg")
+    package = saved(Package.open(DATA / "mace_water_float64.mdcg"), tmp_path / "a.mdcg")
     done = run_emulated("-c", _CODE, str(package))
     assert done.returncode == 0, done.stderr
     host, device = json.loads(done.stdout.splitlines()[-1])

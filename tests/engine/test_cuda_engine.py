@@ -1,4 +1,4 @@
-"""Packages on CUDA devices: the cases of cuda_cases.py, on an emulated device and on a real one."""
+"""Packages on CUDA devices that are missing, full, lost, too old or too new."""
 
 from __future__ import annotations
 
@@ -14,29 +14,9 @@ from mdcg.package import Package
 from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..emulator.emulator import run_emulated
-from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
-from .cuda_cases import DATA, with_kernels
+from .case_runs import at_once_and_late
+from .cuda_cases import DATA, saved
 from .test_program import two_layers
-
-
-@at_once_and_late
-def test_emulated(late: str) -> None:
-    run_cases_emulated("cuda_cases.py", EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE=late)
-
-
-def test_precisions_emulated() -> None:
-    run_cases_emulated("cuda_precision_cases.py")
-
-
-@pytest.mark.gpu
-def test_precisions_on_a_device() -> None:
-    run_cases_on_a_device("cuda_precision_cases.py")
-
-
-@at_once_and_late
-def test_calculators_emulated(late: str) -> None:
-    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late}
-    run_cases_emulated("cuda_calculator_cases.py", **settings)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +24,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return all programs of two packages: the engine's and their own."""
     folder = tmp_path_factory.mktemp("texts")
     for name in ("mace_water_float32", "nequip_water_float64"):
-        path = with_kernels(Package.open(DATA / f"{name}.mdcg"), folder / f"{name}.mdcg")
+        path = saved(Package.open(DATA / f"{name}.mdcg"), folder / f"{name}.mdcg")
         code = f"from mdcg import _core; _core.Model({str(path)!r}, device='cuda').prepare()"
         assert said(code, MDCG_CACHE_DIR=str(folder / "cache")) == []
     found = sorted({file.read_text() for file in folder.glob("cache/*/*/*/kernel.cu")})
@@ -59,16 +39,6 @@ def test_nvrtc_takes_all_texts(texts: list[str], target: str) -> None:
         assert all(pool.map(lambda text: compile_cuda(text, target)[0], texts))
 
 
-@pytest.mark.gpu
-def test_on_a_device() -> None:
-    run_cases_on_a_device("cuda_cases.py")
-
-
-@pytest.mark.gpu
-def test_calculators_on_a_device() -> None:
-    run_cases_on_a_device("cuda_calculator_cases.py")
-
-
 def said(code: str, **changes: str) -> list[str]:
     done = run_emulated("-c", code, **changes)
     assert done.returncode == 0, done.stderr
@@ -77,7 +47,7 @@ def said(code: str, **changes: str) -> list[str]:
 
 def test_out_of_memory(tmp_path: Path) -> None:
     """One sentence, and the next system that fits is evaluated."""
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import numpy as np
 from mdcg import _core
@@ -104,7 +74,7 @@ for _ in range(2):
 @at_once_and_late
 def test_lost_device(tmp_path: Path, late: str) -> None:
     """One sentence; what does not use that device goes on."""
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import os, numpy as np
 from mdcg import _core
@@ -133,7 +103,7 @@ for _ in range(2):
 
 
 def test_no_device(tmp_path: Path) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import numpy as np
 from mdcg import _core
@@ -158,7 +128,7 @@ def test_no_driver(tmp_path: Path) -> None:
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+        path = saved(two_layers().package(), tmp_path / "p.mdcg")
         with pytest.raises(_core.EngineError, match="device is 'cuda', and there is no CUDA driv"):
             _core.Model(str(path), device="cuda")
     else:
@@ -170,13 +140,13 @@ def test_no_driver(tmp_path: Path) -> None:
     [
         (
             "61",
-            "3 layer 1 (contraction): the device has compute capability 6.1, CUDA kernels need 8.0",
+            "3 the device has compute capability 6.1, CUDA kernels need 8.0",
         ),
         ("130", "4 NVRTC .*is too old for this card: it does not compile for sm_130, only for"),
     ],
 )
 def test_cards_that_are_too_old_or_too_new(tmp_path: Path, capability: str, sentence: str) -> None:
-    path = with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 from mdcg import _core
 model = _core.Model({str(path)!r}, device="cuda")

@@ -9,7 +9,7 @@ import pytest
 
 from ..emulator.emulator import emulator_libraries, run_emulated
 from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
-from .cuda_cases import with_kernels
+from .cuda_cases import saved
 from .test_program import two_layers
 
 START = """
@@ -27,7 +27,7 @@ def failure(function, *arguments):
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    return with_kernels(two_layers().package(), tmp_path / "p.mdcg")
+    return saved(two_layers().package(), tmp_path / "p.mdcg")
 
 
 def said(code: str, **changes: str) -> list[str]:
@@ -207,13 +207,13 @@ print(_core.Model({str(package)!r}, kernels="generic").evaluate(np.zeros((1, 3))
     cache = str(tmp_path / "cache")
     *lines, last = said(code, EMULATED_CUDA_VERSION="12040", MDCG_CACHE_DIR=cache)
     assert last == "True"
-    library = emulator_libraries() / "libnvrtc.so"
     for line in lines:
         assert line == (
-            f"9 NVRTC 13.0 ({library}) made machine code for sm_90 that NVIDIA's driver, for CUDA "
-            "12.4, cannot load (cuModuleLoadData failed: device kernel image is invalid, "
+            "9 NVIDIA's driver, for CUDA 12.4, cannot load machine code for sm_90 that NVRTC 13.0 "
+            "made (cuModuleLoadData failed: device kernel image is invalid, "
             "CUDA_ERROR_INVALID_IMAGE): update the driver, or install an NVRTC of its version with "
-            "'pip install nvidia-cuda-nvrtc-cu12==12.4.*' and set MDCG_NVRTC_LIB to its file"
+            "'pip install nvidia-cuda-nvrtc-cu12==12.4.*', set MDCG_NVRTC_LIB to its file and run "
+            "'python -m mdcg cache clear'"
         )
     # with the driver that is up to date, the same files of the cache are taken
     again = said(code.replace("failure(model.prepare)", "model.prepare()"), MDCG_CACHE_DIR=cache)

@@ -1,4 +1,4 @@
-"""Values with more numbers than 32 bits count, on a device; the check itself also emulated."""
+"""Values with more numbers than 32 bits count, on a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from mdcg.package import Package
 
-from .case_runs import run_cases_emulated
 from .cuda_device import Device
 from .cuda_large_cases import (
     check_copies,
@@ -21,10 +20,6 @@ from .cuda_large_cases import (
 )
 
 FEW = 10  # copies along each axis: enough to know what memory an atom takes
-
-
-def test_emulated() -> None:
-    run_cases_emulated("cuda_large_cases.py")
 
 
 @pytest.mark.parametrize(

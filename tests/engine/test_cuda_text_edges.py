@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from .case_runs import run_cases_emulated, run_cases_on_a_device
+from .cuda_device import program
 
 CASES = ("cuda_edge_cases.py", "cuda_power_cases.py")
-TEXTS = Path(__file__).parents[2] / "csrc" / "engine" / "cuda" / "text"
 
 # As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.
 RADIAL = """
@@ -45,21 +42,9 @@ constexpr int KEPT[] = {0, 1024}, KEPT_SCALE[] = {1024, 1536};
 HARMONICS = "#define L_MAX {}\n#define THREADS 64\n"
 
 
-def _raw(path: Path) -> str:
-    form = r'(?:#include "([^"]+)"\n)?R"CUDA\(\n(.*)\)CUDA"\n'
-    raw = re.fullmatch(form, path.read_text(), re.S)
-    assert raw, f"{path.name} is not one raw string, after another at most"
-    return (_raw(path.parent / raw[1]) if raw[1] else "") + raw[2]
-
-
-def _text(item: str, defines: str, *names: str) -> str:
-    head = f"{defines}\ntypedef {item} T;\ntypedef long long Long;\n"
-    return head + "".join(_raw(TEXTS / f"{name}.cuh") for name in ("common", *names))
-
-
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("item", ["float", "double"])
-def test_text_compiles(item: str, target: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_text_compiles(dtype: str, target: str) -> None:
     nvrtc = pytest.importorskip("mdcg.runtime.nvrtc")
     from mdcg.errors import KernelCompileError
 
@@ -67,16 +52,16 @@ def test_text_compiles(item: str, target: str) -> None:
         nvrtc.find_nvrtc()
     except KernelCompileError as error:
         pytest.skip(str(error))
-    for defines, *names in (
-        ("", "geometry"),
-        ("", "cutoff", "edge_sum"),
-        ("", "cutoff", "pair_energy"),
-        (HARMONICS.format(-1), "harmonic_functions", "harmonics"),
-        (HARMONICS.format(3), "harmonic_functions", "harmonics"),
-        (RADIAL.replace("{}", "0", 1), "activation", "radial", "radial_table", "radial_tiles"),
-        (RADIAL.replace("{}", "256", 1), "activation", "radial", "radial_table", "radial_tiles"),
+    for name, defines in (
+        ("geometry", ""),
+        ("edge_sum", ""),
+        ("pair_energy", ""),
+        ("harmonics", HARMONICS.format(-1)),
+        ("harmonics", HARMONICS.format(3)),
+        ("radial", RADIAL.replace("{}", "0", 1)),
+        ("radial", RADIAL.replace("{}", "256", 1)),
     ):
-        cubin, _ = nvrtc.compile_cuda(_text(item, defines, *names), target)
+        cubin, _ = nvrtc.compile_cuda(program(dtype, f"{name}.cuh", defines), target)
         assert cubin.startswith(b"\x7fELF")
 
 

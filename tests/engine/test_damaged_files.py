@@ -14,7 +14,7 @@ import pytest
 
 from mdcg import _core
 from mdcg.errors import PackageError
-from mdcg.package import Package, limits
+from mdcg.package import Package
 from mdcg.package.file import read_header
 
 from ..signing import signed
@@ -97,7 +97,7 @@ def test_an_altered_manifest(tmp_path: Path) -> None:
 def test_the_digest_is_that_of_any_tool() -> None:
     import hashlib
 
-    header, tensors = split(MACE.read_bytes())
+    header, tensors = split((DATA / "mace_water_float64.mdcg").read_bytes())  # of format 1
     digest = hashlib.sha256(header["__metadata__"]["mdcg"].encode() + tensors).hexdigest()
     assert header["__metadata__"]["sha256"] == digest
     assert signed(MACE.read_bytes()) == MACE.read_bytes() == Package.open(MACE).to_bytes()
@@ -116,11 +116,6 @@ def test_sha256(plain: bool) -> None:
 # ---- limits ----
 
 
-def test_both_readers_have_the_same_limits() -> None:
-    own = {name: value for name, value in vars(limits).items() if name.isupper()}
-    assert own == _core.package_limits()
-
-
 @pytest.mark.parametrize("many", [False, True])
 def test_cutoffs_of_layers_are_within_the_package(tmp_path: Path, many: bool) -> None:
     p, path = tables(5, 16), tmp_path / "p.mdcg"
@@ -132,7 +127,7 @@ def test_cutoffs_of_layers_are_within_the_package(tmp_path: Path, many: bool) ->
 
 
 def _layers(m: dict[str, Any]) -> None:
-    m["layers"] = m["layers"] * (limits.MAX_LAYERS // len(m["layers"]) + 1)
+    m["layers"] = m["layers"] * (10_000 // len(m["layers"]) + 1)
 
 
 def _of(kind: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdcg import _core
+from ..internals.internals import core
 
 torch = pytest.importorskip("torch")
 with torch.serialization.safe_globals([slice]):  # e3nn 0.4.4 loads slices
     o3 = pytest.importorskip("e3nn.o3")
 
-_ORDER = ["generic", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
-_BEST = _core.instruction_set_level()
-LEVELS = _ORDER[: _ORDER.index(_BEST) + 1] if _BEST in _ORDER else [_BEST]
+LEVELS = core.simd_levels()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -28,7 +26,7 @@ def test_harmonics_and_gradient(level: str, double: bool, normalization: str, l_
     vectors[2] = (1.0, 0.0, 0.0)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     d = rng.normal(size=(37, (l_max + 1) ** 2))
-    values, gradient = _core.edge_harmonics(l_max, normalization, unit, d, double, level)
+    values, gradient = core.edge_harmonics(l_max, normalization, unit, d, double, level)
 
     x = torch.tensor(unit, dtype=torch.float64, requires_grad=True)
     expected = o3.spherical_harmonics(list(range(l_max + 1)), x, True, normalization)
@@ -50,4 +48,4 @@ def test_harmonics_and_gradient(level: str, double: bool, normalization: str, l_
 def test_bad_arguments(l_max: int, normalization: str, message: str) -> None:
     unit = np.array([[1.0, 0.0, 0.0]])
     with pytest.raises(ValueError, match=message):
-        _core.edge_harmonics(l_max, normalization, unit, np.zeros((1, 196)), True, _BEST)
+        core.edge_harmonics(l_max, normalization, unit, np.zeros((1, 196)), True, LEVELS[0])

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.neighborlist import neighbor_list
+from hypothesis import example, given, settings
 
 from mdcg import _core
 
 from .cells import CELLS, PBC
 
 R_MAX = 3.7
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 
 def rows_of(near: _core.NeighborList) -> np.ndarray:
@@ -75,6 +85,70 @@ def test_random_systems(seed: int) -> None:
     np.testing.assert_array_equal(
         within(near, positions, cutoff), expected(positions, cell, periodic, cutoff)
     )
+
+
+def by_hand(
+    positions: np.ndarray, cell: np.ndarray, periodic: np.ndarray, cutoff: float, most: float
+) -> np.ndarray | None:
+    """Return the rows by trying every image that could matter; None if these are too many."""
+    inverse = np.linalg.inv(cell)
+    wraps = np.where(periodic, np.floor(positions @ inverse), 0.0)
+    wrapped = positions - wraps @ cell
+    steps = np.where(periodic, np.ceil(cutoff * np.linalg.norm(inverse, axis=0)), 0.0) + periodic
+    if len(positions) ** 2 * np.prod(2 * steps + 1) > most:
+        return None
+    images = np.stack(np.meshgrid(*(np.arange(-s, s + 1) for s in steps)), -1).reshape(-1, 3)
+    rows = []
+    for image in images:
+        vectors = wrapped[:, None] - wrapped + image @ cell
+        near = np.einsum("rsk,rsk->rs", vectors, vectors) < cutoff**2
+        if not image.any():
+            np.fill_diagonal(near, False)
+        receiver, sender = np.nonzero(near)
+        rows.append(np.column_stack([receiver, sender, image + wraps[sender] - wraps[receiver]]))
+    found = np.concatenate(rows).astype(int)
+    return found[np.lexsort(found.T[::-1])]
+
+
+LENGTHS = st.tuples(*[st.floats(-1.5, 5.0).map(lambda power: 10.0**power)] * 3)  # Å
+
+
+# An endless loop in C++ lets no signal handler run: this method ends the process.
+@pytest.mark.timeout(120, method="thread")
+@settings(max_examples=300)
+@given(
+    atoms=st.integers(0, 60),
+    lengths=LENGTHS | st.tuples(*[st.floats(10.0, 300.0)] * 3),
+    tilts=st.tuples(*[st.floats(-4.0, 4.0)] * 3),
+    periodic=st.tuples(*[st.booleans()] * 3),
+    cutoff=st.floats(0.5, 7.0),
+    seed=st.integers(0, 9),
+)
+@example(259, (168.0,) * 3, (0.0,) * 3, (True,) * 3, 4.5, 0)
+@example(26, (30.82, 16.94, 167.49), (0.0,) * 3, (True,) * 3, 4.5, 0)
+@example(1, (0.02,) * 3, (0.0,) * 3, (True,) * 3, 4.5, 0)
+@example(300, (1.0,) * 3, (0.0,) * 3, (True,) * 3, 5.0, 0)
+@example(6000, (1.0,) * 3, (0.0,) * 3, (True,) * 3, 5.0, 0)
+def test_sparse_flat_skewed_and_huge_cells(atoms, lengths, tilts, periodic, cutoff, seed) -> None:
+    """A list within seconds that is complete, or one sentence; `tilts` in units of lengths."""
+    rng = np.random.default_rng(seed)
+    cell = np.diag(lengths)
+    cell[1, 0], cell[2, 0], cell[2, 1] = np.multiply(tilts, np.array(lengths)[[0, 0, 1]])
+    positions = rng.uniform(-1.0, 2.0, (atoms, 3)) @ cell
+    positions[: atoms // 3] = positions[atoms - atoms // 3 :] + rng.normal(size=(atoms // 3, 3))
+    near, repeats = _core.NeighborList(cutoff, 0.5), np.array(periodic)
+    start, sentence = perf_counter(), ""
+    try:
+        near.update(positions, cell, periodic)
+    except _core.GeometryError as error:
+        sentence = str(error)
+    assert perf_counter() - start < 20.0
+    steps = (cutoff + 0.51) * np.linalg.norm(np.linalg.inv(cell), axis=0)[repeats]
+    if sentence:
+        assert atoms * np.prod(2 * steps + 1) > 5e4 or steps.max() > 510
+        assert "periodic images" in sentence
+    elif (wanted := by_hand(positions, cell, repeats, cutoff, 3e6)) is not None:
+        np.testing.assert_array_equal(within(near, positions, cutoff), wanted)
 
 
 def test_symmetric_and_equal_for_any_number_of_threads(rng: np.random.Generator) -> None:
@@ -191,7 +265,7 @@ def test_atoms_that_flew_off_cost_nothing(rng: np.random.Generator) -> None:
         ([[0, 0, 0]], [[5, 0, 0], [0, 5, 0], [5, 5, 0]], (1, 1, 1), "lie in one plane"),
         ([[0, 0, 0]], [[5, 0, 0], [5, 0, 0], [0, 0, 1]], (1, 1, 0), "one plane or on one line"),
         ([[0, 0, 0]], [[5, 0, 0], [0, np.inf, 0], [0, 0, 5]], (1, 1, 1), "not finite"),
-        ([[0, 0, 9e7]], np.diag([5, 5, 0.01]), (1, 1, 1), "wrap them first"),
+        ([[0, 0, 9e7]], np.diag([5, 5, 0.01]), (1, 1, 1), "wrap positions first"),
         ([[0, 0, 0]], np.diag([5, 5, 0.001]), (1, 1, 1), "planes of the cell are .* repeat"),
     ],
 )
@@ -203,6 +277,52 @@ def test_unusable_geometry(
         near.update(
             np.array(positions, dtype=float), np.array(cell, dtype=float), list(map(bool, pbc))
         )
+
+
+STATIC_LIBRARY = r"""
+#include <cstring>
+#include "engine/neighbors/list_watch.hpp"
+extern "C" __attribute__((visibility("default"))) void refuse(
+    const double* position, const double* cell, const bool* periodic, char* sentence) {
+    try {
+        mdcg::ListWatch(3.7, 0.5).look(1, position, cell, periodic);
+    } catch (const mdcg::GeometryError& error) {
+        std::strncpy(sentence, error.what(), 999);
+    }
+}
+"""
+STATIC_CALLS = """
+import ctypes, json, sys, torch
+sentence, library = ctypes.create_string_buffer(1000), ctypes.CDLL(sys.argv[1])
+for position, cell in (json.loads(text) for text in sys.argv[2:]):
+    library.refuse((ctypes.c_double * 3)(*position), (ctypes.c_double * 9)(*cell),
+                   (ctypes.c_bool * 3)(1, 1, 1), sentence)
+    print(sentence.value.decode())
+"""
+
+
+def test_messages_where_libstdcxx_is_linked_statically(tmp_path: Path) -> None:
+    """In one process with torch, which brings symbols of another libstdc++."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++")
+    (tmp_path / "refuse.cpp").write_text(STATIC_LIBRARY)
+    sources = [tmp_path / "refuse.cpp", CSRC / "core" / "text.cpp"]
+    sources += [
+        CSRC / "engine/neighbors" / name for name in ("list_watch.cpp", "geometry_check.cpp")
+    ]
+    options = ["-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-static-libstdc++"]
+    library = tmp_path / "refuse.so"
+    built = [compiler, *options, "-static-libgcc", f"-I{CSRC}", *map(str, sources)]
+    subprocess.run([*built, "-o", str(library)], check=True)
+    cell = [5, 0, 0, 0, 5.25, 0, 0, 0, 5]
+    infinite = [5, 0, 0, 0, np.inf, 0, 0, 0, 5]
+    cases = [([0, 0.5, np.nan], cell), ([1.5, 0, 1.25e9], cell), ([0, 0, 0], infinite)]
+    command = [sys.executable, "-c", STATIC_CALLS, str(library), *map(json.dumps, cases)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    shown = ["[0, 0.5, nan]", "[1.5, 0, 1.25e+09]", "[[5, 0, 0], [0, inf, 0], [0, 0, 5]]"]
+    for line, numbers in zip(done.stdout.splitlines(), shown, strict=True):
+        assert numbers in line
 
 
 @pytest.mark.parametrize(("cutoff", "skin"), [(0.0, 0.5), (-1.0, 0.5), (np.nan, 0.5), (3.0, -0.1)])

@@ -231,6 +231,22 @@ def _no_exchange(m: dict[str, Any], _: dict[str, Any]) -> None:
     m["layers"] = [layer for layer in m["layers"] if layer["type"] != "exchange"]
 
 
+def _append(*layers: str) -> Change:
+    """Append exchanges, as "exchange x", and convolutions that nothing reads, as "conv x"."""
+
+    def apply(m: dict[str, Any], t: dict[str, Any]) -> None:
+        second = next(layer for layer in m["layers"] if layer["name"] == "second")
+        t["rows.table"] = np.ones((3, 28))
+        m["values"] |= {"rows": m["values"]["up"], "dead": m["values"]["second"]}
+        m["layers"].append({"type": "type_rows", "name": "r", "out": "rows", "table": "rows.table"})
+        for layer in layers:
+            kind, x = layer.split()
+            fields = {**second, "out": "dead"} if kind == "conv" else {}
+            m["layers"].append({**fields, "type": kind, "name": f"my {kind}", "x": x})
+
+    return apply
+
+
 def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
     layer = layer_of(m, "sum")
     layer["x"] = [*layer["x"], layer["out"]]
@@ -243,6 +259,26 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
         (_twice, r"\(again\) writes \"total\", which layer \d+ has written"),
         (_self, r"reads \"total\" before any layer has written it"),
         (_no_exchange, r"\(second\) reads \"up\" of neighbours, expected an exchange"),
+        (
+            _append("exchange up"),
+            r"\(my exchange\) exchanges \"up\", which layer \d+ \(up_exchange\) has exchanged, "
+            r"expected once: remove the second",
+        ),
+        (
+            _append("conv rows", "exchange rows"),
+            r"\(my exchange\) exchanges \"rows\" after layer \d+ \(my conv\) has read it of "
+            r"neighbours, expected before: move it there",
+        ),
+        (
+            _append("exchange total"),
+            r"\(my exchange\) exchanges \"total\", which no layer reads of neighbours: remove the "
+            "exchange",
+        ),
+        (
+            _append("exchange message", "conv message"),
+            r"\(my exchange\) exchanges \"message\" for layer \d+ \(my conv\), on which no energy "
+            r"and no descriptor depends: remove both",
+        ),
         (_set("linear", type="linier"), r"layer \d+ has type linier, this version of mdcg knows"),
         (_set("sum", out="nothing"), r"field out is \"nothing\", expected a name"),
         (_set("sum", x=["message"] * 2, out="up"), r"x and out|writes \"up\""),
@@ -258,9 +294,9 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
             _tensor("contraction", "coefficients", lambda a: a[:, :, :-1].copy()),
             r"is a tensor of shape \[3, 12, 6\], expected shape \[any, 12, 7\]",
         ),
-        (_top(format=2), r"has package format 2, this is mdcg .* and reads up to 1"),
+        (_top(format=3), r"has package format 3, this is mdcg .* and reads up to 2"),
         (_top(dtype="float16"), r"field dtype is float16, expected float32 or float64"),
-        (_top(r_max=-1.0), r"field r_max is -1.0+, expected a length"),
+        (_top(r_max=-1.0), r"field r_max is -1, expected a length"),
         (_top(r_max="x"), r"field r_max is \"x\", expected a finite number"),
         (_top(layers=[]), r"field layers is 0 layers, expected 1"),
         (_top(layers=7), r"field layers is 7, expected a list of objects"),
@@ -302,10 +338,10 @@ def test_damaged_systems(tmp_path: Path) -> None:
     model = open_model(two_layers().package(), tmp_path / "p.mdcg", kernels="generic")
     g = graph()
     for key, value, sentence in [
-        ("types", 3, r"types\[5\] is 3, expected 0 to 2"),
+        ("types", 3, r"the type of atom 5 is 3, expected 0 to 2"),
         ("sender", 41, r"sender\[5\] is 41, expected 0 <= sender < 41"),
         ("receiver", -1, r"receiver\[5\] is -1, expected 0 <= receiver < 41"),
-        ("positions", np.nan, r"the position of node 5 is nan"),
+        ("positions", np.nan, r"the position of atom 5 is nan"),
     ]:
         broken = {**g, key: g[key].copy()}
         broken[key][5] = value
@@ -313,7 +349,9 @@ def test_damaged_systems(tmp_path: Path) -> None:
             run(model, broken)
     broken = {**g, "positions": g["positions"].copy()}
     broken["positions"][g["sender"][0]] = broken["positions"][g["receiver"][0]]
-    with pytest.raises(_core.EngineError, match=r"are at the same place \(edge 0\)"):
+    with pytest.raises(
+        _core.EngineError, match=rf"atoms {g['sender'][0]} and {g['receiver'][0]} are at the"
+    ):
         run(model, broken)
     assert np.isfinite(run(model, g)["energy"])  # the model is as good as before
     assert model.r_max == R_MAX

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg import _core
-
+from ..internals.internals import core
 from .small_package import SmallPackage
 
 torch = pytest.importorskip("torch")
@@ -203,7 +202,7 @@ def test_value_and_derivative(
     r = torch.tensor(LENGTHS, requires_grad=True)
     expected = case(r, *pair)
     (expected * torch.tensor(d)).sum().backward()
-    weights, slope = _core.radial_weights(path, 0, LENGTHS, *pair, d, True)
+    weights, slope = core.radial_weights(path, 0, LENGTHS, *pair, d, True)
     scale = np.abs(_numpy(expected)).max()
     # T_8(5) is 10^7: rounding grows with it, and MKL's sums depend on the alignment of memory
     large = 400.0 if basis == "chebyshev" else 1.0
@@ -213,7 +212,7 @@ def test_value_and_derivative(
     assert not weights[beyond].any()
     assert not slope[beyond].any()
 
-    weights, slope = _core.radial_weights(path, 0, LENGTHS, *pair, d, False)
+    weights, slope = core.radial_weights(path, 0, LENGTHS, *pair, d, False)
     assert np.abs(weights - _numpy(expected)).max() < 3e-6 * large * scale
     assert np.abs(slope - _numpy(r.grad)).max() < 1e-5 * large * np.abs(_numpy(r.grad)).max()
     assert not weights[beyond].any()
@@ -262,7 +261,7 @@ def test_cutoffs_by_types_as_in_nequip(p: float, tmp_path: Path) -> None:
             basis = torch.sinc(x * roots) * roots * cutoffs.PolynomialCutoff(p)(x)
             expected = net(basis)
             (expected * torch.tensor(d)).sum().backward()
-            weights, slope = _core.radial_weights(path, 0, LENGTHS, receiver, sender, d, True)
+            weights, slope = core.radial_weights(path, 0, LENGTHS, receiver, sender, d, True)
             assert np.abs(weights - _numpy(expected)).max() < 1e-13 * np.abs(weights).max()
             assert np.abs(slope - _numpy(r.grad)).max() < 1e-12 * np.abs(slope).max()
             assert not weights[r_max[receiver, sender] <= LENGTHS].any()
@@ -278,11 +277,11 @@ def test_table(basis: str, transform: str, net: str, cutoff_on: str, tmp_path: P
     r = np.sort(rng.uniform(R_MAX / 16, R_MAX, size=256))
     r[0] = R_MAX / 16 + 1e-9  # the largest weights stand there
     d = rng.normal(size=(len(r), 20))
-    exact, exact_slope = _core.radial_weights(path, 0, r, 1, 2, d, True)
+    exact, exact_slope = core.radial_weights(path, 0, r, 1, 2, d, True)
     errors = []
     for knots in (64, 128, 256, 512):
-        found, slope = _core.radial_weights(path, 0, r, 1, 2, d, True, knots)
-        bound = _core.radial_table_error(path, 0, 1, 2, knots)
+        found, slope = core.radial_weights(path, 0, r, 1, 2, d, True, knots)
+        bound = core.radial_table_error(path, 0, 1, 2, knots)
         error = np.abs(found - exact).max() / np.abs(exact).max()
         assert error < 1.05 * bound[0] + 1e-15
         errors.append(bound)
@@ -290,7 +289,7 @@ def test_table(basis: str, transform: str, net: str, cutoff_on: str, tmp_path: P
     # fourth order in the values, third in the derivatives
     assert errors[0][0] / errors[3][0] > 8**4 / 3
     assert errors[0][1] / errors[3][1] > 8**3 / 3
-    single, single_slope = _core.radial_weights(path, 0, r, 1, 2, d, False, 512)
+    single, single_slope = core.radial_weights(path, 0, r, 1, 2, d, False, 512)
     assert np.abs(single - found).max() < 4e-7 * np.abs(exact).max()
     # neighbouring coefficients have most digits in common
     assert np.abs(single_slope - slope).max() < 1e-6 * np.abs(slope).max()
@@ -306,8 +305,8 @@ def test_table_derivative_is_exact(tmp_path: Path) -> None:
     for interval in (0, 1, 31, 62, 63):
         middle = (first + h * (interval + 0.4)) ** 2
         r = middle + step * np.array([-2.0, -1.0, 1.0, 2.0])
-        w, _ = _core.radial_weights(path, 0, r, 0, 1, one, True, 64)
-        _, slope = _core.radial_weights(path, 0, np.array([middle] * 4), 0, 1, one, True, 64)
+        w, _ = core.radial_weights(path, 0, r, 0, 1, one, True, 64)
+        _, slope = core.radial_weights(path, 0, np.array([middle] * 4), 0, 1, one, True, 64)
         found = (w[0, 7] - 8 * w[1, 7] + 8 * w[2, 7] - w[3, 7]) / (12 * step)
         assert abs(found - slope[0]) < 1e-10 * max(1.0, np.abs(w).max())
 
@@ -316,7 +315,7 @@ def test_table_ends_smoothly(tmp_path: Path) -> None:
     path = _write(_Case(*CASES[0]), tmp_path)
     r = R_MAX - np.array([1e-3, 1e-5, 1e-7, 0.0])
     d = np.ones((4, 20))
-    w, slope = _core.radial_weights(path, 0, r, 0, 1, d, True, 256)
+    w, slope = core.radial_weights(path, 0, r, 0, 1, d, True, 256)
     assert np.abs(w[2]).max() < 1e-12
     assert not w[3].any()
     assert abs(slope[2]) < 1e-8
@@ -340,4 +339,4 @@ def test_bad_fields(change: dict[str, Any], message: str, tmp_path: Path) -> Non
     package.layer("conv", radial=_Case(*CASES[0]).fields(package) | change)
     path = package.write(tmp_path / "radial.mdcg")
     with pytest.raises(Exception, match=message):
-        _core.radial_table_error(path, 0, 0, 0, 64)
+        core.radial_table_error(path, 0, 0, 0, 64)

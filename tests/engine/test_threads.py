@@ -15,12 +15,15 @@ from .small_package import SmallPackage
 WATER = Path(__file__).parents[2] / "examples" / "data"
 
 
-def run(code: str, *arguments: object) -> None:
+# What is freed goes back, so that limits of memory mean the same in every repetition.
+GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def run(code: str, *arguments: object, **environment: str) -> None:
     """Run code in a process of its own, which may hang or be killed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
-        # what is freed goes back, so that limits of memory mean the same in every repetition
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
+        env={**os.environ, **environment},
         timeout=120,
         check=False,
         capture_output=True,
@@ -87,6 +90,78 @@ def test_a_forked_child_has_one_thread(case: str) -> None:
     run(code, WATER / "water.mdcg", WATER / "water192.xyz")
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        # the model and the list are opened again
+        "    return np.allclose(calc.get_forces(atoms), want, rtol=0, atol=1e-9)",
+        # what is held below them says so
+        "    try:\n        calc._backend._members[0].model.report()\n"
+        "    except RuntimeError as error:\n"
+        "        return 'forked while another thread' in str(error)",
+    ],
+    ids=["calculator", "model"],
+)
+def test_a_fork_during_an_evaluation(work: str) -> None:
+    """The child waited for a thread that only its parent has."""
+    code = (
+        FORK
+        + """
+import threading, time
+atoms = atoms.repeat((1, 1, 4))
+calc = calculator()
+want = calc.get_forces(atoms)
+calc.reset()
+thread = threading.Thread(target=calc.get_forces, args=(atoms,))
+thread.start()
+while not calc._backend._evaluates.locked(): time.sleep(1e-4)
+time.sleep(0.1)
+assert calc._backend._evaluates.locked(), "the evaluation is over"
+def work():
+"""
+        + work
+        + "\nin_a_child(work)\nthread.join()\n"
+    )
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the user of a process needs root")
+def test_threads_that_cannot_be_started() -> None:
+    """The evaluation raises an error, and OpenMP does not end the process."""
+    code = """
+import os, resource, sys
+import numpy as np
+from ase.io import read
+from mdcg import MDCGCalculator, _core
+package, structure = sys.argv[1:]
+atoms = read(structure).repeat((2, 2, 2))
+def calculator(threads):
+    return MDCGCalculator(package, kernels="generic", threads=threads)
+calcs = [calculator(threads) for threads in (1, 8)]
+want = calcs[0].get_forces(atoms)
+os.setgroups([])
+os.setgid(54321)
+os.setuid(54321)
+failed, most = 0, resource.getrlimit(resource.RLIMIT_NPROC)[1]
+for limit in range(1, 12):
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, most))
+    try:
+        found = calcs[1].get_forces(atoms)
+        assert np.array_equal(found, want)
+    except MemoryError as error:
+        failed += 1
+        assert " threads are wanted and the system starts " in str(error), error
+        calcs[1]._backend._members[0].model.set_threads(1)
+        calcs[1]._backend._threads = 1
+        assert np.array_equal(calcs[1].get_forces(atoms), want)
+        calcs[1]._backend._members[0].model.set_threads(8)
+        calcs[1]._backend._threads = 8
+        calcs[1].reset()
+assert 5 < failed < 11, failed
+"""
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+
+
 MEMORY = """
 import resource, sys
 import numpy as np
@@ -106,7 +181,7 @@ def limited(bytes, work):
 
 
 def test_a_list_runs_out_of_memory() -> None:
-    """Which was the end of the process: an exception left a parallel region."""
+    """The process goes on: no exception leaves a parallel region of OpenMP."""
     code = (
         MEMORY
         + """
@@ -119,7 +194,7 @@ few = positions[:600]
 new.update(few, np.eye(3) * 18.2, [True] * 3, 2)
 edges = new.num_edges
 failed = 0
-for megabytes in (4, 12, 20, 30, 50, 80, 110, 140, 170, 200):
+for megabytes in (4, 12, 20, 50, 110, 200, 300, 400, 600, 800):
     failed += limited(megabytes << 20, lambda: new.update(positions, cell, [True] * 3, 2))
     assert len(new.sender) == len(new.receiver) == len(new.shifts) == new.num_edges
 assert 2 < failed < 10, failed
@@ -127,7 +202,7 @@ new.update(few, np.eye(3) * 18.2, [True] * 3, 2)
 assert new.num_edges == edges
 """
     )
-    run(code)
+    run(code, **GIVES_BACK)
 
 
 def rows(channels: int) -> SmallPackage:
@@ -215,7 +290,39 @@ for megabytes in (2, 3, 5, 8, 11, 15, 20, 26, 33, 41, 50, 60, 80, 100, 150, 250)
 assert failed > 2, failed
 """
     )
-    run(code, path)
+    run(code, path, **GIVES_BACK)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("members", [1, 2])
+def test_few_atoms_after_many(members: int, threads: int) -> None:
+    """What a large system took before memory ran out was kept, also by exceptions."""
+    code = (
+        MEMORY
+        + """
+from ase.io import read
+from mdcg import MDCGCalculator
+package, structure, members, threads = sys.argv[1:]
+def calculator():
+    return MDCGCalculator([package] * int(members), kernels="generic", threads=int(threads))
+few = read(structure)[:9]
+many = read(structure).repeat((3, 3, 3))
+want = calculator().get_forces(few)
+failed = 0
+for megabytes in range(12, 60, 4):
+    calc = calculator()
+    def work():
+        global failed
+        try:
+            calc.get_forces(many)
+        except MemoryError:
+            failed += 1
+            np.testing.assert_array_equal(calc.get_forces(few), want)
+    assert not limited(megabytes << 20, work), f"not enough for a few atoms: {megabytes} MB"
+assert failed > 1, failed
+"""
+    )
+    run(code, WATER / "water.mdcg", WATER / "water192.xyz", members, threads)
 
 
 def test_threads_of_python_share_a_calculator() -> None:

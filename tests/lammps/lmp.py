@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
@@ -16,8 +16,6 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from mdcg import MDCGCalculator
-from mdcg.package import Package
-from mdcg.package.cuda_kernels import add_cuda_kernels
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -31,13 +29,6 @@ Array = NDArray[np.float64]
 
 def package(name: str, dtype: str) -> Path:
     return DATA / f"{name}_water_{dtype}.mdcg"
-
-
-def save_with_kernels(name: str, dtype: str, path: Path) -> None:
-    """Save a package with the CUDA kernels that are generated now."""
-    found = Package.open(package(name, dtype))
-    found.manifest["cuda_kernels"] = add_cuda_kernels(found.manifest["layers"], found.tensors)
-    found.save(path)
 
 
 def environment() -> dict[str, str]:
@@ -251,7 +242,7 @@ def single_point(
 def reference(atoms: Atoms, model: Path) -> dict[str, Any]:
     """Return what ASE finds with the same package."""
     atoms = atoms.copy()
-    atoms.calc = MDCGCalculator(model, threads=1)
+    atoms.calc = MDCGCalculator(model, threads=1, skin=1.0)  # that of LAMMPS' neighbor 1.0
     found = {
         "energy": atoms.get_potential_energy(),
         "energies": atoms.get_potential_energies(),
@@ -290,3 +281,72 @@ def same(got: Output, want: Output, tolerance: float = 1e-10) -> None:
             np.testing.assert_allclose(
                 mine[name], column, rtol=0, atol=tolerance * scale, err_msg=name
             )
+
+
+STRAIN = """
+compute p all pressure NULL virial
+fix numdiff all numdiff/virial 1 1e-5
+compute born all born/matrix numdiff 1e-5 p
+thermo_style custom step vol c_p[*] f_numdiff[*] c_born[*]
+thermo_modify format float %.17g
+run 0
+"""
+NAN_FORCE = """
+group four id 4
+variable nan equal exp(1000)*0
+fix nve all nve
+fix push four addforce v_nan 0 0
+run 2
+"""
+VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+
+
+def check_strain(
+    folder: Path,
+    model: Path,
+    ranks: int,
+    *,
+    skewed: bool = True,
+    change: Callable[[str], str] = str,
+    env: dict[str, str] | None = None,
+) -> None:
+    """Check commands that strain atoms and ghosts in a box that stays as it is.
+
+    `change` makes another input of that for the CPU. Pressures are those of the virial, and second
+    derivatives of the energy by Green's strain those that ASE finds with a strained cell.
+    """
+    atoms = water(2, seed=3)
+    if skewed:
+        shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
+        atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
+    write_data(folder / "test.data", atoms)
+    last = run_input(folder, change(head(model) + STRAIN), ranks=ranks, env=env).last
+    pressure = np.array([last[f"c_p[{k}]"] for k in (1, 2, 3, 6, 5, 4)])
+    numdiff = np.array([last[f"f_numdiff[{k}]"] for k in range(1, 7)])
+    np.testing.assert_allclose(numdiff, pressure, rtol=0, atol=1e-7 * np.abs(pressure).max())
+    born = np.array([last[f"c_born[{k}]"] for k in range(1, 22)])
+    want = strain_derivatives(atoms, model)
+    order = [(k, k) for k in range(6)] + [(i, j) for i in range(6) for j in range(i + 1, 6)]
+    expected = np.array([want[pair] for pair in order])
+    np.testing.assert_allclose(born, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+def strain_derivatives(atoms: Atoms, model: Path) -> Array:
+    """Return d2E/deta_i deta_j [6, 6] in eV, eta Green's strain in Voigt's order."""
+    calculator, step = MDCGCalculator(model, threads=1), 1e-5
+    found = np.zeros((6, 6))
+    for column, (a, b) in enumerate(VOIGT):
+        for sign in (1, -1):
+            metric = np.eye(3)  # I + 2 eta
+            metric[a, b] += sign * step
+            metric[b, a] += sign * step
+            values, vectors = np.linalg.eigh(metric)
+            stretch = vectors @ np.diag(np.sqrt(values)) @ vectors.T
+            strained = atoms.copy()
+            strained.set_cell(atoms.cell.array @ stretch, scale_atoms=True)
+            strained.calc = calculator
+            back = np.linalg.inv(stretch)
+            stress = back @ strained.get_stress(voigt=False) @ back  # second Piola-Kirchhoff
+            work = strained.get_volume() * stress
+            found[:, column] += sign * np.array([work[k] for k in VOIGT]) / (2 * step)
+    return found

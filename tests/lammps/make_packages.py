@@ -21,7 +21,7 @@ def main() -> None:
         for dtype in ("float64", "float32"):
             source = ROOT / "tests" / "data" / f"{name}.{suffix}"
             # tests put in the kernels that are generated now
-            package = convert_checkpoint(source, ConversionOptions(dtype=dtype, cuda=False))
+            package = convert_checkpoint(source, ConversionOptions(dtype=dtype))
             package.save(source.with_name(f"{name}_{dtype}.mdcg"))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg.package import Package
-
 from ..emulator.emulator import emulator_environment
 from .lmp import (
     DUMP,
     THERMO,
     TOLERANCE,
     Output,
+    check_strain,
     compare,
     environment,
     head,
-    molecule_in_a_corner,
     nve,
     package,
     reference,
     run_input,
     same,
-    save_with_kernels,
     water,
-    water_with_a_short_edge,
     write_data,
 )
 
@@ -62,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     def make(name: str, dtype: str = "float64") -> Path:
         path = folder / f"{name}_{dtype}.mdcg"
         if not path.exists():
-            save_with_kernels(name, dtype, path)
+            shutil.copy(package(name, dtype), path)
         return path
 
     return make
@@ -105,22 +102,15 @@ def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks
     assert "cuda:0 (" in said(got)
 
 
-@pytest.mark.parametrize(("name", "ranks", "how"), [
-    ("mace", 1, ""),
-    ("mace", 2, ""),
-    ("nequip", 2, "comm_style tiled"),
-    ("nequip", 3, "processors 1 3 1"),
-])  # fmt: skip
-def test_dynamics(
-    tmp_path: Path, models: Models, env: Any, name: str, ranks: int, how: str
-) -> None:
-    """Hot atoms, and lists built anew on the way."""
+@pytest.mark.parametrize("name", ["mace", "nequip"])
+def test_dynamics(tmp_path: Path, models: Models, env: Any, name: str) -> None:
+    """Hot atoms, and lists built again on the way, on one rank; more are in test_cuda_peers.py."""
     write_data(tmp_path / "test.data", water(2, seed=5))
-    text = hot(models(name), how)
-    want = run_input(tmp_path, text.replace(how, "") if how else text)
+    text = hot(models(name))
+    want = run_input(tmp_path, text)
     assert "Neighbor list builds = 0" not in want.text
     assert np.ptp(want.runs[0]["PotEng"]) > 0.1
-    got = run_input(tmp_path, on("cuda", text), ranks=ranks, env=env)
+    got = run_input(tmp_path, on("cuda", text), env=env)
     assert "Neighbor list builds = 0" not in got.text
     same(got, want)
 
@@ -139,6 +129,12 @@ def test_box_that_moves(tmp_path: Path, models: Models, env: Any, ranks: int) ->
     assert np.ptp(want.runs[0]["Volume"]) > 1e-3
     assert "Neighbor list builds = 0" in want.text
     same(run_input(tmp_path, on("cuda", text), ranks=ranks, env=env), want)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_strain_of_atoms_alone(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
+    """The list that a device makes follows atoms that are strained in a box that stays."""
+    check_strain(tmp_path, models("mace"), ranks, change=lambda text: on("cuda", text), env=env)
 
 
 def test_float32(tmp_path: Path, models: Models, env: Any) -> None:
@@ -177,24 +173,6 @@ def test_precision_is_forgotten(tmp_path: Path, models: Models, env: Any) -> Non
     got = run_input(tmp_path, both, env=env)
     assert got.last["E_pair"] == want
     assert "bf16" not in said(got)
-
-
-def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
-    """Shorter than tables of the radial networks: all ranks repeat the step without them."""
-    atoms = water_with_a_short_edge()
-    write_data(tmp_path / "test.data", atoms)
-    start = head(models("mace", "float32"), before="processors 2 1 1")
-    got = run_input(tmp_path, on("cuda", start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)
-    compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
-
-
-def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
-    """A molecule in a corner: a rank with ghosts alone, and ranks without anything."""
-    atoms = molecule_in_a_corner()
-    write_data(tmp_path / "test.data", atoms)
-    start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
-    got = run_input(tmp_path, on("cuda", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
-    compare(got, reference(atoms, package("mace", "float64")), 1e-10)
 
 
 def test_virials_of_atoms_on_the_way(tmp_path: Path, models: Models, env: Any) -> None:
@@ -341,20 +319,6 @@ def test_errors(tmp_path: Path, models: Models, case: str, ranks: int) -> None:
     assert output.code != 0
     (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
     assert reason in line
-
-
-def test_package_without_cuda_kernels(tmp_path: Path, models: Models) -> None:
-    found = Package.open(models("mace"))
-    found.manifest["cuda_kernels"] = []
-    found.tensors = {
-        name: tensor for name, tensor in found.tensors.items() if "cuda_kernels" not in name
-    }
-    found.save(tmp_path / "plain.mdcg")
-    output = short(tmp_path, tmp_path / "plain.mdcg", "cuda", 2, check=False)
-    assert output.code != 0
-    (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
-    assert "has no CUDA kernel for " in line
-    assert "convert the model again" in line
 
 
 def test_no_driver(tmp_path: Path, models: Models) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +13,13 @@ import numpy as np
 import pytest
 from ase.io import write
 
-from mdcg.package import Package
-
 from ..emulator.emulator import emulator_environment
 from .lmp import (
     EXAMPLES,
     environment,
     executable,
     launcher,
-    save_with_kernels,
+    package,
     thermo_tables,
     water,
 )
@@ -58,12 +57,6 @@ def compare_thermo(got: dict[str, Any], want: dict[str, Any], rows: int) -> None
     for name in ("PotEng", "TotEng"):
         assert len(got[name]) == rows
         np.testing.assert_allclose(got[name], want[name], rtol=1.5e-7, err_msg=name)
-
-
-def test_package_has_cuda_kernels() -> None:
-    kernels = Package.open(EXAMPLES / "data" / "water.mdcg").manifest["cuda_kernels"]
-    passes = {kernel["pass"] for kernel in kernels}
-    assert passes == {"forward", "backward", "table_forward", "table_backward"}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -125,7 +118,7 @@ def test_water_gpu_on_a_device() -> None:
 def test_bench(tmp_path: Path) -> None:
     """More atoms for more ranks, and two ranks on one device."""
     model = tmp_path / "model.mdcg"
-    save_with_kernels("mace", "float32", model)
+    shutil.copy(package("mace", "float32"), model)
     options = ["--device", "cuda", "--weak", "--ranks", "1,2", "--atoms", "24", "--steps", "2"]
     printed = run(
         *(sys.executable, "-m", "mdcg", "bench", "lammps", str(model), *options),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .lmp import Output, head, nve, run_input, same, water, write_data
+from .lmp import NAN_FORCE, Output, head, nve, run_input, same, water, write_data
 from .test_cuda import emulated, models
 from .test_cuda_peers import on
 
@@ -94,6 +94,17 @@ def test_out_of_memory(
     output = run_on_two(tmp_path, text, ranks, **changes)
     assert_says(output, SHORT, failing)
     assert ("Loop time" in output.text) == (when == "later")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_position_that_is_not_a_number(tmp_path: Path, models: Models, ranks: int) -> None:
+    """Lists of devices check positions as well; the atom is named by its ID."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = on("host", head(models("mace"))) + NAN_FORCE
+    output = run_on_two(tmp_path, text, ranks)
+    assert output.code != 0
+    reason = r"pair_style mdcg: (\d+ of \d+ atoms .* is atom 4 at \[|the position of atom 4 is )nan"
+    assert re.search(reason, output.text), output.text
 
 
 @WAYS

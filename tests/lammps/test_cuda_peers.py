@@ -1,4 +1,4 @@
-"""pair_style mdcg device cuda exchange peer: what ranks find whose rows go past the host."""
+"""pair_style mdcg device cuda on several ranks: rows go through the host, or past it."""
 
 from __future__ import annotations
 
@@ -81,11 +81,13 @@ def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
     same(run_input(tmp_path, on("peer", text), ranks=2, env=env), want)
 
 
-def test_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
+@pytest.mark.parametrize("way", ["host", "peer"])
+def test_empty_ranks(tmp_path: Path, models: Models, env: Any, way: str) -> None:
+    """A molecule in a corner: a rank with ghosts alone, and ranks without anything."""
     atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
-    got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
+    got = run_input(tmp_path, on(way, start + THERMO + DUMP + "run 0\n"), ranks=4, env=env)
     compare(got, reference(atoms, package("mace", "float64")), 1e-10)
 
 
@@ -98,12 +100,13 @@ def test_steps_of_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
     same(got, run_input(tmp_path, on("host", text), ranks=4, env=env))
 
 
-def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any) -> None:
-    """All ranks repeat a step, in float32."""
+@pytest.mark.parametrize("way", ["host", "peer"])
+def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any, way: str) -> None:
+    """Shorter than tables of the radial networks: all ranks repeat the step without them."""
     atoms = water_with_a_short_edge()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")
-    got = run_input(tmp_path, on("peer", start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)
+    got = run_input(tmp_path, on(way, start + THERMO + DUMP + "run 0\n"), ranks=2, env=env)
     compare(got, reference(atoms, package("mace", "float64")), TOLERANCE["float32"])
 
 

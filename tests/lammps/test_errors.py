@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from ase import Atoms
 
-from .lmp import head, package, run_input, water, write_data
+from mdcg.lammps_plugin import _sources
+
+from .lmp import NAN_FORCE, head, package, run_input, water, write_data
 
 MODEL = package("mace", "float64")
 SINGLE = package("mace", "float32")
+PLUGIN = _sources()
 START = head(MODEL).split("pair_style")[0]
 
 CASES = {
@@ -26,7 +29,7 @@ CASES = {
     "no precision": ("pair_style mdcg precision", "keyword precision needs a value"),
     "precision of devices": (
         f"pair_style mdcg precision tf32\npair_coeff * * {SINGLE} H O",
-        "precision is 'tf32', and processors have no such arithmetic here: leave it out, or use "
+        "precision is 'tf32', and CPUs have no such arithmetic here: leave it out, or use "
         "device cuda",
     ),
     "precision of another package": (
@@ -58,6 +61,16 @@ def test_input(tmp_path: Path, case: str) -> None:
     output = run_input(tmp_path, START + commands + "\nrun 0\n", check=False)
     assert output.code != 0
     assert reason in output.text
+    if "ERROR: pair_style mdcg" in output.text:
+        assert_place(output.text)
+
+
+def assert_place(text: str) -> None:
+    """Check that an error ends with the file and line that found it, not with those of a helper."""
+    found = re.search(r"ERROR.*: pair_style mdcg: .* \((\w+\.cpp):(\d+)\)$", text, re.MULTILINE)
+    assert found, text
+    lines = (PLUGIN / found[1]).read_text().splitlines()
+    assert any("FLERR" in line for line in lines[max(0, int(found[2]) - 4) : int(found[2])])
 
 
 @pytest.mark.parametrize("case", ["no file", "unknown type"])
@@ -104,8 +117,27 @@ def test_one_rank_fails(tmp_path: Path, ranks: int) -> None:
     output = run_input(tmp_path, text, ranks=ranks, check=False)
     assert output.code != 0
     # beside others only where several ranks have both atoms
-    reason = r"pair_style mdcg: nodes \d+ and \d+ are at the same place \(edge \d+\), expected a"
-    assert re.search(reason, output.text), output.text
+    assert_names(
+        output.text, "atoms (1 and 4|4 and 1) are at the same place, expected a dis", ranks
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_position_that_is_not_a_number(tmp_path: Path, ranks: int) -> None:
+    """It comes from a force of another fix, and the atom is named."""
+    write_data(tmp_path / "test.data", water(3))
+    text = head(MODEL) + NAN_FORCE
+    output = run_input(tmp_path, text, ranks=ranks, check=False)
+    assert output.code != 0
+    assert_names(output.text, "the position of atom 4 is nan, expected finite numbers", ranks)
+
+
+def assert_names(text: str, reason: str, ranks: int) -> None:
+    """Check an error that names atoms and the rank; launchers may lose LAMMPS' own line of it."""
+    where = "ERROR on proc 0" if ranks == 1 else r"rank \d"
+    assert re.search(f"{where}: pair_style mdcg: {reason}", text), text
+    if ranks == 1:
+        assert_place(text)
 
 
 def test_null_needs_hybrid(tmp_path: Path) -> None:

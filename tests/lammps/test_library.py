@@ -22,7 +22,17 @@ LIBRARY = Path(mdcg.__file__).parent / "libmdcg.so"
 INCLUDE = Path(mdcg.__file__).parent / "include"
 if not INCLUDE.is_dir():
     INCLUDE = Path(mdcg.__file__).parents[1] / "csrc" / "include"
-NAMES = ("last_error", "find_device", "open", "prepare", "close", "describe", "evaluate", "summary")
+NAMES = (
+    "last_error",
+    "last_error_about",
+    "find_device",
+    "open",
+    "prepare",
+    "close",
+    "describe",
+    "evaluate",
+    "summary",
+)
 
 
 def compile_c(target: Path, text: str, *options: str) -> Path:
@@ -172,6 +182,7 @@ static int reverse(void *context, void *rows, int width, int item) {
   type name parameters { type (*f) parameters = real(#name); return f arguments; }
 PASS(int, mdcg_abi_version, (void), ())
 PASS(const char *, mdcg_last_error, (void), ())
+PASS(const char *, mdcg_last_error_about, (const int64_t *n), (n))
 PASS(mdcg_status, mdcg_find_device, (const char *n, mdcg_device *d), (n, d))
 PASS(mdcg_status, mdcg_open, (const char *p, const mdcg_options *o, mdcg_model **m), (p, o, m))
 PASS(mdcg_status, mdcg_prepare, (mdcg_model *m), (m))

@@ -116,6 +116,7 @@ def test_cmake(tmp_path: Path) -> None:
     for command in (configure, [cmake, "--build", str(tmp_path / "build")]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SOURCES}/pair".encode() not in (tmp_path / "build" / "mdcgplugin.so").read_bytes()
     atoms = water(2)
     write_data(tmp_path / "test.data", atoms)
     env = environment()
@@ -143,6 +144,24 @@ def test_launcher_of_pip(tmp_path: Path) -> None:
     assert "pair_style mdcg: " in done.stdout
 
 
+def test_a_cached_file_that_is_no_plugin_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = [b"no symbols", lammps_plugin.ENTRY, b"not asked for"]
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(
+        lammps_plugin,
+        "_compile",
+        lambda _, folder: (folder / lammps_plugin.PLUGIN).write_bytes(contents.pop(0)) and None,
+    )
+    mine = find_lammps()
+    assert [build(mine).read_bytes() for _ in range(3)] == [
+        b"no symbols",
+        lammps_plugin.ENTRY,
+        lammps_plugin.ENTRY,
+    ]
+
+
 def test_installed_files() -> None:
     """What compiles the plugin travels with the package."""
     assert lammps_plugin.folder() == str(build(find_lammps()).parent)
@@ -151,4 +170,4 @@ def test_installed_files() -> None:
         pytest.skip("mdcg is not installed, only in the tree")
     for name in ("libmdcg.so", "include/mdcg.h", "lammps_plugin_sources/CMakeLists.txt"):
         assert (root / name).is_file()
-    assert len(list((root / "lammps_plugin_sources").glob("*.cpp"))) == 6
+    assert len(list((root / "lammps_plugin_sources").glob("*.cpp"))) == 7

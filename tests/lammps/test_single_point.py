@@ -74,6 +74,11 @@ def no_edges() -> Atoms:
     return Atoms("OHHO", [[1, 1, 1], [7, 1, 1], [1, 7, 1], [7, 7, 7]], cell=[13.0] * 3, pbc=True)
 
 
+def sparse() -> Atoms:
+    """So few atoms in so large a box that most bins of a neighbour list are empty."""
+    return water(5, spacing=33.6, seed=7)[:259]
+
+
 SYSTEMS: dict[str, tuple[Callable[[], Atoms], str]] = {
     "cubic": (cubic, "p p p"),
     "triclinic": (triclinic, "p p p"),
@@ -83,6 +88,7 @@ SYSTEMS: dict[str, tuple[Callable[[], Atoms], str]] = {
     "shrunk": (cluster, "s s m"),
     "one-atom": (one_atom, "p p p"),
     "no-edges": (no_edges, "p p p"),
+    "sparse": (sparse, "p p p"),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,12 @@ from mdcg.patch._frameworks import default_dtype, import_mace, installed_version
 from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
+from ..outputs import DATA, ROOT, Outputs, agree, data_dir
+
+__all__ = ["agree", "data_dir"]  # fixtures
+
 import_mace()  # and not `import mace`, which changes the environment
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "tests" / "data"
 PUBLIC = (
     "mace_spice_2022.model",
     "xtb_committee1.model",
@@ -33,14 +37,6 @@ PUBLIC = (
     "xtb_solvent_swa.model",
 )
 E3NN = tuple(int(part) for part in (installed_version("e3nn") or "0.0").split(".")[:2])
-
-Outputs = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """Return the folder of the small checkpoints."""
-    return DATA
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +51,19 @@ def checkpoint() -> Callable[[str], Path]:
         return DATA / name
 
     return find
+
+
+@pytest.fixture
+def water(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Return a checkpoint of water alone in a folder."""
+    path = tmp_path / "water.model"
+    shutil.copy(checkpoint("mace_water_e3nn044.model"), path)
+    return path
+
+
+def listing(folder: Path) -> list[str]:
+    """Return the names in a folder."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="session")
@@ -168,21 +177,23 @@ def evaluate() -> Callable[..., Outputs]:
     return evaluate_model
 
 
-def assert_outputs_agree(got: Outputs, want: Outputs, tolerance: float, where: str = "") -> None:
-    """Compare all outputs, relative to the largest entry of each."""
-    assert set(got) == set(want)
-    for name, value in want.items():
-        if not value.numel() or not value.is_floating_point():
-            continue
-        scale = max(float(value.detach().abs().max()), 1e-3)
-        error = float((got[name].detach() - value.detach()).abs().max()) / scale
-        assert error <= tolerance, f"{where} {name}: relative error {error:.2e} > {tolerance:.0e}"
+@pytest.fixture(scope="module")
+def stock(build: Any) -> torch.nn.Module:
+    """Return a model that no test changes."""
+    return build()
 
 
-@pytest.fixture(scope="session")
-def agree() -> Callable[..., None]:
-    """Return :func:`assert_outputs_agree`."""
-    return assert_outputs_agree
+@pytest.fixture
+def model(stock: torch.nn.Module) -> torch.nn.Module:
+    return copy.deepcopy(stock)
+
+
+def shape_of(module: torch.nn.Module) -> list[tuple[str, type, list[str]]]:
+    return [
+        (name, type(m), sorted(m.__dict__))
+        for name, m in module.named_modules()
+        if not isinstance(m, torch.jit.ScriptModule)
+    ]
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
-"""MDCGCalculator: values against MACE's own calculator, ASE's rules, and failures."""
+"""MDCGCalculator with MACE models, besides tests/calculators: values of MACE's own, copies."""
 
 from __future__ import annotations
 
 import copy
 import os
-import pickle
+import shutil
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,19 +14,20 @@ import ase.io
 import numpy as np
 import pytest
 import torch
-from ase import Atoms, units
-from ase.build import bulk, molecule
+from ase import Atoms
+from ase.build import molecule
 from ase.calculators.calculator import (
     CalculationFailed,
-    InputError,
-    all_changes,
 )
-from ase.calculators.fd import FiniteDifferenceCalculator, calculate_numerical_forces
-from ase.md.verlet import VelocityVerlet
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from mdcg import MDCGCalculator, patch_model, unpatch_model
+from mdcg.calculators.tensors import one_at_a_time
+from mdcg.errors import CheckpointError
 from mdcg.patch import load_model
+from mdcg.patch._frameworks import default_dtype
+
+from ..engine.copies import check_copies, round_trip
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
 CHECKPOINT = DATA / "water.model"
@@ -111,67 +114,11 @@ SYSTEMS: dict[str, Callable[[], Atoms]] = {
 def test_equals_mace_calculator(name: str, calc: MDCGCalculator, original: torch.nn.Module) -> None:
     atoms, wanted = SYSTEMS[name](), SYSTEMS[name]()
     atoms.calc, wanted.calc = calc, mace_calculator(original)
-    assert_allclose(atoms.get_potential_energy(), wanted.get_potential_energy(), atol=1e-10, rtol=0)
-    assert_allclose(atoms.get_forces(), wanted.get_forces(), atol=1e-10)
-    assert_allclose(atoms.get_potential_energies(), wanted.get_potential_energies(), atol=1e-10)
-    if atoms.pbc.all():
-        assert_allclose(atoms.get_stress(), wanted.get_stress(), atol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["small box", "triclinic", "left-handed"])
-def test_finite_differences(name: str, calc: MDCGCalculator) -> None:
-    atoms = with_cell(liquid(6), SYSTEMS[name]().cell.array * 0.75, True)  # with self-images
-    atoms.calc = calc
-    forces, stress = atoms.get_forces(), atoms.get_stress()
-    atoms.calc = FiniteDifferenceCalculator(calc, eps_disp=3e-5, eps_strain=1e-5)
-    assert_allclose(atoms.get_forces(), forces, atol=5e-7)
-    assert_allclose(atoms.get_stress(), stress, atol=5e-8)
-
-
-@pytest.mark.parametrize("name", ["molecule", "slab", "wire"])
-def test_finite_differences_of_open_systems(name: str, calc: MDCGCalculator) -> None:
-    atoms = SYSTEMS[name]()[:9]
-    atoms.calc = calc
-    numeric = calculate_numerical_forces(atoms, eps=3e-5, force_consistent=True)
-    assert_allclose(numeric, atoms.get_forces(), atol=5e-7)
-
-
-def test_properties_belong_together(calc: MDCGCalculator) -> None:
-    atoms = small_box()
-    atoms.calc = calc
-    energy = atoms.get_potential_energy()
-    assert isinstance(energy, float)
-    assert atoms.get_potential_energy(force_consistent=True) == energy
-    assert atoms.get_potential_energies().shape == (24,)
-    assert atoms.get_potential_energies().sum() == pytest.approx(energy, rel=1e-14)
-    assert atoms.get_forces().shape == (24, 3)
-    assert_allclose(atoms.get_forces().sum(axis=0), 0.0, atol=1e-12)
-    assert atoms.get_stress().shape == (6,)
-    found = calc.calculate_properties(atoms, ["energy", "forces", "stress"])
-    assert found["energy"] == pytest.approx(energy, rel=1e-14)
-
-
-def test_atoms_that_flew_off_do_not_matter(calc: MDCGCalculator) -> None:
-    near, far = with_cell(liquid(9), [12, 12, 0], (1, 1, 0)), Atoms("O", [[1e3, -5e5, 3e7]])
-    near.calc, far.calc = calc, calc
-    energy = near.get_potential_energy() + far.get_potential_energy()
-    forces = near.get_forces()
-    both = near + far
-    both.calc = calc
-    assert both.get_potential_energy() == pytest.approx(energy, abs=1e-10)
-    assert_allclose(both.get_forces()[:9], forces, atol=1e-10)
-
-
-def test_pressure_has_the_right_sign(calc: MDCGCalculator) -> None:
-    atoms = small_box()
-    atoms.calc = calc
-    volume, energies = atoms.get_volume(), []
-    cell = atoms.cell.array.copy()
-    trace = atoms.get_stress()[:3].sum()
-    for scale in (1 - 1e-5, 1 + 1e-5):
-        atoms.set_cell(cell * scale, scale_atoms=True)
-        energies.append(atoms.get_potential_energy())
-    assert trace == pytest.approx((energies[1] - energies[0]) / 2e-5 / volume, abs=1e-6)
+    with default_dtype(torch.float64):  # in which MACE multiplies nuclear charges
+        wanted.get_potential_energy()
+    for key in ("energy", "forces", "energies", *(["stress"] if atoms.pbc.all() else [])):
+        found = atoms.calc.get_property(key, atoms)
+        assert_allclose(found, wanted.calc.results[key], atol=1e-10, rtol=0, err_msg=key)
 
 
 def test_float32_beside_float64(patched_file: Path, original: torch.nn.Module) -> None:
@@ -246,122 +193,69 @@ def test_constant_pressure_runs_need_one_evaluation_per_step(original: torch.nn.
     assert model.calls[-1][:2] == (True, False)
 
 
-def test_magnetic_moments_and_charges_do_not_matter(original: torch.nn.Module) -> None:
-    model = Counting(original)
-    atoms = small_box()
-    atoms.calc = MDCGCalculator(model)
-    atoms.get_forces()
-    atoms.set_initial_magnetic_moments(np.ones(len(atoms)))
-    atoms.info["note"] = "nothing to the model"
-    atoms.get_forces()
-    assert len(model.calls) == 1
-
-
 # ---- the skin ----
-
-
-def test_skin_changes_nothing_along_md(patched_file: Path) -> None:
-    start = small_box()
-    runs = []
-    for skin in (0.0, 0.5, 1.5):
-        atoms = start.copy()
-        atoms.calc = MDCGCalculator(patched_file, skin=skin)
-        rng = np.random.default_rng(7)
-        atoms.set_momenta(rng.normal(size=(24, 3)) * 0.2)
-        VelocityVerlet(atoms, 0.5 * units.fs).run(60)
-        runs.append((atoms.positions, atoms.get_forces(), atoms.calc.neighbors.num_builds))
-    for positions, forces, _ in runs[1:]:
-        assert_array_equal(positions, runs[0][0])
-        assert_array_equal(forces, runs[0][1])
-    assert runs[0][2] == 61
-    assert runs[0][2] > runs[1][2] > runs[2][2] >= 1
-
-
-def test_structures_may_change_between_calls(
-    calc: MDCGCalculator, original: torch.nn.Module
-) -> None:
-    reference = mace_calculator(original)
-    swapped = liquid(6)
-    swapped.numbers = swapped.numbers[::-1]
-    for atoms in (liquid(6), swapped, liquid(9), Atoms("H"), liquid(3), small_box(), liquid(6)):
-        assert_allclose(calc.get_forces(atoms), reference.get_forces(atoms), atol=1e-10)
-    assert calc.get_forces(Atoms()).shape == (0, 3)
-
-
-def test_no_atoms(calc: MDCGCalculator) -> None:
-    atoms = Atoms(cell=[5, 5, 5], pbc=True)
-    atoms.calc = calc
-    assert atoms.get_potential_energy() == 0.0
-    assert atoms.get_forces().shape == (0, 3)
-    assert atoms.get_potential_energies().shape == (0,)
-    assert_array_equal(atoms.get_stress(), np.zeros(6))
 
 
 # ---- ASE's ways ----
 
 
-def test_trajectory_keeps_results(calc: MDCGCalculator, tmp_path: Path) -> None:
-    """As ase.test.calculator.test_traj does."""
-    atoms = small_box()
-    atoms.calc = calc
-    energy = atoms.get_potential_energy()
-    assert not calc.calculation_required(atoms, ["energy"])
-    forces = atoms.get_forces()
-    assert not calc.calculation_required(atoms, ["energy", "forces"])
-    assert calc.calculation_required(atoms, ["stress"])
-    for name in ("water.traj", "water.json", "water.extxyz"):
-        ase.io.write(tmp_path / name, atoms)
-        again = ase.io.read(tmp_path / name)
-        assert again.get_potential_energy() == pytest.approx(energy, abs=1e-7)
-        assert_allclose(again.get_forces(), forces, atol=1e-7)
+def test_copies(tmp_path: Path, patched_file: Path, original: torch.nn.Module) -> None:
+    path = Path(shutil.copy(patched_file, tmp_path))
+    calc = MDCGCalculator(path, skin=0.3)
+    check_copies(MDCGCalculator(copy.deepcopy(original), dtype="float32"), small_box())
+    other = load_model(path)
+    next(other.parameters()).data.mul_(1.1)
+    torch.save(other, path)
+    for way in (copy.deepcopy, round_trip):
+        with pytest.raises(CheckpointError, match=r"has changed since .* make a new one"):
+            way(calc)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"w.*\.model"):
+        copy.deepcopy(calc)
+    with torch.no_grad():  # a model that is no longer that of the file is copied itself
+        calc.model.products[1].linear.weight.mul_(1.5)
+    calc.reset()
+    check_copies(calc, small_box())
 
 
-def test_direct_calls(calc: MDCGCalculator) -> None:
-    """As ase.test.calculator.test_lj does."""
-    atoms = small_box()
-    calc.calculate(atoms, system_changes=["positions"])
-    assert set(calc.results) == {"energy", "free_energy", "energies"}
-    energy = calc.results["energy"]
-    calc.calculate(atoms, ["forces"], [])
-    assert calc.results["energy"] == pytest.approx(energy, rel=1e-14)
-    assert "forces" in calc.results
-    calc.calculate(atoms, ["energy"], all_changes)
-    assert "forces" not in calc.results
-    calc.calculate(properties=["stress"], system_changes=[])
-    assert calc.results["stress"].shape == (6,)
-    forces = calc.get_forces()
-    forces[:] = 0.0
-    assert np.abs(calc.get_forces()).max() > 0.0, "results are copied out"
+def test_copies_of_changed_models(patched_file: Path) -> None:
+    """A model that is no longer that of its file is copied as it is."""
+    with torch.inference_mode():
+        calc = MDCGCalculator(patched_file)
+        check_copies(calc, small_box())
+    calc = MDCGCalculator(patched_file)
+    before = calc.get_potential_energy(small_box())
+    for parameter in calc.model.parameters():
+        parameter.data.mul_(1.1)
+    check_copies(calc, small_box())
+    assert abs(copy.deepcopy(calc).get_potential_energy(small_box()) - before) > 1e-3
+    unpatch_model(calc.model)
+    assert not copy.deepcopy(calc).is_patched
 
 
-def test_copies(calc: MDCGCalculator) -> None:
-    atoms = small_box()
-    forces = calc.get_forces(atoms)
-    for other in (copy.deepcopy(calc), pickle.loads(pickle.dumps(calc))):
-        assert other.is_patched
-        assert_array_equal(other.get_forces(atoms), forces)
-        atoms.rattle(0.01)
-        assert not np.array_equal(other.get_forces(atoms), forces)
-        atoms.positions = small_box().positions
+def test_threads_and_forks(patched_file: Path) -> None:
+    """Models of one type evaluate side by side; a fork meanwhile leaves no lock held."""
+    inside, both = threading.Barrier(2, timeout=60), []
 
+    def hold() -> None:
+        with default_dtype(torch.float64), one_at_a_time(torch.nn.Module()):
+            both.append(inside.wait())
+            inside.wait()
 
-def test_describes_itself(calc: MDCGCalculator, patched_file: Path) -> None:
-    assert calc.todict() == {
-        "model": str(patched_file),
-        "device": "cpu",
-        "dtype": "float64",
-        "head": "Default",
-        "skin": 0.5,
-    }
-    assert calc.is_patched
-    assert len(calc.patch_report.patched) == 6
-    assert calc.species == ("H", "O")
-    assert calc.device == torch.device("cpu")
-    text = repr(calc)
-    for part in ("patched", "ScaleShiftMACE", "H O", "Å", "float64", "cpu", str(patched_file)):
-        assert part in text
-    with pytest.raises(TypeError, match="cannot change skin after"):
-        calc.set(skin=1.0)
+    helper = threading.Thread(target=hold)
+    helper.start()
+    with default_dtype(torch.float64):
+        inside.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        with default_dtype(torch.float64), one_at_a_time(torch.nn.Module()):
+            os._exit(0 if torch.get_default_dtype() == torch.float64 else 1)
+    inside.wait()
+    helper.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.get_default_dtype() == torch.float32
+    assert both
 
 
 # ---- models ----
@@ -404,29 +298,11 @@ def test_unpatched_files_are_patched_at_load(
     before = CHECKPOINT.read_bytes()
     with caplog.at_level("INFO", logger="mdcg"):
         calc = MDCGCalculator(CHECKPOINT)
-    assert calc.is_patched
+    assert len(calc.patch_report.patched) == 6
+    assert (calc.parameters["model"], calc.parameters["head"]) == (str(CHECKPOINT), "Default")
+    for part in ("patched", "ScaleShiftMACE", str(CHECKPOINT)):
+        assert part in repr(calc)
     assert "patched it after loading" in caplog.text
     assert CHECKPOINT.read_bytes() == before
     atoms = small_box()
     assert_allclose(calc.get_forces(atoms), MDCGCalculator(original).get_forces(atoms), atol=1e-12)
-
-
-def test_nothing_global_is_touched(patched_file: Path) -> None:
-    def state() -> tuple[object, ...]:
-        return (
-            torch.get_default_dtype(),
-            torch.get_num_threads(),
-            torch.random.get_rng_state().tolist(),
-            str(np.random.get_state()),  # noqa: NPY002
-            dict(os.environ),
-            torch.is_grad_enabled(),
-            torch.are_deterministic_algorithms_enabled(),
-        )
-
-    before = state()
-    for dtype in ("float32", "float64"):
-        calc = MDCGCalculator(patched_file, dtype=dtype)
-        calc.get_stress(small_box())
-    with pytest.raises(InputError):
-        calc.get_forces(bulk("Cu"))
-    assert state() == before

@@ -25,7 +25,7 @@ def test_environment(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["kernel cache"]["folder"].startswith(os.environ["MDCG_CACHE_DIR"])
     assert main(["env"]) == 0
     text = capsys.readouterr().out
-    for word in ("compiler:", "processor:", "kernel cache:", "variables:", "e3nn"):
+    for word in ("compiler:", "cpu:", "kernel cache:", "variables:", "e3nn"):
         assert word in text
     monkeypatch.setenv("MDCG_CXX", "/no/such/compiler -O1")
     assert main(["env"]) == 0

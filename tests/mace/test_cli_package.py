@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,20 +19,17 @@ from mdcg.package.verification import verify_package
 from mdcg.patch import load_model
 from mdcg.runtime.nvrtc import find_nvrtc
 
-from .conftest import PUBLIC, build_model
+from ..engine.kernel_files import manifest_of
+from .conftest import PUBLIC, build_model, listing
 
 NAME = "mace_water_e3nn044.model"
 
 
-@pytest.fixture
-def water(checkpoint: Any, tmp_path: Path) -> Path:
-    path = tmp_path / "water.model"
-    shutil.copy(checkpoint(NAME), path)
-    return path
-
-
-def listing(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def codes_of(kernels: Path) -> dict[str, int]:
+    """Return how many binaries a file of kernels has for each kind of device."""
+    devices = manifest_of(kernels)["devices"]
+    assert set(devices) == {"sm_80", "sm_90", "sm_100"}
+    return {target: len(found["code"]) for target, found in devices.items()}
 
 
 def test_converts_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
@@ -40,10 +37,16 @@ def test_converts_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None
     assert main([str(water), "-o", str(output)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "water.model: ScaleShiftMACE, H O, r_max 4 Å, float64, heads: Default"
-    assert lines[1].startswith("converted: H O, float64, 18 layers, 4 generated kernels")
+    assert lines[1].startswith("converted: H O, float64, 18 layers")
     assert lines[2].startswith("verify (cpu, float64, 5 systems)")
     assert lines[2].endswith("PASS")
-    assert lines[-1].startswith(f"wrote {output} (")
+    assert "with --dtype float32 it would be about 2.9 times as fast on a GPU" in lines[-2]
+    assert re.fullmatch(
+        rf"wrote {output} \(0.\d\d MB, float64; checked on 5 structures: forces agree within "
+        rf'\de-1\d eV/Å\)\.  In ASE: atoms.calc = mdcg.MDCGCalculator\("{output}"\); '
+        rf"in LAMMPS: pair_style mdcg, pair_coeff \* \* {output} H O",
+        lines[-1],
+    )
     assert listing(tmp_path) == ["water.mdcg", "water.mdcg.report.json", "water.model"]
     report = json.loads((tmp_path / "water.mdcg.report.json").read_text())
     assert report["verification"]["passed"]
@@ -63,7 +66,9 @@ def test_tables_are_no_worse_than_single_precision(
 ) -> None:
     output = tmp_path / "water.mdcg"
     assert main([str(water), "-o", str(output), "--dtype", "float32"]) == 0
-    assert "2 tabulated" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "2 tabulated" in text
+    assert "--dtype float32" not in text
     rows = json.loads((tmp_path / "water.mdcg.report.json").read_text())["verification"]
     forces = [row for row in rows["deviations"] if row["quantity"] == "forces"]
     assert max(r["error"] for r in forces) < max(r["own_error"] for r in forces)
@@ -140,13 +145,10 @@ def test_machine_code_for_devices(
     output = tmp_path / "out.mdcg"
     arguments = [str(checkpoint(name)), "-o", str(output), "--no-verify", "--precision", "fp32"]
     assert main([*arguments, "--bundle", "sm_80,sm_90,sm_100"]) == 0
-    assert "kernels: source, sm_80, sm_90, sm_100; not verified)" in capsys.readouterr().out
-    package = Package.open(output)
-    assert package.dtype == "float32"
-    codes = [binary["target"] for binary in package.manifest["cuda_binaries"]]
-    assert len({codes.count(target) for target in ("sm_80", "sm_90", "sm_100")}) == 1
-    assert main([str(output), "--info"]) == 0
-    assert "(source, sm_80, sm_90, sm_100)" in capsys.readouterr().out
+    kernels = tmp_path / "out.mdcg-kernels"
+    assert f"; {kernels} for sm_80, sm_90, sm_100; not verified)" in capsys.readouterr().out
+    assert Package.open(output).dtype == "float32"
+    assert len(set(codes_of(kernels).values())) == 1
     monkeypatch.setenv("MDCG_NVRTC_LIB", "/nonexistent/libnvrtc.so")
     find_nvrtc.cache_clear()
     assert main([*arguments, "--force", "--bundle", "sm_90"]) == 5
@@ -162,9 +164,8 @@ def test_machine_code_of_public_checkpoints(
     output = tmp_path / "out.mdcg"
     arguments = [str(public_checkpoint(name)), "-o", str(output), "--no-verify", "-q"]
     assert main([*arguments, "--precision", dtype, "--bundle", "sm_80,sm_90,sm_100"]) == 0
-    targets = [binary["target"] for binary in Package.open(output).manifest["cuda_binaries"]]
-    assert len({targets.count(target) for target in ("sm_80", "sm_90", "sm_100")}) == 1
-    assert len(targets) > 24
+    (each,) = set(codes_of(tmp_path / "out.mdcg-kernels").values())
+    assert each > 8
 
 
 def test_precision_is_another_name_of_dtype(water: Path, tmp_path: Path, capsys: Any) -> None:
@@ -210,6 +211,28 @@ def test_a_wrong_package_is_not_written(
     assert "FAIL" in text
     assert "nothing was written" in error
     assert listing(tmp_path) == ["water.model"]
+
+
+def test_forces_that_the_original_has_wrong(tmp_path: Path, capsys: Any) -> None:
+    """torch gives Chebyshev polynomials a derivative of zero, and mace's forces lack it."""
+    path = tmp_path / "chebyshev.model"
+    torch.save(build_model(radial_type="chebyshev", r_max=1.5), path)
+    assert main([str(path), "-o", str(tmp_path / "a.mdcg")]) == 0
+    text = capsys.readouterr().out
+    assert "MACE's own forces and stress were left out: they are not the gradient" in text
+    for word in ("|ΔE|", "|ΔF|", "|Δσ|", "PASS"):
+        assert word in text
+    check = json.loads((tmp_path / "a.mdcg.report.json").read_text())["verification"]
+    assert check["note"] in text
+    assert {row["quantity"] for row in check["deviations"]} == {"energy", "forces", "stress"}
+    own = load_model(path)
+    own.radial_embedding.bessel_fn.__class__.__name__ = "OfMace"  # as if it had its derivative
+    try:
+        assert not verify_package(tmp_path / "a.mdcg", own).passed
+    finally:
+        own.radial_embedding.bessel_fn.__class__.__name__ = "ChebychevBasis"
+    assert main([str(path), "-o", str(tmp_path / "a.model")]) == 0
+    assert "MACE's forces and stress, which the patched model repeats" in capsys.readouterr().out
 
 
 # ---- the engine against the original ----

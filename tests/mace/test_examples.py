@@ -25,8 +25,13 @@ QUICKSTART = EXAMPLES / "quickstart.sh"
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("patched") / "water.model"
-    assert mdcg_patch([str(EXAMPLES / "data" / "water.model"), "-o", str(path), "-q"]) == 0
+    for output in (path, path.with_suffix(".mdcg")):
+        assert mdcg_patch([str(EXAMPLES / "data" / "water.model"), "-o", str(output), "-q"]) == 0
     return path
+
+
+def models(patched: Path) -> list[str]:
+    return ["--patched", str(patched), "--package", str(patched.with_suffix(".mdcg"))]
 
 
 @pytest.fixture
@@ -47,16 +52,20 @@ def test_water_md(
 ) -> None:
     frames = []
     for name in ("first", "second"):
-        arguments = ["--patched", str(patched), "--out", str(tmp_path / name), "--steps", "7"]
+        arguments = [*models(patched), "--out", str(tmp_path / name), "--steps", "7"]
         water_md.main([*arguments, "--every", "3", "--no-progress"])
         frames.append(ase.io.read(tmp_path / name / "water.traj", ":"))
     printed = capsys.readouterr().out
-    for part in ("192 atoms, 7 steps of 0.5 fs", "ms", "faster", "meV/atom/ps", "ase gui"):
+    columns = ("original", "patched", "engine")
+    assert [line.split() for line in printed.splitlines()].count(list(columns)) == 2
+    for part in ("192 atoms, 7 steps of 0.5 fs", "times as fast", "meV/atom/ps", "ase gui"):
         assert part in printed
     assert (tmp_path / "first" / "water_rdf.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((tmp_path / "first" / "water.json").read_text())
-    assert results["max_force_difference"] < 1e-10
-    assert results["max_distance"] < 1e-10
+    for name in columns[1:]:
+        assert results[name]["max_force_difference"] < 1e-10
+        assert results[name]["max_distance"] < 1e-10
+        assert results[name]["speedup"] > 0
     assert results["original"]["ms_per_step"] > 0
     assert len(frames[0]) == 3
     for one, other in zip(*frames, strict=True):
@@ -69,10 +78,12 @@ def test_water_md_refuses(water_md: ModuleType, patched: Path, tmp_path: Path) -
     original = str(EXAMPLES / "data" / "water.model")
     out = ["--out", str(tmp_path), "--no-progress", "--steps", "1"]
     with pytest.raises(SystemExit, match="before mdcg-patch"):
-        water_md.main(["--original", str(patched), "--patched", str(patched), *out])
+        water_md.main([*models(patched), "--original", str(patched), *out])
+    with pytest.raises(SystemExit, match="expected a package: mdcg-patch IN"):
+        water_md.main([*models(patched), "--package", original, *out])
     for wrong in (
         ["--patched", str(tmp_path / "nothing.model")],
-        ["--patched", original, "--steps", "0"],
+        [*models(patched), "--steps", "0"],
     ):
         with pytest.raises(SystemExit) as stopped:
             water_md.main(wrong)
@@ -138,6 +149,7 @@ def test_quickstart_help() -> None:
     done = quickstart("--help")
     assert done.returncode == 0
     assert "bash examples/quickstart.sh" in done.stdout
+    assert "PYTHON names the interpreter" in done.stdout.splitlines()[-1]
     assert "apt install" in done.stdout
 
 

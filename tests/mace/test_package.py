@@ -308,8 +308,9 @@ def test_type_alone_leaves_no_layers() -> None:
 @pytest.mark.parametrize(
     ("model_class", "reason"),
     [
-        ("EnergyDipolesMACE", "dipoles besides energies"),
-        ("AtomicDipolesMACE", "it predicts dipoles"),
+        ("EnergyDipolesMACE", "is an EnergyDipolesMACE: it predicts dipoles besides energies"),
+        ("AtomicDipolesMACE", "is an AtomicDipolesMACE: it predicts dipoles"),
+        ("MACELES", "is a MACELES: it adds"),
     ],
 )
 def test_other_models_are_refused(model_class: str, reason: str) -> None:

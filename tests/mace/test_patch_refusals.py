@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -16,26 +15,9 @@ from mdcg import PatchReport, UnsupportedProblemError, VerificationError, patch_
 from mdcg.patch import inspect_model
 from mdcg.patch import mace as adapter
 
+from .conftest import shape_of
+
 CONV = "interactions.1.conv_tp"
-
-
-@pytest.fixture(scope="module")
-def stock(build: Any) -> torch.nn.Module:
-    """Return a model that no test changes."""
-    return build()
-
-
-@pytest.fixture
-def model(stock: torch.nn.Module) -> torch.nn.Module:
-    return copy.deepcopy(stock)
-
-
-def shape_of(module: torch.nn.Module) -> list[tuple[str, type, list[str]]]:
-    return [
-        (name, type(m), sorted(m.__dict__))
-        for name, m in module.named_modules()
-        if not isinstance(m, torch.jit.ScriptModule)
-    ]
 
 
 def test_report_of_what_would_be_done(model: torch.nn.Module) -> None:

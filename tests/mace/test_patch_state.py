@@ -19,16 +19,7 @@ from mdcg import UnsupportedProblemError, patch_model, unpatch_model
 from mdcg.errors import MdcgError
 from mdcg.patch import is_patched
 
-
-@pytest.fixture(scope="module")
-def stock(build: Any) -> torch.nn.Module:
-    """Return a model that no test changes."""
-    return build()
-
-
-@pytest.fixture
-def model(stock: torch.nn.Module) -> torch.nn.Module:
-    return copy.deepcopy(stock)
+from .conftest import shape_of
 
 
 @pytest.fixture
@@ -41,14 +32,6 @@ def patched(stock: torch.nn.Module) -> torch.nn.Module:
 def same_state(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     first, second = a.state_dict(), b.state_dict()
     return list(first) == list(second) and all(torch.equal(first[n], second[n]) for n in first)
-
-
-def shape_of(module: torch.nn.Module) -> list[tuple[str, type, list[str]]]:
-    return [
-        (name, type(m), sorted(m.__dict__))
-        for name, m in module.named_modules()
-        if not isinstance(m, torch.jit.ScriptModule)
-    ]
 
 
 # ---- the same model ----

@@ -23,10 +23,9 @@ from mdcg.patch.hosts import evaluate_structure, model_info
 from mdcg.patch.nequip_files import nequip_state
 from mdcg.patch.systems import Structure, verification_systems
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "tests" / "data"
+from ..outputs import DATA, Outputs, agree, data_dir
 
-Outputs = dict[str, torch.Tensor]
+__all__ = ["agree", "data_dir"]  # fixtures
 
 #: Shapes of models that differ in what the layers see.
 MODELS: dict[str, dict[str, Any]] = {
@@ -111,27 +110,6 @@ def evaluate_model(model: torch.nn.Module, system: Structure) -> Outputs:
 def evaluate() -> Callable[..., Outputs]:
     """Return :func:`evaluate_model`."""
     return evaluate_model
-
-
-def assert_outputs_agree(got: Outputs, want: Outputs, tolerance: float, where: str = "") -> None:
-    """Compare all outputs, relative to the largest entry of each."""
-    assert set(got) == set(want)
-    for name, value in want.items():
-        scale = max(float(value.detach().abs().max()), 1e-3)
-        error = float((got[name].detach() - value.detach()).abs().max()) / scale
-        assert error <= tolerance, f"{where} {name}: relative error {error:.2e} > {tolerance:.0e}"
-
-
-@pytest.fixture(scope="session")
-def agree() -> Callable[..., None]:
-    """Return :func:`assert_outputs_agree`."""
-    return assert_outputs_agree
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """Return the folder of the small checkpoints."""
-    return DATA
 
 
 @pytest.fixture(scope="session")

@@ -24,14 +24,18 @@ def test_water_md(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec.loader.exec_module(module)
     original, patched = EXAMPLES / "data" / "water.ckpt", tmp_path / "patched.pt"
     assert original.stat().st_size < 500_000
-    assert mdcg_patch([str(original), "-o", str(patched), "-q"]) == 0
+    package = tmp_path / "water.mdcg"
+    for output in (patched, package):
+        assert mdcg_patch([str(original), "-o", str(output), "-q"]) == 0
     arguments = ["--original", str(original), "--patched", str(patched), "--out", str(tmp_path)]
+    arguments += ["--package", str(package)]
     module.main([*arguments, "--steps", "6", "--every", "3", "--no-progress"])
     sys.modules.pop("water_md", None)
-    assert "faster" in capsys.readouterr().out
+    assert "times as fast" in capsys.readouterr().out
     results = json.loads((tmp_path / "water.json").read_text())
-    assert results["max_force_difference"] < 1e-10
-    assert results["max_distance"] < 1e-10
+    for name in ("patched", "engine"):
+        assert results[name]["max_force_difference"] < 1e-10
+        assert results[name]["max_distance"] < 1e-10
 
 
 def test_recipe_leaves_no_trace() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from mdcg import MDCGCalculator
 from mdcg.cli.patch import main as mdcg_patch
-from mdcg.errors import CheckpointError
+from mdcg.errors import CheckpointError, MissingDependencyError
 from mdcg.patch import (
     inspect_model,
     is_patched,
@@ -116,7 +116,7 @@ def test_a_package_patches_no_layer_that_was_refused(package: Path, tmp_path: Pa
     [
         ("package", "x.pt", "is a NequIP package, whose classes are inside it: name the output"),
         ("package", "x.ckpt", "nequip-compile take the modifier enable_mdcg instead"),
-        ("checkpoint", "x.nequip.zip", "is no NequIP package: name the output *.pt"),
+        ("checkpoint", "x.nequip.zip", "is not a NequIP package: name the output *.pt"),
     ],
 )
 def test_outputs_that_do_not_fit(
@@ -213,4 +213,19 @@ def test_checkpoint_that_cannot_be_built(data_dir: Path, tmp_path: Path) -> None
     path = tmp_path / "other.ckpt"
     torch.save(content, path)
     with pytest.raises(CheckpointError, match=r"cannot be read by NequIP 0\.19"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "install"),
+    [("allegro.model.AllegroModel", "nequip-allegro"), ("not_there.Model", "not_there")],
+)
+def test_checkpoint_of_a_package_that_is_not_installed(
+    target: str, install: str, data_dir: Path, tmp_path: Path
+) -> None:
+    content = torch.load(data_dir / "nequip_alloy.ckpt", weights_only=False)
+    content["hyper_parameters"]["model"]["_target_"] = target
+    path = tmp_path / "other.ckpt"
+    torch.save(content, path)
+    with pytest.raises(MissingDependencyError, match=f"not installed: pip install {install}$"):
         load_model(path)

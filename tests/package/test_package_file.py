@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdcg.errors import PackageError
+import mdcg
+from mdcg.errors import PackageError, printable
 from mdcg.package import Package
 from mdcg.package.builder import Builder
 from mdcg.package.file import FORMAT, read_header
@@ -64,7 +66,6 @@ def small_package(dtype: str = "float64") -> Package:
         "edge_vector": "receiver_minus_sender",
         "verification": None,
         "options": {},
-        "kernels": [],
         **program,
     }
     package = Package(manifest, tensors)
@@ -121,7 +122,6 @@ def test_reading_a_manifest_needs_the_standard_library_only(file: Path) -> None:
         *({"layers": [{"radial": {"table": value}}]} for value in (7, {"x": 4})),
         *({"type_names": value} for value in (None, 7)),
         *({"verification": value} for value in ({}, {"below": 7}, {"below": {"x": "y"}})),
-        *({"kernels": value} for value in ([1], 7, [{"binaries": [1]}], [{"binaries": [{}]}])),
         *({"values": value} for value in ([], 7, None)),
     ],
     ids=str,
@@ -137,6 +137,76 @@ def test_absurd_manifests_are_described_in_a_sentence(
     assert not printed.out
     assert "small.mdcg: the manifest " in printed.err
     assert len(printed.err.strip().splitlines()) == 1
+
+
+STRANGE = "a\x1b[31m\nb\u202ec\x9b\ufeffÅ"
+SHOWN = r"a\x1b[31m\nb\u202ec\x9b\ufeffÅ"
+
+
+def strange_names(manifest: dict[str, Any]) -> None:
+    manifest.update(type_names=[STRANGE, "O"], model_class=STRANGE, head=STRANGE)
+    manifest.update(mdcg_version=STRANGE, source={"name": STRANGE, "sha256": STRANGE})
+    manifest["verification"] = {"passed": True, "below": {STRANGE: 1.0}}
+    for layer in manifest["layers"]:
+        for key in ("name", "x", "out"):
+            if key in layer:
+                layer[key] += STRANGE
+    manifest["values"] = {name + STRANGE: irreps for name, irreps in manifest["values"].items()}
+
+
+def test_text_from_a_file_is_shown_and_not_obeyed(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mdcg import _core
+    from mdcg.cli.main import main
+
+    rewrite(file, strange_names)
+    lines = {}
+    for option in ((), ("--json",)):
+        assert main(["patch", str(file), "--info", *option]) == 0
+        text = capsys.readouterr().out
+        assert not re.search("[^\n\x20-\x7eÅ…]", text)
+        lines[option] = text.count("\n")
+        assert text.count(SHOWN if not option else json.dumps(SHOWN, ensure_ascii=False)[1:-1]) > 8
+    assert lines[()] < 14
+    model = _core.Model(str(file))
+    assert model.type_names == [SHOWN, "O"] == Package.open(file).type_names
+    assert model.model_class == json.loads(model.manifest)["head"] == SHOWN
+    calc = mdcg.MDCGCalculator(file, species_types={"H": SHOWN, "O": "O"})
+    assert SHOWN in repr(calc)
+    assert repr(calc).isprintable()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["layers"][0].update(type=STRANGE),
+        lambda m: m.update(dtype=STRANGE),
+        lambda m: m["layers"][1].update(x=STRANGE),
+        lambda m: m["values"].update(conv=STRANGE),
+    ],
+)
+def test_errors_are_printable(file: Path, change: Any, tmp_path: Path) -> None:
+    from mdcg import _core
+
+    rewrite(file, change)
+    other = tmp_path / "line\nbreak.mdcg"
+    other.write_bytes(file.read_bytes())
+    for error, read in ((PackageError, Package.open), (_core.EngineError, _core.Model)):
+        with pytest.raises(error) as caught:
+            read(str(other))
+        assert str(caught.value).isprintable()
+        assert r"line\nbreak" in str(caught.value)
+        assert "x1b[31m" in str(caught.value)
+
+
+def test_python_and_the_engine_escape_the_same(file: Path) -> None:
+    from mdcg import _core
+
+    every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x10400), 0x10FFFF)))
+    rewrite(file, lambda manifest: manifest.update(model_class=every))
+    assert _core.Model(str(file)).model_class == printable(every)
+    assert Package.open(file).manifest["model_class"] == printable(every) != every
 
 
 def test_names_at_the_top(file: Path) -> None:
@@ -187,22 +257,35 @@ def test_flipped_bits_end_in_a_sentence(file: Path) -> None:
     [
         (lambda m: m.update(format=FORMAT + 1), "this version of mdcg reads up to"),
         (lambda m: m.update(format="1"), "format '1'"),
-        (lambda m: m.pop("layers"), "lacks 'layers'"),
-        (lambda m: m["layers"].pop(0), "read before it is written"),
-        (lambda m: m["layers"].reverse(), "before it is written"),
-        (lambda m: m["layers"].append(dict(m["layers"][0])), "written twice"),
-        (lambda m: m["layers"][0].update(type="python"), "no such layer"),
-        (lambda m: m["layers"][1].update(x="readout"), "read before it is written"),
+        (lambda m: m.pop("layers"), "layers is 0 layers, expected 1 to 10000"),
+        (lambda m: m["layers"].pop(0), "before any layer has written it"),
+        (lambda m: m["layers"].reverse(), "before any layer has written it"),
+        (
+            lambda m: m["layers"].append(dict(m["layers"][0])),
+            "which layer 0 has written",
+        ),
+        (
+            lambda m: m["layers"][0].update(type="python"),
+            "this version of mdcg knows",
+        ),
+        (lambda m: m["layers"][1].update(x="readout", paths=[]), "before any layer has written it"),
         (lambda m: m["values"].update(conv="100000000000x0e"), "irreps"),
         (lambda m: m["values"].update(other="1x0e"), "no layer writes"),
-        (lambda m: m["layers"][1]["paths"][0].update(weight="conv.x_table"), "has shape"),
-        (lambda m: m["layers"][1]["paths"][0].update(weight="nothing"), "is missing"),
+        (
+            lambda m: m["layers"][1]["paths"][0].update(weight="conv.x_table"),
+            "is a tensor of shape",
+        ),
+        (
+            lambda m: m["layers"][1]["paths"][0].update(weight="nothing"),
+            "name of a tensor",
+        ),
         (lambda m: m["layers"][0]["radial"].update(r_max=-1.0), "r_max"),
         (lambda m: m["layers"][0]["radial"]["layers"].pop(), "outputs"),
-        (lambda m: m["layers"][0].update(problem="{}"), "makes no sense"),
-        (lambda m: m.update(energy_unit="Hartree"), "expected 'eV'"),
+        (lambda m: m["layers"][0].update(problem="{}"), "irreps_in1 is absent"),
+        (lambda m: m.update(energy_unit="Hartree"), "is Hartree, expected eV"),
         (lambda m: m.update(type_names=["H", "H"]), "different names"),
-        (lambda m: m.update(layers=[]), "no layer"),
+        (lambda m: m.update(layers=[]), "layers is 0 layers"),
+        (lambda m: m["layers"].pop(2), "no layer gives an energy, expected energy or pair_energy"),
     ],
 )
 def test_manifests_that_make_no_sense(file: Path, change: Any, message: str) -> None:
@@ -217,7 +300,7 @@ def test_numbers_must_be_finite(file: Path) -> None:
     package = Package.open(file)
     package.tensors["readout.weight_0_0"][0] = np.nan
     package.save(file)
-    with pytest.raises(PackageError, match=r"readout\.weight_0_0.* not finite"):
+    with pytest.raises(PackageError, match=r"readout\.weight_0_0 has the value nan .* finite"):
         Package.open(file)
 
 

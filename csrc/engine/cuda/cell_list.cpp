@@ -2,29 +2,22 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "engine/cuda/parts.hpp"
 #include "engine/error.hpp"
+#include "engine/neighbors/bins.hpp"
 
 namespace mdcg {
 
 namespace {
 
-const char* const TEXT =
-#include "engine/cuda/text/cell_list.cuh"
-    ;
-
 constexpr int THREADS = 256;
-// Bins per reach: smaller ones fit the sphere better, larger ones cost less each.
-constexpr double BINS_PER_REACH = 2.0;
-// More bins, or much coarser ones, are for systems with gaps, which the host closes.
-constexpr double BINS_PER_ATOM = 32.0, FEW_BINS = 4096.0, COARSEST = 4.0;
-constexpr double MOST_STENCIL_BINS = 1e6;
-// Images along one direction are stored in 10 bits.
-constexpr double MOST_IMAGES = 510.0;
+constexpr std::int64_t BINS_PER_ATOM = 32, FEW_BINS = 4096, TILE = 4;
+constexpr std::int64_t MOST_BINS = (std::int64_t(1) << 31) - 64;  // numbers of bins have 32 bits
+// Systems with so many more bins have gaps, which the host closes.
+constexpr double MOST_SHRUNK = 64.0;
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -32,21 +25,21 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 CudaCellList::CudaCellList(CudaKernels& kernels)
     : sort_(kernels),
-      find_bins_(kernels.fixed(TEXT, "find_bins")),
-      find_atoms_(kernels.fixed(TEXT, "find_atoms")),
-      order_types_(kernels.fixed(TEXT, "order_types")),
-      place_atoms_(kernels.fixed(TEXT, "place_atoms")),
-      count_edges_(kernels.fixed(TEXT, "count_edges")),
-      write_edges_(kernels.fixed(TEXT, "write_edges")),
+      find_bins_(kernels.fixed("cell_list.cuh", "find_bins")),
+      find_atoms_(kernels.fixed("cell_list.cuh", "find_atoms")),
+      order_types_(kernels.fixed("cell_list.cuh", "order_types")),
+      place_atoms_(kernels.fixed("cell_list.cuh", "place_atoms")),
+      count_edges_(kernels.fixed("cell_list.cuh", "count_edges")),
+      write_edges_(kernels.fixed("cell_list.cuh", "write_edges")),
       nodes_(kernels.device()),
       bins_(kernels.device()) {}
 
 // Along each vector: where atoms begin, and how far they reach.
-bool CudaCellList::choose_bins(const ListWatch& watch, const ListPoints& points, Arguments& a) {
+bool CudaCellList::set_grid(const ListWatch& watch, const ListPoints& points, CellArguments& a) {
     const std::int64_t num_nodes = points.count;
     const double* const positions = points.positions;
     const double reach = watch.reach();
-    Vector3 extent = watch.heights(), bins{};
+    Vector3 extent = watch.heights();
     for (std::size_t k = 0; k < 3; ++k) {
         a.periodic[k] = watch.periodic()[k];
         for (std::size_t c = 0; c < 3; ++c) a.inverse[3 * c + k] = watch.inverse()[c][k];
@@ -63,35 +56,19 @@ bool CudaCellList::choose_bins(const ListWatch& watch, const ListPoints& points,
         a.low[k] = low;
         extent[k] = high - low;
     }
-    const double most = BINS_PER_ATOM * static_cast<double>(num_nodes) + FEW_BINS;
-    const auto count = [&](double coarser) {  // whole tiles
-        double product = 1;
-        for (std::size_t k = 0; k < 3; ++k) {
-            bins[k] = std::max(1.0, std::floor(extent[k] * BINS_PER_REACH / (reach * coarser)));
-            product *= std::ceil(bins[k] / 4) * 4;
-        }
-        return product;
-    };
-    double product = count(1.0);
-    // nobody else makes lists of copies
-    const double coarsest = points.copies ? std::numeric_limits<double>::infinity() : COARSEST;
-    for (double coarser = 1.25; product > most && coarser <= coarsest; coarser *= 1.25)
-        product = count(coarser);
-    if (product > most) return false;
-    double stencil = 1;
+    const std::int64_t most = std::min(BINS_PER_ATOM * num_nodes + FEW_BINS, MOST_BINS);
+    const Bins bins = choose_bins(extent, watch.periodic(), reach, most, TILE);
+    // the host makes no lists of copies
+    if (bins.shrunk > MOST_SHRUNK && !points.copies) return false;
+    a.num_bins = TILE * TILE * TILE;
     for (std::size_t k = 0; k < 3; ++k) {
-        const double bin = extent[k] / bins[k];
-        double steps = bin > 0 ? std::ceil(reach / bin) : 1.0;
-        if (!a.periodic[k]) steps = std::min(steps, bins[k] - 1);
-        stencil *= 2 * steps + 1;
-        if (stencil > MOST_STENCIL_BINS || (a.periodic[k] && reach / extent[k] > MOST_IMAGES))
-            return false;
-        a.scale[k] = a.periodic[k] ? bins[k] : extent[k] > 0 ? bins[k] / extent[k] : 0.0;
-        a.bins[k] = static_cast<std::int32_t>(bins[k]);
-        a.tiles[k] = (a.bins[k] + 3) / 4;
-        a.stencil[k] = static_cast<std::int32_t>(steps);
+        const auto count = static_cast<double>(bins.count[k]);
+        a.scale[k] = a.periodic[k] ? count : extent[k] > 0 ? count / extent[k] : 0.0;
+        a.bins[k] = static_cast<std::int32_t>(bins.count[k]);
+        a.tiles[k] = static_cast<std::int32_t>((bins.count[k] + TILE - 1) / TILE);
+        a.stencil[k] = static_cast<std::int32_t>(bins.stencil[k]);
+        a.num_bins *= a.tiles[k];
     }
-    a.num_bins = static_cast<std::int64_t>(product);
     a.num_nodes = num_nodes;
     a.square = reach * reach;
     return true;
@@ -111,8 +88,8 @@ void CudaCellList::place(const CudaStream& stream) const {
 bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int num_types,
                         const CudaStream& stream, CudaGraph& graph,
                         std::vector<std::int32_t>& node) {
-    Arguments a{};
-    if (!choose_bins(watch, points, a)) return false;
+    CellArguments a{};
+    if (!set_grid(watch, points, a)) return false;
     const bool copies = points.copies;
     const std::int64_t num_points = points.count;
     double* places = nullptr;
@@ -178,7 +155,7 @@ bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int nu
     launch(count_edges_, 32 * num_points);
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
-    std::uint64_t total = 0;
+    unsigned long long total = 0;
     std::vector<std::int32_t> rows(size(points.num_local) + 1);
     std::vector<std::int32_t> order(size(points.num_nodes));
     copy_to_host(&total, a.total, sizeof(total), stream);
@@ -188,9 +165,12 @@ bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int nu
     else
         copy_to_host(order.data(), nodes, 4 * order.size(), stream);
     stream.synchronize();
-    if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
+    if (total > std::numeric_limits<std::int32_t>::max())
         throw EngineError(ErrorKind::argument, "the system has " + std::to_string(total) +
                                                    " edges, expected at most 2^31 - 1: split it");
+    for (std::size_t row = 0; row + 1 < rows.size(); ++row)
+        check_neighbors(rows[row + 1] - rows[row],
+                        copies ? static_cast<std::int64_t>(row) : order[row], watch.reach());
     graph.reserve_slots(rows);
     if (!copies) {
         graph.image = graph.image_rows;

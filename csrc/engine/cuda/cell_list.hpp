@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "engine/cuda/graph.hpp"
-#include "engine/list_watch.hpp"
+#include "engine/neighbors/list_watch.hpp"
+#include "kernels/cell_list.hpp"
 
 namespace mdcg {
 
@@ -30,8 +31,8 @@ public:
 
     // Makes `graph` of all pairs within the reach of a watch that has just looked at the positions
     // (in the order given). False, and nothing has changed, where the host's list serves better:
-    // systems with many empty bins, or with very many images; never of copies. Throws
-    // EngineError for too many edges. Synchronizes. `node` becomes the given number of each node.
+    // systems with many empty bins; never of copies. Throws EngineError or GeometryError where
+    // there are too many edges. Synchronizes. `node` becomes the given number of each node.
     bool make(const ListWatch& watch, const ListPoints& points, int num_types,
               const CudaStream& stream, CudaGraph& graph, std::vector<std::int32_t>& node);
 
@@ -45,34 +46,14 @@ public:
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
 private:
-    // As text/cell_list.cuh has it.
-    struct Arguments {
-        std::int64_t num_nodes, num_bins;
-        const double *given, *cell;
-        double inverse[9], low[3], scale[3];
-        std::int32_t bins[3], tiles[3], stencil[3], periodic[3];
-        double square;
-        const std::int32_t* given_types;
-        std::int32_t* given_wraps;
-        std::uint32_t* key;
-        const std::uint32_t* sorted_key;
-        const std::int32_t* node;
-        std::int32_t *bin_ptr, *types;
-        double* positions;
-        std::int32_t* row_ptr;
-        std::uint64_t* total;
-        std::int32_t *sender, *image;
-        const std::int32_t *point_node, *point_image;
-        std::int64_t num_local;
-    };
-    static bool choose_bins(const ListWatch& watch, const ListPoints& points, Arguments& a);
+    static bool set_grid(const ListWatch& watch, const ListPoints& points, CellArguments& a);
 
     CudaSort sort_;
     CudaFunction find_bins_, find_atoms_, order_types_, place_atoms_, count_edges_, write_edges_;
     CudaMemory nodes_, bins_;
     double *given_ = nullptr, *cell_ = nullptr;
     std::array<double, 9> host_cell_{};
-    Arguments step_{};  // of place
+    CellArguments step_{};  // of place
 };
 
 }  // namespace mdcg

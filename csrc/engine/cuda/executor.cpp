@@ -6,25 +6,17 @@
 #include <tuple>
 
 #include "engine/error.hpp"
+#include "kernels/row_sums.hpp"
 
 namespace mdcg {
 
 namespace {
 
-const char* const TEXT =
-#include "engine/cuda/text/sum.cuh"
-    ;
 constexpr std::int64_t SUM_ROWS = 1024;  // of a block
 // Of scratch for a chunk's slots, where convolutions go chunk by chunk. In double a chunk must have
 // enough receivers to fill all multiprocessors with blocks.
 template <typename T>
 constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
-
-struct SumArguments {
-    const double* rows;
-    double* out;
-    long long count, width;
-};
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
@@ -33,8 +25,9 @@ std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_R
 }  // namespace
 
 template <typename T>
-CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const CudaPlace& place)
-    : program_(program),
+CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_ptr<CudaOp<T>>> ops,
+                              const ModelInfo& info, const CudaPlace& place)
+    : ExecutorOf<T, CudaOp<T>>(program, std::move(ops)),
       num_types_(info.num_types()),
       stream_(place.device),
       kernels_(place, sizeof(T)),
@@ -42,7 +35,7 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const 
       cells_(kernels_),
       geometry_(kernels_, info.r_max, info.flip_edges),
       ghosts_(kernels_),
-      sum_(kernels_.fixed(TEXT, "sum_rows")),
+      sum_(kernels_.fixed("row_sums.cuh", "sum_rows")),
       arena_(place.device),
       edge_gradient_(place.device),
       scratch_(place.device),
@@ -58,15 +51,13 @@ CudaExecutor<T>::CudaExecutor(Program<T>& program, const ModelInfo& info, const 
 
 template <typename T>
 void CudaExecutor<T>::ask_for_all_kernels() {
-    for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).prepare_all(kernels_, stream_);
+    for (const auto& op : ops_) op->prepare_all(kernels_, stream_);
 }
 
 template <typename T>
 void CudaExecutor<T>::prepare() {
     if (prepared_) return;
-    for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).prepare_device(kernels_, stream_);
+    for (const auto& op : ops_) op->prepare(kernels_, stream_);
     kernels_.load();
     stream_.synchronize();
     prepared_ = true;
@@ -113,8 +104,7 @@ void CudaExecutor<T>::take_list(const Graph& graph) {
         steps_.clear();
         step_nodes_ = graph_.num_local;
     }
-    for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
+    for (const auto& op : ops_) op->take_list(graph_, stream_);
     reserve(graph);
 }
 
@@ -144,8 +134,7 @@ std::int64_t CudaExecutor<T>::chunk_slots() {
 template <typename T>
 std::size_t CudaExecutor<T>::scratch_bytes(const CudaGraph& graph) const {
     std::size_t most = 0;
-    for (const auto& layer : program_.layers)
-        most = std::max(most, static_cast<const CudaLayer<T>&>(*layer).scratch_bytes(graph));
+    for (const auto& op : ops_) most = std::max(most, op->scratch_bytes(graph));
     return most;
 }
 
@@ -182,34 +171,6 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     worker_.short_edges = worker_.failures + 1;
 }
 
-template <typename T>
-void CudaExecutor<T>::bind(const BufferPlan& plan) {
-    T* const local = arena_.template as<T>();
-    T* const total = local + plan.local_width * graph_.num_local;
-    T* const alone = total + plan.total_width * graph_.num_nodes;
-    const auto bind = [&](const std::vector<Place>& places, std::vector<T*>& rows) {
-        rows.resize(places.size());
-        for (std::size_t id = 0; id < places.size(); ++id) {
-            const std::int64_t offset = places[id].offset;
-            switch (places[id].kind) {
-                case Place::local:
-                    rows[id] = local + offset * graph_.num_local;
-                    break;
-                case Place::total:
-                    rows[id] = total + offset * graph_.num_nodes;
-                    break;
-                case Place::chunk:  // of one layer alone
-                    rows[id] = alone + offset * graph_.num_nodes;
-                    break;
-                default:
-                    rows[id] = nullptr;
-            }
-        }
-    };
-    bind(plan.values, worker_.values);
-    bind(plan.gradients, worker_.gradients);
-}
-
 // -- steps ---------------------------------------------------------------------------------------
 
 template <typename T>
@@ -222,7 +183,7 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
     if (!made) return step;
     const auto add = [&](typename Part::Kind what, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
-            const bool exchange = stage.walk == Walk::all;
+            const bool exchange = stage.exchanges();
             if (!exchange || communicates) step.parts.push_back({what, &stage, exchange});
         }
     };
@@ -239,7 +200,13 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
 
 template <typename T>
 void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const Wanted& wanted) {
-    bind(wanted.gradient ? program_.gradient_plan : program_.energy_plan);
+    const BufferPlan& plan = wanted.gradient ? program_.gradient_plan : program_.energy_plan;
+    T* const local = arena_.template as<T>();
+    T* const total = local + plan.local_width * graph_.num_local;
+    this->bind(plan,
+               {local, total, total + plan.total_width * graph_.num_nodes, graph_.num_local,
+                graph_.num_nodes},
+               worker_);
     worker_.with_gradient = wanted.gradient;
     worker_.exact = false;
     worker_.communicator = communicator;
@@ -288,11 +255,9 @@ bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
 template <typename T>
 void CudaExecutor<T>::prepare_exact() {
     if (prepared_exact_) return;
-    for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).prepare_exact(kernels_, stream_);
+    for (const auto& op : ops_) op->prepare_exact(kernels_, stream_);
     kernels_.load();
-    for (const auto& layer : program_.layers)
-        static_cast<CudaLayer<T>&>(*layer).take_list(graph_, stream_);
+    for (const auto& op : ops_) op->take_list(graph_, stream_);
     stream_.synchronize();
     prepared_exact_ = true;
 }
@@ -311,11 +276,11 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
         events_[i + 1]->record(stream_);
     }
     stream_.synchronize();
-    times_.assign(program_.layers.size(), {});
+    times_.assign(program_.ops.size(), {});
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
         const Part& part = step.parts[i];
         if (part.stage == nullptr) continue;
-        LayerTime& time = times_[size(part.stage->layers[0])];
+        LayerTime& time = times_[size(part.stage->ops[0])];
         (part.kind == Part::forward ? time.forward : time.backward) =
             events_[i + 1]->since(*events_[i]);
     }
@@ -387,30 +352,18 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
 
 template <typename T>
 void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
-    const Layer<T>& layer = *program_.layers[size(stage.layers[0])];
-    const Walk walk = backward ? layer.backward_walk() : layer.forward_walk();
-    const bool ghosts = walk == Walk::sender_blocks || stage.over_ghosts;
-    // rows of ghosts, which no layer has written yet
-    const BufferPlan& plan = worker_.with_gradient ? program_.gradient_plan : program_.energy_plan;
-    for (const int id : stage.added) {
-        if (plan.gradients[size(id)].kind != Place::total) continue;
+    for (const int id : stage.zeroed) {
         const std::int64_t width = program_.values[size(id)].rows.width;
         clear_on_device(worker_.gradients[size(id)] + graph_.num_local * width,
                         size((graph_.num_nodes - graph_.num_local) * width) * sizeof(T), stream_);
     }
-    const Range range{0, ghosts ? graph_.num_nodes : graph_.num_local};
-    // an exchange is collective: also where a rank has no nodes
-    if (range.end == 0 && walk != Walk::all) return;
-    if (backward)
-        layer.backward(worker_, range);
-    else
-        layer.forward(worker_, range);
+    this->run_op(stage, stage.ops[0], backward, worker_, {0, graph_.num_nodes}, graph_);
 }
 
 template <typename T>
 void CudaExecutor<T>::sum_rows(const Result& rows, std::int64_t count, int width,
                                const Result& out) {
-    const SumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
+    const RowSumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
     sum_.launch(stream_, blocks_of(count), 256, arguments);
 }
 
@@ -434,14 +387,12 @@ template <typename T>
 void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
     const int failure = on_host_flags()[0];
     if (failure != 0) {
-        const auto node = [&](std::int32_t n) { return std::to_string(graph.node[size(n)]); };
-        std::string edge;  // only those that were given have numbers
-        if (!graph.all_edge().empty())
-            edge = " (edge " + std::to_string(graph.all_edge()[size(failure - 1)]) + ")";
-        throw EngineError(ErrorKind::argument,
-                          "nodes " + node(graph_.sender_of(failure - 1, stream_)) + " and " +
-                              node(graph_.receiver_of(failure - 1)) + " are at the same place" +
-                              edge + ", expected a distance");
+        const auto node = [&](std::int32_t n) -> std::int64_t { return graph.node[size(n)]; };
+        throw EngineError(
+            ErrorKind::argument,
+            {"atoms {} and {} are at the same place, expected a distance between them",
+             {node(graph_.sender_of(failure - 1, stream_)),
+              node(graph_.receiver_of(failure - 1))}});
     }
     energy_ = 0;
     for (std::int64_t b = 0; b < blocks_of(graph_.num_local); ++b)
@@ -460,7 +411,7 @@ void CudaExecutor<T>::download_descriptors(const Stage& stage) {
     std::int64_t column = 0;
     for (const int id : program_.descriptors) {
         const auto& value = program_.values[size(id)];
-        if (value.writer == stage.layers[0])
+        if (value.writer == stage.ops[0])
             copy_to_host(descriptors_.as<T>() + column * graph_.num_local, worker_.values[size(id)],
                          size(graph_.num_local * value.rows.width) * sizeof(T), stream_);
         column += value.rows.width;
@@ -475,11 +426,7 @@ void CudaExecutor<T>::store_descriptors(const Graph& graph, double* descriptors)
         for (std::int64_t n = 0; n < graph.num_local; ++n) {
             const std::int64_t to = graph.node[size(n)];
             double* out = descriptors + to * program_.descriptor_width + column;
-            const T* row = descriptors_.as<T>() + before * graph.num_local + n * rows.width;
-            for (const Block& block : rows.blocks)
-                for (int u = 0; u < block.mul; ++u)  // as e3nn stores it: [mul][2l+1]
-                    for (int m = 0; m < block.dim(); ++m)
-                        *out++ = static_cast<double>(row[block.offset + m * block.stride + u]);
+            rows.unpad(descriptors_.as<T>() + before * graph.num_local + n * rows.width, out);
         }
         before += rows.width;
         column += rows.features;

@@ -11,17 +11,18 @@
 #include "engine/cuda/cell_list.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/ghosts.hpp"
-#include "engine/cuda/worker.hpp"
 #include "engine/executor.hpp"
+#include "engine/ops/cuda.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {
 
 template <typename T>
-class CudaExecutor {
+class CudaExecutor : public ExecutorOf<T, CudaOp<T>> {
 public:
     // Makes the device's context; throws CudaError.
-    CudaExecutor(Program<T>& program, const ModelInfo& info, const CudaPlace& place);
+    CudaExecutor(const Program& program, std::vector<std::unique_ptr<CudaOp<T>>> ops,
+                 const ModelInfo& info, const CudaPlace& place);
 
     // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
     void prepare();
@@ -55,8 +56,8 @@ public:
     const double* virials() const { return on_host(virials_); }    // [num_nodes][9]
     const std::array<double, 9>& virial() const { return virial_; }
 
-    const std::vector<LayerTime>& times() const { return times_; }  // of the last uncaptured run
-    int replays() const { return replays_; }                        // of captured steps
+    // times(): of the last uncaptured run
+    int replays() const { return replays_; }  // of captured steps
     // Rows that the last run's exchanges copied, between device and host or from device to device.
     std::size_t exchanged_bytes() const { return exchanged_; }
     bool from_device_to_device() const { return ghosts_.from_device_to_device(); }
@@ -94,7 +95,6 @@ private:
     void reserve(const Graph& graph);
     std::int64_t chunk_slots();
     std::size_t scratch_bytes(const CudaGraph& graph) const;
-    void bind(const BufferPlan& plan);
     void enqueue(const Part& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);
     void run_direct(Step& step, const Wanted& wanted);
@@ -109,7 +109,9 @@ private:
     void store_descriptors(const Graph& graph, double* descriptors) const;
     void forget_steps();
 
-    Program<T>& program_;
+    using ExecutorOf<T, CudaOp<T>>::program_;
+    using ExecutorOf<T, CudaOp<T>>::ops_;
+    using ExecutorOf<T, CudaOp<T>>::times_;
     int num_types_;
     CudaStream stream_;
     CudaKernels kernels_;
@@ -132,7 +134,6 @@ private:
     double energy_ = 0;
     std::array<double, 9> virial_{};
     std::vector<std::unique_ptr<CudaEvent>> events_;
-    std::vector<LayerTime> times_;
     int replays_ = 0;
     std::size_t exchanged_ = 0;
 };

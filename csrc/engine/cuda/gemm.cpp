@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/gemm.hpp"
+
 namespace mdcg {
 
 namespace {
-
-// clang-format off: the order counts
-const char* const TEXT =
-#include "engine/cuda/text/gemm.cuh"
-#include "engine/cuda/text/gemm_plain.cuh"
-#include "engine/cuda/text/gemm_tensor.cuh"
-#include "engine/cuda/text/gemm_kernels.cuh"
-    ;
-// clang-format on
 
 // One kernel of the text.
 struct TileShape {
@@ -75,33 +68,10 @@ std::string defines(CudaPrecision precision) {
     return text;
 }
 
-// As in the text.
-struct Part {
-    std::int32_t at, step, depth, row;
-};
-template <typename T>
-struct Product {
-    const T *a, *b;
-    T* c;
-    const std::int32_t* list;
-    const T* bias;
-    const std::int32_t* bias_types;
-    std::int32_t a_width, c_width, c_step, batch, columns, rows, first_block, add, first_part,
-        parts;
-};
-constexpr std::int32_t MAX_PRODUCTS = 16;
-constexpr std::size_t MAX_PARTS = CudaGemm<float>::MAX_PARTS;
-template <typename T>
-struct Products {
-    Product<T> product[MAX_PRODUCTS];
-    Part part[MAX_PARTS];
-    std::int32_t count;
-};
-
 std::int64_t quotient(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 template <typename T>
-std::int64_t num_blocks(const Product<T>& p, const TileShape& tile) {
+std::int64_t num_blocks(const GemmProduct<T>& p, const TileShape& tile) {
     return quotient(p.rows, tile.rows) * quotient(p.columns, tile.columns);
 }
 
@@ -109,13 +79,13 @@ std::int32_t small(std::int64_t n) { return static_cast<std::int32_t>(n); }
 
 // A product, cut where its rows or blocks would be too many for 32 bits.
 template <typename T>
-void cut(const CudaProduct<T>& p, std::vector<Product<T>>& all) {
+void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     constexpr std::int64_t MOST = std::int64_t(1) << 30;
     const std::int64_t most = MOST / p.batch;
     for (std::int64_t first = 0; first < p.rows; first += most) {
         const std::int64_t rows = std::min(most, p.rows - first);
         const std::int64_t skipped = p.list != nullptr ? 0 : first;
-        Product<T> one{};
+        GemmProduct<T> one{};
         one.a = p.a + skipped * p.a_width;
         one.b = p.matrix != nullptr ? p.matrix->data(p.number) : p.a;
         one.c = p.c + skipped * p.c_width;
@@ -137,11 +107,11 @@ void cut(const CudaProduct<T>& p, std::vector<Product<T>>& all) {
 // The tile with which the busiest multiprocessor has least to do. Groups of warps sum in an order
 // of their own: what takes them must not depend on the number of rows.
 template <typename T>
-std::size_t best_tile(const Products<T>& launch, int multiprocessors) {
+std::size_t best_tile(const GemmProducts<T>& launch, int multiprocessors) {
     constexpr int LONG = 512, FEW_COLUMNS = 64;
     bool deep = true;
     for (std::int32_t i = 0; i < launch.count; ++i) {
-        const Product<T>& p = launch.product[i];
+        const GemmProduct<T>& p = launch.product[i];
         std::int64_t depth = 0;
         for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
         deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
@@ -204,12 +174,12 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     const std::string tiles = defines<T>(precision_);
     for (const TileShape& tile : TILES<T>)
         functions_.push_back(
-            kernels.fixed(TEXT, tile.name, tiles, shared_bytes<T>(tile, precision_)));
+            kernels.fixed("gemm.cuh", tile.name, tiles, shared_bytes<T>(tile, precision_)));
 }
 
 template <typename T>
 void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const {
-    Products<T> launch{};
+    GemmProducts<T> launch{};
     std::size_t parts = 0;
     const auto flush = [&] {
         if (launch.count == 0) return;
@@ -225,12 +195,12 @@ void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaProduct<T>
         launch.count = 0;
         parts = 0;
     };
-    std::vector<Product<T>> pieces;
+    std::vector<GemmProduct<T>> pieces;
     for (const CudaProduct<T>& p : products) {
         pieces.clear();
         cut(p, pieces);
-        for (Product<T>& piece : pieces) {
-            if (launch.count == MAX_PRODUCTS || parts + p.parts.size() > MAX_PARTS) flush();
+        for (GemmProduct<T>& piece : pieces) {
+            if (launch.count == GEMM_PRODUCTS || parts + p.parts.size() > GEMM_PARTS) flush();
             piece.first_part = static_cast<std::int32_t>(parts);
             for (const CudaPart& part : p.parts)
                 launch.part[parts++] = {small(part.at), small(part.step), part.depth, part.row};

@@ -7,33 +7,14 @@
 #include <string>
 #include <utility>
 
-#include "engine/cuda/layers/node_layer.hpp"
 #include "engine/error.hpp"
+#include "engine/ops/node_layer_cuda.hpp"
 
 namespace mdcg {
 
 namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-// As in text/rows.cuh.
-template <typename T>
-struct GatherArguments {
-    const T* rows;
-    T* out;
-    const std::int32_t* node;
-    std::int64_t count;
-    std::int32_t width;
-};
-
-template <typename T>
-struct AddArguments {
-    T* rows;
-    const T* received;
-    const std::int32_t *node, *first, *place;
-    std::int64_t count;
-    std::int32_t width;
-};
 
 // Of a row, of those of the local nodes, of those of all.
 template <typename T>
@@ -46,8 +27,8 @@ std::array<std::size_t, 3> row_bytes(int width, const CudaGraph& graph) {
 
 template <typename T>
 CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
-    : gather_(kernels.fixed(node_text(), "gather_rows")),
-      add_(kernels.fixed(node_text(), "add_rows")),
+    : gather_(kernels.fixed(NODE_KERNELS, "gather_rows")),
+      add_(kernels.fixed(NODE_KERNELS, "add_rows")),
       lists_(kernels.device()),
       packed_(kernels.device()),
       sent_(kernels.device()),

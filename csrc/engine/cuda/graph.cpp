@@ -5,30 +5,13 @@
 #include <numeric>
 
 #include "engine/cuda/parts.hpp"
+#include "kernels/edge_lists.hpp"
 
 namespace mdcg {
 
 namespace {
 
-const char* const TEXT =
-#include "engine/cuda/text/lists.cuh"
-    ;
-
 constexpr int THREADS = 256;
-
-// As text/lists.cuh has it.
-struct ListArguments {
-    std::int64_t num_slots, num_local, num_nodes, num_types, num_chunks;
-    const std::int32_t *row_ptr, *sender, *types;
-    std::int32_t *receiver, *sender_type, *receiver_type, *slot;
-    std::int32_t* pairs;
-    const std::uint32_t* sorted_sender;
-    std::int32_t *sender_ptr, *by_sender;
-    const std::int32_t* chunk_slot;
-    std::uint32_t* chunk_key;
-    std::int32_t *slot_of_place, *place, *runs, *chunk_first_sender, *chunk_sender,
-        *chunk_sender_ptr;
-};
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
@@ -79,12 +62,12 @@ void lay_out(CudaMemory& memory, std::int64_t count, std::int64_t& capacity, con
 CudaGraph::CudaGraph(CudaKernels& kernels)
     : item_bytes_(kernels.item_bytes()),
       sort_(kernels),
-      expand_rows_(kernels.fixed(TEXT, "expand_rows")),
-      find_senders_(kernels.fixed(TEXT, "find_senders")),
-      find_chunks_(kernels.fixed(TEXT, "find_chunks")),
-      find_runs_(kernels.fixed(TEXT, "find_runs")),
-      count_senders_(kernels.fixed(TEXT, "count_senders")),
-      write_senders_(kernels.fixed(TEXT, "write_senders")),
+      expand_rows_(kernels.fixed("edge_lists.cuh", "expand_rows")),
+      find_senders_(kernels.fixed("edge_lists.cuh", "find_senders")),
+      find_chunks_(kernels.fixed("edge_lists.cuh", "find_chunks")),
+      find_runs_(kernels.fixed("edge_lists.cuh", "find_runs")),
+      count_senders_(kernels.fixed("edge_lists.cuh", "count_senders")),
+      write_senders_(kernels.fixed("edge_lists.cuh", "write_senders")),
       nodes_(kernels.device()),
       slots_(kernels.device()),
       senders_(kernels.device()),

@@ -1,136 +1,147 @@
 #include "engine/cuda/kernels.hpp"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
-#include "engine/cuda/bundle.hpp"
+#include "engine/cuda/kernel_sources.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
 
 namespace {
 
-const char* const COMMON =
-#include "engine/cuda/text/common.cuh"
-    ;
-
-// Of the driver: machine code that it cannot take.
+// Of the driver: machine code that it cannot take, or that has no such kernel.
 constexpr int INVALID_IMAGE = 200, NO_BINARY_FOR_DEVICE = 209, UNSUPPORTED_PTX = 222;
 
-bool refused(const CudaError& error) {
+bool is_unusable(const CudaError& error) {
     return error.code() == INVALID_IMAGE || error.code() == NO_BINARY_FOR_DEVICE ||
-           error.code() == UNSUPPORTED_PTX;
+           error.code() == UNSUPPORTED_PTX || error.code() == CUDA_NOT_FOUND;
 }
 
-// What the driver refuses, though NVRTC has just made it: one of the two is of another time.
-std::string not_loaded(const std::string& target, const std::string& reason) {
+std::string target_of(int capability) { return "sm_" + std::to_string(capability); }
+
+// Whether machine code was made by a compiler of a later CUDA than the driver.
+bool is_newer_than_driver(const FoundKernels& found) {
+    return found.file->compiler_major(found.target) > CudaDriver::get().version() / 1000;
+}
+
+// What the driver refuses, though it was made as it should be.
+std::string not_loaded(const FoundKernels& found, const std::string& reason) {
     const CudaDriver& driver = CudaDriver::get();
     const int version = driver.version(), major = version / 1000;
-    const std::string what = nvrtc_text() + " made machine code for " + target +
-                             " that NVIDIA's driver, for " + driver.version_text() +
-                             ", cannot load (" + reason + "): ";
-    if (nvrtc_version() <= version)
+    const std::string compiler = found.file->compiler(found.target);
+    const std::string what = "NVIDIA's driver, for " + driver.version_text() +
+                             ", cannot load machine code for " + found.target + " that " +
+                             compiler + " made (" + reason + "): ";
+    if (!is_newer_than_driver(found))
         return what + "report it with the name of the device, or use device cpu";
     const std::string package =
         "nvidia-cuda-nvrtc" + (major < 13 ? "-cu" + std::to_string(major) : "");
     return what + "update the driver, or install an NVRTC of its version with 'pip install " +
            package + "==" + std::to_string(major) + "." + std::to_string(version % 1000 / 10) +
-           ".*' and set MDCG_NVRTC_LIB to its file";
+           ".*', set MDCG_NVRTC_LIB to its file and run 'python -m mdcg cache clear'";
 }
 
+// Of a file that is named, or of the cache.
+class PackageCode : public CudaCode {
+public:
+    PackageCode(std::shared_ptr<const Package> package, KernelChoice choice,
+                CudaPrecision precision, int capability)
+        : source_(std::move(package), std::move(choice)),
+          precision_(name_of(precision)),
+          capability_(capability) {
+        if (!source_.choice().file.empty()) file();  // one that does not fit is refused at once
+    }
+
+    const KernelFile& file() override {
+        if (found_.file == nullptr) take(source_.for_device(capability_, precision_));
+        return *found_.file;
+    }
+    std::vector<std::string> find(const std::vector<CudaText>& texts, int) override {
+        const KernelFile& from = file();
+        std::vector<std::string> codes;
+        for (const CudaText& text : texts) {
+            const Tensor* const code = from.code(found_.target, text.key);
+            if (code == nullptr)
+                throw EngineError(ErrorKind::compiler,
+                                  from.path() + " has no machine code of " + text.name +
+                                      (precision_.empty() ? "" : " in precision " + precision_) +
+                                      " for " + found_.target + ": make it with '" +
+                                      source_.command(found_.target, precision_) + " --again'");
+            codes.emplace_back(static_cast<const char*>(code->data),
+                               static_cast<std::size_t>(code->count));
+        }
+        return codes;
+    }
+    bool make_again() override {
+        if (found_.origin != "cached") return false;
+        take(source_.again(found_, precision_));
+        return true;
+    }
+    const FoundKernels& found() const override { return found_; }
+
+private:
+    void take(FoundKernels found) {
+        if (found.file == nullptr) throw EngineError(ErrorKind::compiler, found.why);
+        found_ = std::move(found);
+    }
+
+    KernelSource source_;
+    std::string precision_;
+    int capability_;
+    FoundKernels found_;
+};
+
+// Of no device: texts are listed.
+class ListedCode : public CudaCode {
+public:
+    explicit ListedCode(KernelFile file) : file_(std::move(file)) {}
+    const KernelFile& file() override { return file_; }
+    std::vector<std::string> find(const std::vector<CudaText>&, int) override { return {}; }
+    const FoundKernels& found() const override { return found_; }
+
+private:
+    KernelFile file_;
+    FoundKernels found_;
+};
+
 }  // namespace
+
+CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice,
+                    CudaPrecision precision, int capability) {
+    return std::make_shared<PackageCode>(std::move(package), std::move(choice), precision,
+                                         capability);
+}
+
+CudaCodePtr code_of(KernelFile file) { return std::make_shared<ListedCode>(std::move(file)); }
 
 // A text, and its module once it was loaded.
 class CudaProgram {
 public:
-    CudaProgram(const CudaPlace& place, CudaSource source, std::string name)
-        : place_(place), name_(std::move(name)), source_(std::move(source)) {}
+    explicit CudaProgram(CudaText text) : text_(std::move(text)) {}
 
+    const CudaText& text() const { return text_; }
     bool loaded() const { return module_ != nullptr; }
-    const CudaSource& source() const { return source_; }
-    const std::string& name() const { return name_; }
-    std::string target() const {
-        return origin_ == BUNDLED ? place_.bundle->target(place_.capability) : own_target();
-    }
-    const char* origin() const { return origin_; }
-    const std::string& why() const { return why_; }
-    double seconds() const { return seconds_; }
-
-    // Whether the package has its machine code, and the device takes it.
-    bool take_bundled() {
-        if (place_.bundle == nullptr) return false;
-        const std::string target = place_.bundle->target(place_.capability);
-        if (target.empty()) return false;
-        const std::string code = place_.bundle->find(cuda_kernel_key(source_), place_.capability);
-        if (code.empty()) {
-            why_ = "the package's machine code for " + target;
-            why_ += place_.precision != CudaPrecision::strict
-                        ? " is of precision fp32 alone"
-                        : " is not what this version of mdcg (" MDCG_VERSION
-                          ") runs: it was made by " +
-                              place_.bundle->version();
-            return false;
-        }
-        const std::string reason = load(code);
-        if (!reason.empty()) {
-            why_ =
-                "the device refuses the package's machine code for " + target + " (" + reason + ")";
-            return false;
-        }
-        origin_ = BUNDLED;
-        return true;
+    void ask_for(const std::string& kernel, int shared_bytes) {
+        kernels_.emplace(kernel, shared_bytes);
     }
 
-    void take(CudaBinary binary) {
-        if (!binary.error.empty()) fail(binary.error);
-        std::string reason = load(binary.cubin);
-        if (!reason.empty() && !binary.compiled) {
-            // cached by another version of the compiler, or cut short: once more
-            discard_cuda_kernel(source_, own_target());
-            binary = load_cuda_kernels({source_}, own_target())[0];
-            if (!binary.error.empty()) fail(binary.error);
-            reason = load(binary.cubin);
-        }
-        if (!reason.empty()) throw EngineError(ErrorKind::device, not_loaded(own_target(), reason));
-        origin_ = binary.compiled ? "compiled" : "cached";
-        seconds_ = binary.seconds;
+    // Throws CudaError where the device refuses the code, or it lacks a kernel.
+    void load(int device, const std::string& code) {
+        auto module = std::make_unique<CudaModule>(device, code);
+        for (const auto& [kernel, shared_bytes] : kernels_)
+            (void)module->function(kernel, shared_bytes);
+        module_ = std::move(module);
     }
-
-    const CudaModule& module() {
-        if (!loaded() && !take_bundled()) take(load_cuda_kernels({source_}, own_target())[0]);
-        return *module_;
+    std::uintptr_t function(const std::string& kernel, int shared_bytes) const {
+        if (!loaded()) throw std::logic_error(kernel + " is launched before it was loaded");
+        return module_->function(kernel, shared_bytes);
     }
 
 private:
-    static constexpr const char* BUNDLED = "bundled";
-
-    // Loads machine code, or says why the device refuses it.
-    std::string load(const std::string& code) {
-        try {
-            module_ = std::make_unique<CudaModule>(place_.device, code);
-        } catch (const CudaError& error) {
-            if (!refused(error)) throw;
-            return error.what();
-        }
-        return "";
-    }
-    std::string own_target() const { return "sm_" + std::to_string(place_.capability); }
-    [[noreturn]] void fail(const std::string& error) const {
-        if (why_.empty()) throw EngineError(ErrorKind::compiler, error);
-        const std::string instead =
-            place_.precision != CudaPrecision::strict
-                ? "; or leave the precision out"
-                : "; or bundle it again with this version (mdcg-patch --bundle " + own_target() +
-                      ")";
-        throw EngineError(ErrorKind::compiler, why_ + ", and " + error + instead);
-    }
-
-    CudaPlace place_;
-    std::string name_, why_;  // why it is not bundled, though the package has machine code
-    CudaSource source_;
-    const char* origin_ = "not loaded";
-    double seconds_ = 0;
+    CudaText text_;
+    std::set<std::pair<std::string, int>> kernels_;
     std::unique_ptr<const CudaModule> module_;
 };
 
@@ -154,7 +165,7 @@ void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, i
     if (blocks <= 0) return;
     Entry& entry = *entry_;
     if (entry.function == 0)
-        entry.function = entry.program->module().function(entry.kernel, entry.shared_bytes);
+        entry.function = entry.program->function(entry.kernel, entry.shared_bytes);
     const CudaScope scope(stream.device());
     launch_kernel(entry.function, blocks, threads, shared_bytes,
                   reinterpret_cast<std::uintptr_t>(stream.handle()), arguments, false,
@@ -167,69 +178,79 @@ CudaKernels::CudaKernels(const CudaPlace& place, int item_bytes)
         place_.capability = CudaDriver::get().compute_capability(place_.device);
 }
 
-std::shared_ptr<CudaProgram> CudaKernels::find(CudaSource source, const std::string& kernel) {
-    std::string key = source.text;
-    for (const std::string& option : source.options) key.append(1, '\0').append(option);
-    std::shared_ptr<CudaProgram>& found = programs_[key];
-    if (found == nullptr) found = std::make_shared<CudaProgram>(place_, std::move(source), kernel);
-    return found;
+CudaFunction CudaKernels::function(CudaText text, int shared_bytes) {
+    const std::string kernel = text.name;
+    std::shared_ptr<CudaProgram>& found = programs_[text.key];
+    if (found == nullptr) found = std::make_shared<CudaProgram>(std::move(text));
+    found->ask_for(kernel, shared_bytes);
+    return CudaFunction(found, kernel, shared_bytes);
 }
 
-CudaFunction CudaKernels::fixed(const char* text, const std::string& kernel,
+CudaFunction CudaKernels::fixed(const std::string& file, const std::string& kernel,
                                 const std::string& defines, int shared_bytes) {
     const std::string item = item_bytes_ == 4 ? "float" : "double";
-    CudaSource source;
-    source.text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
-                  "typedef " + item + " T;\ntypedef long long Long;\n" + COMMON + text;
-    return CudaFunction(find(std::move(source), kernel), kernel, shared_bytes);
+    std::string text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
+                       "typedef " + item + " T;\n" + kernel_source(file);
+    std::string key = text_key(text);
+    return function({std::move(key), kernel, std::move(text)}, shared_bytes);
 }
 
-CudaFunction CudaKernels::program(const std::string& text, const std::string& kernel,
-                                  int shared_bytes, const std::vector<std::string>& options) {
-    return CudaFunction(find({text, options}, kernel), kernel, shared_bytes);
+CudaFunction CudaKernels::program(const std::string& key, const std::string& kernel,
+                                  int shared_bytes) {
+    return function({key, kernel, ""}, shared_bytes);
 }
 
 void CudaKernels::load() {
-    std::vector<CudaSource> sources;
-    std::vector<CudaProgram*> missing;
-    for (const auto& [key, program] : programs_) {
-        if (program->loaded() || program->take_bundled()) continue;
-        sources.push_back(program->source());
-        missing.push_back(program.get());
+    for (;;) {
+        std::vector<CudaText> texts;
+        std::vector<CudaProgram*> missing;
+        for (const auto& [key, program] : programs_) {
+            if (program->loaded()) continue;
+            texts.push_back(program->text());
+            missing.push_back(program.get());
+        }
+        if (missing.empty()) return;
+        const std::vector<std::string> codes = place_.code->find(texts, place_.capability);
+        try {
+            for (std::size_t i = 0; i < codes.size(); ++i)
+                missing[i]->load(place_.device, codes[i]);
+            return;
+        } catch (const CudaError& error) {
+            if (!is_unusable(error)) throw;
+            const bool old_driver = is_newer_than_driver(place_.code->found());
+            if (!old_driver && place_.code->make_again()) continue;
+            throw EngineError(ErrorKind::device, not_loaded(place_.code->found(), error.what()));
+        }
     }
-    if (sources.empty()) return;
-    const std::vector<CudaBinary> binaries =
-        load_cuda_kernels(sources, "sm_" + std::to_string(place_.capability));
-    for (std::size_t i = 0; i < missing.size(); ++i) missing[i]->take(binaries[i]);
 }
 
 std::vector<CudaText> CudaKernels::texts() const {
     std::vector<CudaText> found;
     for (const auto& [key, program] : programs_)
-        found.push_back({cuda_kernel_key(program->source()), program->name(), program->source()});
+        if (!program->text().text.empty()) found.push_back(program->text());
     return found;
 }
 
 std::string CudaKernels::report() const {
     nlohmann::json out = nlohmann::json::array();
+    const FoundKernels& found = place_.code->found();
+    double seconds = found.seconds;
     for (const auto& [key, program] : programs_) {
-        nlohmann::json entry = {{"name", program->name()},
-                                {"origin", program->origin()},
-                                {"target", program->target()}};
-        if (program->seconds() > 0) entry["compile_seconds"] = program->seconds();
-        if (!program->why().empty()) entry["why"] = program->why();
+        nlohmann::json entry = {
+            {"name", program->text().name},
+            {"origin", program->loaded() ? found.origin : "not loaded"},
+            {"target", found.target.empty() ? target_of(place_.capability) : found.target}};
+        if (seconds > 0) entry["compile_seconds"] = seconds;
+        seconds = 0;  // they count once
         out.push_back(std::move(entry));
     }
     return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string CudaKernels::summary() const {
-    std::map<std::string, int> counts;
-    for (const auto& [key, program] : programs_) ++counts[program->origin()];
-    std::string text;
-    for (const auto& [origin, count] : counts)
-        text += (text.empty() ? "kernels: " : ", ") + std::to_string(count) + " " + origin;
-    return text;
+    std::size_t loaded = 0;
+    for (const auto& [key, program] : programs_) loaded += program->loaded();
+    return kernel_summary(place_.code->found(), loaded, 0);
 }
 
 }  // namespace mdcg

@@ -1,4 +1,4 @@
-// Kernels of the CUDA back end by name: fixed text of the engine, and text of the package.
+// Kernels of the CUDA back end by name: fixed text of the engine, and generated programs.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "core/cuda_driver.hpp"
-#include "core/cuda_kernels.hpp"
 #include "core/cuda_memory.hpp"
+#include "engine/kernel_source.hpp"
 
 namespace mdcg {
 
-class CudaBundle;
 class CudaProgram;  // a text with its module, see kernels.cpp
 
 // A kernel whose only parameter is a struct.
@@ -47,12 +46,26 @@ private:
     std::shared_ptr<Entry> entry_;
 };
 
-// A text that is run on a device.
+// The text of a program for devices.
 struct CudaText {
-    std::string key;   // cuda_kernel_key
+    std::string key;   // text_key
     std::string name;  // of one of its kernels
-    CudaSource source;
+    std::string text;  // empty: Python knows it
 };
+
+// Where machine code comes from.
+class CudaCode {
+public:
+    virtual ~CudaCode() = default;
+    // The kernel file, which also describes passes. It is made now where it is missing.
+    virtual const KernelFile& file() = 0;
+    // Machine code of all texts for a compute capability, in order. Throws EngineError.
+    virtual std::vector<std::string> find(const std::vector<CudaText>& texts, int capability) = 0;
+    // After the device refused what was found: makes it again, if that can help.
+    virtual bool make_again() { return false; }
+    virtual const FoundKernels& found() const = 0;
+};
+using CudaCodePtr = std::shared_ptr<CudaCode>;
 
 // How float products with weights are computed. `strict`: as float; the others round what is
 // multiplied to 11 or 8 bits, and sum in float.
@@ -61,49 +74,52 @@ const char* name_of(CudaPrecision precision);  // "tf32"; of strict: ""
 
 // What kernels are for.
 struct CudaPlace {
-    int device = 0;                                 // or NO_DEVICE: texts are asked for, and listed
-    int capability = 0;                             // 90 for sm_90; 0: what the device has
-    std::shared_ptr<const CudaBundle> bundle = {};  // of the package; null: none
+    int device = 0;      // or NO_DEVICE: texts are asked for, and listed
+    int capability = 0;  // 90 for sm_90; 0: what the device has
+    CudaCodePtr code = {};
     CudaPrecision precision = CudaPrecision::strict;
 };
 
-// Compiles and loads for one device and one precision; each text once. Functions can be asked for
-// before they can be had: `load` compiles all texts side by side.
+// Machine code of the kernels that a package's evaluation runs.
+CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice,
+                    CudaPrecision precision, int capability);
+// Descriptions of passes alone, for lists.
+CudaCodePtr code_of(KernelFile file);
+
+// Loads for one device and one precision; each text once. Functions can be asked for before they
+// can be had: `load` finds all programs at once.
 class CudaKernels {
 public:
     // `item_bytes` 4: T is float; 8: double.
     CudaKernels(const CudaPlace& place, int item_bytes);
-    CudaKernels(int device, int item_bytes) : CudaKernels(CudaPlace{device}, item_bytes) {}
 
     int device() const { return place_.device; }
     int item_bytes() const { return item_bytes_; }
     int compute_capability() const { return place_.capability; }
     CudaPrecision precision() const { return place_.precision; }
+    const KernelFile& file() { return place_.code->file(); }
 
-    // Text in T without any includes; "typedef float T; typedef long long Long;" and
-    // text/common.cuh are put before it. `defines` are lines put before everything.
-    CudaFunction fixed(const char* text, const std::string& kernel, const std::string& defines = "",
-                       int shared_bytes = 0);
-    // A whole program, as a package has it.
-    CudaFunction program(const std::string& text, const std::string& kernel, int shared_bytes,
-                         const std::vector<std::string>& options);
+    // A kernel of csrc/kernels/FILE, for T of this class; `defines` are lines put before the file.
+    CudaFunction fixed(const std::string& file, const std::string& kernel,
+                       const std::string& defines = "", int shared_bytes = 0);
+    // A program that Python has written, by its key.
+    CudaFunction program(const std::string& key, const std::string& kernel, int shared_bytes);
 
-    // All texts asked for until now: from the package's machine code, the cache, the compiler.
-    // Throws EngineError (ErrorKind::compiler).
+    // All that was asked for until now. Throws EngineError (ErrorKind::compiler).
     void load();
-    std::vector<CudaText> texts() const;  // asked for until now
+    std::vector<CudaText> texts() const;  // of `fixed`, asked for until now
 
     // JSON array for the report.
     std::string report() const;
-    // "kernels: 3 cached, 2 compiled"
+    // "kernels: 5 cached"
     std::string summary() const;
 
 private:
-    std::shared_ptr<CudaProgram> find(CudaSource source, const std::string& kernel);
+    CudaFunction function(CudaText text, int shared_bytes);
 
     CudaPlace place_;
     int item_bytes_;
-    std::map<std::string, std::shared_ptr<CudaProgram>> programs_;  // by text and options
+    std::map<std::string, std::shared_ptr<CudaProgram>> programs_;  // by key
 };
 
 }  // namespace mdcg

@@ -7,7 +7,7 @@
 
 #include "engine/cuda/cell_list.hpp"
 #include "engine/graph.hpp"
-#include "engine/list_watch.hpp"
+#include "engine/neighbors/list_watch.hpp"
 
 namespace mdcg {
 

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/interrupt.hpp"
 #include "core/threads.hpp"
-#include "engine/cuda/bundle.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 #include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/executor.hpp"
 #include "engine/cuda/list_copies.hpp"
-#include "engine/parallel.hpp"
 
 namespace mdcg {
 
@@ -27,19 +27,16 @@ template <typename T>
 class CudaModel : public Model {
 public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
-              CudaPrecision precision)
-        : program_(make_program(*package, info, device)), device_(device), precision_(precision) {
-        bundle_ = std::make_shared<CudaBundle>(package);
-        package_ = std::move(package);
-        info_ = std::move(info);
-        threads_ = threads;
+              CudaPrecision precision, KernelChoice choice)
+        : Model(std::move(package), std::move(info), threads, Stages::separate),
+          ops_(program_.implement<CudaOp<T>>(*package_, device_name(device))),
+          device_(device),
+          precision_(precision) {
         capability_ = guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
         name_ = guarded(device, [&] { return CudaDriver::get().device_name(device); });
+        code_ = code_of(package_, std::move(choice), precision, capability_);
     }
 
-    int num_exchanges() const override { return program_->num_exchanges; }
-    int max_exchanged_width() const override { return program_->max_exchanged_width; }
-    int descriptor_width() const override { return program_->descriptor_width; }
     bool on_device() const override { return true; }
 
     std::string place() const override {
@@ -70,40 +67,35 @@ public:
         return listed;
     }
 
-    std::string report() const override {
-        nlohmann::json out;
+    void release() override {
+        forget(true);
+        graph_ = Graph();
+    }
+
+protected:
+    void add_to_report(nlohmann::json& out) const override {
         out["device"] = device_name(device_);
         out["device_name"] = name_;
-        out["dtype"] = info_.double_precision ? "float64" : "float32";
         const std::string precision = name_of(precision_);
         out["precision"] = !precision.empty()       ? precision
                            : info_.double_precision ? "fp64"
                                                     : "fp32";
-        out["nodes"] = graph_.num_nodes;
-        out["edges"] = graph_.num_edges;
-        out["bytes"] = executor_ != nullptr ? executor_->bytes() : 0;
-        out["graph_bytes"] = graph_.bytes();
-        out["milliseconds"] = total_ms_;
-        out["graph_ms"] = graph_ms_;
-        out["layers_ms"] = layers_ms_;
-        out["forces_ms"] = forces_ms_;
-        out["kernels"] = nlohmann::json::array();
-        out["layers"] = nlohmann::json::array();
         if (own_listed_ || copies_.taken()) {
             out["neighbors_ms"] = neighbors_ms_;
             out["neighbor_lists_built"] = lists_built_;
         }
-        if (executor_ != nullptr) {
-            out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
-            out["replays"] = executor_->replays();
-            out["exchanged_bytes"] = executor_->exchanged_bytes();
-            out["exchange"] = executor_->from_device_to_device() ? "peer" : "host";
-            for (std::size_t i = 0; i < executor_->times().size(); ++i)
-                out["layers"].push_back({{"name", program_->layers[i]->name},
-                                         {"forward_ms", executor_->times()[i].forward},
-                                         {"backward_ms", executor_->times()[i].backward}});
-        }
-        return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+        if (executor_ == nullptr) return;
+        out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
+        out["replays"] = executor_->replays();
+        out["exchanged_bytes"] = executor_->exchanged_bytes();
+        out["exchange"] = executor_->from_device_to_device() ? "peer" : "host";
+    }
+    const std::vector<LayerTime>& times() const override {
+        static const std::vector<LayerTime> none;
+        return executor_ != nullptr ? executor_->times() : none;
+    }
+    std::size_t buffer_bytes() const override {
+        return executor_ != nullptr ? executor_->bytes() : 0;
     }
 
 private:
@@ -111,6 +103,7 @@ private:
     // it free: buffers that have grown take more than new ones.
     template <typename Function>
     void timed(bool again, const Function& function) {
+        poll_interrupt();  // the device is idle, and nothing has been touched
         Clock whole;
         bool retry = again && executor_ != nullptr && executor_->replays() > 0;
         if (process_ == 0) process_ = getpid();
@@ -122,10 +115,12 @@ private:
         try {
             guarded(device_, [&] {
                 if (executor_ == nullptr) {
-                    if (prepared_) program_ = make_program(*package_, info_, device_);
-                    prepared_ = true;  // as far as an error lets it
+                    // half prepared ones are not used again
+                    if (ops_.empty())
+                        ops_ = program_.implement<CudaOp<T>>(*package_, device_name(device_));
                     auto made = std::make_unique<CudaExecutor<T>>(
-                        *program_, info_, CudaPlace{device_, capability_, bundle_, precision_});
+                        program_, std::move(ops_), info_,
+                        CudaPlace{device_, capability_, code_, precision_});
                     made->prepare();
                     executor_ = std::move(made);
                 }
@@ -133,7 +128,8 @@ private:
             });
             retry = false;
         } catch (const GeometryError&) {
-            throw;  // nothing was done
+            forget(false);
+            throw;
         } catch (const EngineError& error) {
             const bool given =
                 error.kind() == ErrorKind::argument || error.kind() == ErrorKind::numeric;
@@ -251,19 +247,7 @@ private:
         };
         share(threads, graph_.num_nodes, scatter);
         if (results.virial != nullptr) std::copy_n(found.virial().begin(), 9, results.virial);
-        if (results.descriptors != nullptr)
-            check_finite(results.descriptors, graph_.num_local * program_->descriptor_width,
-                         "descriptors");
-        if (results.forces != nullptr) check_finite(results.forces, 3 * graph_.num_nodes, "forces");
-        if (results.virial != nullptr) check_finite(results.virial, 9, "virials");
-        if (results.virials != nullptr)
-            check_finite(results.virials, 9 * graph_.num_nodes, "virials");
-    }
-
-    static std::unique_ptr<Program<T>> make_program(const Package& package, const ModelInfo& info,
-                                                    int device) {
-        return std::make_unique<Program<T>>(package, info, &find_cuda_layer<T>,
-                                            device_name(device));
+        check_finite(results);
     }
 
     // After an error nothing of the list is trusted. If it was not one of what was given, nothing
@@ -274,15 +258,13 @@ private:
         if (all) executor_.reset();
     }
 
-    std::unique_ptr<Program<T>> program_;
-    bool prepared_ = false;  // its layers are those of an executor, or of an attempt at one
+    std::vector<std::unique_ptr<CudaOp<T>>> ops_;  // until an executor takes them
     int device_, capability_ = 0;
     CudaPrecision precision_;
     pid_t process_ = 0;  // of the first evaluation
     std::string name_;
-    std::shared_ptr<const CudaBundle> bundle_;
+    CudaCodePtr code_;
     std::unique_ptr<CudaExecutor<T>> executor_;
-    Graph graph_;
     bool listed_ = false;  // is the graph on the device
     // Of lists that the device makes.
     std::unique_ptr<ListWatch> watch_;
@@ -291,13 +273,13 @@ private:
     ListCopies copies_;                // where the list is of those
     std::int64_t lists_built_ = 0;
     double neighbors_ms_ = 0;
-    double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 };
 
 template <typename T>
-std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info, int capability) {
-    Program<T> program(package, info, &find_cuda_layer<T>, "cuda");
-    CudaExecutor<T> executor(program, info, CudaPlace{NO_DEVICE, capability});
+std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info,
+                                 const CudaPlace& place) {
+    const Program program(package, info, Stages::separate);
+    CudaExecutor<T> executor(program, program.implement<CudaOp<T>>(package, "cuda"), info, place);
     executor.ask_for_all_kernels();
     return executor.kernels().texts();
 }
@@ -338,13 +320,16 @@ int parse_device(const std::string& text) {
     return device;
 }
 
-std::vector<CudaText> cuda_texts(const Package& package, int capability) {
-    const ModelInfo info = read_model_info(package);
-    return info.double_precision ? list_texts<double>(package, info, capability)
-                                 : list_texts<float>(package, info, capability);
+std::vector<CudaText> cuda_texts(std::shared_ptr<const Package> package, int capability,
+                                 CudaPrecision precision, const std::string& passes) {
+    const ModelInfo info = read_model_info(*package);
+    const CudaPlace place{NO_DEVICE, capability, code_of(KernelFile(package, passes)), precision};
+    return info.double_precision ? list_texts<double>(*package, info, place)
+                                 : list_texts<float>(*package, info, place);
 }
 
-CudaPrecision parse_precision(const std::string& text, const Package& package, int device) {
+CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
+                              const std::string& device) {
     const bool fast = text == "tf32" || text == "bf16";
     if (!text.empty() && text != "fp32" && text != "fp64" && !fast)
         throw EngineError(ErrorKind::argument, "precision is '" + text +
@@ -353,10 +338,10 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
     const bool wide = read_model_info(package).double_precision;
     if (text.empty() || text == (wide ? "fp64" : "fp32")) return CudaPrecision::strict;
     const std::string what = "precision is '" + text + "', and ";
-    if (fast && device < 0)
+    if (fast && capability == 0)
         throw EngineError(ErrorKind::unsupported,
                           what +
-                              "processors have no such arithmetic here: leave it out, or use "
+                              "CPUs have no such arithmetic here: leave it out, or use "
                               "device cuda");
     if (!fast || wide)
         throw EngineError(ErrorKind::unsupported,
@@ -365,23 +350,22 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
                               ", which is fixed: leave it out, or convert the checkpoint again "
                               "(mdcg-patch --precision " +
                               (text == "fp64" ? "fp64)" : "fp32)"));
-    const int capability =
-        guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
     if (capability < 80)
         throw EngineError(ErrorKind::unsupported,
-                          what + device_name(device) + " (sm_" + std::to_string(capability) +
+                          what + device + " (sm_" + std::to_string(capability) +
                               ") has no such arithmetic, which sm_80 and later have: leave it "
                               "out, or use another device");
     return text == "tf32" ? CudaPrecision::tf32 : CudaPrecision::bf16;
 }
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int threads, int device, CudaPrecision precision) {
+                                       int threads, int device, CudaPrecision precision,
+                                       KernelChoice choice) {
     if (info.double_precision)
         return std::make_unique<CudaModel<double>>(std::move(package), std::move(info), threads,
-                                                   device, precision);
+                                                   device, precision, std::move(choice));
     return std::make_unique<CudaModel<float>>(std::move(package), std::move(info), threads, device,
-                                              precision);
+                                              precision, std::move(choice));
 }
 
 }  // namespace mdcg

@@ -14,15 +14,19 @@ namespace mdcg {
 // is nothing of that, or where there is no such device.
 int parse_device(const std::string& text);
 
-// The texts that a package's evaluation runs on devices of a compute capability such as 90; no
-// device is needed. Throws EngineError.
-std::vector<CudaText> cuda_texts(const Package& package, int capability);
+// The engine's own texts that a package's evaluation runs on devices of a compute capability such
+// as 90; no device is needed. `passes`: what Python has generated, as a kernel file describes it.
+// Throws EngineError.
+std::vector<CudaText> cuda_texts(std::shared_ptr<const Package> package, int capability,
+                                 CudaPrecision precision, const std::string& passes);
 
-// What "", "fp32", "fp64", "tf32" or "bf16" means for a package on a device, or on the processor
-// (-1). Throws EngineError where it cannot be had.
-CudaPrecision parse_precision(const std::string& text, const Package& package, int device);
+// What "", "fp32", "fp64", "tf32" or "bf16" means for a package on a device of a compute
+// capability, or on the CPU (0); `device` names it. Throws EngineError where it cannot be had.
+CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
+                              const std::string& device);
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int threads, int device, CudaPrecision precision);
+                                       int threads, int device, CudaPrecision precision,
+                                       KernelChoice choice);
 
 }  // namespace mdcg

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "engine/cuda/bundle.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
@@ -38,59 +38,22 @@ int read_target(const Fields& fields) {
     return found;
 }
 
-std::vector<std::string> read_programs(const Fields& fields, const char* key) {
-    std::vector<std::string> found;
-    for (const std::string& name : fields.texts(key)) {
-        const Tensor* tensor = fields.package().find(name);
-        if (tensor == nullptr || tensor->dtype != Dtype::u8)
-            fields.fail(key, "\"" + name + "\"", "names of tensors of bytes");
-        found.emplace_back(static_cast<const char*>(tensor->data),
-                           static_cast<std::size_t>(tensor->count));
-    }
-    return found;
-}
-
 }  // namespace
 
-bool CudaPassKernel::there(const Fields& layer, const std::string& pass) {
-    const Fields manifest(layer.package().manifest(), layer.package(), "manifest");
-    const std::string name = layer.text("name", layer.text("type"));
-    for (const Fields& fields : manifest.objects("cuda_kernels"))
-        if (fields.text("layer") == name && fields.text("pass") == pass) return true;
-    return false;
-}
+CudaPassKernel::CudaPassKernel(const OpSpec& layer, std::string pass, Widths widths)
+    : layer_(layer.index),
+      where_(layer.fields.where()),
+      pass_(std::move(pass)),
+      widths_(std::move(widths)) {}
 
-CudaPassKernel::CudaPassKernel(const Fields& layer, const std::string& pass,
-                               const std::vector<std::pair<const char*, std::int64_t>>& widths)
-    : where_(layer.where()) {
-    const Package& package = layer.package();
-    const std::string name = layer.text("name", layer.text("type"));
-    const Fields manifest(package.manifest(), package, "manifest");
-    for (const Fields& fields : manifest.objects("cuda_kernels")) {
-        if (fields.text("layer") != name || fields.text("pass") != pass) continue;
-        const Fields found = fields.object("widths");
-        for (const auto& [operand, width] : widths)
-            if (found.integer(operand, 0, std::int64_t(1) << 40) != width)
-                layer.fail("its CUDA kernel for the " + pass + " pass has rows of " +
-                           std::to_string(found.integer(operand, 0, std::int64_t(1) << 40)) +
-                           " items of " + operand + ", expected " + std::to_string(width) +
-                           ": convert the model again");
-        if (fields.has("degree"))
-            degree_ =
-                static_cast<int>(fields.integer("degree", MIN_TABLE_DEGREE, MAX_TABLE_DEGREE));
-        variants_.push_back(read(fields));
-    }
-    if (variants_.empty())
-        throw EngineError(ErrorKind::unsupported,
-                          package.path() + ": " + where_ + " has no CUDA kernel for the " + pass +
-                              " pass: convert the model again with this version of mdcg, or use "
-                              "device \"cpu\"");
+bool CudaPassKernel::available(CudaKernels& kernels) const {
+    return !kernels.file().passes(layer_, pass_).empty();
 }
 
 CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
     Variant variant;
     variant.capability = read_target(fields);
-    variant.programs = read_programs(fields, "programs");
+    variant.programs = fields.texts("programs");
     variant.arguments = read_arguments(fields, "arguments");
     variant.zeroed = read_arguments(fields, "zeroed");
     variant.run = fields.integer("run", 1, 1 << 24);
@@ -113,28 +76,41 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
 }
 
 void CudaPassKernel::prepare(CudaKernels& kernels) {
+    const KernelFile& file = kernels.file();
     const int capability = kernels.compute_capability();
-    const Variant* best = nullptr;
-    int lowest = variants_[0].capability;
-    for (const Variant& variant : variants_) {
-        lowest = std::min(lowest, variant.capability);
-        if (variant.capability <= capability &&
-            (best == nullptr || variant.capability > best->capability))
-            best = &variant;
+    int lowest = 0;
+    chosen_ = Variant();
+    for (const nlohmann::json* const entry : file.passes(layer_, pass_)) {
+        const Fields fields(*entry, file.package(), where_ + ", " + pass_ + " pass");
+        const Fields found = fields.object("widths");
+        for (const auto& [operand, width] : widths_)
+            if (found.integer(operand, 0, std::int64_t(1) << 40) != width)
+                fields.fail("widths", std::to_string(found.integer(operand, 0, 1LL << 40)),
+                            std::to_string(width) + " items in a row of " + operand);
+        Variant variant = read(fields);
+        lowest = lowest == 0 ? variant.capability : std::min(lowest, variant.capability);
+        if (variant.capability > capability || variant.capability <= chosen_.capability) continue;
+        degree_ = 0;
+        if (fields.has("degree"))
+            degree_ =
+                static_cast<int>(fields.integer("degree", MIN_TABLE_DEGREE, MAX_TABLE_DEGREE));
+        chosen_ = std::move(variant);
     }
-    if (best == nullptr)
+    if (lowest == 0)
+        throw EngineError(ErrorKind::unsupported,
+                          where_ + " has no CUDA kernel for the " + pass_ +
+                              " pass, because its tensor product is too large for one: use device "
+                              "\"cpu\"");
+    if (chosen_.entries.empty())
         throw EngineError(ErrorKind::unsupported,
                           where_ + ": the device has compute capability " +
                               std::to_string(capability / 10) + "." +
                               std::to_string(capability % 10) + ", CUDA kernels need " +
                               std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
                               " or later: use device \"cpu\"");
-    chosen_ = *best;
     for (Entry& entry : chosen_.entries)
         entry.function =
-            kernels.program(chosen_.programs[entry.program], entry.name, entry.shared_bytes, {});
-    variants_.clear();
-    chosen_.programs.clear();
+            kernels.program(chosen_.programs[entry.program], entry.name, entry.shared_bytes);
 }
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {

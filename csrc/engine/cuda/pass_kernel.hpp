@@ -1,4 +1,4 @@
-// Generated CUDA kernels of a package: one pass of one layer, as "cuda_kernels" describes it.
+// Generated CUDA kernels: one pass of one layer, as "passes" of a kernel file describes it.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 
 #include "engine/cuda/kernels.hpp"
 #include "engine/fields.hpp"
+#include "engine/ops/op.hpp"
 
 namespace mdcg {
 
@@ -64,22 +65,24 @@ private:
 
 class CudaPassKernel {
 public:
-    // The entries for `layer`, which is the object of the manifest, and "forward" or "backward".
-    // `widths`: items of a row of operands, which the kernels must have been made for. Throws
-    // EngineError: there are none, or they are damaged.
-    CudaPassKernel(const Fields& layer, const std::string& pass,
-                   const std::vector<std::pair<const char*, std::int64_t>>& widths);
+    using Widths = std::vector<std::pair<const char*, std::int64_t>>;
 
-    // Whether the package has any for that pass.
-    static bool there(const Fields& layer, const std::string& pass);
+    // Of "forward", "backward", "table_forward" or "table_backward". `widths`: items of a row of
+    // operands, which the kernels must have been made for.
+    CudaPassKernel(const OpSpec& layer, std::string pass, Widths widths);
 
-    // Takes the programs for the device. Throws EngineError where it is too old for all.
+    // Whether there are kernels for that pass.
+    bool available(CudaKernels& kernels) const;
+
+    // Takes the programs for the device. Throws EngineError where there are none, they are damaged,
+    // or the device is too old for all.
     void prepare(CudaKernels& kernels);
 
-    // Of the polynomials of the table that it reads, which is a CudaExactTable; 0: not one.
+    // After `prepare`: of the polynomials of the table that it reads, which is a CudaExactTable; 0:
+    // not one.
     int degree() const { return degree_; }
 
-    // After `prepare`: must an operand be zero before the launch; is it used at all.
+    // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
     // Enqueues all kernels of the pass for n_rows receivers or nodes.
@@ -94,17 +97,18 @@ private:
         CudaFunction function;
     };
     struct Variant {
-        int capability = 0;  // at least
-        std::vector<std::string> programs;
+        int capability = 0;                 // at least
+        std::vector<std::string> programs;  // text_key
         std::vector<Entry> entries;
         std::vector<CudaArgument> arguments, zeroed;
         std::int64_t run = 1;
     };
     static Variant read(const Fields& fields);
 
-    std::string where_;
+    int layer_;
+    std::string where_, pass_;
+    Widths widths_;
     int degree_ = 0;
-    std::vector<Variant> variants_;
     Variant chosen_;
 };
 

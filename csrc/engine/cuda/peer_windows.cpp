@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
+#include "core/text.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
@@ -22,11 +23,13 @@ void write(char (&to)[N], const std::string& text) {
     std::memcpy(to, text.data(), std::min(text.size(), N - 1));
 }
 
-// The same on one machine until it starts anew.
+// The same for all processes of one machine until it restarts; empty where it is unknown.
 std::string this_machine() {
-    std::string found;
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), found);
-    return found;
+    try {
+        return read_file("/proc/sys/kernel/random/boot_id");
+    } catch (const std::runtime_error&) {
+        return "";
+    }
 }
 
 [[noreturn]] void refuse(const std::string& problem) {

@@ -2,46 +2,27 @@
 
 #include <algorithm>
 
+#include "kernels/sort.hpp"
+
 namespace mdcg {
 
 namespace {
 
-const char* const TEXT =
-#include "engine/cuda/text/sort.cuh"
-    ;
-
 // As text/sort.cuh has them.
-constexpr std::int64_t SORT_TILE = 4096, SCAN_TILE = 4096;
 constexpr int THREADS = 256, DIGIT_BITS = 8;
 // Few tiles are summed by one block.
 constexpr std::int64_t SCAN_ALONE = 8 * SCAN_TILE;
-
-struct ScanArguments {
-    std::int32_t* values;
-    std::int64_t count;
-    std::int32_t* totals;
-};
-
-struct SortArguments {
-    std::int64_t count, tiles;
-    const std::uint32_t* keys;
-    const std::int32_t* values;
-    std::int32_t* counts;
-    std::uint32_t* out_keys;
-    std::int32_t* out_values;
-    int shift, digits, first_value;
-};
 
 std::int64_t parts(std::int64_t items, std::int64_t of) { return (items + of - 1) / of; }
 
 }  // namespace
 
 CudaSort::CudaSort(CudaKernels& kernels)
-    : scan_all_(kernels.fixed(TEXT, "scan_all")),
-      scan_tiles_(kernels.fixed(TEXT, "scan_tiles")),
-      add_totals_(kernels.fixed(TEXT, "add_totals")),
-      counts_(kernels.fixed(TEXT, "digit_counts")),
-      scatter_(kernels.fixed(TEXT, "digit_scatter")) {}
+    : scan_all_(kernels.fixed("sort.cuh", "scan_all")),
+      scan_tiles_(kernels.fixed("sort.cuh", "scan_tiles")),
+      add_totals_(kernels.fixed("sort.cuh", "add_totals")),
+      counts_(kernels.fixed("sort.cuh", "digit_counts")),
+      scatter_(kernels.fixed("sort.cuh", "digit_scatter")) {}
 
 std::int64_t CudaSort::work_items(std::int64_t count) {
     const std::int64_t counts = (parts(count, SORT_TILE) << DIGIT_BITS) + 1;

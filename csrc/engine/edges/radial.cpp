@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "core/text.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/limits.hpp"
 
@@ -59,7 +60,7 @@ void read_transform(const Fields& fields, RadialSpec& spec) {
     const std::int64_t n = spec.num_types;
     spec.r_0 = fields.values<double>("r_0", {n, n});
     for (const double r : spec.r_0)
-        if (!(r > 0)) fields.fail("r_0", std::to_string(r), "lengths over 0");
+        if (!(r > 0)) fields.fail("r_0", number_text(r), "lengths over 0");
 }
 
 void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialSpec::Layer& layer) {
@@ -76,6 +77,8 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
         layer.norm_weight = norm.values<double>("weight", {layer.out});
         layer.norm_bias = norm.values<double>("bias", {layer.out});
         layer.epsilon = norm.number("epsilon");
+        if (!(layer.epsilon > 0))
+            norm.fail("epsilon", number_text(layer.epsilon), "a number over 0");
     }
     const std::string name = fields.text("activation", "none");
     try {
@@ -90,7 +93,7 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
 
 void check_cutoff_power(const Fields& fields, double p) {
     if (!(p >= limits::MIN_CUTOFF_POWER && p <= limits::MAX_CUTOFF_POWER))
-        fields.fail("p", std::to_string(p), "2 to 200");
+        fields.fail("p", number_text(p), "2 to 200");
 }
 
 void polynomial_cutoff(double p, double x, double& value, double& slope) {
@@ -114,6 +117,7 @@ int RadialSpec::outputs(const Fields& fields) {
 RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int outputs) {
     RadialSpec spec;
     spec.num_types = info.num_types();
+    spec.table_bytes = info.layer_tables;
     const std::int64_t n = info.num_types();
     if (fields.is_text("r_max"))
         spec.r_max = fields.values<double>("r_max", {n, n});
@@ -121,9 +125,8 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
         spec.r_max = {fields.number("r_max")};
     for (const double r : spec.r_max)
         if (!(r > 0 && r <= info.r_max * (1 + limits::LENGTH_TOLERANCE)))
-            fields.fail(
-                "r_max", std::to_string(r),
-                "a length over 0, up to the package's r_max of " + std::to_string(info.r_max));
+            fields.fail("r_max", number_text(r),
+                        "a length over 0, up to the package's r_max of " + number_text(info.r_max));
     read_basis(fields.object("basis"), spec);
     if (fields.has("transform")) read_transform(fields.object("transform"), spec);
     if (fields.has("cutoff")) {
@@ -264,8 +267,7 @@ std::size_t Radial<T>::work_bytes(std::int64_t capacity) const {
 template <typename T>
 void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
                         const RadialRows<T>& receiver, char* work, T* hidden, bool keep) const {
-    const SimdTable<T>& dense = simd<T>();
-    const EdgeKernels<T>& kernels = edge_kernels<T>();
+    const SimdTable<T>& kernels = simd<T>();
     const std::int64_t n = edges.capacity;
     const Memory m = lay_out(n, work);
     for (std::int64_t e = 0; e < n; ++e) {
@@ -291,24 +293,25 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
             for (std::int64_t e = 0; e < edges.count; ++e) {
                 T* row = value + e * stride;
                 if (sender_table_.size() != 0)
-                    dense.add_scaled(stride, T(1),
-                                     sender_table_.data() + edges.sender_type[e] * stride, row);
+                    kernels.add_scaled(stride, T(1),
+                                       sender_table_.data() + edges.sender_type[e] * stride, row);
                 if (receiver_table_.size() != 0)
-                    dense.add_scaled(stride, T(1),
-                                     receiver_table_.data() + edges.receiver_type[e] * stride, row);
+                    kernels.add_scaled(stride, T(1),
+                                       receiver_table_.data() + edges.receiver_type[e] * stride,
+                                       row);
                 for (const RadialRows<T>* rows : {&sender, &receiver})
                     if (rows->values != nullptr)
-                        dense.add_scaled(stride, T(1), rows->values + rows->node[e] * rows->width,
-                                         row);
+                        kernels.add_scaled(stride, T(1), rows->values + rows->node[e] * rows->width,
+                                           row);
             }
         }
-        dense.gemm(n, input, input_stride, layer.weight, value, stride, nullptr, true);
+        kernels.gemm(n, input, input_stride, layer.weight, value, stride, nullptr, true);
         if (layer.norm)
             kernels.layer_norm(n, layer.out, stride, layer.epsilon, layer.norm_weight.data(),
                                layer.norm_bias.data(), value, m.kept[i].normalised,
                                m.kept[i].scale);
-        dense.activate(layer.activation, n * stride, layer.factor, value, value,
-                       keep ? m.kept[i].slope : nullptr);
+        kernels.activate(layer.activation, n * stride, layer.factor, value, value,
+                         keep ? m.kept[i].slope : nullptr);
         input = value;
         input_stride = stride;
     }
@@ -322,7 +325,7 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
         std::fill(row + last_in_, row + hidden_stride_, T(0));
         if (constant_unit_) row[last_in_] = T(1);
         if (!spec_.functions.cutoff_on_basis)
-            dense.scale(hidden_stride_, static_cast<T>(m.cutoff[e]), row, row);
+            kernels.scale(hidden_stride_, static_cast<T>(m.cutoff[e]), row, row);
     }
 }
 
@@ -330,8 +333,7 @@ template <typename T>
 void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
                          const RadialRows<T>& receiver, char* work, T* d_hidden,
                          double* d_length) const {
-    const SimdTable<T>& dense = simd<T>();
-    const EdgeKernels<T>& kernels = edge_kernels<T>();
+    const SimdTable<T>& kernels = simd<T>();
     const std::int64_t n = edges.capacity;
     const Memory m = lay_out(n, work);
     const std::size_t depth = layers_.size();
@@ -359,7 +361,7 @@ void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
     }
     for (std::size_t i = depth; i-- > 0;) {
         const Layer& layer = layers_[i];
-        dense.multiply(n * layer.stride, m.kept[i].slope, d);
+        kernels.multiply(n * layer.stride, m.kept[i].slope, d);
         if (layer.norm)
             kernels.layer_norm_gradient(n, layer.out, layer.stride, layer.norm_weight.data(),
                                         m.kept[i].normalised, m.kept[i].scale, d);
@@ -367,10 +369,10 @@ void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
             for (const RadialRows<T>* rows : {&sender, &receiver})
                 if (rows->gradient != nullptr)
                     for (std::int64_t e = 0; e < edges.count; ++e)
-                        dense.add_scaled(layer.stride, T(1), d + e * layer.stride,
-                                         rows->gradient + rows->node[e] * rows->width);
+                        kernels.add_scaled(layer.stride, T(1), d + e * layer.stride,
+                                           rows->gradient + rows->node[e] * rows->width);
         const std::int64_t stride = i == 0 ? basis_stride_ : layers_[i - 1].stride;
-        dense.gemm(n, d, layer.stride, layer.weight_t, other, stride, nullptr, false);
+        kernels.gemm(n, d, layer.stride, layer.weight_t, other, stride, nullptr, false);
         std::swap(d, other);
     }
     const int count = spec_.functions.count;

@@ -23,10 +23,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/edges/edge_kernels.hpp"
+#include "engine/backend/cpu/edge_kernels.hpp"
+#include "engine/backend/cpu/simd.hpp"
 #include "engine/fields.hpp"
 #include "engine/limits.hpp"
-#include "engine/simd.hpp"
 
 namespace mdcg {
 
@@ -52,6 +52,7 @@ struct RadialSpec {
     std::string sender_value, receiver_value;          // names, or empty
     int knots = 0;                                     // 0: exact
     double table_error = 0;
+    double table_bytes = 0;  // that all tables may take
 
     // `outputs`: columns of the last layer, which must have as many.
     static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs);

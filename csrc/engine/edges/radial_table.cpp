@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/interrupt.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -231,14 +233,24 @@ TableError RadialSpline::error(int receiver, int sender) const {
 
 template <typename T>
 RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
-    : spline_(spec, spec.knots), columns_(std::move(columns)), groups_(spec, spline_) {}
+    : spline_(spec, spec.knots),
+      columns_(std::move(columns)),
+      groups_(spec, spline_,
+              static_cast<double>(columns_.width) * spline_.rows() * sizeof(T) * (SINGLE ? 2 : 1)) {
+}
 
 template <typename T>
 void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* receiver,
                              const std::int32_t* sender, std::int64_t edges, std::int64_t nodes) {
     const std::vector<std::int32_t> missing =
         groups_.missing(types, receiver, sender, edges, nodes);
-    if (!missing.empty()) build(missing);
+    if (missing.empty()) return;
+    if (groups_.built() == 0) {  // forgotten
+        data_.resize(0);
+        steps_.resize(0);
+        rows_ = 0;
+    }
+    build(missing);
 }
 
 template <typename T>
@@ -261,6 +273,7 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     constexpr int wide = 256;
     std::vector<double> fitted(static_cast<std::size_t>(spline_.rows() * wide));
     for (const std::int32_t group : groups) {
+        poll_interrupt();
         const auto [receiver, sender] = groups_.representative(group);
         for (int start = 0; start < outputs; start += wide) {
             const int count = std::min(wide, outputs - start);
@@ -284,6 +297,7 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     data_ = std::move(data);
     steps_ = std::move(steps);
     rows_ = rows;
+    ++num_builds_;
 }
 
 template <typename T>

@@ -69,9 +69,12 @@ private:
 // Which pairs of types share a table, and where the tables are that were built.
 class TableGroups {
 public:
-    TableGroups(const RadialSpec& spec, const RadialSpline& spline);
+    // `bytes`: of a table.
+    TableGroups(const RadialSpec& spec, const RadialSpline& spline, double bytes);
 
-    // Groups that the pairs of types (receiver, sender) of edges need and that are not built.
+    // Groups that the pairs of types (receiver, sender) of edges need and that are not built. Where
+    // these are too many beside those that are built, all are forgotten first, and built() is 0;
+    // throws EngineError where they are too many alone.
     std::vector<std::int32_t> missing(const std::int32_t* types, const std::int32_t* receiver,
                                       const std::int32_t* sender, std::int64_t edges,
                                       std::int64_t nodes);
@@ -104,6 +107,7 @@ private:
     bool all_built(const std::int32_t* types, std::int64_t nodes);
 
     int num_types_, built_ = 0;
+    double table_bytes_, limit_;
     std::vector<Pair> pairs_;                          // [T][T]
     std::vector<std::pair<int, int>> representative_;  // of a group: receiver, sender
     std::vector<std::int32_t> first_row_;              // of a group; -1: not built
@@ -124,7 +128,7 @@ public:
     const T* steps() const { return SINGLE ? steps_.data() : nullptr; }
     std::int64_t rows() const { return rows_; }
     std::size_t bytes() const { return (data_.size() + steps_.size()) * sizeof(T); }
-    int tables() const { return groups_.built(); }
+    int num_builds() const { return num_builds_; }  // so often have tables changed
     bool complete() const { return groups_.complete(); }
     TableGroups::Place place(int receiver, int sender) const {
         return groups_.place(receiver, sender);
@@ -144,6 +148,7 @@ private:
     TableGroups groups_;
     AlignedArray<T> data_, steps_;
     std::int64_t rows_ = 0;
+    int num_builds_ = 0;
 };
 
 }  // namespace mdcg

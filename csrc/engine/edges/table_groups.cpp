@@ -2,12 +2,14 @@
 #include <map>
 #include <tuple>
 
+#include "engine/budget.hpp"
 #include "engine/edges/radial_table.hpp"
+#include "engine/error.hpp"
 
 namespace mdcg {
 
-TableGroups::TableGroups(const RadialSpec& spec, const RadialSpline& spline)
-    : num_types_(spec.num_types) {
+TableGroups::TableGroups(const RadialSpec& spec, const RadialSpline& spline, double bytes)
+    : num_types_(spec.num_types), table_bytes_(bytes), limit_(spec.table_bytes) {
     const int n = num_types_;
     std::map<std::tuple<double, double, int, int>, std::int32_t> groups;
     for (int i = 0; i < n; ++i)
@@ -29,6 +31,9 @@ std::vector<std::int32_t> TableGroups::missing(const std::int32_t* types,
                                                const std::int32_t* sender, std::int64_t edges,
                                                std::int64_t nodes) {
     std::vector<std::int32_t> missing;
+    const auto too_many = [&](std::size_t count) {
+        return table_bytes_ * static_cast<double>(count) > limit_ && count > 1;
+    };
     if (complete() || all_built(types, nodes)) return missing;
     wanted_.assign(first_row_.size(), 0);
     for (std::int64_t e = 0; e < edges; ++e) {
@@ -39,7 +44,20 @@ std::vector<std::int32_t> TableGroups::missing(const std::int32_t* types,
         wanted_[group] = 1;
         missing.push_back(pair.group);
     }
-    return missing;
+    if (!too_many(static_cast<std::size_t>(built_) + missing.size()) || missing.empty())
+        return missing;
+    if (built_ > 0) {
+        first_row_.assign(first_row_.size(), -1);
+        built_ = 0;
+        return this->missing(types, receiver, sender, edges, nodes);
+    }
+    throw EngineError(
+        ErrorKind::memory,
+        "the system has " + std::to_string(missing.size()) +
+            " different pairs of types, whose radial tables take " +
+            memory_text(table_bytes_ * static_cast<double>(missing.size())) +
+            " in one layer, and the memory budget of the package leaves " + memory_text(limit_) +
+            ": evaluate systems of fewer types, or convert the checkpoint with mdcg-patch --exact");
 }
 
 void TableGroups::add(const std::vector<std::int32_t>& groups, std::int64_t row,

@@ -9,23 +9,12 @@
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/edges/radial_table.hpp"
+#include "kernels/harmonics.hpp"
+#include "kernels/radial.hpp"
 
 namespace mdcg {
 
 namespace {
-
-// clang-format off: the order counts
-const char* const HARMONICS =
-#include "engine/cuda/text/harmonic_functions.cuh"
-#include "engine/cuda/text/harmonics.cuh"
-    ;
-// clang-format on
-const char* const RADIAL =
-#include "engine/cuda/text/activation.cuh"
-#include "engine/cuda/text/radial.cuh"
-#include "engine/cuda/text/radial_table.cuh"
-#include "engine/cuda/text/radial_tiles.cuh"
-    ;
 
 constexpr int SUM_THREADS = 128;
 constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmonics
@@ -33,50 +22,6 @@ constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmon
 std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
     return (items + per_block - 1) / per_block;
 }
-
-// As the texts have them.
-template <typename T>
-struct HarmonicsArguments {
-    std::int64_t first, num_slots;
-    const T* unit;
-    const double* length;
-    const T* factors;
-    T* harmonics;
-    const T* d_harmonics;
-    const double* d_length;
-    T* edge_gradient;
-    double sign;
-};
-
-template <typename T>
-struct RadialArguments {
-    std::int64_t first, num_slots, num_types;
-    const std::int32_t *sender, *receiver, *sender_type, *receiver_type;
-    const double *length, *numbers;
-    double basis_factor, a, p, q, power;
-    const T *weights, *sender_rows, *receiver_rows;
-    std::int64_t sender_width, receiver_width;
-    T *kept, *hidden;
-    const T* d_hidden;
-    double* d_length;
-    T *d_sender, *d_receiver;
-    const std::int32_t* place;
-    const T *table, *steps;
-    const TablePlace* places;
-    std::int64_t table_rows;
-};
-
-template <typename T>
-struct SumRowsArguments {
-    std::int64_t count;
-    const std::int32_t* node;
-    std::int64_t first_node;
-    const std::int32_t* begin;
-    std::int64_t first_row;
-    const T* rows;
-    T* to;
-    std::int64_t width;
-};
 
 template <typename N>
 void upload(CudaMemory& memory, const std::vector<N>& source, const CudaStream& stream) {
@@ -159,7 +104,7 @@ struct CudaEdgeFunctions<T>::Impl {
         if (table) {
             arguments.table = table_there->template as<const T>();
             arguments.steps = steps_there->template as<const T>();
-            arguments.places = places_there->template as<const TablePlace>();
+            arguments.places = places_there->template as<const TableEntry>();
             arguments.table_rows = table->rows();
         }
         return arguments;
@@ -172,7 +117,7 @@ struct CudaEdgeFunctions<T>::Impl {
     int threads = 128;  // of the harmonics' blocks
     std::vector<T> factors;
     std::unique_ptr<RadialTable<T>> table;
-    int tables_there = 0;  // on the device
+    int builds_there = 0;  // whose tables are on the device
     std::shared_ptr<CudaMemory> weights, numbers, factors_there;
     std::unique_ptr<CudaMemory> table_there, steps_there, places_there;
     CudaFunction harmonics, to_vectors, radial_forward, radial_backward, sum_rows;
@@ -188,10 +133,10 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
     Impl& m = *impl_;
     const std::string defines = "#define L_MAX " + std::to_string(m.l_max) + "\n#define THREADS " +
                                 std::to_string(m.threads) + "\n";
-    if (m.l_max >= 0) m.harmonics = kernels.fixed(HARMONICS, "harmonics", defines);
-    m.to_vectors = kernels.fixed(HARMONICS, "to_vectors", defines);
+    if (m.l_max >= 0) m.harmonics = kernels.fixed("harmonics.cuh", "harmonics", defines);
+    m.to_vectors = kernels.fixed("harmonics.cuh", "to_vectors", defines);
     const auto radial = [&](const char* name, int shared_bytes) {
-        return kernels.fixed(RADIAL, name, m.text.defines, shared_bytes);
+        return kernels.fixed("radial.cuh", name, m.text.defines, shared_bytes);
     };
     m.radial_forward = radial("radial_forward", m.text.shared_bytes);
     m.radial_backward = radial("radial_backward", m.text.shared_bytes);
@@ -207,15 +152,15 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
 template <typename T>
 void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
     Impl& m = *impl_;
-    if (!m.table || (m.table->complete() && m.tables_there == m.table->tables())) return;
+    if (!m.table || (m.table->complete() && m.builds_there == m.table->num_builds())) return;
     const int n = m.spec.num_types;
     const TypePairs& pairs = graph.pairs;
     std::vector<std::int32_t> types(static_cast<std::size_t>(n));  // one node of each
     std::iota(types.begin(), types.end(), 0);
     m.table->require(types.data(), pairs.receiver.data(), pairs.sender.data(),
                      static_cast<std::int64_t>(pairs.receiver.size()), n);
-    if (m.table_there && m.tables_there == m.table->tables()) return;
-    const std::vector<TablePlace> places = table_places(*m.table, n);
+    if (m.table_there && m.builds_there == m.table->num_builds()) return;
+    const std::vector<TableEntry> places = table_places(*m.table, n);
     for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
         *memory = std::make_unique<CudaMemory>(stream.device());
     const auto copy = [&](CudaMemory& memory, const auto* source, std::size_t count) {
@@ -223,11 +168,11 @@ void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& s
         if (count > 0) memory.upload(source, count * sizeof(*source), stream);
     };
     const auto items = static_cast<std::size_t>(
-        m.table->tables() > 0 ? m.table->rows() * m.text.hidden_stride : 0);
+        m.table->num_builds() > 0 ? m.table->rows() * m.text.hidden_stride : 0);
     copy(*m.table_there, m.table->data(), items);
     copy(*m.steps_there, m.table->steps(), m.table->steps() != nullptr ? items : 0);
     copy(*m.places_there, places.data(), places.size());
-    m.tables_there = m.table->tables();
+    m.builds_there = m.table->num_builds();
     stream.synchronize();
 }
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "engine/cuda/gemm.hpp"
-#include "engine/cuda/worker.hpp"
 #include "engine/edges/radial.hpp"
+#include "engine/ops/cuda.hpp"
 
 namespace mdcg {
 

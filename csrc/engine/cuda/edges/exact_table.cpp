@@ -44,7 +44,8 @@ void CudaExactTable::start(int knots) {
     knots_ = knots;
     units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), knots);
     weights_ = std::make_unique<RadialSpline>(spec_, knots);
-    groups_ = std::make_unique<TableGroups>(spec_, *weights_);
+    groups_ = std::make_unique<TableGroups>(
+        spec_, *weights_, static_cast<double>(row_items()) * knots * sizeof(double));
 }
 
 void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream) {
@@ -55,7 +56,12 @@ void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream)
     const std::vector<std::int32_t> missing =
         groups_->missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
                          static_cast<std::int64_t>(pairs.receiver.size()), spec_.num_types);
-    if (!data_ || !missing.empty()) build(missing, stream);
+    if (data_ && missing.empty()) return;
+    if (groups_->built() == 0) {  // forgotten
+        built_.clear();
+        rows_ = 0;
+    }
+    build(missing, stream);
 }
 
 void CudaExactTable::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
@@ -213,10 +219,10 @@ void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& 
 }
 
 void CudaExactTable::upload_places(const CudaStream& stream) {
-    const std::vector<TablePlace> places = table_places(*groups_, spec_.num_types);
+    const std::vector<TableEntry> places = table_places(*groups_, spec_.num_types);
     if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
-    places_->reserve(places.size() * sizeof(TablePlace));
-    places_->upload(places.data(), places.size() * sizeof(TablePlace), stream);
+    places_->reserve(places.size() * sizeof(TableEntry));
+    places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();
 }
 

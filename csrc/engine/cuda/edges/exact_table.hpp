@@ -33,8 +33,8 @@ public:
     bool there() const { return there_; }
 
     const double* data() const { return data_ ? data_->template as<const double>() : nullptr; }
-    const TablePlace* places() const {  // [types of receivers][types of senders]
-        return places_ ? places_->template as<const TablePlace>() : nullptr;
+    const TableEntry* places() const {  // [types of receivers][types of senders]
+        return places_ ? places_->template as<const TableEntry>() : nullptr;
     }
     int degree() const { return degree_; }
     int knots() const { return knots_; }

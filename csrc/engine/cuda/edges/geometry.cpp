@@ -1,12 +1,10 @@
+#include "kernels/geometry.hpp"
+
 #include "engine/cuda/edges/edge_functions.hpp"
 
 namespace mdcg {
 
 namespace {
-
-const char* const TEXT =
-#include "engine/cuda/text/geometry.cuh"
-    ;
 
 constexpr int GEOMETRY_THREADS = 256, ASSEMBLE_THREADS = 128;
 
@@ -14,37 +12,7 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
     return (items + per_block - 1) / per_block;
 }
 
-// As text/geometry.cuh has them.
-struct Shifts {
-    const double* shift;
-    const std::int32_t* image;
-    const double* table;
-    std::int64_t packed;
-};
-
-template <typename T>
-struct GeometryArguments {
-    std::int64_t num_local;
-    const std::int32_t *row_ptr, *sender;
-    Shifts shifts;
-    const double* positions;
-    T* unit;
-    double* length;
-    std::int32_t *live, *by_length, *num_live, *failures;
-    double r_max, sign;
-};
-
-template <typename T>
-struct AssembleArguments {
-    std::int64_t num_nodes, num_local;
-    const std::int32_t *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
-    Shifts shifts;
-    const double* positions;
-    const T* gradient;
-    double *forces, *virials;
-};
-
-Shifts shifts_of(const CudaGraph& graph) {
+EdgeShifts shifts_of(const CudaGraph& graph) {
     return {graph.shift, graph.image, graph.table, graph.packed};
 }
 
@@ -52,8 +20,8 @@ Shifts shifts_of(const CudaGraph& graph) {
 
 template <typename T>
 CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
-    : geometry_(kernels.fixed(TEXT, "geometry")),
-      assemble_(kernels.fixed(TEXT, "assemble")),
+    : geometry_(kernels.fixed("geometry.cuh", "geometry")),
+      assemble_(kernels.fixed("geometry.cuh", "assemble")),
       r_max_(r_max),
       flip_(flip) {}
 

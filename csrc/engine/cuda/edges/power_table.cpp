@@ -4,8 +4,9 @@
 #include <numeric>
 #include <utility>
 
+#include "core/interrupt.hpp"
 #include "core/threads.hpp"
-#include "engine/parallel.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 
 namespace mdcg {
 
@@ -43,7 +44,7 @@ template <typename T>
 CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
     : spline_(spec, spec.knots),
       columns_(std::move(columns)),
-      groups_(spec, spline_),
+      groups_(spec, spline_, 4.0 * static_cast<double>(columns_.width) * spec.knots * sizeof(T)),
       num_types_(spec.num_types) {}
 
 template <typename T>
@@ -56,6 +57,7 @@ bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stre
         groups_.missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
                         static_cast<std::int64_t>(pairs.receiver.size()), num_types_);
     if (data_ && missing.empty()) return false;
+    if (groups_.built() == 0) rows_ = 0;  // forgotten
     build(missing, stream);
     return true;
 }
@@ -90,6 +92,7 @@ void CudaPowerTable<T>::build(const std::vector<std::int32_t>& groups, const Cud
 // [knots()][columns()][4] of a pair of types.
 template <typename T>
 void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
+    poll_interrupt();
     spline_.prepare(receiver, sender);
     const int outputs = static_cast<int>(columns_.columns.size());
     FirstError error;
@@ -124,10 +127,10 @@ void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
 
 template <typename T>
 void CudaPowerTable<T>::upload_places(const CudaStream& stream) {
-    const std::vector<TablePlace> places = table_places(groups_, num_types_);
+    const std::vector<TableEntry> places = table_places(groups_, num_types_);
     if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
-    places_->reserve(places.size() * sizeof(TablePlace));
-    places_->upload(places.data(), places.size() * sizeof(TablePlace), stream);
+    places_->reserve(places.size() * sizeof(TableEntry));
+    places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();
 }
 

@@ -10,20 +10,14 @@
 #include "core/cuda_memory.hpp"
 #include "engine/cuda/graph.hpp"
 #include "engine/edges/radial_table.hpp"
+#include "kernels/table_entry.hpp"
 
 namespace mdcg {
 
-// Of a pair of types (text/radial_table.cuh): a length r stands at place
-// (sqrt(r) - first) * inverse_step of its table, whose first row is `row` (-1: none).
-struct TablePlace {
-    double first, inverse_step;
-    std::int64_t row;
-};
-
 // [types of receivers][types of senders], of a RadialTable or TableGroups.
 template <typename Table>
-std::vector<TablePlace> table_places(const Table& table, int num_types) {
-    std::vector<TablePlace> places;
+std::vector<TableEntry> table_places(const Table& table, int num_types) {
+    std::vector<TableEntry> places;
     for (int i = 0; i < num_types; ++i)
         for (int j = 0; j < num_types; ++j) {
             const auto place = table.place(i, j);
@@ -50,8 +44,8 @@ public:
 
     // On the device, after the first list.
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
-    const TablePlace* places() const {  // [types of receivers][types of senders]
-        return places_ ? places_->template as<const TablePlace>() : nullptr;
+    const TableEntry* places() const {  // [types of receivers][types of senders]
+        return places_ ? places_->template as<const TableEntry>() : nullptr;
     }
     std::int64_t rows() const { return rows_; }
     std::int64_t columns() const { return columns_.width; }

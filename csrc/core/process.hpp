@@ -1,0 +1,31 @@
+// Programs that the library starts: compilers, and Python where it makes kernels.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace mdcg {
+
+// The full path of a program, empty where there is none.
+std::string find_program(const std::string& name);
+
+// The descriptor under which a program finds the file that ProcessOptions::given_file names.
+constexpr int GIVEN_FILE = 3;
+
+struct ProcessOptions {
+    std::vector<std::string> environment = {};  // "NAME=value", in place of the present values
+    int given_file = -1;                        // a descriptor that the program receives; -1: none
+    int seconds = 0;                            // after which it is stopped; 0: there is no limit
+    std::chrono::milliseconds grace{300};       // for its own end, before it is killed
+};
+
+// Runs a program with its output and errors in the file `log`; returns its exit status, -1 where a
+// signal ended it. It reads nothing, and leads a process group. On interruption by the host and
+// after the time limit it is ended, with all processes of its group. Throws std::runtime_error,
+// whose text continues a sentence that begins with the name of the program: it cannot be started,
+// or did not end in time.
+int run_process(const std::vector<std::string>& command, const std::string& log,
+                const ProcessOptions& options = {});
+
+}  // namespace mdcg

@@ -1,0 +1,24 @@
+// Numbers and files as text. No iostreams: where libstdc++ is linked statically, printing a number
+// through one crashes in a process that has another libstdc++.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace mdcg {
+
+// The shortest text that reads back as `value`, or `digits` significant digits of it.
+std::string number_text(double value, int digits = 0);
+
+// Text from a file with what a terminal would act on written as escapes, such as "\x1b": control
+// characters, marks that reorder or hide text, and bytes that are not UTF-8. mdcg/errors.py has the
+// same ranges.
+std::string printable(const std::string& text);
+
+// The parts of a text between separators; a separator at the end begins no part.
+std::vector<std::string> split_at(const std::string& text, char separator);
+
+// Throws std::runtime_error.
+std::string read_file(const std::string& path);
+
+}  // namespace mdcg

@@ -1,0 +1,62 @@
+// Files that are run, and the folders that hold them: they are opened without following links, and
+// refused where a user other than this one and root could have written them.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+namespace mdcg {
+
+// An open file that closes itself.
+class Descriptor {
+public:
+    explicit Descriptor(int number) : number_(number) {}
+    ~Descriptor();
+    Descriptor(Descriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
+    Descriptor& operator=(Descriptor&&) = delete;
+    int number() const { return number_; }
+
+private:
+    int number_;  // -1: none
+};
+
+// A file without a name that holds data, in memory where the system has such files and `in_memory`
+// is set, else in the folder of temporary files. Throws std::runtime_error.
+Descriptor unnamed_file(const void* data, std::size_t bytes, bool in_memory);
+
+// Another user could have written a file: the message names it and says what to do.
+struct UntrustedError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// An open file or folder that belongs to this user or to root, and that no other user can write.
+// Opening one throws std::runtime_error where it is missing or of another kind, and UntrustedError
+// where another user could have written it.
+class TrustedFile {
+public:
+    // The folder at the top, which the user names. It may be a link, but not that of another user.
+    explicit TrustedFile(const std::string& path);
+    // What the folder holds under that name.
+    TrustedFile folder(const std::string& name) const;
+    TrustedFile file(const std::string& name) const;
+    // The folder of that name, made for this user alone where it is missing.
+    TrustedFile made_folder(const std::string& name) const;
+
+    bool is_writable_folder() const;
+    std::string read() const;
+    int descriptor() const { return descriptor_.number(); }
+    const std::string& path() const { return path_; }
+
+private:
+    TrustedFile(int folder, const std::string& name, std::string path, int flags);
+
+    std::string path_;
+    Descriptor descriptor_;
+};
+
+// Makes a folder, and those above it that are missing, for this user alone. A failure shows when
+// the folder is opened.
+void make_private_folder(const std::string& path);
+
+}  // namespace mdcg

@@ -1,0 +1,285 @@
+// The edge kernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
+#include "engine/backend/cpu/edge_kernels.hpp"
+
+#include "engine/backend/cpu/lanes.hpp"
+
+namespace mdcg {
+namespace {
+
+constexpr int MAX_L = 12;
+
+// Y_{l,±m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, P^(m) the m-th derivative of the Legendre
+// polynomial: e3nn's basis, whose axis is y.
+template <typename T>
+void harmonics(int l_max, const T* factors, std::int64_t edges, const T* unit, T* out) {
+    using V = Vector<T>;
+    for (std::int64_t e = 0; e < edges; e += lanes<T>) {
+        const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
+                z = load<V>(unit + 2 * edges + e);
+        V re = V{} + T(1), im = V{};
+        V diagonal = V{} + T(1);  // (2m-1)!!
+        for (int m = 0; m <= l_max; ++m) {
+            V before = V{}, p = diagonal;
+            for (int l = m; l <= l_max; ++l) {
+                const int row = l * l + l;
+                store(out + (row + m) * edges + e, p * factors[row + m] * re);
+                if (m > 0) store(out + (row - m) * edges + e, p * factors[row - m] * im);
+                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
+                before = p;
+                p = next;
+            }
+            const V re_next = re * z - im * x;
+            im = im * z + re * x;
+            re = re_next;
+            diagonal = diagonal * T(2 * m + 1);
+        }
+    }
+}
+
+template <typename T>
+void harmonics_gradient(int l_max, const T* factors, std::int64_t edges, const T* unit, const T* d,
+                        T* gradient) {
+    using V = Vector<T>;
+    for (std::int64_t e = 0; e < edges; e += lanes<T>) {
+        const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
+                z = load<V>(unit + 2 * edges + e);
+        V re = V{} + T(1), im = V{};         // (z + i x)^m
+        V re_before = V{}, im_before = V{};  // (z + i x)^(m-1)
+        V diagonal = V{} + T(1);
+        V gx = V{}, gy = V{}, gz = V{};
+        for (int m = 0; m <= l_max; ++m) {
+            V before = V{}, p = diagonal;
+            V real = V{}, imaginary = V{}, axis_real = V{}, axis_imaginary = V{};
+            for (int l = m; l <= l_max; ++l) {
+                const int row = l * l + l;
+                if (m > 0) {
+                    real += load<V>(d + (row + m) * edges + e) * factors[row + m] * p;
+                    imaginary += load<V>(d + (row - m) * edges + e) * factors[row - m] * p;
+                    // the derivative of P^(m-1) is P^(m)
+                    axis_real += load<V>(d + (row + m - 1) * edges + e) * factors[row + m - 1] * p;
+                    if (m > 1)
+                        axis_imaginary +=
+                            load<V>(d + (row - m + 1) * edges + e) * factors[row - m + 1] * p;
+                }
+                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
+                before = p;
+                p = next;
+            }
+            gz += (real * re_before + imaginary * im_before) * T(m);
+            gx += (imaginary * re_before - real * im_before) * T(m);
+            gy += axis_real * re_before + axis_imaginary * im_before;
+            re_before = re;
+            im_before = im;
+            re = re_before * z - im_before * x;
+            im = im_before * z + re_before * x;
+            diagonal = diagonal * T(2 * m + 1);
+        }
+        store(gradient + e, gx);
+        store(gradient + edges + e, gy);
+        store(gradient + 2 * edges + e, gz);
+    }
+}
+
+// Value and derivative of the envelope 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2).
+inline void envelope(double p, DoubleVector x, DoubleVector& value, DoubleVector& slope) {
+    DoubleVector low;  // x^(p-1)
+    const int whole = static_cast<int>(p);
+    if (p == whole && whole < 64) {
+        low = DoubleVector{} + 1.0;
+        for (int i = 1; i < whole; ++i) low *= x;
+    } else {
+        low = power(x, p - 1);
+    }
+    const DoubleVector high = low * x;
+    value = 1.0 + high * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)));
+    const DoubleVector rest = 1.0 - x;
+    slope = low * rest * rest * (-p * (p + 1) * (p + 2) / 2);
+    const Int64Vector inside = x < 1.0;
+    value = inside ? value : DoubleVector{};
+    slope = inside ? slope : DoubleVector{};
+}
+
+inline void transform(const BasisFunctions& f, DoubleVector r, DoubleVector r_0, DoubleVector& x,
+                      DoubleVector& slope) {
+    if (f.transform == TransformKind::agnesi) {
+        const DoubleVector s = r / r_0;
+        const DoubleVector log_s = logarithm(s);
+        const DoubleVector v = exponential(log_s * (f.q - f.p));
+        const DoubleVector g = f.a * exponential(log_s * f.q) / (1.0 + v);
+        x = 1.0 / (1.0 + g);
+        slope = -x * x * g * (f.q - (f.q - f.p) * v / (1.0 + v)) / r;
+    } else {  // soft
+        const DoubleVector p0 = r_0 * (3.0 / 4), p1 = r_0 * (4.0 / 3);
+        const DoubleVector alpha = f.a / (p1 - p0);
+        const DoubleVector t = hyperbolic_tangent(alpha * (r - 0.5 * (p0 + p1)));
+        const DoubleVector half = 0.5 * (1.0 + t);
+        x = p0 + (r - p0) * half;
+        slope = half + (r - p0) * 0.5 * alpha * (1.0 - t * t);
+    }
+}
+
+template <typename T>
+inline void scatter(T* to, std::int64_t stride, DoubleVector value) {
+    T items[lanes<double>];
+    store_as(items, value);
+    for (int i = 0; i < lanes<double>; ++i) to[i * stride] = items[i];
+}
+
+template <typename T>
+void basis(const BasisFunctions& f, const BasisInput& in, std::int64_t stride, T* values, T* slopes,
+           double* cutoff, double* cutoff_slope) {
+    using V = DoubleVector;
+    for (std::int64_t e = 0; e < in.edges; e += lanes<double>) {
+        const V r = load<V>(in.length + e), inverse = 1.0 / load<V>(in.r_max + e);
+        V cut = V{} + 1.0, cut_slope = V{};
+        if (f.cutoff_power != 0) {
+            envelope(f.cutoff_power, r * inverse, cut, cut_slope);
+            cut_slope *= inverse;
+        } else {
+            cut = r * inverse < 1.0 ? cut : V{};
+        }
+        store(cutoff + e, cut);
+        store(cutoff_slope + e, cut_slope);
+        V x = r, x_slope = V{} + 1.0;
+        if (f.transform != TransformKind::none) {
+            transform(f, r, load<V>(in.r_0 + e), x, x_slope);
+        } else if (f.normalized) {
+            x = r * inverse;
+            x_slope = inverse;
+        }
+        const V factor = f.cutoff_on_basis ? cut : V{} + 1.0;
+        const V factor_slope = f.cutoff_on_basis ? cut_slope : V{};
+        const V one_over_x = 1.0 / x;
+        V t_before = V{} + 1.0, t = x, d_before = V{}, d = V{} + 1.0;  // Chebyshev
+        for (int k = 0; k < f.count; ++k) {
+            V value, slope;
+            if (f.kind == BasisKind::bessel) {
+                V sine, cosine;
+                sine_cosine(x * f.values[k], sine, cosine);
+                value = f.factor * sine * one_over_x;
+                slope = (f.factor * f.values[k] * cosine - value) * one_over_x;
+            } else if (f.kind == BasisKind::gaussian) {
+                const V shifted = x - f.values[k];
+                value = exponential(f.factor * shifted * shifted);
+                slope = 2.0 * f.factor * shifted * value;
+            } else {
+                value = t;
+                slope = d;
+                const V t_next = 2.0 * x * t - t_before, d_next = 2.0 * (t + x * d) - d_before;
+                t_before = t;
+                d_before = d;
+                t = t_next;
+                d = d_next;
+            }
+            scatter(values + e * stride + k, stride, value * factor);
+            scatter(slopes + e * stride + k, stride,
+                    slope * x_slope * factor + value * factor_slope);
+        }
+    }
+}
+
+template <typename T>
+void layer_norm(std::int64_t rows, std::int64_t count, std::int64_t stride, T epsilon,
+                const T* weight, const T* bias, T* values, T* normalised, T* scale) {
+    using V = Vector<T>;
+    const std::int64_t whole = count / lanes<T> * lanes<T>;
+    for (std::int64_t i = 0; i < rows; ++i) {
+        T* row = values + i * stride;
+        T* kept = normalised + i * stride;
+        V total = V{};
+        for (std::int64_t k = 0; k < whole; k += lanes<T>) total += load<V>(row + k);
+        T mean = sum(total);
+        for (std::int64_t k = whole; k < count; ++k) mean += row[k];
+        mean /= static_cast<T>(count);
+        V squares = V{};
+        for (std::int64_t k = 0; k < whole; k += lanes<T>) {
+            const V d = load<V>(row + k) - mean;
+            squares += d * d;
+        }
+        T variance = sum(squares);
+        for (std::int64_t k = whole; k < count; ++k) variance += (row[k] - mean) * (row[k] - mean);
+        variance = variance / static_cast<T>(count) + epsilon;
+        const T inverse =
+            T(1) / (sizeof(T) == 4 ? static_cast<T>(__builtin_sqrtf(static_cast<float>(variance)))
+                                   : static_cast<T>(__builtin_sqrt(static_cast<double>(variance))));
+        scale[i] = inverse;
+        for (std::int64_t k = 0; k < stride; k += lanes<T>) {
+            const V n = (load<V>(row + k) - mean) * inverse;
+            store(kept + k, n);
+            store(row + k, n * load<V>(weight + k) + load<V>(bias + k));  // both zero in padding
+        }
+        for (std::int64_t k = count; k < stride; ++k) kept[k] = T(0);
+    }
+}
+
+template <typename T>
+void layer_norm_gradient(std::int64_t rows, std::int64_t count, std::int64_t stride,
+                         const T* weight, const T* normalised, const T* scale, T* d) {
+    using V = Vector<T>;
+    for (std::int64_t i = 0; i < rows; ++i) {
+        T* row = d + i * stride;
+        const T* n = normalised + i * stride;
+        V total = V{}, product = V{};
+        for (std::int64_t k = 0; k < stride; k += lanes<T>) {
+            const V g = load<V>(row + k) * load<V>(weight + k);
+            store(row + k, g);
+            total += g;
+            product += g * load<V>(n + k);
+        }
+        const T mean = sum(total) / static_cast<T>(count);
+        const T slope = sum(product) / static_cast<T>(count);
+        for (std::int64_t k = 0; k < stride; k += lanes<T>)
+            store(row + k, (load<V>(row + k) - mean - load<V>(n + k) * slope) * scale[i]);
+        for (std::int64_t k = count; k < stride; ++k) row[k] = T(0);
+    }
+}
+
+template <typename T>
+void conv_forward(const GenericPath& path, const GenericPair* pairs, const T* coefficients,
+                  const T* weights, const T* x, T* out) {
+    using V = Vector<T>;
+    for (std::int32_t u = 0; u < path.stride; u += lanes<T>) {
+        const V w = load<V>(weights + u);
+        for (std::int32_t i = path.pair_begin; i < path.pair_end; ++i) {
+            T* to = out + path.out_offset + pairs[i].c * path.out_stride + u;
+            const V from = load<V>(x + path.x_offset + pairs[i].a * path.x_stride + u);
+            store(to, load<V>(to) + from * w * coefficients[i - path.pair_begin]);
+        }
+    }
+}
+
+template <typename T>
+void conv_backward(const GenericPath& path, const GenericPair* pairs, const T* coefficients,
+                   const T* weights, const T* x, const T* g, T* d_weights, T* dx,
+                   T* d_coefficients) {
+    using V = Vector<T>;
+    const std::int32_t count = path.pair_end - path.pair_begin;
+    for (std::int32_t i = 0; i < count; ++i) {
+        const GenericPair& pair = pairs[path.pair_begin + i];
+        const std::int64_t a = path.x_offset + pair.a * path.x_stride;
+        const std::int64_t c = path.out_offset + pair.c * path.out_stride;
+        const T coefficient = coefficients[i];
+        V total = V{};
+        for (std::int32_t u = 0; u < path.stride; u += lanes<T>) {
+            const V w = load<V>(weights + u), xa = load<V>(x + a + u), gc = load<V>(g + c + u);
+            const V xg = xa * gc;
+            total += xg * w;
+            const V before = i == 0 ? V{} : load<V>(d_weights + u);
+            store(d_weights + u, before + xg * coefficient);
+            if (dx != nullptr) store(dx + a + u, load<V>(dx + a + u) + gc * w * coefficient);
+        }
+        d_coefficients[i] = sum(total);
+    }
+}
+
+}  // namespace
+
+template <int level, typename T>
+EdgeKernels<T> edge_kernels() {
+    return {&harmonics<T>,           &harmonics_gradient<T>, &basis<T>,        &layer_norm<T>,
+            &layer_norm_gradient<T>, &conv_forward<T>,       &conv_backward<T>};
+}
+template EdgeKernels<float> edge_kernels<MDCG_SIMD_LEVEL, float>();
+template EdgeKernels<double> edge_kernels<MDCG_SIMD_LEVEL, double>();
+
+}  // namespace mdcg

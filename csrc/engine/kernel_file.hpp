@@ -1,0 +1,60 @@
+// Compiled kernels of one package: what `python -m mdcg kernels` makes, which the cache holds or
+// the user names. The code in it runs; see "Compiled kernels" in mdcg/package/FORMAT.md.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/package.hpp"
+
+namespace mdcg {
+
+// All of a package that its kernels depend on, as JSON: the layers, the irreps of values, the types
+// and shapes of tensors, not their numbers. Python writes kernels from nothing else.
+std::string kernel_problem(const Package& package);
+// Names the kernels of a problem: the name of their entry in the cache. `precision`: "" or "tf32".
+std::string kernel_key(const std::string& problem, const std::string& precision);
+// Names what is written into a kernel file beside the version: what writes kernels.
+const char* kernel_generator();
+// Names the text of a kernel for devices: 32 hexadecimal digits.
+std::string text_key(const std::string& text);
+
+// "sm_90" -> 90; 0: the text is not such a target.
+int parse_cuda_target(const std::string& text);
+
+// Every function throws EngineError (ErrorKind::file) where the file does not make sense.
+class KernelFile {
+public:
+    KernelFile(std::shared_ptr<const Package> file);
+    // With the descriptions of passes alone, a JSON list: texts of `package` are listed.
+    KernelFile(std::shared_ptr<const Package> package, const std::string& passes);
+    ~KernelFile();
+
+    const std::string& path() const { return file_->path(); }
+    const Package& package() const { return *file_; }  // the file as it was read
+    // Empty, or why these are not the kernels of a problem: "was made for another package".
+    std::string misfit(const std::string& problem) const;
+
+    std::vector<std::string> host_targets() const;
+    // The library of a layer, given by its number; null: the layer has none.
+    const Tensor* library(const std::string& target, int layer) const;
+
+    // The newest target whose code a device runs, "sm_80" for one of 8.6; empty: none.
+    std::string device_target(int capability) const;
+    // "NVRTC 13.0"
+    std::string compiler(const std::string& target) const;
+    int compiler_major(const std::string& target) const;                          // 13
+    const Tensor* code(const std::string& target, const std::string& key) const;  // or null
+    // Descriptions of one pass of a layer.
+    std::vector<const nlohmann::json*> passes(int layer, const std::string& pass) const;
+
+private:
+    const Tensor* tensor(const nlohmann::json& name) const;
+
+    std::shared_ptr<const Package> file_;
+    std::shared_ptr<const nlohmann::json> given_;  // passes, where they are not of a file
+};
+
+}  // namespace mdcg

@@ -1,0 +1,88 @@
+#include "engine/neighbors/list_watch.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/text.hpp"
+
+namespace mdcg {
+
+ListWatch::ListWatch(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
+    if (!(cutoff > 0) || !std::isfinite(cutoff) || !(skin >= 0) || !std::isfinite(skin))
+        throw std::invalid_argument("cutoff is " + number_text(cutoff) + " Å and skin " +
+                                    number_text(skin) +
+                                    " Å, expected finite lengths, above 0 and of 0 or more");
+}
+
+ListChange ListWatch::look(std::int64_t num_atoms, const double* positions, const double* cell,
+                           const bool* periodic) {
+    if (num_atoms > std::numeric_limits<std::int32_t>::max())
+        throw GeometryError("the system has " + std::to_string(num_atoms) +
+                            " atoms, expected at most 2^31 - 1");
+    std::array<bool, 3> directions{};
+    for (std::size_t k = 0; k < 3; ++k) directions[k] = cell != nullptr && periodic[k];
+    check_positions(num_atoms, positions);
+    const Matrix3 full = complete_cell(cell, directions);
+    const Matrix3 inverse = invert(full);
+    check_distance(num_atoms, positions, inverse, directions);
+    const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
+    const bool same_cell = same && full == full_;
+    full_ = full;
+    inverse_ = inverse;
+    if (same && still_covers(positions, full))
+        return same_cell ? ListChange::none : ListChange::shifts;
+    valid_ = false;
+    num_atoms_ = num_atoms;
+    periodic_ = directions;
+    check_images(heights(), periodic_, reach());
+    return ListChange::edges;
+}
+
+void ListWatch::keep(const double* positions) {
+    built_at_.assign(positions, positions + 3 * num_atoms_);
+    built_in_ = full_;
+    valid_ = true;
+}
+
+Vector3 ListWatch::heights() const {
+    Vector3 found{};
+    for (std::size_t k = 0; k < 3; ++k) {
+        double square = 0;
+        for (std::size_t c = 0; c < 3; ++c) square += inverse_[c][k] * inverse_[c][k];
+        found[k] = 1.0 / std::sqrt(square);
+    }
+    return found;
+}
+
+// Pairs outside the list were further apart than cutoff + skin. With the cell they have come closer
+// by the smallest stretch at most, and by their own moves beside it.
+bool ListWatch::still_covers(const double* positions, const Matrix3& full) const {
+    if (skin_ == 0) {
+        return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);
+    }
+    Matrix3 stretch = {{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
+    double smallest = 1.0;
+    if (full != built_in_) {
+        stretch = multiply(invert(built_in_), full);
+        smallest = smallest_singular_value(stretch);
+    }
+    const double allowed = 0.5 * (smallest * (cutoff_ + skin_) - cutoff_);
+    if (!(allowed > 0)) return false;
+    double largest = 0;
+    for (std::int64_t i = 0; i < num_atoms_; ++i) {
+        const double* old = built_at_.data() + 3 * i;
+        const double* now = positions + 3 * i;
+        double square = 0;
+        for (std::size_t k = 0; k < 3; ++k) {
+            const double moved =
+                now[k] - (old[0] * stretch[0][k] + old[1] * stretch[1][k] + old[2] * stretch[2][k]);
+            square += moved * moved;
+        }
+        largest = std::max(largest, square);
+    }
+    return largest <= allowed * allowed;
+}
+
+}  // namespace mdcg

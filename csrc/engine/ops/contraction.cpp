@@ -1,0 +1,122 @@
+#include "engine/ops/contraction.hpp"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/limits.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// Component c of a row, counted over all blocks, starts here.
+std::vector<std::int32_t> component_offsets(const Rows& rows) {
+    std::vector<std::int32_t> offsets;
+    for (const Block& block : rows.blocks)
+        for (int m = 0; m < block.dim(); ++m) offsets.push_back(block.offset + m * block.stride);
+    return offsets;
+}
+
+}  // namespace
+
+ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
+    const Fields problem = fields.object("problem");
+    if (problem.text("kind") != "symmetric_contraction" ||
+        problem.integer("format", 1, 1 << 30) != 1)
+        fields.fail("problem", problem.text("kind"), "symmetric_contraction of format 1");
+    if (!same_irreps(read_rows(problem, "irreps_in", align), x.rows) ||
+        !same_irreps(read_rows(problem, "irreps_out", align), out.rows))
+        fields.fail("problem", problem.text("irreps_in") + " -> " + problem.text("irreps_out"),
+                    "the irreps of x and out");
+    const int mul = x.rows.blocks[0].mul;
+    for (const Rows* rows : {&x.rows, &out.rows})
+        for (const Block& block : rows->blocks)
+            if (block.mul != mul)
+                fields.fail("has blocks of " + std::to_string(block.mul) + " and " +
+                            std::to_string(mul) + " channels, expected one number");
+    const nlohmann::json& list = problem.json("polynomials");
+    if (!list.is_array()) problem.fail("polynomials", "damaged", "a list");
+    stride = x.rows.blocks[0].stride;
+    num_coefficients = static_cast<std::int64_t>(list.size());
+    if (num_coefficients * stride > limits::MAX_ROW_ITEMS)
+        problem.fail("polynomials",
+                     "more than " + std::to_string(limits::MAX_ROW_ITEMS) + " coefficients",
+                     "fewer");
+    width = num_coefficients * stride;
+    coefficients_ = &fields.tensor("coefficients", {-1, num_coefficients, mul});
+    num_sets = coefficients_->shape[0];
+    if (num_sets != 1 && num_sets != num_types)
+        fields.fail("coefficients", "a tensor of shape " + coefficients_->shape_text(),
+                    "1 or " + std::to_string(num_types) + " types");
+    read_polynomials(problem);
+}
+
+template <typename T>
+AlignedArray<T> ContractionSpec::coefficients() const {
+    const std::vector<T> values = fields.read<T>(*coefficients_);
+    const auto mul = static_cast<std::size_t>(x.rows.blocks[0].mul);
+    const auto step = static_cast<std::size_t>(stride);
+    const auto rows = static_cast<std::size_t>(num_sets * num_coefficients);
+    AlignedArray<T> padded;
+    padded.resize(rows * step);
+    for (std::size_t r = 0; r < rows; ++r)
+        std::copy_n(values.data() + r * mul, mul, padded.data() + r * step);
+    return padded;
+}
+
+template AlignedArray<float> ContractionSpec::coefficients() const;
+template AlignedArray<double> ContractionSpec::coefficients() const;
+
+void ContractionSpec::read_polynomials(const Fields& problem) {
+    const auto& list = problem.json("polynomials");
+    const std::vector<std::int32_t> in = component_offsets(x.rows);
+    struct Entry {
+        std::int32_t coefficient, out;
+        double value;
+    };
+    std::map<std::vector<std::int32_t>, std::vector<Entry>> found;
+    const auto bad = [&problem]() {
+        problem.fail("polynomials", "damaged", "[block, [[[factor, index, ...], ...], ...]]");
+    };
+    std::int64_t number = 0;
+    for (const auto& polynomial : list) {
+        if (!polynomial.is_array() || polynomial.size() != 2 ||
+            !polynomial[0].is_number_unsigned() || !polynomial[1].is_array() ||
+            polynomial[0].get<std::uint64_t>() >= out.rows.blocks.size())
+            bad();
+        const Block& block = out.rows.blocks[polynomial[0].get<std::size_t>()];
+        if (polynomial[1].size() != static_cast<std::size_t>(block.dim())) bad();
+        int m = 0;
+        for (const auto& terms : polynomial[1]) {
+            if (!terms.is_array()) bad();
+            for (const auto& term : terms) {
+                if (!term.is_array() || term.size() < 2 || term.size() > 9 || !term[0].is_string())
+                    bad();
+                std::vector<std::int32_t> factors;
+                for (std::size_t i = 1; i < term.size(); ++i) {
+                    if (!term[i].is_number_unsigned() || term[i].get<std::uint64_t>() >= in.size())
+                        bad();
+                    factors.push_back(in[term[i].get<std::size_t>()]);
+                }
+                found[factors].push_back({static_cast<std::int32_t>(number * stride),
+                                          block.offset + m * block.stride,
+                                          parse_hex(term[0].get<std::string>())});
+            }
+            ++m;
+        }
+        ++number;
+    }
+    for (const auto& [factors, entries] : found) {
+        monomials.factor.insert(monomials.factor.end(), factors.begin(), factors.end());
+        monomials.factor_ptr.push_back(static_cast<std::int32_t>(monomials.factor.size()));
+        for (const Entry& entry : entries) {
+            monomials.coefficient.push_back(entry.coefficient);
+            monomials.out_item.push_back(entry.out);
+            monomials.value.push_back(entry.value);
+        }
+        monomials.entry_ptr.push_back(static_cast<std::int32_t>(monomials.value.size()));
+    }
+}
+
+}  // namespace mdcg

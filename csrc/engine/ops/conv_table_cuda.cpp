@@ -1,0 +1,131 @@
+#include "engine/ops/conv_table_cuda.hpp"
+
+namespace mdcg {
+
+template <typename T>
+bool CudaTableConv<T>::possible(const ConvSpec& spec) {
+    return (spec.radial.knots > 0 || sizeof(T) == 8) && !spec.sender.present() &&
+           !spec.receiver.present();
+}
+
+template <typename T>
+CudaPassKernel::Widths CudaTableConv<T>::widths(const ConvSpec& spec) {
+    return {{"x", spec.description.x.width},
+            {"w", spec.description.weights.width},
+            {"out", spec.description.out.width}};
+}
+
+template <typename T>
+CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
+    : spec_(spec),
+      x_width_(spec.description.x.width),
+      out_width_(spec.description.out.width),
+      flip_(spec.flip_edges),
+      num_types_(spec.num_types),
+      forward_(spec, "table_forward", widths(spec)),
+      backward_(spec, "table_backward", widths(spec)) {}
+
+template <typename T>
+bool CudaTableConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    if (table_)
+        table_->take_list(graph, stream);
+    else
+        exact_->take_list(graph, stream);
+    return !exact_ || exact_->there();
+}
+
+template <typename T>
+void CudaTableConv<T>::prepare(CudaKernels& kernels) {
+    forward_.prepare(kernels);
+    backward_.prepare(kernels);
+    const int degree = forward_.degree();
+    const RadialSpec& radial = spec_.radial;
+    if (degree % 2 != (degree > 0) || backward_.degree() != degree ||
+        (degree > 0) != (radial.knots == 0))
+        kernels.file().package().fail(
+            "has kernels for another kind of radial network: make the file again");
+    const WeightColumns& weights = spec_.description.weights;
+    if (degree == 0)
+        table_ = std::make_unique<CudaPowerTable<T>>(radial, weights);
+    else
+        exact_ = std::make_unique<CudaExactTable>(radial, weights, degree);
+    sums_ = CudaSenderSums<T>(kernels);
+}
+
+template <typename T>
+std::size_t CudaTableConv<T>::scratch_bytes(const CudaGraph& graph) const {
+    if (!backward_.uses(CudaArgument::dx)) return 0;
+    return static_cast<std::size_t>(graph.longest_chunk * slot_bytes());
+}
+
+template <typename T>
+CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
+                                          std::int64_t first_receiver,
+                                          std::int64_t receivers) const {
+    const CudaGraph& graph = *worker.edges;
+    CudaArguments found;
+    using A = CudaArgument;
+    found.set(A::n_rows, receivers);
+    found.set(A::n_types, std::int64_t(num_types_));
+    found.set(A::n_flip, std::int64_t(flip_));
+    found.set(A::row_ptr, graph.row_ptr + first_receiver);
+    found.set(A::live, graph.by_length);
+    found.set(A::num_live, graph.num_live + first_receiver);
+    found.set(A::sender, by_type ? graph.sender_type : graph.sender);
+    found.set(A::sender_type, graph.sender_type);
+    found.set(A::types, graph.types + first_receiver);
+    found.set(A::unit, graph.unit);
+    found.set(A::length, graph.length);
+    if (exact_) found.set(A::n_knots, std::int64_t(exact_->knots()));
+    found.set(A::places, exact_ ? exact_->places() : table_->places());
+    found.set(A::table, exact_ ? static_cast<const void*>(exact_->data()) : table_->data());
+    found.set(A::short_edges, worker.short_edges);
+    found.set(A::x, x);
+    return found;
+}
+
+template <typename T>
+void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const {
+    const std::int64_t receivers = worker.edges->num_local;
+    if (forward_.zeroes(CudaArgument::out))
+        clear_on_device(out, static_cast<std::size_t>(receivers * out_width_) * sizeof(T),
+                        *worker.stream);
+    CudaArguments arguments = this->arguments(worker, x, by_type, 0, receivers);
+    arguments.set(CudaArgument::out, out);
+    forward_.launch(*worker.stream, arguments);
+}
+
+template <typename T>
+void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient,
+                                T* dx) const {
+    const CudaGraph& graph = *worker.edges;
+    using A = CudaArgument;
+    if (!backward_.uses(A::dx)) {
+        CudaArguments arguments = this->arguments(worker, x, by_type, 0, graph.num_local);
+        arguments.set(A::g, gradient);
+        arguments.set(A::de, worker.edge_gradient);
+        backward_.launch(*worker.stream, arguments);
+        return;
+    }
+    T* const rows = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
+    for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
+        const CudaChunk& chunk = graph.chunks[c];
+        if (chunk.num_slots == 0) continue;
+        if (backward_.zeroes(A::dx))
+            clear_on_device(rows, static_cast<std::size_t>(chunk.num_slots * slot_bytes()),
+                            *worker.stream);
+        CudaArguments arguments =
+            this->arguments(worker, x, by_type, chunk.first_receiver, chunk.num_receivers);
+        arguments.set(A::g, gradient + chunk.first_receiver * out_width_);
+        arguments.set(A::de, worker.edge_gradient);
+        arguments.set(A::place, graph.place);
+        arguments.set(A::dx, rows);
+        backward_.launch(*worker.stream, arguments);
+        if (dx != nullptr) sums_.run(worker, c, rows, x_width_, dx);
+    }
+}
+
+template class CudaTableConv<float>;
+template class CudaTableConv<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,60 @@
+// The fused convolution on a device: generated kernels that make the weights of their edges from a
+// table of lengths. Nothing per edge is kept but, in the backward pass, a row for its sender.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/cuda/edges/exact_table.hpp"
+#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/pass_kernel.hpp"
+#include "engine/ops/conv.hpp"
+#include "engine/ops/cuda.hpp"
+#include "engine/ops/sender_sums_cuda.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CudaTableConv {
+public:
+    // Whether the weights of edges are functions of their lengths and types.
+    static bool possible(const ConvSpec& spec);
+
+    CudaTableConv(const ConvSpec& spec);
+    // Whether such kernels were generated.
+    bool available(CudaKernels& kernels) const {
+        return forward_.available(kernels) && backward_.available(kernels);
+    }
+    void prepare(CudaKernels& kernels);
+    // False: no table is exact enough for the list, in a package whose radial networks are exact.
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+
+    // Bytes per slot of a chunk.
+    std::int64_t slot_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
+    std::size_t scratch_bytes(const CudaGraph& graph) const;
+
+    // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
+    void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
+    // `dx` is added to; null: not wanted.
+    void backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient, T* dx) const;
+
+private:
+    static CudaPassKernel::Widths widths(const ConvSpec& spec);
+    CudaArguments arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
+                            std::int64_t first_receiver, std::int64_t receivers) const;
+
+    const ConvSpec& spec_;
+    std::int64_t x_width_, out_width_;
+    bool flip_;
+    int num_types_;
+    CudaPassKernel forward_, backward_;
+    // One of the two: splines, or what is exact in double precision.
+    std::unique_ptr<CudaPowerTable<T>> table_;
+    std::unique_ptr<CudaExactTable> exact_;
+    CudaSenderSums<T> sums_;
+};
+
+extern template class CudaTableConv<float>;
+extern template class CudaTableConv<double>;
+
+}  // namespace mdcg

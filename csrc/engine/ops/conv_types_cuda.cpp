@@ -1,0 +1,334 @@
+#include "engine/ops/conv_types_cuda.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/edges/harmonics.hpp"
+#include "engine/edges/layout.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr int MAX_L = 4;
+constexpr int CUBIC = 3, EXACT = 9, ROWS = 0;  // degrees of tables; none, but rows of units
+constexpr std::size_t MAX_TYPES = 16;
+constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
+
+std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// The one number that a path of scalars multiplies every component with; false: there is none.
+template <typename T>
+bool coefficient(const ConvDescription& description, const GenericPath& path, double& found) {
+    if (path.x_dim != 1 || path.out_dim != path.harmonic_dim ||
+        path.pair_end - path.pair_begin != path.out_dim)
+        return false;
+    for (int i = 0; i < path.out_dim; ++i) {
+        const GenericPair& pair = description.pairs[size(path.pair_begin + i)];
+        if (pair.term_end - pair.term_begin != 1) return false;
+        const GenericTerm<double>& term = description.terms[size(pair.term_begin)];
+        if (pair.c != i || term.b != i) return false;
+        if (i > 0 && static_cast<double>(static_cast<T>(term.value)) != found) return false;
+        found = static_cast<double>(static_cast<T>(term.value));
+    }
+    return true;
+}
+
+}  // namespace
+
+template <typename T>
+bool CudaTypeSums<T>::possible(const ConvSpec& spec) {
+    if (spec.x.present() || spec.sender.present() || spec.receiver.present()) return false;
+    double number = 0;
+    for (const GenericPath& path : spec.description.paths)
+        if (!coefficient<T>(spec.description, path, number)) return false;
+    return spec.description.l_max <= MAX_L;
+}
+
+template <typename T>
+CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
+    : spec_(spec), num_types_(spec.num_types), x_table_(spec.x_table<T>()) {
+    if (spec.radial.knots > 0)
+        table_ = std::make_unique<CudaPowerTable<T>>(
+            hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride));
+    else if (sizeof(T) == 8)
+        exact_ = std::make_unique<CudaExactTable>(
+            hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
+    std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
+    for (const Block& block : spec.description.out.blocks) {
+        const auto& paths = spec.description.paths;
+        if (std::none_of(paths.begin(), paths.end(), [&](const GenericPath& path) {
+                return path.out_offset == block.offset;
+            })) {
+            gaps_ = true;
+            continue;
+        }
+        degrees[size(block.l)] = 1;
+        Part part;
+        part.l = block.l;
+        part.mul = block.mul;
+        part.offset = block.offset;
+        part.stride = block.stride;
+        blocks_.push_back(part);
+    }
+    unused_ = std::count(degrees.begin(), degrees.end(), 0) > 0;
+}
+
+template <typename T>
+void CudaTypeSums<T>::ask_for_kernels(int degree) {
+    const int l_max = spec_.description.l_max;
+    const bool small = sizeof(T) == 4 && l_max <= 3;
+    threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
+    std::string defines;
+    const auto define = [&](const char* name, std::int64_t value) {
+        defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
+    };
+    define("L_MAX", l_max);
+    define("UNITS", spec_.hidden_stride);
+    define("DEGREE", degree);
+    define("THREADS", threads_);
+    define("PER", small ? 2 : 1);
+    define("EACH", small && spec_.hidden_stride > 32 ? 2 : 1);
+    define("MAX_TYPES", static_cast<std::int64_t>(MAX_TYPES));
+    sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
+    gradient_ = kernels_->fixed("type_sums.cuh", "type_sums_gradient", defines);
+}
+
+template <typename T>
+void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+    const int l_max = spec_.description.l_max;
+    kernels_ = &kernels;
+    ask_for_kernels(table_ ? CUBIC : exact_ ? EXACT : ROWS);
+    gemm_ = CudaGemm<T>(kernels);
+    const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
+    number_ = std::make_unique<CudaMemory>(stream.device());
+    number_->reserve(size(num_types_) * sizeof(std::int32_t));
+    factors_ = std::make_unique<CudaMemory>(stream.device());
+    factors_->reserve(factors.size() * sizeof(T));
+    factors_->upload(factors.data(), factors.size() * sizeof(T), stream);
+    stream.synchronize();
+}
+
+template <typename T>
+void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+    prepare(kernels, stream);
+    if (exact_) ask_for_kernels(ROWS);
+}
+
+template <typename T>
+bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+    std::vector<std::int32_t> present = graph.pairs.sender;
+    std::sort(present.begin(), present.end());
+    present.erase(std::unique(present.begin(), present.end()), present.end());
+    if (present.size() > MAX_TYPES) return false;
+    if (table_) table_->take_list(graph, stream);
+    if (exact_) {
+        exact_->take_list(graph, stream);
+        if (!exact_->there()) {  // from rows of units
+            exact_.reset();
+            ask_for_kernels(ROWS);
+            kernels_->load();
+        }
+    }
+    if (present == present_) return true;
+    present_ = std::move(present);
+    std::vector<std::int32_t> number(size(num_types_), -1);
+    for (std::size_t i = 0; i < present_.size(); ++i)
+        number[size(present_[i])] = static_cast<std::int32_t>(i);
+    number_->upload(number.data(), number.size() * sizeof(number[0]), stream);
+    make_matrices(stream);
+    stream.synchronize();
+    return true;
+}
+
+template <typename T>
+void CudaTypeSums<T>::make_matrices(const CudaStream& stream) {
+    const ConvDescription& description = spec_.description;
+    const std::vector<double> last = spec_.radial.last();
+    const std::size_t outputs = description.weights.columns.size();
+    for (Part& part : blocks_) {
+        std::vector<double> matrix(size(depth() * part.mul), 0.0);
+        std::size_t weight = 0;
+        for (const GenericPath& path : description.paths) {
+            double factor = 0;
+            coefficient<T>(description, path, factor);
+            if (path.out_offset == part.offset)
+                for (std::size_t t = 0; t < present_.size(); ++t) {
+                    const T* x = x_table_.data() + std::int64_t(present_[t]) * description.x.width +
+                                 path.x_offset;
+                    for (std::size_t k = 0; k < size(spec_.units); ++k)
+                        for (std::size_t u = 0; u < size(path.mul); ++u)
+                            matrix[(t * size(spec_.hidden_stride) + k) * size(path.mul) + u] +=
+                                factor * static_cast<double>(x[u]) * last[k * outputs + weight + u];
+                }
+            weight += size(path.mul);
+        }
+        const std::vector<T> rounded(matrix.begin(), matrix.end());
+        const int rows = static_cast<int>(depth());
+        part.matrix = CudaMatrix<T>(rounded.data(), 1, 0, rows, part.mul, part.mul, 1, stream);
+        part.transposed = CudaMatrix<T>(rounded.data(), 1, 0, part.mul, rows, 1, part.mul, stream);
+    }
+}
+
+template <typename T>
+typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
+    char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const {
+    Scratch s{};
+    Layout layout(start);
+    std::int64_t receivers = graph.num_local;
+    if (!from_table()) {
+        receivers = 0;
+        for (const CudaChunk& chunk : graph.chunks)
+            receivers = std::max<std::int64_t>(receivers, chunk.num_receivers);
+    }
+    const std::int64_t row = width() * depth();
+    const auto bytes = static_cast<std::int64_t>(sizeof(T));
+    s.receivers = std::min(
+        receivers, std::max<std::int64_t>(1, SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
+    layout.take(s.sums, s.receivers * row);
+    if (!from_table()) {
+        layout.take(s.hidden, graph.longest_chunk * spec_.hidden_stride);
+        layout.take(s.work, static_cast<std::int64_t>(edges.work_bytes(graph.longest_chunk)));
+    }
+    s.bytes = layout.bytes();
+    return s;
+}
+
+template <typename T>
+std::size_t CudaTypeSums<T>::scratch_bytes(const CudaGraph& graph,
+                                           const CudaEdgeFunctions<T>& edges) const {
+    return lay_out(nullptr, graph, edges).bytes;
+}
+
+template <typename T>
+TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
+                                               const Scratch& scratch) const {
+    const CudaGraph& graph = *worker.edges;
+    TypeSumArguments<T> found{};
+    found.num_types = num_types_;
+    found.num_present = static_cast<std::int32_t>(present_.size());
+    const int warps = threads_ / 32;
+    found.split = 1;
+    while (found.split < warps && found.split * found.num_present <= warps) found.split *= 2;
+    found.row_ptr = graph.row_ptr;
+    found.num_live = graph.num_live;
+    found.live = graph.live;
+    found.receiver_types = graph.types;
+    found.sender_type = graph.sender_type;
+    found.number = number_->template as<std::int32_t>();
+    found.length = graph.length;
+    found.unit = static_cast<const T*>(graph.unit);
+    found.factors = factors_->template as<T>();
+    if (table_) {
+        found.table = table_->data();
+        found.places = table_->places();
+        found.knots = table_->knots();
+    } else if (exact_) {
+        found.table = exact_->data();
+        found.places = exact_->places();
+        found.knots = exact_->knots();
+    }
+    found.hidden = scratch.hidden;
+    found.sums = scratch.sums;
+    found.edge_gradient = worker.edge_gradient;
+    found.short_edges = worker.short_edges;
+    found.sign = spec_.flip_edges ? -1.0 : 1.0;
+    return found;
+}
+
+template <typename T>
+template <typename Body>
+void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
+                           const Body& body) const {
+    const CudaGraph& graph = *worker.edges;
+    const Scratch scratch =
+        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
+    TypeSumArguments<T> arguments = this->arguments(worker, scratch);
+    const auto receivers = [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t at = first; at < end; at += scratch.receivers) {
+            arguments.first_receiver = static_cast<std::int32_t>(at);
+            body(scratch, arguments, std::min(scratch.receivers, end - at));
+        }
+    };
+    if (from_table()) return receivers(0, graph.num_local);
+    for (const CudaChunk& chunk : graph.chunks) {
+        if (chunk.num_slots > 0)
+            edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,
+                          scratch.hidden);
+        arguments.first_slot = chunk.first_slot;
+        receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
+        if (backward && chunk.num_slots > 0)
+            edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
+    }
+}
+
+template <typename T>
+void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                              T* out) const {
+    const CudaGraph& graph = *worker.edges;
+    const std::int64_t out_width = spec_.description.out.width;
+    if (gaps_ || present_.empty())
+        clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
+    if (present_.empty()) return;
+    walk(worker, edges, false,
+         [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
+             sums_.launch(*worker.stream, count, threads_, arguments);
+             std::vector<CudaProduct<T>> products;
+             for (const Part& part : blocks_) {
+                 CudaProduct<T> p;
+                 p.rows = count;
+                 p.batch = 2 * part.l + 1;
+                 p.a = scratch.sums;
+                 p.a_width = width() * depth();
+                 p.parts.push_back({part.l * part.l * depth(), depth(), part.matrix.rows(), 0});
+                 p.matrix = &part.matrix;
+                 p.columns = part.matrix.stride();
+                 p.c = out + arguments.first_receiver * out_width + part.offset;
+                 p.c_width = out_width;
+                 p.c_step = part.stride;
+                 products.push_back(p);
+             }
+             gemm_.run(*worker.stream, products);
+         });
+}
+
+template <typename T>
+void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                               const T* gradient) const {
+    const CudaStream& stream = *worker.stream;
+    const std::int64_t out_width = spec_.description.out.width;
+    if (present_.empty()) return;
+    walk(worker, edges, true,
+         [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
+             if (unused_)
+                 clear_on_device(scratch.sums, size(count * width() * depth()) * sizeof(T), stream);
+             // blocks of the same degree add to the same sums, one after the other
+             std::vector<std::size_t> seen(size(spec_.description.l_max) + 1, 0);
+             std::vector<std::vector<CudaProduct<T>>> rounds;
+             for (const Part& part : blocks_) {
+                 CudaProduct<T> p;
+                 p.rows = count;
+                 p.batch = 2 * part.l + 1;
+                 p.a = gradient + arguments.first_receiver * out_width;
+                 p.a_width = out_width;
+                 p.parts.push_back({part.offset, part.stride, part.mul, 0});
+                 p.matrix = &part.transposed;
+                 p.columns = part.transposed.stride();
+                 p.c = scratch.sums + part.l * part.l * depth();
+                 p.c_width = width() * depth();
+                 p.c_step = depth();
+                 const std::size_t round = seen[size(part.l)]++;
+                 p.add = round > 0;
+                 if (round == rounds.size()) rounds.emplace_back();
+                 rounds[round].push_back(p);
+             }
+             for (const auto& products : rounds) gemm_.run(stream, products);
+             gradient_.launch(stream, count, threads_, arguments);
+         });
+}
+
+template class CudaTypeSums<float>;
+template class CudaTypeSums<double>;
+
+}  // namespace mdcg

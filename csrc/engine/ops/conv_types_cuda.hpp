@@ -1,0 +1,91 @@
+// Convolutions of scalars that depend on the sender's type alone: edges are summed by type before
+// the last layer of the radial network, and a product of matrices does the rest,
+//     out[n][l, m][u] = sum over types t and hidden units k of
+//                       sums[n][lm][t, k] * x_t[u] W[k, (path, u)] c.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/edges/exact_table.hpp"
+#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/gemm.hpp"
+#include "engine/ops/conv.hpp"
+#include "engine/ops/cuda.hpp"
+#include "kernels/type_sums.hpp"
+
+namespace mdcg {
+
+// With a table of hidden units where the radial network has one, or one is exact enough in double
+// precision; else from their rows, which CudaEdgeFunctions makes chunk by chunk.
+template <typename T>
+class CudaTypeSums {
+public:
+    static bool possible(const ConvSpec& spec);
+
+    // `spec` must stay.
+    CudaTypeSums(const ConvSpec& spec);
+    void prepare(CudaKernels& kernels, const CudaStream& stream);
+    // Also takes what only some lists need: for lists of texts.
+    void prepare_all(CudaKernels& kernels, const CudaStream& stream);
+    // False: the list has senders of too many types.
+    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    // May end with a list that no table is exact enough for.
+    bool from_table() const { return table_ || exact_; }
+
+    std::size_t scratch_bytes(const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
+    // Every row of `out` is written.
+    void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, T* out) const;
+    // Adds to worker.edge_gradient.
+    void backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
+                  const T* gradient) const;
+
+private:
+    // A block of out, and its matrix [types, units][channels].
+    struct Part {
+        int l = 0, mul = 0;
+        std::int64_t offset = 0, stride = 0;
+        CudaMatrix<T> matrix, transposed;
+    };
+    struct Scratch {
+        T *sums, *hidden;
+        char* work;
+        std::int64_t receivers;  // that there is room for
+        std::size_t bytes;
+    };
+
+    int width() const { return (spec_.description.l_max + 1) * (spec_.description.l_max + 1); }
+    std::int64_t depth() const {  // of the matrices
+        return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
+    }
+    void make_matrices(const CudaStream& stream);
+    void ask_for_kernels(int degree);
+    Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
+    TypeSumArguments<T> arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
+    // `body(scratch, arguments, count)` for all receivers from arguments.first_receiver on, as many
+    // at a time as there is room for. Where there is no table, with rows of hidden units of their
+    // slots; backward, the gradients that take the rows' place go on to the edges.
+    template <typename Body>
+    void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
+              const Body& body) const;
+
+    const ConvSpec& spec_;
+    int num_types_, threads_ = 128;
+    AlignedArray<T> x_table_;  // by type
+    std::unique_ptr<CudaPowerTable<T>> table_;
+    std::unique_ptr<CudaExactTable> exact_;
+    CudaKernels* kernels_ = nullptr;
+    std::vector<std::int32_t> present_;  // types
+    std::vector<Part> blocks_;
+    bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path
+    CudaFunction sums_, gradient_;
+    CudaGemm<T> gemm_;
+    std::unique_ptr<CudaMemory> number_, factors_;
+};
+
+extern template class CudaTypeSums<float>;
+extern template class CudaTypeSums<double>;
+
+}  // namespace mdcg

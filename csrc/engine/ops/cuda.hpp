@@ -1,0 +1,59 @@
+// What implementations of operations see of one evaluation on a device, and what they are there.
+#pragma once
+
+#include "core/cuda_memory.hpp"
+#include "engine/cuda/graph.hpp"
+#include "engine/cuda/kernels.hpp"
+#include "engine/ops/cpu.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CudaGhosts;  // engine/cuda/ghosts.hpp
+
+// All rows are on the device; `edge_gradient` has one for every slot of `edges`.
+template <typename T>
+class CudaWorker : public StepRows<T> {
+public:
+    const CudaStream* stream = nullptr;
+    const CudaGraph* edges = nullptr;
+    CudaGhosts<T>* ghosts = nullptr;
+    int* failures = nullptr;  // [1] set by kernels that meet what cannot be
+    // [1] set by kernels that meet an edge too short for a table: the step must be done again
+    int* short_edges = nullptr;
+    bool exact = false;  // without tables
+
+    // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
+    char* device_scratch(std::size_t bytes) {
+        scratch_memory->reserve(bytes);
+        return scratch_memory->template as<char>();
+    }
+
+    CudaMemory* scratch_memory = nullptr;
+};
+
+// Forward and backward enqueue on worker.stream, for all local nodes or all nodes.
+template <typename T>
+class CudaOp {
+public:
+    using Base = CudaOp;
+    virtual ~CudaOp() = default;
+
+    // Once, before the first evaluation: takes kernels, uploads weights.
+    virtual void prepare(CudaKernels&, const CudaStream&) {}
+    // Once, before the first evaluation with `exact`: what only those need.
+    virtual void prepare_exact(CudaKernels&, const CudaStream&) {}
+    // All that any evaluation could need: for lists of texts.
+    virtual void prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+        prepare(kernels, stream);
+        prepare_exact(kernels, stream);
+    }
+    // For every new list of edges, before its first evaluation.
+    virtual void take_list(const CudaGraph&, const CudaStream&) {}
+    // Scratch that forward or backward will ask for, of a graph of that size.
+    virtual std::size_t scratch_bytes(const CudaGraph&) const { return 0; }
+    virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;
+    virtual void backward(CudaWorker<T>& worker, Range nodes) const = 0;
+};
+
+}  // namespace mdcg

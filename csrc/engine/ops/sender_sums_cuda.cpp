@@ -1,0 +1,39 @@
+#include "engine/ops/sender_sums_cuda.hpp"
+
+#include "kernels/sender_sums.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr int THREADS = 256;
+
+}  // namespace
+
+template <typename T>
+CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
+    : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")) {}
+
+template <typename T>
+void CudaSenderSums<T>::run(const CudaWorker<T>& worker, std::size_t number, const T* rows,
+                            std::int64_t width, T* target) const {
+    const CudaGraph& graph = *worker.edges;
+    const CudaChunk& chunk = graph.chunks[number];
+    // one pointer more than senders in every chunk before
+    const std::int32_t* const row_ptr =
+        graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(number);
+    const SenderSumArguments<T> sums{reinterpret_cast<const PackOf<T>*>(rows),
+                                     reinterpret_cast<PackOf<T>*>(target),
+                                     graph.chunk_sender + chunk.first_sender,
+                                     row_ptr,
+                                     graph.slot_of_place + chunk.first_slot,
+                                     graph.length,
+                                     chunk.num_senders,
+                                     width / PackOf<T>::ITEMS};
+    sum_.launch(*worker.stream, (sums.senders * sums.width + THREADS - 1) / THREADS, THREADS, sums);
+}
+
+template class CudaSenderSums<float>;
+template class CudaSenderSums<double>;
+
+}  // namespace mdcg

@@ -1,0 +1,30 @@
+// Sums of rows of slots by their senders, chunk by chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/ops/cuda.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CudaSenderSums {
+public:
+    CudaSenderSums() = default;
+    explicit CudaSenderSums(CudaKernels& kernels);
+
+    // Adds rows [slots of the chunk][width], at their places, to the rows of `target` of their
+    // senders, in a fixed order; those of dead slots may hold anything. `width` is a multiple of 16
+    // bytes.
+    void run(const CudaWorker<T>& worker, std::size_t chunk, const T* rows, std::int64_t width,
+             T* target) const;
+
+private:
+    CudaFunction sum_;
+};
+
+extern template class CudaSenderSums<float>;
+extern template class CudaSenderSums<double>;
+
+}  // namespace mdcg

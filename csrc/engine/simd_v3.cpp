@@ -1,6 +1,0 @@
-// The small kernels for x86-64-v3; compiled with its flags.
-#if defined(__x86_64__)
-#define MDCG_SIMD simd_v3
-#define MDCG_SIMD_NAME "x86-64-v3"
-#include "engine/simd_kernels.hpp"
-#endif

@@ -1,0 +1,160 @@
+#include "kernels/cell_list.hpp"
+#include "kernels/common.cuh"
+
+// No image: three zeros of 10 bits.
+constexpr int CENTER = 512 << 20 | 512 << 10 | 512;
+
+// Bins are numbered in blocks of 4 x 4 x 4, so that atoms next to each other have near numbers.
+INLINE int number_of_bin(const CellArguments& p, const int* at) {
+    const int tile = ((at[2] >> 2) * p.tiles[1] + (at[1] >> 2)) * p.tiles[0] + (at[0] >> 2);
+    return tile << 6 | (at[2] & 3) << 4 | (at[1] & 3) << 2 | (at[0] & 3);
+}
+
+INLINE void bin_of_number(const CellArguments& p, int number, int* at) {
+    const int tile = number >> 6;
+    at[0] = tile % p.tiles[0] << 2 | (number & 3);
+    at[1] = tile / p.tiles[0] % p.tiles[1] << 2 | (number >> 2 & 3);
+    at[2] = tile / p.tiles[0] / p.tiles[1] << 2 | (number >> 4 & 3);
+}
+
+extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments p) {
+    const Long i = thread_number();
+    if (i >= p.num_nodes) return;
+    int at[3];
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+        double along = p.given[3 * i] * p.inverse[k] + p.given[3 * i + 1] * p.inverse[3 + k] +
+                       p.given[3 * i + 2] * p.inverse[6 + k];
+        int wraps = 0;
+        if (p.periodic[k]) {
+            const double whole = floor(along);
+            along -= whole;
+            wraps = int(whole);
+        }
+        p.given_wraps[3 * i + k] = wraps;
+        at[k] = min(max(int((along - p.low[k]) * p.scale[k]), 0), p.bins[k] - 1);
+    }
+    p.key[i] = unsigned(number_of_bin(p, at));
+}
+
+// Where the atoms of each bin begin.
+extern "C" __global__ void __launch_bounds__(256) find_atoms(const CellArguments p) {
+    const Long b = thread_number();
+    if (b > p.num_bins) return;
+    Long low = 0, high = p.num_nodes;
+    while (low < high) {
+        const Long middle = (low + high) / 2;
+        if (p.sorted_key[middle] < unsigned(b))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    p.bin_ptr[b] = int(low);
+}
+
+extern "C" __global__ void __launch_bounds__(256) order_types(const CellArguments p) {
+    const Long i = thread_number();
+    if (i < p.num_nodes) p.types[i] = p.given_types[p.node[i]];
+}
+
+// Part of every step: atoms in the cell where the list was made, in its order.
+extern "C" __global__ void __launch_bounds__(256) place_atoms(const CellArguments p) {
+    const Long i = thread_number();
+    if (i >= p.num_nodes) return;
+    const Long from = 3 * Long(p.node[i]);
+    const double a = p.given_wraps[from], b = p.given_wraps[from + 1], c = p.given_wraps[from + 2];
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        p.positions[3 * i + k] =
+            p.given[from + k] - (a * p.cell[k] + b * p.cell[3 + k] + c * p.cell[6 + k]);
+}
+
+// The bin of the stencil that a lane looks at, and the cell it is in.
+struct Bin {
+    int first, end, image;
+    double shift[3];
+};
+
+INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
+    Bin found = {};
+    int cells[3], where[3];
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+        const int width = 2 * p.stencil[k] + 1;
+        const int b = at[k] + number % width - p.stencil[k];
+        number /= width;
+        cells[k] = !p.periodic[k] ? 0 : b >= 0 ? b / p.bins[k] : -((p.bins[k] - 1 - b) / p.bins[k]);
+        where[k] = b - cells[k] * p.bins[k];
+        if (where[k] < 0 || where[k] >= p.bins[k]) return found;
+    }
+    const int bin = number_of_bin(p, where);
+    found.first = p.bin_ptr[bin];
+    found.end = p.bin_ptr[bin + 1];
+    // added to the receiver less the sender
+    found.image = (512 - cells[0]) << 20 | (512 - cells[1]) << 10 | (512 - cells[2]);
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        found.shift[k] = fma(double(cells[2]), p.cell[6 + k],
+                             fma(double(cells[1]), p.cell[3 + k], cells[0] * p.cell[k]));
+    return found;
+}
+
+// Atoms around a receiver, by a warp: each lane has a bin, and looks at 32 of its atoms at a time.
+// Products are summed by fma alone, so that counting and writing agree to the last bit.
+template <bool WRITE>
+INLINE void search(const CellArguments& p, int receiver, int lane) {
+    const int row = p.point_node != nullptr ? p.node[receiver] : receiver;
+    if (row >= p.num_local) return;
+    int at[3];
+    bin_of_number(p, int(p.sorted_key[receiver]), at);
+    const double* const own = p.positions + 3 * Long(receiver);
+    const double x = own[0], y = own[1], z = own[2];
+    const int bins = (2 * p.stencil[0] + 1) * (2 * p.stencil[1] + 1) * (2 * p.stencil[2] + 1);
+    int edges = WRITE ? p.row_ptr[row] : 0;
+    for (int begin = 0; begin < bins; begin += 32) {
+        Bin bin = {};
+        if (begin + lane < bins) bin = look_up(p, at, begin + lane);
+        while (__any_sync(0xffffffffu, bin.first < bin.end)) {
+            const int end = min(bin.end, bin.first + 32);
+            unsigned near = 0;
+            for (int j = bin.first; j < end; ++j) {
+                const double* const other = p.positions + 3 * Long(j);
+                const double dx = other[0] + bin.shift[0] - x, dy = other[1] + bin.shift[1] - y,
+                             dz = other[2] + bin.shift[2] - z;
+                const double square = fma(dz, dz, fma(dy, dy, dx * dx));
+                const bool itself = j == receiver && bin.image == CENTER;
+                if (square < p.square && !itself) near |= 1u << (j - bin.first);
+            }
+            int up = __popc(near);  // of the lanes up to this one
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const int other = __shfl_up_sync(0xffffffffu, up, step);
+                if (lane >= step) up += other;
+            }
+            if (WRITE) {
+                int to = edges + up - __popc(near);
+                for (unsigned rest = near; rest != 0; rest &= rest - 1, ++to) {
+                    const int found = bin.first + __ffs(int(rest)) - 1;
+                    const bool node = p.point_node == nullptr;
+                    p.sender[to] = node ? found : p.point_node[p.node[found]];
+                    p.image[to] = node ? bin.image : p.point_image[p.node[found]];
+                }
+            }
+            edges += __shfl_sync(0xffffffffu, up, 31);
+            bin.first = max(bin.first, end);
+        }
+    }
+    if (WRITE || lane > 0) return;
+    p.row_ptr[row] = edges;
+    atomicAdd(p.total, (unsigned long long)(edges));
+}
+
+extern "C" __global__ void __launch_bounds__(256) count_edges(const CellArguments p) {
+    const Long receiver = thread_number() / 32;
+    if (receiver < p.num_nodes) search<false>(p, int(receiver), threadIdx.x % 32);
+}
+
+extern "C" __global__ void __launch_bounds__(256) write_edges(const CellArguments p) {
+    const Long receiver = thread_number() / 32;
+    if (receiver < p.num_nodes) search<true>(p, int(receiver), threadIdx.x % 32);
+}

@@ -1,0 +1,43 @@
+// Arguments of kernels/gemm.cuh.
+#pragma once
+
+namespace mdcg {
+
+constexpr int GEMM_PRODUCTS = 16, GEMM_PARTS = 64;  // of a launch
+
+// A part of the shared dimension: items of a's rows, from `at` and `step` items from component to
+// component, and rows of b from `row`.
+struct GemmPart {
+    int at, step, depth, row;
+};
+static_assert(sizeof(GemmPart) == 16);
+
+// Row r, counted in components: component r % batch of node r / batch, or of that place in a list.
+template <typename T>
+struct GemmProduct {
+    const T* a;
+    const T* b;  // [all depths][columns]
+    T* c;
+    const int* list;        // nodes; null: 0, 1, 2, ..
+    const T* bias;          // [columns], added; null: none
+    const int* bias_types;  // not null: bias [types][columns], by type of the node
+    int a_width, c_width;   // items from node to node
+    int c_step;             // and from component to component
+    int batch;
+    int columns;  // a multiple of 64 bytes
+    int rows;
+    int first_block;
+    int add;
+    int first_part, parts;
+};
+static_assert(sizeof(GemmProduct<float>) == 88 && sizeof(GemmProduct<double>) == 88);
+
+template <typename T>
+struct GemmProducts {
+    GemmProduct<T> product[GEMM_PRODUCTS];
+    GemmPart part[GEMM_PARTS];
+    int count;
+};
+static_assert(sizeof(GemmProducts<float>) == 2440 && sizeof(GemmProducts<double>) == 2440);
+
+}  // namespace mdcg

@@ -1,0 +1,187 @@
+#pragma once
+#include "kernels/gemm_tiles.cuh"
+
+// Multiplies on tensor cores, where GEMM_BITS says what: 53, double, as plain arithmetic does; 11
+// (tf32) and 8 (bf16), numbers in float rounded to so many bits, whose products are summed in
+// float.
+#ifdef GEMM_BITS
+// A lane's numbers of the shared dimension are neighbours, and so are its columns: both may be in
+// any order, as long as both matrices agree.
+
+// One instruction multiplies 16 x 8 by 8 x 8 items: of a lane four of a, at rows l / 4 and l / 4 +
+// 8 of two columns, two of b, at these two rows of column l / 4, and four of the sums.
+#if GEMM_BITS == 11
+struct Fragment {
+    static constexpr int CHUNKS = 1;  // of eight of the shared dimension at once
+    struct Left {
+        unsigned v[4];
+        INLINE void set(int i, float x) { v[i] = rounded(x); }
+    };
+    struct Right {
+        unsigned v[2];
+        INLINE void set(int i, float x) { v[i] = rounded(x); }
+    };
+    static INLINE unsigned rounded(float x) {
+        unsigned bits;
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+        return bits;
+    }
+    static INLINE void add(float* sum, const Left& a, const Right& b) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
+            "%7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+    }
+};
+#elif GEMM_BITS == 8
+// An instruction takes sixteen of the shared dimension; a register has two of them, the first of
+// which comes first.
+struct Fragment {
+    static constexpr int CHUNKS = 2;
+    struct Left {
+        float first[4];
+        unsigned v[4];
+        INLINE void set(int i, float x) {
+            const int at = i / 4 * 2 + i % 2;
+            if (i % 4 < 2)
+                first[at] = x;
+            else
+                v[at] = packed(first[at], x);
+        }
+    };
+    struct Right {
+        float first[2];
+        unsigned v[2];
+        INLINE void set(int i, float x) {
+            if (i % 2 == 0)
+                first[i / 2] = x;
+            else
+                v[i / 2] = packed(first[i / 2], x);
+        }
+    };
+    static INLINE unsigned packed(float low, float high) {
+        unsigned bits;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+        return bits;
+    }
+    static INLINE void add(float* sum, const Left& a, const Right& b) {
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
+            "%7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+    }
+};
+#else
+struct Fragment {
+    static constexpr int CHUNKS = 1;
+    struct Left {
+        double v[4];
+        INLINE void set(int i, double x) { v[i] = x; }
+    };
+    struct Right {
+        double v[2];
+        INLINE void set(int i, double x) { v[i] = x; }
+    };
+    static INLINE void add_8(double& d0, double& d1, double a, double b) {
+        asm volatile(
+            "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+            : "+d"(d0), "+d"(d1)
+            : "d"(a), "d"(b));
+    }
+    static INLINE void add(double* sum, const Left& a, const Right& b) {
+#if __CUDA_ARCH__ < 900  // an instruction takes four of the shared dimension
+        add_8(sum[0], sum[1], a.v[0], b.v[0]);
+        add_8(sum[2], sum[3], a.v[1], b.v[0]);
+        add_8(sum[0], sum[1], a.v[2], b.v[1]);
+        add_8(sum[2], sum[3], a.v[3], b.v[1]);
+#else
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+            "{%8, %9}, {%0, %1, %2, %3};"
+            : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+            : "d"(a.v[0]), "d"(a.v[1]), "d"(a.v[2]), "d"(a.v[3]), "d"(b.v[0]), "d"(b.v[1]));
+#endif
+    }
+};
+#endif
+
+template <int M, int N>
+struct Tensor {
+    typedef Fragment F;
+    static constexpr int ITEMS = M * N / 32, ACROSS = N / 8;
+    static constexpr int WIDE = 8 * LANE_ITEMS;  // columns that a lane reads a pack of
+    static_assert(M % 16 == 0 && N % WIDE == 0, "fragments");
+    // lanes (l / 4, l % 4) read different banks
+    static constexpr int a_stride(int depth) { return depth % 16 == 0 ? depth + 8 : depth; }
+    static constexpr int b_stride(int columns) { return columns + LANE_ITEMS; }
+    struct alignas(2 * sizeof(T)) Pair {
+        T v[2];
+    };
+    T sum[ITEMS];
+
+    static INLINE int x() { return threadIdx.x % 4; }
+    static INLINE int y() { return threadIdx.x % 32 / 4; }
+    INLINE void clear() {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) sum[i] = T(0);
+    }
+    template <int DEPTH, int A_STRIDE, int B_STRIDE>
+    INLINE void multiply(const T* a, const T* b) {
+        static_assert(DEPTH % (8 * F::CHUNKS) == 0, "fragments");
+        a += y() * A_STRIDE + 2 * x();
+        b += 2 * x() * B_STRIDE + y() * LANE_ITEMS;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 8 * F::CHUNKS) {
+            F::Left left[M / 16];
+#pragma unroll
+            for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+                for (int half = 0; half < 2 * F::CHUNKS; ++half) {
+                    const Pair found =
+                        *(const Pair*)(a + (16 * i + half % 2 * 8) * A_STRIDE + k + half / 2 * 8);
+                    const int place = half / 2 * 4 + half % 2;
+                    left[i].set(place, found.v[0]);
+                    left[i].set(place + 2, found.v[1]);
+                }
+#pragma unroll
+            for (int wide = 0; wide < N / WIDE; ++wide) {
+                Pack found[2 * F::CHUNKS];
+#pragma unroll
+                for (int c = 0; c < 2 * F::CHUNKS; ++c)
+                    found[c] = *(const Pack*)(b + (k + c / 2 * 8 + c % 2) * B_STRIDE + wide * WIDE);
+#pragma unroll
+                for (int v = 0; v < LANE_ITEMS; ++v) {
+                    F::Right right;
+#pragma unroll
+                    for (int c = 0; c < 2 * F::CHUNKS; ++c) right.set(c, found[c].v[v]);
+#pragma unroll
+                    for (int i = 0; i < M / 16; ++i)
+                        F::add(sum + 4 * (i * ACROSS + wide * LANE_ITEMS + v), left[i], right);
+                }
+            }
+        }
+    }
+    // row(r) before pack(column, items) of that row
+    template <typename Row, typename Put>
+    INLINE void each(const Row& row, const Put& put) const {
+#pragma unroll
+        for (int i = 0; i < M / 16; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                row(16 * i + 8 * half + y());
+#pragma unroll
+                for (int wide = 0; wide < N / WIDE; ++wide)
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        Pack out;
+#pragma unroll
+                        for (int v = 0; v < LANE_ITEMS; ++v)
+                            out.v[v] = sum[4 * (i * ACROSS + wide * LANE_ITEMS + v) + 2 * half + c];
+                        put(wide * WIDE + (2 * x() + c) * LANE_ITEMS, out);
+                    }
+            }
+    }
+};
+#endif

@@ -1,0 +1,229 @@
+// Products of rows and small matrices: c[row] (+)= a[row] @ b, several of them in one
+// launch. A block computes a tile of c. It walks down the shared dimension in slices of DEPTH,
+// which are copied to shared memory as they are, STAGES - 1 of them ahead of the one that is
+// multiplied.
+//
+// What multiplies is in gemm_plain.cuh and gemm_tensor.cuh. Whatever the tile is, every sum runs
+// over the shared dimension in order, unless GROUPS of warps share a slice.
+#pragma once
+#include "kernels/common.cuh"
+#include "kernels/gemm.hpp"
+
+INLINE void find_row(const GemmProduct<T>& p, int row, int& node, int& component) {
+    node = row;
+    component = 0;
+    if (p.batch > 1) {
+        node = unsigned(row) / unsigned(p.batch);
+        component = row - node * p.batch;
+    }
+    if (p.list != nullptr) node = p.list[node];
+}
+
+// So many bytes to shared memory, and zeros up to 16, that the thread does not wait for.
+INLINE void start_copy(T* to, const T* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     unsigned(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+}
+INLINE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// All but the last N groups have arrived.
+template <int N>
+INLINE void wait_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// UNIT<WARP_ROWS, WARP_COLUMNS> multiplies a warp's part of slices.
+template <template <int, int> class UNIT, int ROWS_, int COLUMNS_, int DEPTH_, int STAGES_,
+          int WARP_ROWS_, int WARP_COLUMNS_, int GROUPS_>
+struct Tile {
+    typedef UNIT<WARP_ROWS_, WARP_COLUMNS_> Unit;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, STAGES = STAGES_;
+    static constexpr int WARP_ROWS = WARP_ROWS_, WARP_COLUMNS = WARP_COLUMNS_, GROUPS = GROUPS_;
+    static constexpr int ACROSS = COLUMNS / WARP_COLUMNS, WARPS = ACROSS * (ROWS / WARP_ROWS);
+    static constexpr int THREADS = 32 * WARPS * GROUPS;
+    static constexpr int A_STRIDE = Unit::a_stride(DEPTH), B_STRIDE = Unit::b_stride(COLUMNS);
+    static constexpr int A_ITEMS = ROWS * A_STRIDE, B_ITEMS = DEPTH * B_STRIDE;
+    static constexpr int STAGE_ITEMS = A_ITEMS + B_ITEMS;
+    static constexpr int SLICE_PACKS = DEPTH / LANE_ITEMS, ROW_PACKS = COLUMNS / LANE_ITEMS;
+    static constexpr int A_LOADS = ROWS * SLICE_PACKS / THREADS;
+    static constexpr int B_LOADS = DEPTH * ROW_PACKS / THREADS;
+    static_assert(ROWS * SLICE_PACKS % THREADS == 0 && DEPTH * ROW_PACKS % THREADS == 0, "loads");
+    static_assert(THREADS % ROW_PACKS == 0, "a thread copies one column of b");
+    static_assert(THREADS % SLICE_PACKS == 0, "and one of a");
+    static_assert(GROUPS == 1 || 32 * WARPS * Unit::ITEMS <= STAGES * STAGE_ITEMS, "sums");
+};
+
+// Where rows of a tile begin.
+template <typename S>
+struct Starts {
+    Long node[S::ROWS];  // in a, of the node; -1: no such row
+    int component[S::ROWS];
+    INLINE void fill(const GemmProduct<T>& p, int first_row) {
+        for (int i = threadIdx.x; i < S::ROWS; i += S::THREADS) {
+            int found = 0;
+            component[i] = 0;
+            if (first_row + i < p.rows) find_row(p, first_row + i, found, component[i]);
+            node[i] = first_row + i < p.rows ? Long(found) * p.a_width : -1;
+        }
+    }
+};
+
+// Copies slice after slice, part after part.
+template <typename S>
+struct Slices {
+    const GemmProduct<T>& p;
+    const GemmPart* part;
+    int parts, from;  // parts that are left, place in this one
+    int first_column;
+
+    INLINE Slices(const GemmProducts<T>& all, const GemmProduct<T>& product, int column)
+        : p(product),
+          part(all.part + product.first_part),
+          parts(product.parts),
+          from(0),
+          first_column(column) {}
+    INLINE int count() const {
+        int slices = 0;
+        for (int i = 0; i < parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
+        return slices;
+    }
+    INLINE void start(const Starts<S>& starts, T* stage) {
+        const int left = part->depth - from;
+        {
+            const int first = threadIdx.x / S::SLICE_PACKS;
+            const int k = threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
+            const int bytes = min(left - k, LANE_ITEMS) * int(sizeof(T));
+            const T* const a = p.a + (part->at + from + k);
+#pragma unroll
+            for (int i = 0; i < S::A_LOADS; ++i) {
+                const int row = first + i * (S::THREADS / S::SLICE_PACKS);
+                const Long node = starts.node[row];
+                const bool there = node >= 0 && bytes > 0;
+                const T* const source = a + (node + starts.component[row] * part->step);
+                start_copy(stage + row * S::A_STRIDE + k, there ? source : p.b, there ? bytes : 0);
+            }
+        }
+        {
+            const int first = threadIdx.x / S::ROW_PACKS;
+            const int at = threadIdx.x % S::ROW_PACKS * LANE_ITEMS;
+            const bool column = first_column + at < p.columns;
+            const T* const b = p.b + (Long(part->row + from) * p.columns + first_column + at);
+#pragma unroll
+            for (int i = 0; i < S::B_LOADS; ++i) {
+                const int k = first + i * (S::THREADS / S::ROW_PACKS);
+                const bool there = column && k < left;
+                start_copy(stage + S::A_ITEMS + k * S::B_STRIDE + at,
+                           there ? b + Long(k) * p.columns : p.b, there ? 16 : 0);
+            }
+        }
+        from += S::DEPTH;
+        if (from >= part->depth && parts > 1) {
+            ++part;
+            --parts;
+            from = 0;
+        }
+    }
+};
+
+// Sums of the groups, in their order, in the first.
+template <typename S>
+INLINE void add_groups(typename S::Unit& unit, T* shared, int group) {
+    const int thread = threadIdx.x % (32 * S::WARPS);
+#pragma unroll 1
+    for (int g = 1; g < S::GROUPS; ++g) {
+        __syncthreads();
+        if (group == g) {
+#pragma unroll
+            for (int i = 0; i < S::Unit::ITEMS; ++i)
+                shared[i * (32 * S::WARPS) + thread] = unit.sum[i];
+        }
+        __syncthreads();
+        if (group == 0) {
+#pragma unroll
+            for (int i = 0; i < S::Unit::ITEMS; ++i)
+                unit.sum[i] += shared[i * (32 * S::WARPS) + thread];
+        }
+    }
+}
+
+template <typename S>
+INLINE void write_tile(const GemmProduct<T>& p, const typename S::Unit& unit, int first_row,
+                       int first_column) {
+    T* to = nullptr;
+    const T* bias = nullptr;
+    unit.each(
+        [&](int row) {
+            const int r = first_row + row;
+            to = nullptr;
+            if (r >= p.rows) return;
+            int node, component;
+            find_row(p, r, node, component);
+            to = p.c + (Long(node) * p.c_width + Long(component) * p.c_step);
+            if (p.bias != nullptr)
+                bias = p.bias + (p.bias_types ? Long(p.bias_types[node]) * p.columns : Long(0));
+        },
+        [&](int column, Pack out) {
+            const int at = first_column + column;
+            if (to == nullptr || at >= p.columns) return;
+            if (p.bias != nullptr) {
+                const Pack more = *(const Pack*)(bias + at);
+#pragma unroll
+                for (int v = 0; v < LANE_ITEMS; ++v) out.v[v] += more.v[v];
+            }
+            if (p.add) {
+                const Pack old = *(const Pack*)(to + at);
+#pragma unroll
+                for (int v = 0; v < LANE_ITEMS; ++v) out.v[v] += old.v[v];
+            }
+            *(Pack*)(to + at) = out;
+        });
+}
+
+template <typename S>
+INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
+    int number = 0;
+    while (number + 1 < all.count && int(blockIdx.x) >= all.product[number + 1].first_block)
+        ++number;
+    const GemmProduct<T>& p = all.product[number];
+    // neighbouring blocks share rows of a
+    const int across = (p.columns + S::COLUMNS - 1) / S::COLUMNS;
+    const int block = blockIdx.x - p.first_block;
+    const int first_row = block / across * S::ROWS, first_column = block % across * S::COLUMNS;
+
+    __shared__ Starts<S> starts;
+    starts.fill(p, first_row);
+    Slices<S> slices(all, p, first_column);
+    const int count = slices.count();
+    const int warp = threadIdx.x / 32 % S::WARPS, group = threadIdx.x / 32 / S::WARPS;
+    const int warp_row = warp / S::ACROSS * S::WARP_ROWS;
+    const int warp_column = warp % S::ACROSS * S::WARP_COLUMNS;
+    constexpr int GROUP_DEPTH = S::DEPTH / S::GROUPS;
+    typename S::Unit unit;
+    unit.clear();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < S::STAGES - 1; ++i) {
+        if (i < count) slices.start(starts, shared + i * S::STAGE_ITEMS);
+        end_group();
+    }
+    int now = 0, next = S::STAGES - 1;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+        wait_groups<S::STAGES - 2>();
+        __syncthreads();
+        if (i + S::STAGES - 1 < count) slices.start(starts, shared + next * S::STAGE_ITEMS);
+        end_group();
+        const T* const stage = shared + now * S::STAGE_ITEMS;
+        const int k = group * GROUP_DEPTH;
+        unit.template multiply<GROUP_DEPTH, S::A_STRIDE, S::B_STRIDE>(
+            stage + warp_row * S::A_STRIDE + k, stage + S::A_ITEMS + k * S::B_STRIDE + warp_column);
+        now = now + 1 == S::STAGES ? 0 : now + 1;
+        next = next + 1 == S::STAGES ? 0 : next + 1;
+    }
+    if constexpr (S::GROUPS > 1) {
+        add_groups<S>(unit, shared, group);
+        if (group > 0) return;
+    }
+    write_tile<S>(p, unit, first_row + warp_row, first_column + warp_column);
+}

@@ -1,0 +1,45 @@
+// Arguments of kernels/geometry.cuh.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace mdcg {
+
+// What is added to pos[receiver] - pos[sender]: see csrc/engine/cuda/graph.hpp.
+struct EdgeShifts {
+    const double* shift;
+    const int* image;
+    const double* table;
+    Long packed;
+};
+static_assert(sizeof(EdgeShifts) == 32);
+
+template <typename T>
+struct GeometryArguments {
+    Long num_local;
+    const int *row_ptr, *sender;
+    EdgeShifts shifts;
+    const double* positions;
+    T* unit;         // [num_slots][3]
+    double* length;  // [num_slots]
+    int* live;       // [num_slots] of each receiver, from where its slots begin
+    int* by_length;  // the same, the shortest first
+    int* num_live;   // [num_local]
+    int* failures;
+    double r_max, sign;
+};
+static_assert(sizeof(GeometryArguments<float>) == 128 && sizeof(GeometryArguments<double>) == 128);
+
+template <typename T>
+struct AssembleArguments {
+    Long num_nodes, num_local;
+    const int *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
+    EdgeShifts shifts;
+    const double* positions;
+    const T* gradient;  // [slots][3] dE/dvec
+    double* forces;     // [num_nodes][3]
+    double* virials;    // [num_nodes][9] or null
+};
+static_assert(sizeof(AssembleArguments<float>) == 120 && sizeof(AssembleArguments<double>) == 120);
+
+}  // namespace mdcg

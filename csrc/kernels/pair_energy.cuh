@@ -1,0 +1,44 @@
+#include "kernels/cutoff.cuh"
+#include "kernels/pair_energy.hpp"
+
+// Energy of a slot and its derivative with respect to the length; false: too long.
+INLINE bool pair_energy(const PairArguments<T>& p, Long slot, double& energy, double& slope) {
+    const Long pair = p.receiver_type[slot] * p.num_types + p.sender_type[slot];
+    const double r = p.length[slot], r_max = p.r_max[pair];
+    if (!(r < r_max)) return false;
+    double cut, cut_slope;
+    polynomial_cutoff(p.power, r / r_max, cut, cut_slope);
+    double screen = 0, screen_slope = 0;
+    for (int k = 0; k < p.terms; ++k) {
+        const double decay = p.exponents[k] / p.a[pair];
+        const double term = p.coefficients[k] * exp(-decay * r);
+        screen += term;
+        screen_slope -= decay * term;
+    }
+    const double scale = p.factor[pair] / r;
+    energy = scale * screen * cut;
+    slope = scale * (screen_slope * cut + screen * cut_slope / r_max - screen * cut / r);
+    return true;
+}
+
+// A warp per receiver.
+extern "C" __global__ void __launch_bounds__(128) pair_energies(const PairArguments<T> p) {
+    const Long node = thread_number() / 32;
+    const int lane = threadIdx.x % 32;
+    if (node >= p.num_nodes) return;
+    double total = 0, energy, slope;
+    for (Long s = p.row_ptr[node] + lane; s < p.row_ptr[node + 1]; s += 32)
+        if (pair_energy(p, s, energy, slope)) total += energy;
+    total = warp_sum(total);
+    if (lane == 0) p.energies[node] += total;
+}
+
+extern "C" __global__ void __launch_bounds__(128) pair_gradients(const PairArguments<T> p) {
+    for (Long s = thread_number(); s < p.num_slots; s += thread_count()) {
+        double energy, slope;
+        if (!pair_energy(p, s, energy, slope)) continue;
+#pragma unroll
+        for (int k = 0; k < 3; ++k)
+            p.edge_gradient[3 * s + k] += T(p.sign * slope * double(p.unit[3 * s + k]));
+    }
+}

@@ -1,0 +1,22 @@
+// Arguments of kernels/pair_energy.cuh.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace mdcg {
+
+template <typename T>
+struct PairArguments {
+    Long num_nodes, num_slots, num_types, terms;
+    const int *row_ptr, *sender_type, *receiver_type;
+    const double* length;                    // [num_slots]
+    const T* unit;                           // [num_slots][3]
+    const double *factor, *a, *r_max;        // [types][types], receiver and sender
+    const double *coefficients, *exponents;  // [terms]
+    double power, sign;
+    double* energies;  // [num_nodes]
+    T* edge_gradient;  // [num_slots][3]
+};
+static_assert(sizeof(PairArguments<float>) == 144 && sizeof(PairArguments<double>) == 144);
+
+}  // namespace mdcg

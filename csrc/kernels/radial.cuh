@@ -1,0 +1,89 @@
+#include "kernels/radial_table.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const RadialArguments<T> p) {
+    extern __shared__ Quad shared_memory[];
+    __shared__ Tile tile;
+    __shared__ Look look;
+    if (look_up(p, look)) {
+        table_forward(p, look);
+        return;
+    }
+    T *const first = (T*)shared_memory, *const second = first + WIDEST * PITCH;
+    T* const kept = p.kept ? p.kept + Long(blockIdx.x) * KEPT_ITEMS : nullptr;
+    look_at_slots(p, tile);
+    __syncthreads();
+    basis<false>(p, tile, first);
+    __syncthreads();
+    const T* const last = layers_forward<0>(p, tile, first, second, kept);
+    if (KEPT_LAST >= 0 && kept)
+        for (int i = threadIdx.x; i < LAST * SLOTS; i += THREADS)
+            kept[KEPT_LAST + i] = last[i / SLOTS * PITCH + i % SLOTS];
+    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    T* const hidden = p.hidden + begin * STRIDE;
+    for (int i = threadIdx.x; i < SLOTS * STRIDE; i += THREADS) {
+        const int s = i / STRIDE, k = i % STRIDE;
+        if (s >= rest) break;
+        T value = 0;
+        if (tile.live[s]) {
+            value = k < LAST ? last[k * PITCH + s] : k == LAST && CONSTANT ? T(1) : T(0);
+            if (!CUTOFF_ON_BASIS) value *= T(tile.cut[s]);
+        }
+        hidden[i] = value;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const RadialArguments<T> p) {
+    extern __shared__ Quad shared_memory[];
+    __shared__ Tile tile;
+    __shared__ Look look;
+    if (look_up(p, look)) {
+        table_backward(p, look);
+        return;
+    }
+    T *const d = (T*)shared_memory, *const other = d + WIDEST * PITCH;
+    const T* const kept = p.kept + Long(blockIdx.x) * KEPT_ITEMS;
+    look_at_slots(p, tile);
+    __syncthreads();
+    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    const T* const d_hidden = p.d_hidden + begin * STRIDE;
+    for (int i = threadIdx.x; i < SLOTS * STRIDE; i += THREADS) {
+        const int s = i / STRIDE, k = i % STRIDE;
+        if (k < LAST + CONSTANT) d[k * PITCH + s] = s < rest && tile.live[s] ? d_hidden[i] : T(0);
+    }
+    if (LAYERS == 0 && !CUTOFF_ON_BASIS) basis<false>(p, tile, other);
+    __syncthreads();
+    if (!CUTOFF_ON_BASIS) {
+        for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+            double total = CONSTANT ? double(d[LAST * PITCH + s]) : 0.0;
+            const T cut = T(tile.cut[s]);
+            for (int k = 0; k < LAST; ++k) {
+                const T last = LAYERS == 0 ? other[k * PITCH + s] : kept[KEPT_LAST + k * SLOTS + s];
+                total += double(d[k * PITCH + s]) * last;
+                d[k * PITCH + s] *= cut;
+            }
+            tile.extra[s] = total * tile.cut_slope[s];
+        }
+        __syncthreads();
+    }
+    if constexpr (LAYERS > 0) {
+        layers_backward<(LAYERS > 0 ? LAYERS - 1 : 0)>(p, tile, d, other, kept);
+    } else {
+        basis<true>(p, tile, other);
+        __syncthreads();
+        for (int s = threadIdx.x; s < SLOTS; s += THREADS)
+            for (int k = 0; k < LAST; ++k)
+                tile.extra[s] += double(d[k * PITCH + s]) * double(other[k * PITCH + s]);
+    }
+    for (int s = threadIdx.x; s < SLOTS; s += THREADS)
+        if (s < rest) p.d_length[begin + s] = tile.live[s] ? tile.extra[s] : 0.0;
+}
+
+extern "C" __global__ void __launch_bounds__(128) sum_rows(const SumRowsArguments<T> p) {
+    for (Long i = thread_number(); i < p.count * p.width; i += thread_count()) {
+        const Long n = i / p.width, k = i % p.width;
+        T total = 0;
+        for (Long row = p.begin[n] - p.first_row; row < p.begin[n + 1] - p.first_row; ++row)
+            total += p.rows[row * p.width + k];
+        p.to[(p.node ? Long(p.node[n]) : p.first_node + n) * p.width + k] += total;
+    }
+}

@@ -1,0 +1,334 @@
+#pragma once
+#include "kernels/activation.cuh"
+#include "kernels/radial.hpp"
+
+// The radial network of a tile of SLOTS slots, in one block: numbers of a layer stand in shared
+// memory as [unit][slot], weights come from the first-level cache.
+//
+// Defined before: SLOTS, THREADS; BASIS functions of kind BASIS_KIND (0 bessel, 1 gaussian,
+// 2 chebyshev), TRANSFORM (0 none, 1 agnesi, 2 soft), NORMALIZED (argument r / r_max), CUTOFF
+// (polynomial) with CUTOFF_WHOLE (its power, 0: not a whole number) and CUTOFF_ON_BASIS; hidden
+// layers LAYERS with arrays OUT, KIND (activation), NORM, and places in p.weights: WEIGHT [in]
+// [padded out], WEIGHT_T [out][padded in], BIAS, NORM_WEIGHT, NORM_BIAS, FACTOR, EPSILON;
+// SENDER_TABLE, RECEIVER_TABLE [types][padded out] (-1: none); SENDER_ROWS, RECEIVER_ROWS (rows of
+// nodes are added); LAST, CONSTANT (a unit of 1 after the last), STRIDE (of hidden rows), ALIGN
+// (items of 64 bytes), WIDEST (rows of a buffer), KEPT (places of layers), KEPT_SCALE, KEPT_LAST,
+// KEPT_ITEMS; TYPED_R_MAX; KNOTS of a table of hidden rows (0: none).
+constexpr int PITCH = SLOTS + 4;
+
+struct alignas(16) Quad {
+    T v[4];
+};
+
+constexpr int padded(int items) { return (items + ALIGN - 1) / ALIGN * ALIGN; }
+
+// A hidden layer's entries of the arrays.
+template <int I>
+struct Hidden {
+    static constexpr int IN = I == 0 ? BASIS : OUT[I > 0 ? I - 1 : 0], N = OUT[I];
+    static constexpr int WIDTH = padded(N), IN_WIDTH = padded(IN);
+    static constexpr int ACTIVATION = KIND[I];
+    static constexpr bool NORMALIZES = NORM[I];
+    static constexpr int MATRIX = WEIGHT[I], TRANSPOSED = WEIGHT_T[I], SHIFT = BIAS[I];
+    static constexpr int SCALE = NORM_WEIGHT[I], OFFSET = NORM_BIAS[I];
+    static constexpr int PREFACTOR = FACTOR[I], SMALL = EPSILON[I];
+    static constexpr int SAVED = KEPT[I], SAVED_SCALE = KEPT_SCALE[I];
+};
+
+// What all functions of the basis have in common, by slot.
+struct Tile {
+    double x[SLOTS], slope[SLOTS];  // argument, its derivative
+    double cut[SLOTS], cut_slope[SLOTS];
+    double extra[SLOTS];  // gradient of the length through the cutoff of weights
+    Long slot[SLOTS];     // of the graph
+    int live[SLOTS];
+};
+
+// 1 - (n+1)(n+2)/2 x^n + n(n+2) x^(n+1) - n(n+1)/2 x^(n+2) and its derivative, below x = 1.
+INLINE void envelope(double n, double x, double& value, double& slope) {
+    double low;  // x^(n-1)
+#if CUTOFF_WHOLE > 0
+    low = 1;
+#pragma unroll
+    for (int i = 1; i < CUTOFF_WHOLE; ++i) low *= x;
+#else
+    low = pow(x, n - 1);
+#endif
+    const double rest = 1.0 - x;
+    value = 1.0 + low * x * (-(n + 1) * (n + 2) / 2 + x * (n * (n + 2) - x * (n * (n + 1) / 2)));
+    slope = low * rest * rest * (-n * (n + 1) * (n + 2) / 2);
+}
+
+INLINE void look_at_slots(const RadialArguments<T>& p, Tile& tile) {
+    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+        const Long number = Long(blockIdx.x) * SLOTS + s;
+        const Long slot = p.first + (number < p.num_slots ? number : p.num_slots - 1);
+        const Long pair = Long(p.receiver_type[slot]) * p.num_types + p.sender_type[slot];
+        const double r = p.length[slot], r_max = p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
+        tile.slot[s] = slot;
+        tile.live[s] = number < p.num_slots && r < r_max;
+        tile.cut[s] = 1;
+        tile.cut_slope[s] = tile.extra[s] = 0;
+        const double inverse = 1.0 / r_max;
+#if CUTOFF
+        if (tile.live[s]) {  // beyond, high powers overflow
+            envelope(p.power, r * inverse, tile.cut[s], tile.cut_slope[s]);
+            tile.cut_slope[s] *= inverse;
+        }
+#endif
+        tile.x[s] = NORMALIZED ? r * inverse : r;
+        tile.slope[s] = NORMALIZED ? inverse : 1.0;
+#if TRANSFORM == 1
+        const double r_0 = p.numbers[BASIS + (TYPED_R_MAX ? p.num_types * p.num_types : 1) + pair];
+        const double log_s = log(r / r_0);
+        const double v = exp(log_s * (p.q - p.p));
+        const double g = p.a * exp(log_s * p.q) / (1.0 + v);
+        const double x = 1.0 / (1.0 + g);
+        tile.x[s] = x;
+        tile.slope[s] = -x * x * g * (p.q - (p.q - p.p) * v / (1.0 + v)) / r;
+#elif TRANSFORM == 2
+        const double r_0 = p.numbers[BASIS + (TYPED_R_MAX ? p.num_types * p.num_types : 1) + pair];
+        const double p0 = r_0 * (3.0 / 4), p1 = r_0 * (4.0 / 3);
+        const double alpha = p.a / (p1 - p0);
+        const double t = tanh(alpha * (r - 0.5 * (p0 + p1)));
+        const double half = 0.5 * (1.0 + t);
+        tile.x[s] = p0 + (r - p0) * half;
+        tile.slope[s] = half + (r - p0) * 0.5 * alpha * (1.0 - t * t);
+#endif
+    }
+}
+
+// Basis functions, or their derivatives with respect to the length; with the cutoff where it is on
+// the basis; zeros for dead slots.
+template <bool DERIVATIVE>
+INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
+    for (int i = threadIdx.x; i < BASIS * SLOTS; i += THREADS) {
+        const int s = i % SLOTS, k = i / SLOTS;
+        double value = 0, slope = 0;
+        if (tile.live[s]) {
+            const double x = tile.x[s];
+#if BASIS_KIND == 0
+            double sine, cosine;
+            sincos(x * p.numbers[k], &sine, &cosine);
+            value = p.basis_factor * sine / x;
+            slope = (p.basis_factor * p.numbers[k] * cosine - value) / x;
+#elif BASIS_KIND == 1
+            const double shifted = x - p.numbers[k];
+            value = exp(p.basis_factor * shifted * shifted);
+            slope = 2.0 * p.basis_factor * shifted * value;
+#else
+            double before = 1, d_before = 0;
+            value = x;
+            slope = 1;
+            for (int j = 0; j < k; ++j) {
+                const double next = 2.0 * x * value - before;
+                const double d_next = 2.0 * (value + x * slope) - d_before;
+                before = value;
+                d_before = slope;
+                value = next;
+                slope = d_next;
+            }
+#endif
+            slope *= tile.slope[s];
+            if (CUTOFF_ON_BASIS) {
+                slope = slope * tile.cut[s] + value * tile.cut_slope[s];
+                value *= tile.cut[s];
+            }
+        }
+        out[k * PITCH + s] = T(DERIVATIVE ? slope : value);
+    }
+}
+
+// finish(slot, column, c): c[i][j] = sum_k a[k][slot + i] b[k][column + j], a in shared memory,
+// b [K][N] elsewhere. Four slots by four columns per thread.
+template <int K, int N, typename Finish>
+INLINE void product(const T* a, const T* b, Finish finish) {
+    constexpr int GROUPS = SLOTS / 4, DOWN = GROUPS < 4 ? GROUPS : 4, ACROSS = 32 / DOWN;
+    constexpr int STEPS = GROUPS / DOWN, WARPS = STEPS * ((N / 4 + ACROSS - 1) / ACROSS);
+    const int lane = threadIdx.x % 32;
+    for (int w = threadIdx.x / 32; w < WARPS; w += THREADS / 32) {
+        const int slot = 4 * (lane % DOWN + DOWN * (w % STEPS));
+        const int column = 4 * (lane / DOWN + ACROSS * (w / STEPS));
+        if (column >= N) continue;
+        T c[4][4] = {};
+#pragma unroll 8
+        for (int k = 0; k < K; ++k) {
+            const Quad x = *(const Quad*)(a + k * PITCH + slot);
+            const Quad y = *(const Quad*)(b + k * N + column);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) c[i][j] += x.v[i] * y.v[j];
+        }
+        finish(slot, column, c);
+    }
+}
+
+// Adds to the first layer what comes from the ends of the slots.
+INLINE void add_ends(const RadialArguments<T>& p, const Tile& tile, int slot, int column,
+                     T (&c)[4][4]) {
+    constexpr int WIDTH = Hidden<0>::WIDTH;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const Long s = tile.slot[slot + i];
+        const auto add = [&](const T* row) {
+            const Quad found = *(const Quad*)(row + column);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) c[i][j] += found.v[j];
+        };
+        if (SENDER_TABLE >= 0) add(p.weights + SENDER_TABLE + p.sender_type[s] * WIDTH);
+        if (RECEIVER_TABLE >= 0) add(p.weights + RECEIVER_TABLE + p.receiver_type[s] * WIDTH);
+        if (SENDER_ROWS) add(p.sender_rows + p.sender[s] * p.sender_width);
+        if (RECEIVER_ROWS) add(p.receiver_rows + p.receiver[s] * p.receiver_width);
+    }
+}
+
+// Normalised to mean 0, variance 1 over the units of a layer; in place, times weight plus bias,
+// and activated. Kept: normalised numbers and 1 / deviation.
+template <int I>
+INLINE void normalize(const RadialArguments<T>& p, T* values, T* kept) {
+    using H = Hidden<I>;
+    constexpr int N = H::N;
+    const T *weight = p.weights + H::SCALE, *bias = p.weights + H::OFFSET;
+    const T factor = p.weights[H::PREFACTOR], epsilon = p.weights[H::SMALL];
+    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+        T mean = 0, variance = 0, slope;
+        for (int k = 0; k < N; ++k) mean += values[k * PITCH + s];
+        mean /= T(N);
+        for (int k = 0; k < N; ++k) {
+            const T d = values[k * PITCH + s] - mean;
+            variance += d * d;
+        }
+        const T inverse = T(1) / sqrt(variance / T(N) + epsilon);
+        if (kept) kept[H::SAVED_SCALE + s] = inverse;
+        for (int k = 0; k < N; ++k) {
+            const T n = (values[k * PITCH + s] - mean) * inverse;
+            if (kept) kept[H::SAVED + k * SLOTS + s] = n;
+            values[k * PITCH + s] =
+                factor * activate(H::ACTIVATION, n * weight[k] + bias[k], slope);
+        }
+    }
+}
+
+// From `in` on; returns where the last layer's numbers stand.
+template <int I>
+INLINE T* layers_forward(const RadialArguments<T>& p, const Tile& tile, T* in, T* out, T* kept) {
+    if constexpr (I < LAYERS) {
+        using H = Hidden<I>;
+        const T* const bias = p.weights + H::SHIFT;
+        const T factor = p.weights[H::PREFACTOR];
+        product<H::IN, H::WIDTH>(in, p.weights + H::MATRIX, [&](int slot, int column, T(&c)[4][4]) {
+            if (I == 0) add_ends(p, tile, slot, column, c);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                if (column + j >= H::N) break;
+                const T b = bias[column + j];
+                Quad value, slope;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    value.v[i] = c[i][j] + b;
+                    if (H::NORMALIZES) continue;
+                    value.v[i] = factor * activate(H::ACTIVATION, value.v[i], slope.v[i]);
+                    slope.v[i] *= factor;
+                }
+                *(Quad*)(out + (column + j) * PITCH + slot) = value;
+                if (!H::NORMALIZES && kept)
+                    *(Quad*)(kept + H::SAVED + (column + j) * SLOTS + slot) = slope;
+            }
+        });
+        __syncthreads();
+        if constexpr (H::NORMALIZES) {
+            normalize<I>(p, out, kept);
+            __syncthreads();
+        }
+        return layers_forward<I + 1>(p, tile, out, in, kept);
+    } else {
+        return in;
+    }
+}
+
+// d: gradients of a normalised layer's numbers, becoming those of its preactivations.
+template <int I>
+INLINE void normalize_backward(const RadialArguments<T>& p, T* d, const T* kept) {
+    using H = Hidden<I>;
+    constexpr int N = H::N;
+    const T *weight = p.weights + H::SCALE, *bias = p.weights + H::OFFSET;
+    const T factor = p.weights[H::PREFACTOR];
+    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+        T total = 0, along = 0;
+        for (int k = 0; k < N; ++k) {
+            const T n = kept[H::SAVED + k * SLOTS + s];
+            T slope;
+            activate(H::ACTIVATION, n * weight[k] + bias[k], slope);
+            const T g = d[k * PITCH + s] * (factor * slope) * weight[k];
+            d[k * PITCH + s] = g;
+            total += g;
+            along += g * n;
+        }
+        const T mean = total / T(N), steep = along / T(N), scale = kept[H::SAVED_SCALE + s];
+        for (int k = 0; k < N; ++k)
+            d[k * PITCH + s] =
+                (d[k * PITCH + s] - mean - kept[H::SAVED + k * SLOTS + s] * steep) * scale;
+    }
+}
+
+// Gradients of a layer's numbers in d; afterwards tile.extra has what the length gets.
+template <int I>
+INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* other,
+                            const T* kept) {
+    using H = Hidden<I>;
+    constexpr int N = H::N;
+    if constexpr (H::NORMALIZES) {
+        normalize_backward<I>(p, d, kept);
+    } else {
+        for (int i = threadIdx.x; i < N * SLOTS; i += THREADS)
+            d[i / SLOTS * PITCH + i % SLOTS] *= kept[H::SAVED + i];
+    }
+    if constexpr (I > 0) {
+        __syncthreads();
+        product<N, H::IN_WIDTH>(d, p.weights + H::TRANSPOSED,
+                                [&](int slot, int column, T(&c)[4][4]) {
+#pragma unroll
+                                    for (int j = 0; j < 4; ++j) {
+                                        if (column + j >= H::IN) break;
+                                        *(Quad*)(other + (column + j) * PITCH +
+                                                 slot) = {{c[0][j], c[1][j], c[2][j], c[3][j]}};
+                                    }
+                                });
+        __syncthreads();
+        layers_backward<(I > 0 ? I - 1 : 0)>(p, tile, other, d, kept);
+    } else {
+        constexpr int WIDTH = H::WIDTH;
+        basis<true>(p, tile, other);
+        __syncthreads();
+        if (p.d_sender || p.d_receiver)
+            for (int i = threadIdx.x; i < SLOTS * WIDTH; i += THREADS) {
+                const int s = i / WIDTH, k = i % WIDTH;
+                const Long number = Long(blockIdx.x) * SLOTS + s;
+                if (number >= p.num_slots) break;
+                const T value = k < N ? d[k * PITCH + s] : T(0);
+                if (p.d_sender) p.d_sender[Long(p.place[tile.slot[s]]) * WIDTH + k] = value;
+                if (p.d_receiver) p.d_receiver[number * WIDTH + k] = value;
+            }
+        __syncthreads();
+        // derivatives of preactivations with respect to the length, times d; a thread's sums
+        // replace what it alone has read of d
+        product<BASIS, WIDTH>(other, p.weights + H::MATRIX, [&](int slot, int column, T(&c)[4][4]) {
+            if (column >= N) return;
+            Quad sums = {};
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                if (column + j < N)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        sums.v[i] += c[i][j] * d[(column + j) * PITCH + slot + i];
+            *(Quad*)(d + column * PITCH + slot) = sums;
+        });
+        __syncthreads();
+        for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+            double total = 0;
+            for (int k = 0; k < N; k += 4) total += double(d[k * PITCH + s]);
+            tile.extra[s] += total;
+        }
+    }
+}

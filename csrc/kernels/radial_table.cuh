@@ -1,0 +1,106 @@
+// ---- the table, where it has all slots of a tile ------------------------------------------------
+#pragma once
+#include "kernels/radial_network.cuh"
+
+// First row of a slot, and what its three steps count, in the value and in its derivative.
+struct Look {
+    int row[SLOTS];
+    T basis[3][SLOTS], slope[3][SLOTS];
+    int missing;  // a slot is too short
+};
+
+// Uniform over the block: may the table be used?
+INLINE bool look_up(const RadialArguments<T>& p, Look& look) {
+    if (KNOTS == 0) return false;
+    if (threadIdx.x == 0) look.missing = 0;
+    __syncthreads();
+    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+        const Long number = Long(blockIdx.x) * SLOTS + s;
+        const Long slot = p.first + (number < p.num_slots ? number : p.num_slots - 1);
+        const Long pair = Long(p.receiver_type[slot]) * p.num_types + p.sender_type[slot];
+        const double r = p.length[slot], root = sqrt(r);
+        const TableEntry found = p.places[pair];
+        const bool live = number < p.num_slots && r < p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
+        const double place = live ? (root - found.first) * found.inverse_step : 0.0;
+        if (place < 0) look.missing = 1;
+        int i = place > 0 ? int(place) : 0;
+        if (i > KNOTS - 1) i = KNOTS - 1;
+        look.row[s] = live ? int(found.row) + i : 0;
+        const double t = place - i, u = 1.0 - t;
+        // sum_j b[j] c[j] = c[0] + sum_j (b[j+1] + .. + b[3]) (c[j+1] - c[j]): b sum to one
+        const double b[3] = {(3 * t * t * t - 6 * t * t + 4) / 6,
+                             (3 * u * u * u - 6 * u * u + 4) / 6, t * t * t / 6};
+        const double d[3] = {t * (3 * t - 4) / 2, -u * (3 * u - 4) / 2, t * t / 2};
+        const double by_length = live ? found.inverse_step / (2 * root) : 0.0;
+        double value = 0, derivative = 0;
+#pragma unroll
+        for (int j = 2; j >= 0; --j) {
+            value += b[j];
+            derivative += d[j];
+            look.basis[j][s] = live ? T(value) : T(0);
+            look.slope[j][s] = T(derivative * by_length);
+        }
+    }
+    __syncthreads();
+    return look.missing == 0;
+}
+
+// Four columns of the rows from `row` on: the first, and by how much the next three differ.
+INLINE void table_rows(const RadialArguments<T>& p, int row, int column, Quad& first,
+                       Quad (&step)[3]) {
+    const Long at = ((column / ALIGN) * p.table_rows + row) * ALIGN + column % ALIGN;
+    first = *(const Quad*)(p.table + at);
+    Quad before = first;
+#pragma unroll
+    for (int j = 0; j < 3; ++j) {
+        if (sizeof(T) == 4) {  // as taken in double
+            step[j] = *(const Quad*)(p.steps + at + j * ALIGN);
+            continue;
+        }
+        const Quad next = *(const Quad*)(p.table + at + (j + 1) * ALIGN);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) step[j].v[k] = next.v[k] - before.v[k];
+        before = next;
+    }
+}
+
+INLINE void table_forward(const RadialArguments<T>& p, const Look& look) {
+    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    constexpr int QUADS = STRIDE / 4;
+    for (int i = threadIdx.x; i < SLOTS * QUADS; i += THREADS) {
+        const int s = i / QUADS, column = i % QUADS * 4;
+        if (s >= rest) break;
+        Quad value, step[3];
+        table_rows(p, look.row[s], column, value, step);
+#pragma unroll
+        for (int j = 0; j < 3; ++j)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) value.v[k] += look.basis[j][s] * step[j].v[k];
+        *(Quad*)(p.hidden + (begin + s) * STRIDE + column) = value;
+    }
+}
+
+// Eight threads per slot.
+INLINE void table_backward(const RadialArguments<T>& p, const Look& look) {
+    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    const int lane = threadIdx.x % 8;
+    for (int s = threadIdx.x / 8; s < SLOTS; s += THREADS / 8) {
+        T total = 0;
+        if (s < rest)
+            for (int column = 4 * lane; column < STRIDE; column += 32) {
+                Quad value, step[3];
+                table_rows(p, look.row[s], column, value, step);
+                const Quad d = *(const Quad*)(p.d_hidden + (begin + s) * STRIDE + column);
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    T slope = 0;
+#pragma unroll
+                    for (int j = 0; j < 3; ++j) slope += look.slope[j][s] * step[j].v[k];
+                    if (column + k < LAST + CONSTANT) total += d.v[k] * slope;
+                }
+            }
+#pragma unroll
+        for (int bit = 4; bit > 0; bit /= 2) total += __shfl_xor_sync(0xffffffffu, total, bit);
+        if (lane == 0 && s < rest) p.d_length[begin + s] = double(total);
+    }
+}

@@ -1,0 +1,113 @@
+#include "kernels/common.cuh"
+#include "kernels/sort.hpp"
+
+// Tiles of a sort: a block's items, of which every warp has its own part.
+constexpr int WARPS = 8, WARP_ITEMS = SORT_TILE / WARPS;
+// Tiles of sums: 16 items of each thread.
+constexpr int SCAN_ITEMS = SCAN_TILE / 256;
+
+INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
+    __shared__ int sums[WARPS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Long first = tile * SCAN_TILE + threadIdx.x * SCAN_ITEMS;
+    int v[SCAN_ITEMS], sum = 0;
+#pragma unroll
+    for (int j = 0; j < SCAN_ITEMS; ++j) {
+        v[j] = first + j < p.count ? p.values[first + j] : 0;
+        sum += v[j];
+    }
+    int up = sum;  // of the lanes up to this one
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, up, step);
+        if (lane >= step) up += other;
+    }
+    __syncthreads();  // of the tile before
+    if (lane == 31) sums[warp] = up;
+    __syncthreads();
+    int at = before + up - sum, total = before;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        if (w < warp) at += sums[w];
+        total += sums[w];
+    }
+#pragma unroll
+    for (int j = 0; j < SCAN_ITEMS; ++j) {
+        if (first + j < p.count) p.values[first + j] = at;
+        at += v[j];
+    }
+    return total;
+}
+
+// One block.
+extern "C" __global__ void __launch_bounds__(256) scan_all(const ScanArguments p) {
+    int total = 0;
+    for (Long tile = 0; tile * SCAN_TILE < p.count; ++tile) total = scan_tile(p, tile, total);
+    if (threadIdx.x == 0) p.values[p.count] = total;
+}
+
+extern "C" __global__ void __launch_bounds__(256) scan_tiles(const ScanArguments p) {
+    const int total = scan_tile(p, blockIdx.x, 0);
+    if (threadIdx.x == 0) p.totals[blockIdx.x] = total;
+}
+
+extern "C" __global__ void __launch_bounds__(256) add_totals(const ScanArguments p) {
+    const Long i = thread_number();
+    if (i < p.count) p.values[i] += p.totals[i / SCAN_TILE];
+    if (i == p.count) p.values[i] = p.totals[(p.count + SCAN_TILE - 1) / SCAN_TILE];
+}
+
+INLINE int digit_of(const SortArguments& p, Long item) {
+    return int(p.keys[item] >> p.shift & unsigned(p.digits - 1));
+}
+
+extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArguments p) {
+    __shared__ int counts[256];
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+    const Long first = Long(blockIdx.x) * SORT_TILE;
+    for (int i = threadIdx.x; i < SORT_TILE; i += 256)
+        if (first + i < p.count) atomicAdd(&counts[digit_of(p, first + i)], 1);
+    __syncthreads();
+    if (int(threadIdx.x) < p.digits)
+        p.counts[threadIdx.x * p.tiles + blockIdx.x] = counts[threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArguments p) {
+    __shared__ int next[WARPS][256];  // where each warp's next item of a digit goes
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int d = lane; d < 256; d += 32) next[warp][d] = 0;
+    __syncwarp();
+    const Long first = Long(blockIdx.x) * SORT_TILE + warp * WARP_ITEMS;
+    for (int i = lane; i < WARP_ITEMS; i += 32)
+        if (first + i < p.count) atomicAdd(&next[warp][digit_of(p, first + i)], 1);
+    __syncthreads();
+    if (int(threadIdx.x) < p.digits) {
+        int at = p.counts[threadIdx.x * p.tiles + blockIdx.x];
+        for (int w = 0; w < WARPS; ++w) {
+            const int count = next[w][threadIdx.x];
+            next[w][threadIdx.x] = at;
+            at += count;
+        }
+    }
+    __syncthreads();
+    for (int i = lane; i < WARP_ITEMS; i += 32) {
+        const Long item = first + i;
+        const bool there = item < p.count;
+        const int digit = there ? digit_of(p, item) : 0;
+        unsigned same = __ballot_sync(0xffffffffu, there);
+        for (int bit = 1; bit < p.digits; bit *= 2) {
+            const unsigned set = __ballot_sync(0xffffffffu, (digit & bit) != 0);
+            same &= digit & bit ? set : ~set;
+        }
+        const unsigned before = same & ((1u << lane) - 1);
+        if (there) {
+            const int at = next[warp][digit] + __popc(before);
+            if (p.out_keys) p.out_keys[at] = p.keys[item];
+            p.out_values[at] = p.values ? p.values[item] : p.first_value + int(item);
+        }
+        __syncwarp();
+        if (there && before == 0) next[warp][digit] += __popc(same);
+        __syncwarp();
+    }
+}

@@ -1,0 +1,31 @@
+// Arguments of kernels/sort.cuh.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace mdcg {
+
+constexpr int SORT_TILE = 4096;  // items that a block sorts
+constexpr int SCAN_TILE = 4096;  // items that a block sums
+
+// Sums of all items before each, in place; their total.
+struct ScanArguments {
+    int* values;  // [count + 1]
+    Long count;
+    int* totals;  // [tiles + 1]
+};
+static_assert(sizeof(ScanArguments) == 24);
+
+// One digit of a stable sort.
+struct SortArguments {
+    Long count, tiles;
+    const unsigned* keys;
+    const int* values;  // null: first_value, first_value + 1, ..
+    int* counts;        // [digits][tiles], then where each begins
+    unsigned* out_keys;
+    int* out_values;
+    int shift, digits, first_value;  // digits: a power of two up to 256
+};
+static_assert(sizeof(SortArguments) == 72);
+
+}  // namespace mdcg

@@ -1,0 +1,136 @@
+// Python binding of what makes kernels: the cache, compilers, and what packages need.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/cpu.hpp"
+#include "core/interrupt.hpp"
+#include "core/kernel_cache.hpp"
+#include "core/process.hpp"
+#include "engine/cuda/model.hpp"
+#include "engine/error.hpp"
+#include "engine/kernel_file.hpp"
+#include "engine/kernel_source.hpp"
+#include "engine/program.hpp"
+#include "register_engine.hpp"
+#include "run_nvrtc.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+// Ends the processes that other threads of Python wait for.
+struct StopFlag {
+    std::atomic<bool> stop{false};
+};
+
+int run_process(const std::vector<std::string>& command, const std::string& log, int seconds,
+                StopFlag* flag) {
+    py::gil_scoped_release release;
+    mdcg::ProcessOptions options;
+    options.seconds = seconds;
+    if (flag == nullptr) return mdcg::run_process(command, log, options);
+    const mdcg::HelperScope scope(flag->stop);
+    try {
+        return mdcg::run_process(command, log, options);
+    } catch (const mdcg::Interrupted&) {
+        throw std::runtime_error("was stopped");
+    }
+}
+
+py::list cuda_texts(const std::string& path, const std::string& target,
+                    const std::string& precision, const std::string& passes) {
+    const int capability = mdcg::parse_cuda_target(target);
+    if (capability == 0)
+        throw mdcg::EngineError(mdcg::ErrorKind::argument,
+                                "target is '" + target + "', expected one such as 'sm_90'");
+    std::vector<mdcg::CudaText> texts;
+    {
+        py::gil_scoped_release release;
+        const auto package = mdcg::Package::open(path);
+        const mdcg::CudaPrecision chosen =
+            mdcg::parse_precision(precision, *package, capability, target);
+        texts = mdcg::cuda_texts(package, capability, chosen, passes);
+    }
+    py::list out;
+    for (const mdcg::CudaText& text : texts)
+        out.append(py::make_tuple(text.key, text.name, text.text));
+    return out;
+}
+
+// The problem that a package states, after all checks of its layers.
+std::string kernel_problem(const std::string& path) {
+    const py::gil_scoped_release release;
+    const auto package = mdcg::Package::open(path);
+    mdcg::validate(*package);
+    return mdcg::kernel_problem(*package);
+}
+
+void register_nvrtc(py::module_& m) {
+    py::class_<mdcg::Nvrtc>(m, "Nvrtc")
+        .def(py::init<const std::string&>(), py::arg("path"))
+        .def_property_readonly("version",
+                               [](const mdcg::Nvrtc& self) {
+                                   return py::make_tuple(self.version_major(),
+                                                         self.version_minor());
+                               })
+        .def_property_readonly("architectures", &mdcg::Nvrtc::architectures)
+        .def(
+            "compile",
+            [](const mdcg::Nvrtc& self, const std::string& source, const std::string& name,
+               const std::vector<std::string>& options) {
+                mdcg::NvrtcResult result;
+                {
+                    py::gil_scoped_release release;
+                    result = self.compile(source, name, options);
+                }
+                return py::make_tuple(result.ok, py::bytes(result.cubin), result.log);
+            },
+            py::arg("source"), py::arg("name"), py::arg("options"));
+}
+
+}  // namespace
+
+void register_kernels(py::module_& m) {
+    // an embedded interpreter may not know its file
+    const py::object executable = py::module_::import("sys").attr("executable");
+    if (py::isinstance<py::str>(executable)) mdcg::set_python(executable.cast<std::string>());
+
+    py::class_<StopFlag>(m, "StopFlag")
+        .def(py::init<>())
+        .def("set", [](StopFlag& self) { self.stop = true; })
+        .def("is_set", [](const StopFlag& self) { return self.stop.load(); });
+    m.def("run_process", &run_process, py::arg("command"), py::arg("log"), py::arg("seconds") = 0,
+          py::arg("stop") = py::none());
+    m.def("host_target", &mdcg::host_target, py::arg("level"));
+    m.def("host_name", &mdcg::host_name);
+    m.def("kernel_cache_root", &mdcg::kernel_cache_root);
+    m.def("kernel_problem", &kernel_problem, py::arg("path"));
+    m.def("kernel_key", &mdcg::kernel_key, py::arg("problem"), py::arg("precision") = "");
+    m.def("kernel_generator", &mdcg::kernel_generator);
+    m.def("cuda_texts", &cuda_texts, py::arg("path"), py::arg("target"), py::arg("precision"),
+          py::arg("passes"));
+    register_nvrtc(m);
+
+    using mdcg::KernelCache;
+    const py::call_guard<py::gil_scoped_release> released;
+    py::class_<mdcg::CachedKernel, std::shared_ptr<mdcg::CachedKernel>>(m, "CachedKernel")
+        .def_readonly("folder", &mdcg::CachedKernel::folder)
+        .def_property_readonly("path",
+                               [](const mdcg::CachedKernel& self) { return self.file.path(); })
+        .def_property_readonly(
+            "binary", [](const mdcg::CachedKernel& self) { return py::bytes(self.binary); })
+        .def("load", &mdcg::CachedKernel::load, released);
+    py::class_<KernelCache>(m, "KernelCache")
+        .def(py::init<std::string, std::string>(), py::arg("target"), py::arg("binary"))
+        .def("find", &KernelCache::find, released)
+        .def_static("discard", &KernelCache::discard)
+        .def("writable_folder", &KernelCache::writable_folder)
+        .def("lock_file", &KernelCache::lock_file)
+        .def_static("warning", &KernelCache::warning);
+}

@@ -1,0 +1,1 @@
+"""Comparison of mdcg with other packages; ``python examples/benchmark --help``."""

@@ -1,0 +1,218 @@
+"""Measures one convolution layer: implementations in turns, compared with float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdcg.bench.model import refusal
+from mdcg.bench.report import format_number, format_table, milliseconds
+from mdcg.bench.timing import Clock, clock_for, interleave, peak_bytes, release_memory
+from mdcg.patch import neighbor_list
+
+from .cases import Case
+from .layer import Graph, Prepared, build_layer
+from .passes import (
+    PASSES,
+    Inputs,
+    make_inputs,
+    make_pass,
+    reference,
+    relative_errors,
+    tensor_bytes,
+    to_common,
+)
+from .roofline import problem_work
+
+_R_MAX = 6.0
+
+Refused = list[dict[str, Any]]
+
+
+def event_clock(run: Callable[[], object], times: int) -> float:
+    """Return the seconds of a call between events on the current stream of an idle device."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(times):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3 / times
+
+
+def conv_clock(device: str) -> Clock:
+    """Return the clock of a device: the host's, or events."""
+    return event_clock if device == "cuda" else clock_for(device)
+
+
+def make_graph(case: Case, atoms: Any, device: str) -> Graph:
+    """Return the edges of a structure, or a batch for cases measured as batches on GPUs."""
+    if device == "cuda" and case.batch is not None:
+        return make_batch(case.batch, device)
+    index, _ = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, _R_MAX)
+    index = index[:, np.argsort(index[1], kind="stable")]
+    sender, receiver = (torch.from_numpy(row.copy()).to(device) for row in index)
+    return Graph(len(atoms), sender, receiver)
+
+
+def make_batch(rows: int, device: str = "cpu") -> Graph:
+    """Return a batch of products without a graph."""
+    each = torch.arange(rows, device=device)
+    return Graph(rows, each, each, batched=True)
+
+
+def measure(
+    case: Case,
+    dtype: str,
+    graph: Graph,
+    peers: Sequence[Any],
+    rates: tuple[float, float],
+    *,
+    passes: Sequence[str] = PASSES,
+    repeats: int = 10,
+    check: bool = True,
+) -> dict[str, Any]:
+    """Time all implementations side by side and compare them with float64.
+
+    Returns sizes of the problem, ``rows``, one per pass and implementation, and ``refused``:
+    implementation, passes and reason of what could not be timed.
+    """
+    device = graph.sender.device.type
+    layer = build_layer(case, getattr(torch, dtype), device)
+    inputs = make_inputs(layer, graph)
+    refused: Refused = []
+    prepared = {}
+    for peer in peers:
+        try:
+            prepared[peer.name] = peer.prepare(layer, graph)
+        except Exception as error:
+            refused.append({**refusal(peer.name, error, ("mdcg",)), "passes": list(passes)})
+    expected: dict[str, Any] = {}
+    if check:
+        exact = build_layer(case, torch.float64, device).tensor_product
+        expected = reference(exact, graph, inputs, passes)
+    # on a GPU one call per sample, from an idle device, as the published timings are made
+    options: dict[str, Any] = {"repeats": repeats}
+    options |= {} if device == "cpu" else {"sample_seconds": 0.0}
+    rows: list[dict[str, Any]] = []
+    for name in passes:
+        errors = _first_runs(name, prepared, inputs, expected.pop(name, None), refused)
+        runs = {impl: make_pass(name, prepared[impl], inputs) for impl in errors}
+        timings = interleave(runs, conv_clock(device), **options)
+        flops, nbytes = problem_work(layer.problem, name, graph.n_nodes, len(graph.sender))
+        for impl, seconds in timings.items():
+            peak = peak_bytes(runs[impl], device, inputs.nbytes)
+            rows.append(
+                {
+                    "pass": name,
+                    "impl": impl,
+                    "seconds": seconds,
+                    "relative_error": errors[impl],
+                    "of_gemm": flops / seconds["median"] / rates[0],
+                    "of_copy": nbytes / seconds["median"] / rates[1],
+                    "peak_bytes": peak,
+                    "beyond_tensors": peak / tensor_bytes(name, inputs) - 1 if peak else None,
+                }
+            )
+    problem = layer.problem
+    return {
+        "case": case.name,
+        "dtype": dtype,
+        "nodes": graph.n_nodes,
+        "edges": len(graph.sender),
+        "batched": graph.batched,
+        "weight_numel": problem.weight_numel,
+        "out_dim": problem.irreps_out.dim,
+        "paths": problem.num_paths,
+        "nnz": problem.nnz,
+        "rows": add_ratios(rows),
+        "refused": refused,
+    }
+
+
+def _first_runs(
+    name: str,
+    prepared: Mapping[str, Prepared],
+    inputs: Inputs,
+    expected: Any,
+    refused: Refused,
+) -> dict[str, float | None]:
+    """Run a pass of every implementation once; return relative errors of what ran."""
+    errors: dict[str, float | None] = {}
+    for impl, ready in prepared.items():
+        try:
+            results = to_common(name, ready, make_pass(name, ready, inputs)())
+            errors[impl] = None if expected is None else max(relative_errors(results, expected))
+            del results
+        except Exception as error:
+            found = refusal(impl, error, ("mdcg",))
+            same = [
+                one for one in refused if (one["impl"], one["reason"]) == (impl, found["reason"])
+            ]
+            if same:
+                same[0]["passes"].append(name)
+            else:
+                refused.append({**found, "passes": [name]})
+        release_memory()
+    return errors
+
+
+def add_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the ratios to e3nn and to the fastest other package in the same pass."""
+    for name in {row["pass"] for row in rows}:
+        mine = [row for row in rows if row["pass"] == name]
+        others = [row["seconds"]["median"] for row in mine if row["impl"] != "mdcg"]
+        base = next((row for row in mine if row["impl"] == "e3nn"), None)
+        for row in mine:
+            median = row["seconds"]["median"]
+            row["of_fastest_other"] = median / min(others) if others else None
+            row["speedup"] = base["seconds"]["median"] / median if base else None
+            row["of_e3nn"] = None
+            if base and base["peak_bytes"] and row["peak_bytes"]:
+                row["of_e3nn"] = row["peak_bytes"] / base["peak_bytes"]
+    return rows
+
+
+def table(section: Mapping[str, Any], system: str) -> str:
+    """Show one layer: its sizes, and a row per pass and implementation."""
+    nodes, edges = section["nodes"], section["edges"]
+    size = f"{system}, {nodes} atoms, {edges} edges ({edges / nodes:.1f} per atom)"
+    if section["batched"]:
+        size = f"batch of {nodes} products, no graph"
+    title = (
+        f"{section['case']}  {section['dtype']}\n  {size}; weights {section['weight_numel']}, "
+        f"output {section['out_dim']}, {section['paths']} paths, {section['nnz']} nonzeros"
+    )
+    columns = (
+        *("pass", "impl", "ms", "quartiles", "vs e3nn", "of fastest other", "rel. error"),
+        *("of GEMM", "of copy", "peak MB", "of e3nn", "beyond tensors"),
+    )
+    lines = [
+        [
+            row["pass"],
+            row["impl"],
+            *milliseconds(row["seconds"]),
+            _cell("{:.1f}x", row["speedup"]),
+            _cell("{:.2f}", row["of_fastest_other"]),
+            _cell("{:.0e}", row["relative_error"]),
+            _cell("{:.0%}", row["of_gemm"]),
+            _cell("{:.0%}", row["of_copy"]),
+            format_number(row["peak_bytes"] / 1e6) if row["peak_bytes"] else "-",
+            _cell("{:.2f}", row["of_e3nn"]),
+            _cell("{:+.0%}", row["beyond_tensors"]),
+        ]
+        for row in section["rows"]
+    ]
+    refused = [
+        f"  {one['impl']} ({', '.join(one['passes'])}): {one['reason']}"
+        for one in section["refused"]
+    ]
+    return "\n".join([title, *([format_table(columns, lines)] if lines else []), *refused])
+
+
+def _cell(form: str, value: float | None) -> str:
+    return "-" if value is None else form.format(value)

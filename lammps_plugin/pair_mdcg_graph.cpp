@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// The graph of a step: nodes, edges and the shifts of those that lead across the boundary.
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "atom.h"
+#include "comm.h"
+#include "domain.h"
+#include "force.h"
+#include "neigh_list.h"
+#include "neighbor.h"
+#include "pair_mdcg_impl.h"
+
+using namespace LAMMPS_NS;
+using mdcg_lammps::AtomId;
+
+// Relative rounding of positions: each crossing of a boundary on the way to a ghost may round once.
+static constexpr double ROUNDING = 64.0 * std::numeric_limits<double>::epsilon();
+
+// special_bonds 0 removes pairs that the potential needs from the neighbour list. This is checked
+// here because the types of all bonded atoms are known only once ghosts exist.
+void PairMDCG::check_bonds()
+{
+  impl->bonds_checked = true;
+  bool removed[4] = {};
+  for (int k = 1; k < 4; k++)
+    removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
+  if (!removed[1] && !removed[2] && !removed[3]) return;
+  if (atom->molecular == Atom::TEMPLATE)
+    all_or_none(FLERR,
+                "special_bonds may leave out bonded neighbours, which the potential needs and "
+                "atom_style template does not list, expected special_bonds lj/coul 1 1 1");
+  if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
+  std::string reason;
+  for (int i = 0; i < atom->nlocal; i++) {
+    if (impl->kind[atom->type[i]] < 0) continue;
+    for (int s = 0; s < atom->nspecial[i][2]; s++) {
+      const int which = s < atom->nspecial[i][0] ? 1 : s < atom->nspecial[i][1] ? 2 : 3;
+      const int j = removed[which] ? atom->map(atom->special[i][s]) : -1;
+      if (j >= 0 && impl->kind[atom->type[j]] >= 0)
+        reason = "special_bonds leaves out bonded neighbours, such as atoms " +
+                 std::to_string(atom->tag[i]) + " and " + std::to_string(atom->tag[j]) +
+                 ", which the potential needs, expected special_bonds lj/coul 1 1 1";
+    }
+  }
+  all_or_none(FLERR, reason);
+}
+
+// Ghosts that edges may lead to; other ranks' atoms are requested only if they are among these.
+std::vector<char> PairMDCG::ghosts_near() const
+{
+  const int nlocal = atom->nlocal, nghost = atom->nghost;
+  std::vector<char> seen(nghost, comm->nprocs == 1);
+  if (comm->nprocs == 1) return seen;
+  if (!impl->own_list) {
+    for (int ii = 0; ii < list->inum; ii++) {
+      const int *neighbors = list->firstneigh[list->ilist[ii]];
+      for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
+        const int j = neighbors[jj] & NEIGHMASK;
+        if (j >= nlocal) seen[j - nlocal] = 1;
+      }
+    }
+    return seen;
+  }
+  // around a box of the local nodes; there may be none of those
+  double **x = atom->x, low[3], high[3];
+  for (int k = 0; k < 3; k++) {
+    low[k] = HUGE_VAL;
+    high[k] = -HUGE_VAL;
+    for (int i = 0; i < nlocal; i++) {
+      if (impl->kind[atom->type[i]] < 0) continue;
+      low[k] = std::min(low[k], x[i][k]);
+      high[k] = std::max(high[k], x[i][k]);
+    }
+  }
+  const double reach = impl->info.r_max + neighbor->skin + 1e-6;
+  for (int j = 0; j < nghost; j++) {
+    const double *at = x[nlocal + j];
+    seen[j] = 1;
+    for (int k = 0; k < 3; k++)
+      if (at[k] < low[k] - reach || at[k] > high[k] + reach) seen[j] = 0;
+  }
+  return seen;
+}
+
+// Which atoms are nodes of the graph: those of types that are not NULL. First the local ones, then
+// those of other ranks that edges may lead to, in the order of their owners.
+void PairMDCG::take_nodes()
+{
+  Impl &it = *impl;
+  const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
+  it.owner.resize(nall);
+  for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
+  comm->forward_comm(this, 1);
+
+  it.node.assign(nall, -1);
+  it.atom.clear();
+  for (int i = 0; i < nlocal; i++) {
+    if (it.kind[atom->type[i]] < 0) continue;
+    it.node[i] = static_cast<std::int32_t>(it.atom.size());
+    it.atom.push_back(i);
+  }
+  it.num_local = static_cast<std::int64_t>(it.atom.size());
+
+  const std::vector<char> seen = ghosts_near();
+  std::vector<std::int32_t> images;    // of atoms of other ranks
+  for (int j = nlocal; j < nall; j++) {
+    if (!seen[j - nlocal] || it.kind[atom->type[j]] < 0) continue;
+    if (AtomId::rank(it.owner[j]) == comm->me)
+      it.node[j] = it.node[AtomId::atom(it.owner[j])];
+    else
+      images.push_back(j);
+  }
+  std::vector<double> wanted;
+  for (const int j : mdcg_lammps::by_owner(images, it.owner)) {
+    if (wanted.empty() || wanted.back() != it.owner[j]) {
+      wanted.push_back(it.owner[j]);
+      it.atom.push_back(j);
+    }
+    it.node[j] = static_cast<std::int32_t>(it.atom.size()) - 1;
+  }
+  it.num_nodes = static_cast<std::int64_t>(it.atom.size());
+  it.types.resize(it.num_nodes);
+  it.cells.assign(1, {0, 0, 0});
+  it.cell_ghost.assign(1, -1);
+  if (comm->nprocs == 1) return;
+  it.ghosts.sent.clear();
+  for (const int i : it.ghosts.plan(world, wanted)) it.ghosts.sent.push_back(it.node[i]);
+}
+
+// Reads the types of the nodes, since commands such as set change them between neighbour lists.
+// Returns false if the new type of a node is NULL. An atom whose type is no longer NULL becomes a
+// node when the next list is built.
+bool PairMDCG::take_types()
+{
+  Impl &it = *impl;
+  for (std::int64_t n = 0; n < it.num_nodes; n++) {
+    it.types[n] = it.kind[atom->type[it.atom[n]]];
+    if (it.types[n] < 0) return false;
+  }
+  return true;
+}
+
+// Number of the cell vector from an image to its node.
+std::int32_t PairMDCG::image_of(int ghost)
+{
+  Impl &it = *impl;
+  const double *from = atom->x[ghost], *to = atom->x[it.atom[it.node[ghost]]];
+  const double *h = domain->h;    // xx yy zz yz xz xy
+  std::array<int, 3> cell{};
+  double rest[3];
+  for (int k = 0; k < 3; k++) rest[k] = to[k] - from[k];
+  for (int k = 2; k >= 0; k--) {
+    cell[k] = static_cast<int>(std::lround(rest[k] / h[k]));
+    if (!domain->triclinic) continue;
+    if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
+    if (k == 1) rest[0] -= h[5] * cell[1];
+  }
+  const auto found = std::find(it.cells.begin(), it.cells.end(), cell);
+  const auto number = static_cast<std::int32_t>(found - it.cells.begin());
+  if (found == it.cells.end()) {
+    it.cells.push_back(cell);
+    it.cell_ghost.push_back(ghost);
+  }
+  return number;
+}
+
+// Images that edges of the device's list lead to; a single rank uses a periodic cell instead.
+void PairMDCG::take_copies()
+{
+  Impl &it = *impl;
+  take_nodes();
+  it.copy_node.clear();
+  it.copy_image.clear();
+  const int nall = atom->nlocal + atom->nghost;
+  for (int j = atom->nlocal; j < nall; j++) {
+    if (!is_image(j)) continue;
+    const std::int32_t image = image_of(j);
+    if (comm->nprocs == 1) continue;
+    it.copy_node.push_back(it.node[j]);
+    it.copy_image.push_back(image);
+  }
+  it.fresh = true;
+  it.known_local = atom->nlocal;
+  it.known_all = nall;
+}
+
+// Edges of LAMMPS' neighbour list, skin included.
+void PairMDCG::take_neighbors()
+{
+  Impl &it = *impl;
+  take_nodes();
+  const int nall = atom->nlocal + atom->nghost;
+  std::vector<std::int32_t> image_of_ghost(nall, 0);
+  for (int j = atom->nlocal; j < nall; j++)
+    if (is_image(j)) image_of_ghost[j] = image_of(j);
+  std::size_t most = 0, edges = 0;
+  for (int ii = 0; ii < list->inum; ii++) most += list->numneigh[list->ilist[ii]];
+  it.sender.resize(most);
+  it.receiver.resize(most);
+  it.image.resize(most);
+  for (int ii = 0; ii < list->inum; ii++) {
+    const int i = list->ilist[ii];
+    const std::int32_t receiver = it.node[i];
+    if (receiver < 0) continue;
+    const int *neighbors = list->firstneigh[i];
+    for (int jj = 0; jj < list->numneigh[i]; jj++) {
+      const int j = neighbors[jj] & NEIGHMASK;
+      const std::int32_t sender = it.node[j];
+      if (sender < 0) continue;
+      it.sender[edges] = sender;
+      it.receiver[edges] = receiver;
+      it.image[edges++] = image_of_ghost[j];
+    }
+  }
+  it.sender.resize(edges);
+  it.receiver.resize(edges);
+  it.image.resize(edges);
+  it.fresh = true;
+  it.known_local = atom->nlocal;
+  it.known_all = nall;
+}
+
+// Whether the neighbour list has changed since the last step or is no longer valid; collective, the
+// same on all ranks.
+bool PairMDCG::new_neighbors()
+{
+  if (neighbor->ago == 0) return true;
+  int mine = impl->known_local != atom->nlocal || impl->known_all != atom->nlocal + atom->nghost ||
+             !take_types();
+  int any = mine;
+  if (comm->nprocs > 1) MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, world);
+  return any != 0;
+}
+
+void PairMDCG::take_positions()
+{
+  Impl &it = *impl;
+  double **x = atom->x;
+  it.positions.resize(3 * it.num_nodes);
+  for (std::int64_t n = 0; n < it.num_nodes; n++)
+    std::memcpy(&it.positions[3 * n], x[it.atom[n]], 3 * sizeof(double));
+}
+
+// Whether a ghost has moved relative to its node.
+bool PairMDCG::is_image(int ghost) const
+{
+  const std::int32_t node = impl->node[ghost];
+  return node >= 0 && impl->atom[node] != ghost;
+}
+
+// The shifts of edges that lead across the boundary: those of the box, unless atoms and ghosts are
+// strained while the box stays as it is, as fix numdiff/virial and compute born/matrix do.
+void PairMDCG::take_shifts()
+{
+  Impl &it = *impl;
+  const double *h = domain->h;    // xx yy zz yz xz xy
+  it.box = {h[0], 0.0, 0.0, h[5], h[1], 0.0, h[4], h[3], h[2]};
+  double extent = 0.0;
+  for (const double length : it.box) extent += std::fabs(length);
+  it.image_shifts.resize(3 * it.cells.size());
+  for (std::size_t c = 0; c < it.cells.size(); c++) {
+    const auto &[a, b, d] = it.cells[c];
+    double *shift = &it.image_shifts[3 * c];
+    shift[0] = h[0] * a;
+    shift[1] = h[1] * b;
+    shift[2] = h[2] * d;
+    if (domain->triclinic) {
+      shift[0] += h[5] * b + h[4] * d;
+      shift[1] += h[3] * d;
+    }
+    if (c == 0) continue;
+    const int ghost = it.cell_ghost[c];
+    const double *from = atom->x[ghost], *to = atom->x[it.atom[it.node[ghost]]];
+    bool strained = false;    // by more than the rounding of positions
+    for (int k = 0; k < 3; k++) {
+      const double size = std::fabs(from[k]) + std::fabs(to[k]) + extent;
+      if (std::fabs(to[k] - from[k] - shift[k]) > ROUNDING * size) strained = true;
+    }
+    if (!strained) continue;
+    for (int k = 0; k < 3; k++) shift[k] = to[k] - from[k];
+    if (a * a + b * b + d * d != 1) continue;
+    const int row = a ? 0 : b ? 1 : 2;
+    for (int k = 0; k < 3; k++) it.box[3 * row + k] = (a + b + d) * shift[k];
+  }
+}

@@ -1,0 +1,102 @@
+"""The three forms of a checkpoint that the benchmark times: original, patched, converted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+
+from ..package import ConversionOptions, convert_model
+from ..patch import (
+    NequipInfo,
+    load_model,
+    mace_batch,
+    model_info,
+    neighbor_list,
+    nequip_batch,
+    patch_model,
+    unpatch_model,
+)
+from ..patch.hosts import copy_in_dtype
+from ..patch.nequip_inputs import as_outputs
+from .model import EngineStep, Maker, Settings, type_numbers
+
+__all__ = ["TorchStep", "convert", "exact", "load", "makers", "ready"]
+
+
+class TorchStep:
+    """A MACE or NequIP model on inputs that are on its device, neighbour list included."""
+
+    def __init__(self, model: torch.nn.Module, settings: Settings, atoms: Atoms) -> None:
+        self.model, self.info = model, model_info(model)
+        index, shifts = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, self.info.r_max)
+        # NequIP's own lists are sorted by receiver, MACE's by sender
+        order = np.argsort(index[int(isinstance(self.info, NequipInfo))], kind="stable")
+        edges = (index[:, order], shifts[order])
+        self.num_edges = len(order)
+        self._options = {"compute_force": True, "compute_stress": settings.stress}
+        if isinstance(self.info, NequipInfo):
+            types = type_numbers(atoms, self.info.type_names)
+            cell = atoms.cell.array if atoms.pbc.any() else None
+            self._batch = nequip_batch(self.info, types, atoms.positions, cell, *edges)
+        else:
+            place = (atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc)
+            self._batch = mace_batch(self.info, *place, *edges, head=settings.head)
+        self.nbytes = sum(tensor.nbytes for tensor in self._batch.values())
+
+    def __call__(self) -> Mapping[str, Any]:
+        """Return energy, forces and maybe stress, in eV and Å."""
+        batch = dict(self._batch)  # models add entries
+        if isinstance(self.info, NequipInfo):
+            return as_outputs(self.model(batch))
+        found: Mapping[str, Any] = self.model(batch, training=False, **self._options)
+        return found
+
+
+def load(path: str) -> torch.nn.Module:
+    """Load a checkpoint; a patched one is restored."""
+    model = load_model(path)
+    unpatch_model(model)
+    return model
+
+
+def ready(model: torch.nn.Module, dtype: str | None, device: str) -> torch.nn.Module:
+    """Return a model on a device and in a dtype, without gradients of its parameters."""
+    if dtype is not None:
+        model = copy_in_dtype(model, getattr(torch, dtype))
+    return model.to(device).eval().requires_grad_(False)
+
+
+def convert(model: torch.nn.Module, path: Path, settings: Settings, radial: Any = None) -> Path:
+    """Write a model as a package; `radial` as in ``ConversionOptions``."""
+    on_host = model if settings.device == "cpu" else copy.deepcopy(model).cpu()
+    convert_model(on_host, ConversionOptions(head=settings.head, radial=radial)).save(path)
+    return path
+
+
+def makers(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Maker]:
+    """Return functions that make each implementation of a model; `folder` is for the package."""
+
+    def patched() -> Callable[[Atoms], TorchStep]:
+        found = copy.deepcopy(model)
+        patch_model(found)
+        return partial(TorchStep, found, settings)
+
+    def engine() -> Callable[[Atoms], EngineStep]:
+        return partial(EngineStep, convert(model, folder / "engine.mdcg", settings), settings)
+
+    original = partial(TorchStep, model, settings)
+    return {"original": lambda: original, "patched": patched, "engine": engine}
+
+
+def exact(model: torch.nn.Module, settings: Settings) -> Callable[[Atoms], TorchStep] | None:
+    """Return the model in float64, or None if it is in float64 already."""
+    if model_info(model).dtype == torch.float64:
+        return None
+    return lambda atoms: TorchStep(copy_in_dtype(model, torch.float64), settings, atoms)

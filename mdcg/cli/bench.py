@@ -1,0 +1,250 @@
+"""The command ``python -m mdcg bench``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import DeviceError, MdcgError
+from ._common import UsageError, guarded
+
+__all__ = ["main", "make_systems", "model_arguments", "run", "show_models", "start"]
+
+_MODEL_HELP = """\
+Time energy and forces of a model on this machine: the original checkpoint, the patched model, and
+the engine, in turns in one process. The neighbour list is made before and not counted. The engine
+takes positions from the host at every step and returns results to it, as in dynamics. A package
+(.mdcg) is timed with the engine alone and needs no torch. On a GPU the clock is the host's and each
+step is waited for. An implementation that runs out of GPU memory is left out at that size."""
+
+_LAMMPS_HELP = """\
+Time pair_style mdcg in the installed LAMMPS, one thread per rank, on a GPU one device per rank, and
+the engine alone in this process. Milliseconds per step, of one rank on average: the pair style, in
+it the exchange of rows between layers, LAMMPS' communication, and what a new neighbour list costs:
+making it, and the pair time of that step beyond that of others. dE/atom: the largest difference of
+the potential energy from that on one rank, eV per atom (with --weak, of the first step)."""
+
+_STARTUP_HELP = """\
+Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
+that they are compiled, and several times with a full one."""
+
+_DTYPES = ("float32", "float64")
+# The size of published GPU timings: 436,904 edges at 6 Å.
+_GPU_ATOMS = 5184
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Split at commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_positive, names(text)))
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _system_arguments(add: Callable[..., object]) -> None:
+    add("--system", default="water", metavar="NAME|FILE",
+        help="water, carbon, iron or a structure file (default water)")  # fmt: skip
+    add("--atoms", type=_counts, metavar="N,...", help="sizes of water, carbon or iron")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
+    add("--json", metavar="FILE", help="write all numbers")
+
+
+def model_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of commands that measure in this process."""
+    add = command.add_argument
+    _system_arguments(add)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
+    add("--dtype", type=names, metavar="DTYPE,...", help=f"of {', '.join(_DTYPES)}")
+    add("--repeats", type=_positive, default=10, metavar="N", help="samples (default 10)")
+    add("--threads", type=_positive, default=cores, metavar="N", help="default: all cores")
+    add("--malloc", choices=("tuned", "stock"), default="tuned", help="tuned (default): glibc "
+        "keeps freed memory for the next step")  # fmt: skip
+    add("--no-check", action="store_true", help="skip the comparison with float64")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m mdcg bench", description="Time models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="model|lammps|startup")
+
+    def command(name: str, summary: str, text: str) -> argparse.ArgumentParser:
+        form = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, help=summary, description=text, formatter_class=form)
+
+    model = command("model", "energy and forces", _MODEL_HELP)
+    model.add_argument("model", nargs="+", metavar="FILE", help="checkpoints and packages")
+    model_arguments(model)
+    model.add_argument("--head", help="head of a model with several")
+    model.add_argument("--stress", action="store_true", help="the stress too")
+    add = command("lammps", "pair_style mdcg", _LAMMPS_HELP).add_argument
+    add("package", type=Path, metavar="FILE.mdcg", help="with the elements of the system")
+    _system_arguments(add)
+    add("--exchange", choices=("host", "peer"), default="host", help="of rows (default host)")
+    add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
+    add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
+    add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")
+    add = command("startup", "importing and opening", _STARTUP_HELP).add_argument
+    add("package", type=Path, metavar="FILE.mdcg", help="a package")
+    add("--repeats", type=_positive, default=5, metavar="N", help="processes (default 5)")
+    add("--json", metavar="FILE", help="write all numbers")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code, which is 1 if something could not be measured."""
+    options = _parser().parse_args(argv)
+    commands = {"model": _bench_model, "lammps": _bench_lammps, "startup": _bench_startup}
+    return run(options, commands[options.command])
+
+
+def run(options: argparse.Namespace, measure: Callable[[argparse.Namespace], int]) -> int:
+    """Return the exit code of a measurement; an expected error becomes one sentence."""
+
+    def work() -> int:
+        package = getattr(options, "package", None)
+        if package is not None and not package.is_file():
+            raise UsageError(f"{package} does not exist: convert one, mdcg-patch IN -o OUT.mdcg")
+        result = getattr(options, "json", None)
+        if result and not os.access(Path(result).absolute().parent, os.W_OK | os.X_OK):
+            raise UsageError(f"the folder of {result} does not exist or cannot be written to")
+        try:
+            return measure(options)
+        except ValueError as error:
+            if isinstance(error, MdcgError):
+                raise
+            raise UsageError(str(error)) from error
+
+    return guarded("mdcg bench", work)
+
+
+def make_systems(options: argparse.Namespace) -> list[Any]:
+    """Return the structures that are asked for, as ASE's Atoms."""
+    from ..bench.systems import make_system
+
+    default = _GPU_ATOMS if (options.device, options.system) == ("cuda", "water") else None
+    return [make_system(options.system, count) for count in options.atoms or (default,)]
+
+
+def start(options: argparse.Namespace, *, torch: bool = True) -> dict[str, Any]:
+    """Set this process up for measuring; print and return how the results begin.
+
+    Raises what the options have wrong, and `DeviceError` where `torch` is needed and finds no
+    CUDA device.
+    """
+    for dtype in options.dtype or ():
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype {dtype!r} is unknown, expected one of {', '.join(_DTYPES)}")
+    from ..bench import report
+    from ..bench.timing import keep_heap, torch_cuda
+
+    if torch:
+        import torch as found
+
+        found.set_num_threads(options.threads)
+        if options.device == "cuda" and torch_cuda() is None:
+            raise DeviceError(
+                f"torch {found.__version__} finds no CUDA device: use --device cpu, or see "
+                "python -m mdcg env"
+            )
+    if options.malloc == "tuned":
+        keep_heap()
+    result = report.document(options.command, vars(options), torch_cuda())
+    print(report.header(result), flush=True)
+    return result
+
+
+def show_models(
+    options: argparse.Namespace,
+    result: dict[str, Any],
+    name: str,
+    sections: Iterable[Mapping[str, Any]],
+) -> int:
+    """Print a table for each structure, keep its rows; return 1 if something failed, else 0."""
+    from ..bench import report
+
+    for section in sections:
+        shared = {key: value for key, value in section.items() if key not in ("rows", "refused")}
+        shared |= {"model": name, "system": Path(options.system).name}
+        for kind in ("rows", "refused"):
+            result[kind] += [{**shared, **row} for row in section[kind]]
+        print("\n" + report.model_table(section, name, shared["system"]), flush=True)
+        if options.json:
+            report.write_json(options.json, result)
+    return int(any(one["failed"] for one in result["refused"]))
+
+
+def _bench_model(options: argparse.Namespace) -> int:
+    from ..bench.model import IMPLS, EngineStep, Maker, Settings, measure
+
+    packages = [name for name in options.model if name.endswith(".mdcg")]
+    for name in options.model:
+        if not Path(name).is_file():
+            raise ValueError(f"model {name!r} is not a file: check the path")
+        if name in packages and (options.head or options.dtype):
+            raise ValueError(f"{name} has its own head and dtype: leave --head and --dtype out")
+        known = ("engine",) if name in packages else IMPLS
+        if unknown := set(options.impl or ()) - set(known):
+            raise ValueError(f"{name} has no {unknown.pop()}, expected one of {', '.join(known)}")
+    systems = make_systems(options)
+    settings = Settings.of(options)
+    result = start(options, torch=len(packages) < len(options.model))
+    for name in options.model:
+        for dtype in options.dtype or (None,):
+            print(f"  … {name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
+                makers: dict[str, Maker]
+                makers = {"engine": partial(partial, EngineStep, Path(name), settings)}
+                exact = None
+                if name not in packages:
+                    from ..bench import checkpoint
+
+                    model = checkpoint.ready(checkpoint.load(name), dtype, options.device)
+                    makers = checkpoint.makers(model, Path(folder), settings)
+                    exact = None if options.no_check else checkpoint.exact(model, settings)
+                chosen = {impl: makers[impl] for impl in options.impl or makers}
+                sections = measure(chosen, systems, settings, exact)
+                code = show_models(options, result, Path(name).name, sections)
+    return code
+
+
+def _bench_lammps(options: argparse.Namespace) -> int:
+    from ..bench import lammps
+    from ..bench.systems import make_system
+
+    system, rows = Path(options.system).name, []
+    for count in options.atoms or ((648, 5184) if options.system == "water" else (None,)):
+        print(f"  … {options.system} {count or ''}", file=sys.stderr, flush=True)
+        job = lammps.Job(**{name: getattr(options, name) for name in lammps.Job.__annotations__})
+        rows += lammps.measure(make_system(options.system, count), job)
+    found = {"benchmark": "lammps", "system": system, "rows": rows}
+    return _finish(options, found, lammps.table(rows, system))
+
+
+def _bench_startup(options: argparse.Namespace) -> int:
+    from ..bench import startup
+
+    result = startup.measure(options.package, options.repeats)
+    return _finish(options, {"benchmark": "startup", **result}, startup.table(result))
+
+
+def _finish(options: argparse.Namespace, result: Mapping[str, Any], table: str) -> int:
+    print(table)
+    if options.json:
+        from ..bench import report
+
+        report.write_json(options.json, result)
+    return 0

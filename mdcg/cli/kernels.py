@@ -1,0 +1,74 @@
+"""``python -m mdcg kernels``: compiled kernels of a package, in the cache or in a file."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import Any
+
+from ._common import OK, UsageError
+
+__all__ = ["main"]
+
+_EPILOG = """\
+Kernels are compiled when a package is first evaluated on a machine. This command does it
+beforehand, for example on the login node of a cluster whose compute nodes have no compiler:
+
+  python -m mdcg kernels water.mdcg --target native
+  python -m mdcg kernels water.mdcg --target sm_90 --target x86-64-v3 --output water.mdcg-kernels
+
+Without --output they go into the cache of kernels, where they are found. A file is used where it
+is named: kernels="water.mdcg-kernels" in Python, "pair_style mdcg kernels water.mdcg-kernels" in
+LAMMPS. It holds machine code that runs: name only files that you, or people you trust, have made.
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mdcg kernels",
+        description="Compile the kernels of a package and print where they are.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("package", type=Path, metavar="FILE.mdcg")
+    add(
+        "--target",
+        action="append",
+        required=True,
+        help="native (this CPU), x86-64-v2, -v3 or -v4, or sm_80, sm_90 and the like for CUDA "
+        "devices; may be given several times",
+    )
+    add(
+        "--precision",
+        choices=("tf32", "bf16"),
+        action="append",
+        help="also kernels for devices that round products of float32 so",
+    )
+    add("-o", "--output", type=Path, metavar="FILE.mdcg-kernels", help="default: the cache")
+    add("--again", action="store_true", help="compile kernels again that are in the cache")
+    options = parser.parse_args(argv)
+    from ..package.file import write_file
+    from ..package.kernel_file import SUFFIX, cache_kernels, check_targets, compile_kernels
+
+    if options.output is not None and options.output.suffix != SUFFIX:
+        raise UsageError(f"--output is {options.output}, expected a name that ends in {SUFFIX}")
+    signal.signal(signal.SIGTERM, _interrupt)  # compilers are ended, too
+    check_targets(options.target)
+    precisions = options.precision or []
+    if options.output is None:
+        for target in options.target:
+            for precision in precisions or [""]:
+                again = options.again
+                print(cache_kernels(options.package, target, precision, again=again), flush=True)
+        return OK
+    data = compile_kernels(options.package, options.target, ["", *precisions], again=options.again)
+    write_file(options.output, data)
+    print(options.output)
+    return OK
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt

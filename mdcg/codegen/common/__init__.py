@@ -1,0 +1,1 @@
+"""What all generators share: expressions, lowering, names of kernels, and printing."""

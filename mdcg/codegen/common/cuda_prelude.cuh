@@ -1,0 +1,201 @@
+// T is float or double; MDCG_VECTOR_ATOMICS is 0 or 1.
+
+typedef long long Long;
+
+// Consecutive channels of one lane.
+template <int N>
+struct alignas(N * sizeof(T)) Vec {
+    T v[N];
+};
+
+#define MDCG_INLINE static __device__ __forceinline__
+#define MDCG_EACH for (int k = 0; k < N; ++k)
+
+template <int N>
+MDCG_INLINE Vec<N> operator+(Vec<N> a, Vec<N> b) {
+#pragma unroll
+    MDCG_EACH a.v[k] += b.v[k];
+    return a;
+}
+template <int N>
+MDCG_INLINE Vec<N> operator-(Vec<N> a, Vec<N> b) {
+#pragma unroll
+    MDCG_EACH a.v[k] -= b.v[k];
+    return a;
+}
+template <int N>
+MDCG_INLINE Vec<N> operator-(Vec<N> a) {
+#pragma unroll
+    MDCG_EACH a.v[k] = -a.v[k];
+    return a;
+}
+template <int N>
+MDCG_INLINE Vec<N> operator*(Vec<N> a, Vec<N> b) {
+#pragma unroll
+    MDCG_EACH a.v[k] *= b.v[k];
+    return a;
+}
+template <int N>
+MDCG_INLINE Vec<N> operator*(T a, Vec<N> b) {
+#pragma unroll
+    MDCG_EACH b.v[k] *= a;
+    return b;
+}
+template <int N>
+MDCG_INLINE void operator+=(Vec<N>& a, Vec<N> b) {
+    a = a + b;
+}
+template <int N>
+MDCG_INLINE T total(Vec<N> a) {
+    T sum = a.v[0];
+#pragma unroll
+    for (int k = 1; k < N; ++k) sum += a.v[k];
+    return sum;
+}
+
+// ---- whole vectors, aligned
+
+MDCG_INLINE Vec<1> load(const float* p, Vec<1>) { return {{T(__ldg(p))}}; }
+MDCG_INLINE Vec<2> load(const float* p, Vec<2>) {
+    const float2 t = __ldg((const float2*)p);
+    return {{T(t.x), T(t.y)}};
+}
+MDCG_INLINE Vec<4> load(const float* p, Vec<4>) {
+    const float4 t = __ldg((const float4*)p);
+    return {{T(t.x), T(t.y), T(t.z), T(t.w)}};
+}
+MDCG_INLINE Vec<1> load(const double* p, Vec<1>) { return {{T(__ldg(p))}}; }
+MDCG_INLINE Vec<2> load(const double* p, Vec<2>) {
+    const double2 t = __ldg((const double2*)p);
+    return {{T(t.x), T(t.y)}};
+}
+// Read once: weights must not push node rows out of the caches.
+MDCG_INLINE Vec<1> load_stream(const float* p, Vec<1>) { return {{T(__ldcs(p))}}; }
+MDCG_INLINE Vec<2> load_stream(const float* p, Vec<2>) {
+    const float2 t = __ldcs((const float2*)p);
+    return {{T(t.x), T(t.y)}};
+}
+MDCG_INLINE Vec<4> load_stream(const float* p, Vec<4>) {
+    const float4 t = __ldcs((const float4*)p);
+    return {{T(t.x), T(t.y), T(t.z), T(t.w)}};
+}
+MDCG_INLINE Vec<1> load_stream(const double* p, Vec<1>) { return {{T(__ldcs(p))}}; }
+MDCG_INLINE Vec<2> load_stream(const double* p, Vec<2>) {
+    const double2 t = __ldcs((const double2*)p);
+    return {{T(t.x), T(t.y)}};
+}
+MDCG_INLINE void store_stream(float* p, Vec<1> a) { __stcs(p, float(a.v[0])); }
+MDCG_INLINE void store_stream(float* p, Vec<2> a) {
+    __stcs((float2*)p, make_float2(a.v[0], a.v[1]));
+}
+MDCG_INLINE void store_stream(float* p, Vec<4> a) {
+    __stcs((float4*)p, make_float4(a.v[0], a.v[1], a.v[2], a.v[3]));
+}
+MDCG_INLINE void store_stream(double* p, Vec<1> a) { __stcs(p, double(a.v[0])); }
+MDCG_INLINE void store_stream(double* p, Vec<2> a) {
+    __stcs((double2*)p, make_double2(a.v[0], a.v[1]));
+}
+
+// ---- adding to memory
+
+MDCG_INLINE void add(float* p, float a) {
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p), "f"(a) : "memory");
+}
+MDCG_INLINE void add(double* p, double a) {
+    asm volatile("red.global.add.f64 [%0], %1;" ::"l"(p), "d"(a) : "memory");
+}
+template <int N>
+MDCG_INLINE void add(T* p, Vec<N> a) {
+#pragma unroll
+    MDCG_EACH add(p + k, a.v[k]);
+}
+#if MDCG_VECTOR_ATOMICS
+MDCG_INLINE void add(float* p, Vec<2> a) {
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(a.v[0]), "f"(a.v[1])
+                 : "memory");
+}
+MDCG_INLINE void add(float* p, Vec<4> a) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(a.v[0]), "f"(a.v[1]),
+                 "f"(a.v[2]), "f"(a.v[3])
+                 : "memory");
+}
+#endif
+
+// ---- strided channels, some of them past the end
+
+template <int N, int STRIDE>
+MDCG_INLINE Vec<N> load_some(const T* p, int count) {
+    Vec<N> a;
+#pragma unroll
+    MDCG_EACH a.v[k] = k < count ? __ldg(p + k * STRIDE) : T(0);
+    return a;
+}
+template <int N, int STRIDE>
+MDCG_INLINE void store_some(T* p, Vec<N> a, int count) {
+#pragma unroll
+    MDCG_EACH if (k < count) p[k * STRIDE] = a.v[k];
+}
+template <int N, int STRIDE>
+MDCG_INLINE void add_some(T* p, Vec<N> a, int count) {
+#pragma unroll
+    MDCG_EACH if (k < count) add(p + k * STRIDE, a.v[k]);
+}
+
+// ---- path matrices in shared memory
+
+constexpr int QUAD = 16 / sizeof(T);
+struct alignas(16) Quad {
+    T v[QUAD];
+};
+
+// Waits for all warps of the block.
+template <int THREADS>
+MDCG_INLINE void sync_warps() {
+    if constexpr (THREADS == 32) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
+}
+
+// ---- copies to shared memory that a warp does not wait for
+
+// Of 16 bytes, the last of them zeros if fewer are to be read.
+MDCG_INLINE unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+MDCG_INLINE void copy_some(T* to, const T* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+}
+// Read once: must not push node rows out of the caches.
+MDCG_INLINE void copy_once(T* to, const T* from, int bytes) {
+    asm volatile(
+        "{\n"
+        "    .reg .b64 policy;\n"
+        "    createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "    cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy;\n"
+        "}" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes)
+        : "memory");
+}
+MDCG_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N, int STRIDE>
+MDCG_INLINE Vec<N> take_some(const T* p) {
+    Vec<N> a;
+#pragma unroll
+    MDCG_EACH a.v[k] = p[k * STRIDE];
+    return a;
+}
+// Waits until at most N groups are under way, and for the other lanes.
+template <int N>
+MDCG_INLINE void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+    __syncwarp();
+}
+
+// ---- kernels of one pass, none of which reads what another writes
+
+// The next kernel of the stream may start where this one's last blocks leave room.
+MDCG_INLINE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+// A kernel that started early ends after the one before it: whoever waits for it waits for both.
+MDCG_INLINE void end_after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,0 +1,1 @@
+../../../csrc/kernels/spherical_harmonics.cuh

@@ -1,0 +1,197 @@
+"""Source of a symmetric contraction of the engine, for CPUs and for CUDA devices.
+
+Rows are component-major and padded to 64 bytes, so that a vector of channels, or a warp's, is one
+run of memory for each component. The text for CPUs fits every instruction set: vectors follow the
+compiler's macros. The coefficients are those of the node's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._version import __version__
+from ...plan.contraction import CudaContractionPlan
+from ...plan.host import ITEMSIZE
+from ...problem import SymmetricContractionProblem
+from ..common.emit import ENGINE_ROW_BYTES, CudaKernel, scalar_type, template
+from ..common.expression import Statement
+from .cuda import ContractionBody, contraction_kernel
+from .program import ContractionSpec, contraction_groups, group_function
+
+__all__ = ["ABI", "emit_engine_contraction", "emit_engine_contraction_cuda"]
+
+# MDCG_CONTRACTION_ABI of csrc/engine/ops/contraction_kernel.hpp.
+ABI = 1
+
+_EXPORT = 'extern "C" __attribute__((visibility("default")))'
+
+_PARAMETERS = "const T* px, const T* pc, const T* pg, V* o, V* dx"
+
+
+def _spec(kind: str) -> ContractionSpec:
+    """Return the pass of a kind: gradients are those of x."""
+    return ContractionSpec(kind, mixed=False, wants=() if kind == "forward" else ("x",))
+
+
+def _stride(problem: SymmetricContractionProblem) -> int:
+    """Return the channels of a component in a row of the engine, padding included."""
+    align = ENGINE_ROW_BYTES // ITEMSIZE[problem.dtype]
+    return -(-problem.channels // align) * align
+
+
+class _HostText:
+    """Writes the passes of one problem for CPUs."""
+
+    def __init__(self, problem: SymmetricContractionProblem) -> None:
+        self.problem = problem
+        self.stride = _stride(problem)
+        self.x_width, self.out_width = (
+            dim * self.stride for dim in (problem.dim_in, problem.dim_out)
+        )
+
+    def _group(self, name: str, statements: Sequence[Statement]) -> str:
+        def load(symbol: str) -> str:
+            return f"*(const V*)(p{symbol[0]} + {int(symbol[1:]) * self.stride})"
+
+        def add(target: str) -> str:
+            array, number = ("dx", target[2:]) if target.startswith("dx") else ("o", target[1:])
+            return f"{array}[{number}] += t;"
+
+        return group_function(name, _PARAMETERS, statements, load, add)
+
+    def _pass(self, kind: str, groups: int) -> str:
+        problem, forward = self.problem, kind == "forward"
+        dim = problem.dim_out if forward else problem.dim_in
+        row, size = "out" if forward else "dx", max(1, dim)
+        places = [f"row + u + {i * self.stride}" for i in range(dim)]
+        g = "nullptr" if forward else f"b->g + n * {self.out_width} + u"
+        o, dx = ("sum", "nullptr") if forward else ("nullptr", "sum")
+        lines = [
+            f"{_EXPORT} void mdcg_contraction_{kind}(const Block* b) {{",
+            "    for (int64_t n = 0; n < b->num_nodes; ++n) {",
+            "        const int64_t type = b->typed ? b->types[n] : 0;",
+            f"        const T* const c = b->coefficients + type * "
+            f"{problem.num_coefficients * self.stride};",
+            f"        T* const row = b->{row} + n * {dim * self.stride};",
+            f"        for (int64_t u = 0; u < {self.stride}; u += L) {{",
+            f"            V sum[{size}];",
+            f"            const T* const px = b->x + n * {self.x_width} + u;",
+        ]
+        if forward:
+            lines.append(f"            for (int i = 0; i < {size}; ++i) sum[i] = V{{}};")
+        else:
+            pointers = ", ".join(f"(V*)({place})" for place in places)
+            lines += [
+                f"            V* const at[{size}] = {{{pointers}}};",
+                f"            for (int i = 0; i < {size}; ++i)",
+                "                sum[i] = b->accumulate ? *at[i] : V{};",
+            ]
+        call = f"(px, c + u, {g}, {o}, {dx});"
+        lines += [f"            {kind}{number}{call}" for number in range(groups)]
+        lines += [f"            *(V*)({place}) = sum[{i}];" for i, place in enumerate(places)]
+        if not groups:
+            lines.append("            (void)px; (void)c;")
+        return "\n".join([*lines, "        }", "    }", "}"])
+
+    def write(self) -> str:
+        problem = self.problem
+        coefficients = problem.num_coefficients
+        info = [ABI, ITEMSIZE[problem.dtype], self.x_width, self.out_width]
+        info += [coefficients * self.stride, coefficients]
+        parts = [
+            f"// mdcg {__version__}, problem {problem.key()}, engine contraction",
+            f"typedef {scalar_type(problem.dtype)} T;",
+            template("contraction/engine_prelude.hpp"),
+            'extern "C" {',
+            '__attribute__((visibility("default"))) extern const int64_t mdcg_contraction_info[6];',
+            f"const int64_t mdcg_contraction_info[6] = {{{', '.join(map(str, info))}}};",
+            "}",
+        ]
+        for kind in ("forward", "backward"):
+            groups = contraction_groups(problem, _spec(kind))
+            parts += [self._group(f"{kind}{i}", group) for i, group in enumerate(groups)]
+            parts.append(self._pass(kind, len(groups)))
+        return "\n".join([*parts, ""])
+
+
+def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
+    """Generate the C++ text of both passes of a contraction.
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+
+    Returns
+    -------
+    str
+        Exports ``mdcg_contraction_info``, ``mdcg_contraction_forward`` and
+        ``mdcg_contraction_backward``. Equal problems give equal text.
+    """
+    return _HostText(problem).write()
+
+
+class _CudaBody(ContractionBody):
+    """Writes what a thread does with rows of the engine."""
+
+    def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
+        super().__init__(problem, spec)
+        self.stride = _stride(problem)
+
+    def _row(self) -> str:
+        return f"n * {self.problem.dim_in * self.stride} + u"
+
+    def _output_places(self) -> list[str]:
+        dim = self.problem.dim_out
+        return [f"n * {dim * self.stride} + {i * self.stride} + u" for i in range(dim)]
+
+    def _rows(self, letter: str, address: str, used: set[str]) -> list[str]:
+        return [f"const T* const row_{letter} = {address};"] + [
+            f"const T {letter}{i} = __ldg(row_{letter} + {i * self.stride});"
+            for i in range(self.problem.dim_in)
+            if f"{letter}{i}" in used
+        ]
+
+    def _store_rows(self, row: str) -> list[str]:
+        places = [f"p.dx[{row} + {i * self.stride}]" for i in range(self.problem.dim_in)]
+        lines = ["if (p.n_adds) {"]
+        lines += [f"    dx{i} += {place};" for i, place in enumerate(places)]
+        return [*lines, "}", *(f"{place} = dx{i};" for i, place in enumerate(places))]
+
+    def _coefficients(self, operand: str, letter: str) -> list[str]:
+        size = self.problem.num_coefficients * self.stride
+        return [
+            "const Long type = p.n_types > 1 ? p.types[n] : 0;",
+            f"const T* const {letter} = p.{operand} + type * {size} + u;",
+            f"constexpr int {letter}_stride = {self.stride};",
+        ]
+
+
+def emit_engine_contraction_cuda(
+    problem: SymmetricContractionProblem, plan: CudaContractionPlan, kind: str
+) -> CudaKernel:
+    """Generate the CUDA text of one pass.
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+    plan : CudaContractionPlan
+    kind : {"forward", "backward"}
+        Value, or gradient of x, which is added to where ``n_adds`` is not 0.
+
+    Returns
+    -------
+    CudaKernel
+        One entry; ``run`` groups of 32 channels per node, ``rows`` of them per block.
+    """
+    results = ("out",) if kind == "forward" else ("g", "dx")
+    body = _CudaBody(problem, _spec(kind))
+    return contraction_kernel(
+        problem,
+        plan,
+        body.spec,
+        f"engine contraction, {kind}",
+        ("n_rows", "n_types", "n_adds", "types", "x", "w", *results),
+        ("typedef long long Long;",),
+        (f"if (n >= p.n_rows || u >= {body.stride}) return;", *body.write()),
+        channels=body.stride,
+    )

@@ -1,0 +1,23 @@
+#include <stdint.h>
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+typedef T V __attribute__((vector_size(VECTOR_BYTES), may_alias));
+constexpr int L = VECTOR_BYTES / sizeof(T);
+static inline __attribute__((always_inline)) V splat(T value) { return value - V{}; }
+
+struct Block {
+    int64_t num_nodes;
+    const int32_t* types;
+    const T* x;
+    const T* coefficients;
+    int64_t typed;
+    T* out;
+    const T* g;
+    T* dx;
+    int64_t accumulate;
+};

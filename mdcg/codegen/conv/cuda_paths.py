@@ -1,0 +1,458 @@
+"""CUDA text of one role: a warp's loop over edges, everything it sums kept in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...plan import CudaPlan
+from ...plan.device import WARP
+from ...problem import ConvProblem, MulIrrep
+from ..common.emit import attribute_gradients, power_of_two, store_lane_sums
+from ..common.expression import Statement, print_statements
+from ..common.lowering import LoweredPath, LoweredProblem
+from ..common.spec import KernelSpec
+from ..common.uvu import output_sums, uvu_sums
+from .cuda_ring import Ring, RingPlace
+from .cuda_roles import Role, RoleSet
+
+__all__ = ["NonzeroTable", "RoleWriter"]
+
+
+@dataclass(frozen=True)
+class NonzeroTable:
+    """Where the nonzeros of a kernel's groups lie in the row of an edge, in units of T.
+
+    Attributes
+    ----------
+    starts : dict
+        From a group's first nonzero to its place; every group starts at a multiple of 16 bytes.
+    stride : int
+        Distance of the rows of two edges: lanes that write rows in turn meet few bank conflicts.
+    quad : int
+        Items of 16 bytes.
+    """
+
+    starts: dict[int, int]
+    stride: int
+    quad: int
+
+    @classmethod
+    def of(cls, lowered: LoweredProblem, groups: tuple[int, ...], quad: int) -> NonzeroTable:
+        """Lay out groups by position."""
+        starts, total = {}, 0
+        for i in groups:
+            group = lowered.groups[i]
+            starts[group.first] = total
+            total += -(-len(group.forms) // quad) * quad
+        stride = total + (quad if total % (2 * quad) == 0 else 0)
+        return cls(starts, stride, quad)
+
+    def loads(self, path: LoweredPath, name: str) -> list[str]:
+        """Print the loads of a path's nonzeros from row ``name`` into ``name0``, ``name1``, ..."""
+        lines = []
+        start = self.starts.get(path.first_nonzero, 0)
+        for first in range(0, path.coupling.num_nonzeros, self.quad):
+            lines.append(f"const Quad {name}q{first} = *(const Quad*)({name} + {start + first});")
+            lines += [
+                f"const T {name}{first + i} = {name}q{first}.v[{i}];"
+                for i in range(min(self.quad, path.coupling.num_nonzeros - first))
+            ]
+        return lines
+
+
+class RoleWriter:
+    """Prints the function of one role.
+
+    Parameters
+    ----------
+    lowered : LoweredProblem
+    plan : CudaPlan
+    spec : KernelSpec
+    table : NonzeroTable
+    batch : int
+        Edges per evaluation of the nonzeros.
+    shared_outputs, shared_inputs : set of int
+        Positions of blocks that several roles add to.
+    offsets : tuple of int
+        Start of the input blocks in packed rows.
+    row : int
+        Items in a packed row.
+    ring : RingPlace
+    arguments : tuple of str
+        Names of the kernel's arguments.
+    """
+
+    def __init__(
+        self,
+        lowered: LoweredProblem,
+        plan: CudaPlan,
+        spec: KernelSpec,
+        table: NonzeroTable,
+        batch: int,
+        shared_outputs: set[int],
+        shared_inputs: set[int],
+        offsets: tuple[int, ...],
+        row: int,
+        ring: RingPlace,
+        arguments: tuple[str, ...],
+    ) -> None:
+        self.ring = ring
+        self.arguments = arguments
+        self.lowered, self.plan, self.spec, self.table = lowered, plan, spec, table
+        self.problem: ConvProblem = lowered.problem
+        self.batch = batch
+        self.shared_outputs, self.shared_inputs = shared_outputs, shared_inputs
+        self.offsets, self.row = offsets, row
+        self.pulls = spec.kind != "forward" and any(spec.wanted(n) for n in "xyw")
+        self.sums = spec.kind == "forward" or spec.wanted("g")
+
+    def function(self, name: str, prefix: str, role: Role, kernel: RoleSet) -> str:
+        """Return the role's function; ``prefix`` names the helpers of its kernel."""
+        spec, conv = self.spec, self.spec.conv
+        lines = [
+            f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
+            f"MDCG_INLINE void {name}(const Arguments& p, T* shared, Long row, int begin, int end, "
+            "int lane, int warp, int chunk) {",
+            f"    typedef Vec<{role.channels}> V;",
+            f"    const int u = (chunk * {WARP} + lane) * {role.channels};",
+            f"    const int left = {role.in1.mul} - u;",
+            f"    const bool inside = {self._inside(role)};",
+        ]
+        lines += self._state(role)
+        ring = Ring.of(
+            role,
+            self.problem,
+            self.plan,
+            spec,
+            depth=self.ring.depth,
+            plain=self.ring.plain,
+        )
+        before, prologue, head = self._registers(role) if ring is None else self._ringed(role, ring)
+        lines += [f"    {line}" for line in before]
+        batch, stride = self.batch, self.table.stride
+        size = batch * stride
+        nonzero_buffers = 4 if spec.has("y") else 2
+        dim = self.problem.irreps_in2.dim
+        part = kernel.warps * batch * dim
+        sync = f"sync_warps<{kernel.warps * WARP}>();"
+        lines += [f"    {line}" for line in prologue]
+        lines += [
+            "    int buffer = 0;",
+            f"    for (int first = begin; first < end; first += {batch}) {{",
+            f"        const int count = min({batch}, end - first);",
+            f"        T* const m_batch = shared + buffer * {size};",
+            f"        {prefix}_nonzeros(p, p.y, m_batch, first, count, lane, warp);",
+        ]
+        if spec.has("y"):
+            lines += [
+                f"        T* const b_batch = m_batch + {2 * size};",
+                f"        {prefix}_nonzeros(p, p.yb, b_batch, first, count, lane, warp);",
+            ]
+        lines.append(f"        {sync}")
+        if spec.wanted("y"):
+            lines += [
+                f"        T* const parts = shared + {nonzero_buffers * size};",
+                f"        if (first > begin) {prefix}_flush(p, parts + (buffer ^ 1) * {part}, "
+                f"first - {batch}, {batch}, lane, warp);",
+                f"        T* const dy_batch = parts + buffer * {part} + warp * {batch * dim};",
+            ]
+        lines.append("        for (int k = 0; k < count; ++k) {")
+        if "place" in self.arguments:
+            head.append("const Long to = p.place[first + k];")
+        body = [*head, f"const T* const m = m_batch + k * {stride};"]
+        if spec.has("y"):
+            body.append(f"const T* const b = b_batch + k * {stride};")
+        body += self._edge(role)
+        lines += [f"            {line}" for line in body]
+        lines += ["        }", "        buffer ^= 1;", "    }"]
+        if spec.wanted("y"):
+            lines += [
+                "    if (begin < end) {",
+                f"        {sync}",
+                f"        const int first = begin + (end - 1 - begin) / {batch} * {batch};",
+                f"        {prefix}_flush(p, shared + {nonzero_buffers * size} + "
+                f"(buffer ^ 1) * {part}, first, end - first, lane, warp);",
+                "    }",
+            ]
+        if conv and self.sums:
+            lines += [f"    {line}" for line in self._store_outputs(role, "row")]
+        if spec.wanted("w") and self.problem.shared_weights:
+            for i, path in enumerate(role.paths):
+                if path.has_weight:
+                    where = f"p.dw + {path.weight_offset + path.v} + u * {path.mul2}"
+                    function = "add_some"
+                    if self.plan.deterministic:  # a row of sums per block
+                        where += f" + row * {self.problem.weight_numel}"
+                        function = "store_some"
+                    lines.append(
+                        f"    {function}<{role.channels}, {path.mul2}>({where}, dw{i}, left);"
+                    )
+        return "\n".join([*lines, "}"])
+
+    # -- how operands come ----------------------------------------------------------------------
+
+    def _ids(self, number: int | str, index: str) -> str:
+        """Text that reads the edge and the sender at a position."""
+        edge, sender = ("p.order", "p.sender") if self.spec.conv else ("", "")
+        return f"e{number} = {edge}[{index}]; s{number} = {sender}[{index}];".replace(
+            f" [{index}]", f" {index}"
+        )
+
+    def _registers(self, role: Role) -> tuple[list[str], list[str], list[str]]:
+        """Operands one edge ahead in registers: declarations, start, and head of the loop."""
+        prologue = [
+            "int e1 = 0, s1 = 0, e2 = 0, s2 = 0;",
+            f"if (begin < end) {{ {self._ids(1, 'begin')} fetch(e1, s1); }}",
+            f"if (begin + 1 < end) {{ {self._ids(2, 'begin + 1')} }}",
+        ]
+        head = [
+            "const Long e = e1, s = s1;",
+            *self._take(role),
+            "e1 = e2, s1 = s2;",
+            "if (first + k + 1 < end) fetch(e1, s1);",
+            f"if (first + k + 2 < end) {{ {self._ids(2, 'first + k + 2')} }}",
+        ]
+        return self._fetch(role), prologue, head
+
+    def _ringed(self, role: Role, ring: Ring) -> tuple[list[str], list[str], list[str]]:
+        """The same with operands in a ring."""
+        depth = ring.depth
+        place = self.ring
+        before = [
+            f"T* const ring = shared + {place.start} + warp * {place.items};",
+            *ring.copies(),
+        ]
+        prologue = ["int e2 = 0, s2 = 0;"]
+        prologue += [
+            line
+            for ahead in range(depth - 1)
+            for line in (
+                f"if (begin + {ahead} < end) {{ {self._ids(2, f'begin + {ahead}')} "
+                f"copy({ahead}, e2, s2); }} else copy_commit();",
+            )
+        ]
+        prologue += [
+            f"if (begin + {depth - 1} < end) {{ {self._ids(2, f'begin + {depth - 1}')} }}",
+        ]
+        uses_ids = self.spec.wanted("x") or self.spec.wanted("w")
+        if uses_ids:
+            prologue += ["int e1 = 0, s1 = 0;", f"if (begin < end) {{ {self._ids(1, 'begin')} }}"]
+        head = [
+            f"copy_wait<{depth - 2}>();",
+            "const int turn = first + k - begin;",
+            f"const T* const at = ring + (turn & {depth - 1}) * {ring.entry};",
+            *ring.takes(),
+            f"if (first + k + {depth - 1} < end) "
+            f"copy((turn + {depth - 1}) & {depth - 1}, e2, s2); else copy_commit();",
+            f"if (first + k + {depth} < end) {{ {self._ids(2, f'first + k + {depth}')} }}",
+        ]
+        if uses_ids:
+            head += [
+                "const Long e = e1, s = s1;",
+                f"if (first + k + 1 < end) {{ {self._ids(1, 'first + k + 1')} }}",
+            ]
+        return before, prologue, head
+
+    # -- registers that live across edges -------------------------------------------------------
+
+    def _state(self, role: Role) -> list[str]:
+        lines = []
+        if self.spec.conv:
+            for i_out, block in role.outputs.items():
+                if self.sums:
+                    lines.append(f"    V o_{i_out}[{block.ir.dim}] = {{}};")
+                if self.pulls:
+                    lines.append(f"    V g_{i_out}[{block.ir.dim}];")
+                    lines += [f"    {line}" for line in self._load_gradient(role, i_out, "row")]
+        if self.spec.wanted("w") and self.problem.shared_weights:
+            lines += [f"    V dw{i} = {{}};" for i, p in enumerate(role.paths) if p.has_weight]
+        return lines
+
+    def _load_gradient(self, role: Role, i_out: int, row: str) -> list[str]:
+        block = self.problem.irreps_out[i_out]
+        return [
+            f"g_{i_out}[{c}] = {self._load_plain(role, 'g', 'out', block, c, row)};"
+            for c in range(block.ir.dim)
+        ]
+
+    def _store_outputs(self, role: Role, row: str) -> list[str]:
+        lines = []
+        for i_out, block in role.outputs.items():
+            function = "add_some" if i_out in self.shared_outputs else "store_some"
+            for c in range(block.ir.dim):
+                stride, where = self._plain(block, c)
+                place = f"p.out + {row} * {self.problem.irreps_out.dim} + {where}"
+                lines.append(
+                    f"{function}<{role.channels}, {stride}>({place}, o_{i_out}[{c}], left);"
+                )
+        return lines
+
+    # -- operands of an edge ---------------------------------------------------------------------
+
+    def _inside(self, role: Role) -> str:
+        return "true" if role.whole else f"u < {self.plan.padded(role.in1.mul)}"
+
+    def _plain(self, block: MulIrrep, component: int) -> tuple[int, str]:
+        """Stride of channels, and place of the lane's first, in a row of the user's layout."""
+        if self.problem.layout == "mul_ir":
+            return block.ir.dim, f"{block.offset + component} + u * {block.ir.dim}"
+        return 1, f"{block.offset + component * block.mul} + u"
+
+    def _load_plain(
+        self, role: Role, name: str, side: str, block: MulIrrep, component: int, row: str
+    ) -> str:
+        irreps = self.problem.irreps_in1 if side == "in1" else self.problem.irreps_out
+        stride, where = self._plain(block, component)
+        place = f"p.{name} + {row} * {irreps.dim} + {where}"
+        return f"load_some<{role.channels}, {stride}>({place}, left)"
+
+    def _load_row(self, role: Role, name: str, a: int) -> str:
+        """Component of the sender's features: packed rows for convolutions."""
+        if not self.spec.conv:
+            return self._load_plain(role, name, "in1", role.in1, a, "s")
+        start = self.offsets[role.i_in1] + a * self.plan.padded(role.in1.mul)
+        text = f"load(p.{name} + s * {self.row} + {start} + u, V())"
+        return text if role.whole else f"inside ? {text} : V{{}}"
+
+    def _whole_vectors(self, role: Role, path: LoweredPath) -> bool:
+        n = role.channels
+        return path.mul2 == 1 and not (
+            path.weight_offset % n or self.problem.weight_numel % n or role.in1.mul % n
+        )
+
+    def _weight_row(self, role: Role, path: LoweredPath, name: str) -> str:
+        row = "" if self.problem.shared_weights else f"e * {self.problem.weight_numel} + "
+        return f"p.{name} + {row}{path.weight_offset + path.v} + u * {path.mul2}"
+
+    def _load_weight(self, role: Role, path: LoweredPath, name: str) -> str:
+        where = self._weight_row(role, path, name)
+        if not self._whole_vectors(role, path):
+            return f"load_some<{role.channels}, {path.mul2}>({where}, left)"
+        load = "load" if self.problem.shared_weights else "load_stream"
+        text = f"{load}({where}, V())"
+        return text if role.whole else f"left > 0 ? {text} : V{{}}"
+
+    def _operands(self, role: Role) -> list[tuple[str, str]]:
+        """Names of an edge's registers, and how they are loaded."""
+        spec = self.spec
+        found = []
+        for a in range(role.in1.ir.dim):
+            found.append((f"x{a}", self._load_row(role, "x", a)))
+            if spec.has("x"):
+                found.append((f"a{a}", self._load_row(role, "xa", a)))
+        for i, path in enumerate(role.paths):
+            if path.has_weight:
+                found.append((f"w{i}", self._load_weight(role, path, "w")))
+                if spec.has("w"):
+                    found.append((f"c{i}", self._load_weight(role, path, "wc")))
+        return found
+
+    def _fetch(self, role: Role) -> list[str]:
+        """Loads of the next edge, issued before the current one is evaluated."""
+        operands = self._operands(role)
+        names = ", ".join(f"n_{name} = {{}}" for name, _ in operands)
+        return [
+            f"V {names};",
+            "const auto fetch = [&](Long e, Long s) {",
+            *(f"    n_{name} = {text};" for name, text in operands),
+            "};",
+        ]
+
+    def _take(self, role: Role) -> list[str]:
+        return [f"const V {name} = n_{name};" for name, _ in self._operands(role)]
+
+    # -- one edge -------------------------------------------------------------------------------
+
+    def _edge(self, role: Role) -> list[str]:
+        spec, lines = self.spec, []
+        dim = role.in1.ir.dim
+        low, high = self._attribute_range(role)
+        parts = [(i, min(WARP, high - i)) for i in range(low, high, WARP)]
+        if not spec.conv:
+            for i_out, block in role.outputs.items():
+                if self.sums:
+                    lines.append(f"V o_{i_out}[{block.ir.dim}] = {{}};")
+                if self.pulls:
+                    lines.append(f"V g_{i_out}[{block.ir.dim}];")
+                    lines += self._load_gradient(role, i_out, "e")
+        if spec.wanted("x"):
+            lines += [f"V dx{a} = {{}};" for a in range(dim)]
+        if spec.wanted("y"):
+            lines += [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, (_, n) in enumerate(parts)]
+        for i, path in enumerate(role.paths):
+            lines += ["{", *(f"    {line}" for line in self._path(role, i, path, low)), "}"]
+        if spec.wanted("x"):
+            lines += self._store_inputs(role)
+        if spec.wanted("y"):
+            for i, (start, n) in enumerate(parts):
+                dim = self.problem.irreps_in2.dim
+                store = f"dy_batch[k * {dim} + {start} + {{at}}] = {{sum}};"
+                lines += store_lane_sums(i, n, power_of_two(n), store)
+        if not spec.conv and self.sums:
+            lines += self._store_outputs(role, "e")
+        return lines
+
+    def _store_inputs(self, role: Role) -> list[str]:
+        lines = []
+        for a in range(role.in1.ir.dim):
+            if self.spec.conv:
+                start = self.offsets[role.i_in1] + a * self.plan.padded(role.in1.mul)
+                function, row = "add", "s"
+                if self.plan.deterministic:
+                    row = "to"
+                    function = "add" if role.i_in1 in self.shared_inputs else "store_stream"
+                place = f"p.dx + {row} * {self.row} + {start} + u"
+                lines.append(f"if (inside) {function}({place}, dx{a});")
+            else:
+                function = "add_some" if role.i_in1 in self.shared_inputs else "store_some"
+                stride, where = self._plain(role.in1, a)
+                place = f"p.dx + s * {self.problem.irreps_in1.dim} + {where}"
+                lines.append(f"{function}<{role.channels}, {stride}>({place}, dx{a}, left);")
+        return lines
+
+    def _attribute_range(self, role: Role) -> tuple[int, int]:
+        used = self.lowered.attributes(role.paths) or [0]
+        return min(used), max(used) + 1
+
+    def _path(self, role: Role, number: int, path: LoweredPath, low: int) -> list[str]:
+        spec, c = self.spec, path.coupling
+        lines = self.table.loads(path, "m")
+        if spec.has("y"):
+            lines += self.table.loads(path, "b")
+        if path.has_weight:
+            lines.append(f"const V wv = w{number};")
+            if spec.has("w"):
+                lines.append(f"const V cv = c{number};")
+        if self.pulls:
+            lines += [f"const V g{i} = g_{path.i_out}[{i}];" for i in range(c.dim_out)]
+        if spec.wanted("y"):
+            lines += [f"V p{s} = {{}};" for s in range(c.num_nonzeros)]
+        sums = uvu_sums(c, path.has_weight, spec)
+        lines += print_statements(
+            sums, declare="V", declared=[f"p{s}" for s in range(c.num_nonzeros)]
+        )
+        for i, message in output_sums(c, path.has_weight, spec).items():
+            # the message first: adding each product to the large total would lose digits
+            lines += print_statements([Statement(f"o{i}", message)], declare="V")
+            lines.append(f"o_{path.i_out}[{i}] += o{i};")
+        if spec.wanted("x"):
+            lines += [f"dx{a} += d{a};" for a in range(c.dim_in)]
+        if spec.wanted("w") and path.has_weight:
+            lines.append(self._store_weight(role, number, path))
+        if spec.wanted("y"):
+            lines += [f"const T t{s} = total(p{s});" for s in range(c.num_nonzeros)]
+            lines += attribute_gradients(
+                self.lowered.forms(path),
+                "t",
+                lambda b: f"dy{(b - low) // WARP}[{(b - low) % WARP}]",
+            )
+        return lines
+
+    def _store_weight(self, role: Role, number: int, path: LoweredPath) -> str:
+        if self.problem.shared_weights:
+            return f"dw{number} += dwv;"
+        where = self._weight_row(role, path, "dw")
+        if not self._whole_vectors(role, path):
+            return f"store_some<{role.channels}, {path.mul2}>({where}, dwv, left);"
+        guard = "" if role.whole else "if (left > 0) "
+        return f"{guard}store_stream({where}, dwv);"

@@ -1,0 +1,321 @@
+"""C++ source of one convolution of the engine: blocks of edges, see ``conv_kernel.hpp``.
+
+The text fits every instruction set: vectors and register tiles follow the compiler's macros. For
+each input block and each chunk of its channels, all paths of the block are taken in turn: weights
+of the chunk for all edges (a product with the last linear of the radial network, or four rows of a
+table), then the path, which sums messages over runs of edges with the same receiver, or turns
+weights into their gradients, which are consumed at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..._version import __version__
+from ...plan import EnginePlan
+from ...problem import ConvProblem, Irreps
+from ..common.emit import template
+from ..common.lowering import LoweredPath, LoweredProblem, lower
+from .engine_paths import EnginePaths
+from .engine_scalar import ScalarPath, ScalarWalk
+
+__all__ = ["ABI", "EngineConv", "emit_engine_conv"]
+
+# MDCG_CONV_ABI of csrc/engine/ops/conv_kernel.hpp.
+ABI = 3
+
+ITEMSIZE = {"float32": 4, "float64": 8}
+_EXPORT = 'extern "C" __attribute__((visibility("default")))'
+
+
+def _check(problem: ConvProblem, hidden: int, table: bool) -> None:
+    for path in problem.paths:
+        if path.mode != "uvu" or not path.has_weight:
+            raise ValueError(
+                f"path {path} is {path.mode!r} with has_weight={path.has_weight}; the engine "
+                "convolves with weighted 'uvu' paths only"
+            )
+        if problem.irreps_in2[path.i_in2].mul > 1:
+            raise ValueError(
+                f"second input is {problem.irreps_in2}, expected multiplicity 1 in every block: "
+                "spherical harmonics"
+            )
+    if problem.shared_weights:
+        raise ValueError("problem shares its weights, the engine has weights of every edge")
+    if hidden < 0 or not (hidden or table):
+        raise ValueError(
+            f"hidden is {hidden} and table is {table}: give the inputs of the last linear of the "
+            "radial network (1 or more), or table=True"
+        )
+
+
+def _rows(irreps: Irreps, align: int) -> tuple[int, tuple[int, ...]]:
+    """Return the width of a padded row and where its blocks start."""
+    offsets, total = [], 0
+    for block in irreps:
+        offsets.append(total)
+        total += block.ir.dim * (-(-block.mul // align) * align)
+    return total, tuple(offsets)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Paths of one input block."""
+
+    stride: int
+    dim: int
+    offset: int
+    panels: int
+    paths: tuple[tuple[LoweredPath, int], ...]  # with the first weight column
+
+
+class EngineConv:
+    """Writer of one source; :func:`emit_engine_conv` is what others call."""
+
+    def __init__(self, problem: ConvProblem, hidden: int, table: bool, plan: EnginePlan) -> None:
+        _check(problem, hidden, table)
+        self.problem, self.hidden, self.table, self.plan = problem, hidden, table, plan
+        self.lowered: LoweredProblem = lower(problem)
+        self.itemsize = ITEMSIZE[problem.dtype]
+        self.align = 64 // self.itemsize
+        self.x_width, self.in_offsets = _rows(problem.irreps_in1, self.align)
+        self.out_width, self.out_offsets = _rows(problem.irreps_out, self.align)
+        self.hidden_stride = self._stride(hidden)
+        self.paths = EnginePaths(plan.nonzeros_per_sum)
+        self.weight_width = 0
+        self.groups = self._groups()
+        self.scalar = self._scalar()
+        self.scratch_bytes = 0
+        self.offsets: dict[str, int] = {}
+        nonzeros = max(1, self.lowered.num_nonzeros)
+        chunk = max([1, *(group.panels for group in self.groups)]) * self.align
+        dim = max([1, *(group.dim for group in self.groups)])
+        rows = self.scalar.rows(plan.edges) if self.scalar else 0
+        groups = self.scalar.groups(plan.edges) if self.scalar else 0
+        for name, items in {
+            "m": nonzeros * plan.edges,
+            "p": nonzeros * plan.edges,
+            "w": max(plan.edges, rows) * chunk,
+            "slope": plan.edges * chunk if table else 0,
+            "tile": plan.edges * dim * chunk,
+            "moments": groups * nonzeros * self.hidden_stride,
+            "rows": rows * self.hidden_stride,
+        }.items():
+            self.offsets[name] = self.scratch_bytes
+            self.scratch_bytes += -(-items * self.itemsize // 64) * 64
+
+    def _stride(self, items: int) -> int:
+        return -(-items // self.align) * self.align
+
+    def _groups(self) -> list[_Group]:
+        members: dict[int, list[tuple[LoweredPath, int]]] = {}
+        for path in self.lowered.paths:
+            members.setdefault(path.i_in1, []).append((path, self.weight_width))
+            self.weight_width += self._stride(path.in1.mul)
+        groups = []
+        for i_in1, paths in sorted(members.items()):
+            block = self.problem.irreps_in1[i_in1]
+            stride = self._stride(block.mul)
+            panels = self.plan.panels
+            while stride // self.align % panels:
+                panels //= 2
+            groups.append(
+                _Group(stride, block.ir.dim, self.in_offsets[i_in1], panels, tuple(paths))
+            )
+        return groups
+
+    def _scalar(self) -> ScalarWalk | None:
+        if not self.hidden or not ScalarWalk.serves(self.lowered.paths):
+            return None
+        paths = [
+            ScalarPath(
+                path,
+                group.stride,
+                group.panels,
+                group.offset,
+                self.out_offsets[path.i_out],
+                column,
+            )
+            for group in self.groups
+            for path, column in group.paths
+        ]
+        return ScalarWalk(paths, self.lowered.num_nonzeros)
+
+    # -- text ------------------------------------------------------------------------------------
+
+    def write(self) -> str:
+        """Return the source."""
+        numbers = [
+            [self.paths.number(path.coupling) for path, _ in group.paths] for group in self.groups
+        ]
+        kind = "double" if self.itemsize == 8 else "float"
+        info = [ABI, self.itemsize, self.plan.edges, self.scratch_bytes]
+        info += [self.x_width, self.out_width, self.weight_width, self.hidden_stride]
+        templates = ["engine_prelude.hpp"]
+        defines = {
+            "EDGES": self.plan.edges,
+            "HIDDEN": self.hidden,
+            "HIDDEN_STRIDE": self.hidden_stride,
+        }
+        if self.scalar:
+            templates.append("engine_scalar.hpp")
+            defines |= {"NONZEROS": self.lowered.num_nonzeros, "RATIO": self.scalar.ratio}
+        parts = [
+            f"// mdcg {__version__}, problem {self.problem.key()}, engine convolution, "
+            f"hidden {self.hidden}, table {self.table}",
+            f"// {self.plan}",
+            f"typedef {kind} T;",
+            *(f"#define MDCG_{name} {value}" for name, value in defines.items()),
+            *(template(f"conv/{name}").rstrip("\n") for name in templates),
+            "",
+            "namespace {",
+            "",
+            self._nonzeros(),
+            "",
+            "\n\n".join(self.paths.texts),
+            "",
+            self._walk("forward", numbers),
+            "",
+            self._walk("backward", numbers),
+            "",
+            "}  // namespace",
+            "",
+            f"{_EXPORT} const int64_t mdcg_conv_info[8];",
+            f"const int64_t mdcg_conv_info[8] = {{{', '.join(map(str, info))}}};",
+            *self._exports(),
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _exports(self) -> list[str]:
+        lines = []
+        for table in (False, True):
+            if (table and not self.table) or (not table and not self.hidden):
+                continue
+            suffix, value = ("_table", "true") if table else ("", "false")
+            lines += [
+                f"{_EXPORT} void mdcg_conv_forward{suffix}(const ConvBlock* b) {{",
+                f"    forward<{value}>(b);",
+                "}",
+                f"{_EXPORT} void mdcg_conv_backward{suffix}(const ConvBlock* b) {{",
+                "    if (b->dx)",
+                f"        backward<{value}, true>(b);",
+                "    else",
+                f"        backward<{value}, false>(b);",
+                "}",
+            ]
+        return lines
+
+    def _nonzeros(self) -> str:
+        """Nonzeros of all edges from their harmonics, and the transpose for gradients."""
+        lines = ["static void nonzeros(const T* __restrict y, int n, T* __restrict m) {"]
+        lines.append("    for (int e = 0; e < n; e += L) {")
+        used = sorted({b for g in self.lowered.groups for f in g.forms for b, _ in f.terms})
+        lines += [f"        const V y{b} = load(y + {b} * EDGES + e);" for b in used]
+        for group in self.lowered.groups:
+            for position, form in enumerate(group.forms):
+                value = " + ".join(f"T({v.hex()}) * y{b}" for b, v in form.terms)
+                lines.append(f"        store(m + {group.first + position} * EDGES + e, {value});")
+        lines += ["    }", "}", ""]
+        lines.append("static void harmonics(const T* __restrict p, int n, T* __restrict dy) {")
+        lines.append("    for (int e = 0; e < EDGES; e += L) {")
+        lines += ["        const bool used = e < n;"]
+        for b, terms in self.lowered.attribute_sums().items():
+            value = " + ".join(f"T({v.hex()}) * load(p + {s} * EDGES + e)" for s, v in terms)
+            target = f"dy + {b} * EDGES + e"
+            lines.append(
+                f"        store({target}, {f'used ? {value} : V{{}}' if value else 'V{}'});"
+            )
+        lines += ["    }", "}"]
+        return "\n".join(lines)
+
+    def _walk(self, name: str, numbers: list[list[int]]) -> str:
+        backward = name == "backward"
+        find = "find_rows" if backward else "find_runs"
+        lines = [
+            f"template <bool TABLE{', bool DX' if backward else ''}>",
+            f"static void {name}(const ConvBlock* b) {{",
+            "    Edges edges;",
+            f"    {find}(b, {self.x_width}, {self.out_width}, edges);",
+        ]
+        used = {"m", "w"} if not backward else {"m", "w", "p", "slope", "tile"}
+        used |= {"moments", "rows"} if self.scalar else set()
+        for array, offset in self.offsets.items():
+            if array in used:
+                lines.append(f"    T* const {array} = (T*)(b->scratch + {offset});")
+        lines.append("    nonzeros(b->harmonics, edges.count, m);")
+        if backward:
+            nonzeros = max(1, self.lowered.num_nonzeros)
+            lines += [
+                "    (void)slope, (void)tile;",
+                f"    zero(p, {nonzeros} * EDGES);",
+                "    if constexpr (TABLE) zero(b->d_length, EDGES);",
+                f"    else zero(b->d_hidden, EDGES * {self.hidden_stride});",
+            ]
+        if self.scalar:
+            lines.append("    (void)moments, (void)rows;")
+            text = self.scalar.text(name, self.x_width, self.out_width)
+            lines += [f"    {line}" for line in text]
+        for group, group_numbers in zip(self.groups, numbers, strict=True):
+            lines += [f"    {line}" for line in self._group(group, group_numbers, backward)]
+        if backward:
+            lines.append("    harmonics(p, edges.count, b->d_harmonics);")
+        return "\n".join([*lines, "}"])
+
+    def _group(self, group: _Group, numbers: list[int], backward: bool) -> list[str]:
+        template = f"{group.stride}, {group.panels}"
+        lines = [f"for (int u = 0; u < {group.stride}; u += {group.panels} * A) {{"]
+        if backward:
+            lines.append(
+                f"    if constexpr (DX) zero(tile, edges.count * {group.dim} * {group.panels} * A);"
+            )
+        for (path, column), number in zip(group.paths, numbers, strict=True):
+            rows = f"{group.offset} + u, {self.out_offsets[path.i_out]} + u"
+            nonzeros = f"{path.first_nonzero} * EDGES"
+            slope = "TABLE, " if backward else "false, "
+            lines += [
+                f"    weights<{group.panels}, TABLE, {slope[:-2]}>(b, {column} + u, w, "
+                f"{'slope' if backward else 'nullptr'});"
+            ]
+            if backward:
+                lines += [
+                    f"    backward_{number}<{template}, TABLE, DX>(edges, {rows}, m + {nonzeros}, "
+                    f"w, slope, p + {nonzeros}, b->d_length, tile);",
+                    f"    if constexpr (!TABLE) hidden_gradient<{group.panels}>"
+                    f"(b, edges.count, w, {column} + u, b->d_hidden);",
+                ]
+            else:
+                lines.append(f"    forward_{number}<{template}>(edges, {rows}, m + {nonzeros}, w);")
+        if backward:
+            lines.append(
+                f"    if constexpr (DX) add_rows<{group.panels}, {group.dim}, {group.stride}>"
+                f"(b, {self.x_width}, {group.offset} + u, tile);"
+            )
+        return [*lines, "}"]
+
+
+def emit_engine_conv(
+    problem: ConvProblem, hidden: int, *, table: bool = True, plan: EnginePlan | None = None
+) -> str:
+    """Return the C++17 source of a convolution of the engine.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Weighted "uvu" paths; second input: spherical harmonics, multiplicity 1.
+    hidden : int
+        Inputs of the last linear of the radial network; 0: no exact radial network.
+    table : bool
+        Also weights from a table.
+    plan : EnginePlan, optional
+
+    Returns
+    -------
+    str
+        For gcc or clang, any instruction set; exports the names in ``engine/ops/conv_kernel.hpp``.
+
+    Raises
+    ------
+    ValueError
+        The problem has other paths, or neither kind of radial function is wanted.
+    """
+    return EngineConv(problem, hidden, table, plan or EnginePlan()).write()

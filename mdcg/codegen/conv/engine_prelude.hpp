@@ -1,0 +1,330 @@
+// Blocks of edges: vectors, products of small tiles, weights of one tile of columns.
+//
+// T, MDCG_EDGES, MDCG_HIDDEN and MDCG_HIDDEN_STRIDE are set above this text. A tile is one chunk of
+// channels, U panels of 64 bytes, for all edges of a block.
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define MDCG_VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define MDCG_VECTOR_BYTES 32
+#else
+#define MDCG_VECTOR_BYTES 16
+#endif
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define MDCG_REGISTERS 32
+#else
+#define MDCG_REGISTERS 16
+#endif
+
+#define MDCG_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define MDCG_UNROLL(n) _Pragma("clang loop unroll(full)")
+#else
+#define MDCG_PRAGMA(text) _Pragma(#text)
+#define MDCG_UNROLL(n) MDCG_PRAGMA(GCC unroll n)
+#endif
+
+namespace {
+
+constexpr int L = MDCG_VECTOR_BYTES / sizeof(T);  // lanes of a vector
+constexpr int A = 64 / sizeof(T);                 // items of a panel
+constexpr int EDGES = MDCG_EDGES;
+
+typedef T V __attribute__((vector_size(MDCG_VECTOR_BYTES), may_alias));
+
+MDCG_INLINE V splat(T s) { return s - V{}; }
+MDCG_INLINE V load(const T* p) { return *(const V*)p; }
+MDCG_INLINE void store(T* p, V v) { *(V*)p = v; }
+
+// One or two vectors that take the same step.
+template <int N>
+struct Pack;
+template <>
+struct Pack<1> {
+    V a;
+};
+template <>
+struct Pack<2> {
+    V a, b;
+};
+
+template <int N>
+MDCG_INLINE Pack<N> pack(const T* p) {
+    if constexpr (N == 1) {
+        return {load(p)};
+    } else {
+        return {load(p), load(p + L)};
+    }
+}
+MDCG_INLINE void put(T* p, Pack<1> v) { store(p, v.a); }
+MDCG_INLINE void put(T* p, Pack<2> v) {
+    store(p, v.a);
+    store(p + L, v.b);
+}
+MDCG_INLINE Pack<1> mul(Pack<1> x, Pack<1> y) { return {x.a * y.a}; }
+MDCG_INLINE Pack<2> mul(Pack<2> x, Pack<2> y) { return {x.a * y.a, x.b * y.b}; }
+MDCG_INLINE Pack<1> mul(V s, Pack<1> x) { return {s * x.a}; }
+MDCG_INLINE Pack<2> mul(V s, Pack<2> x) { return {s * x.a, s * x.b}; }
+// o += x * y and o -= x * y.
+MDCG_INLINE void plus(Pack<1>& o, V s, Pack<1> x) { o.a += s * x.a; }
+MDCG_INLINE void plus(Pack<2>& o, V s, Pack<2> x) {
+    o.a += s * x.a;
+    o.b += s * x.b;
+}
+MDCG_INLINE void minus(Pack<1>& o, V s, Pack<1> x) { o.a -= s * x.a; }
+MDCG_INLINE void minus(Pack<2>& o, V s, Pack<2> x) {
+    o.a -= s * x.a;
+    o.b -= s * x.b;
+}
+MDCG_INLINE void plus(Pack<1>& o, Pack<1> x, Pack<1> y) { o.a += x.a * y.a; }
+MDCG_INLINE void plus(Pack<2>& o, Pack<2> x, Pack<2> y) {
+    o.a += x.a * y.a;
+    o.b += x.b * y.b;
+}
+template <int N>
+MDCG_INLINE void add(T* p, Pack<N> v) {
+    Pack<N> old = pack<N>(p);
+    old.a += v.a;
+    if constexpr (N == 2) old.b += v.b;
+    put(p, old);
+}
+
+MDCG_INLINE V total(V sum, Pack<1> x, Pack<1> y) { return sum + x.a * y.a; }
+MDCG_INLINE V total(V sum, Pack<2> x, Pack<2> y) { return sum + x.a * y.a + x.b * y.b; }
+
+// Vectors of a chunk of U panels that take a step together, where `sums` of them are being summed.
+template <int U>
+constexpr int pack_of(int sums) {
+    return U * A / L < 2 || (MDCG_REGISTERS == 16 && sums > 5) ? 1 : 2;
+}
+
+template <int... I>
+struct Lanes {};
+template <int N, int... I>
+struct LanesUpTo : LanesUpTo<N - 1, N - 1, I...> {};
+template <int... I>
+struct LanesUpTo<0, I...> {
+    typedef Lanes<I...> type;
+};
+
+// Lane l: from y where bit H of l is set, else from x; `swapped` takes lane l ^ H.
+#if defined(__clang__) || __GNUC__ >= 12
+template <int H, int... I>
+MDCG_INLINE V blend(V x, V y, Lanes<I...>) {
+    return __builtin_shufflevector(x, y, ((I & H) ? L + I : I)...);
+}
+template <int H, int... I>
+MDCG_INLINE V swapped(V x, V y, Lanes<I...>) {
+    return __builtin_shufflevector(x, y, ((I & H) ? L + (I ^ H) : (I ^ H))...);
+}
+#else
+template <int BYTES>
+struct Integer {
+    typedef int32_t type;
+};
+template <>
+struct Integer<8> {
+    typedef int64_t type;
+};
+typedef Integer<sizeof(T)>::type Index __attribute__((vector_size(MDCG_VECTOR_BYTES)));
+template <int H, int... I>
+MDCG_INLINE V blend(V x, V y, Lanes<I...>) {
+    return __builtin_shuffle(x, y, Index{((I & H) ? L + I : I)...});
+}
+template <int H, int... I>
+MDCG_INLINE V swapped(V x, V y, Lanes<I...>) {
+    return __builtin_shuffle(x, y, Index{((I & H) ? L + (I ^ H) : (I ^ H))...});
+}
+#endif
+
+// Lane l of the result is the sum of all lanes of v[l].
+template <int H = L / 2>
+MDCG_INLINE V lane_sums(const V* v) {
+    typedef typename LanesUpTo<L>::type All;
+    V half[H];
+    MDCG_UNROLL(16)
+    for (int i = 0; i < H; ++i)
+        half[i] = blend<H>(v[i], v[i + H], All{}) + swapped<H>(v[i], v[i + H], All{});
+    if constexpr (H == 1) {
+        return half[0];
+    } else {
+        return lane_sums<H / 2>(half);
+    }
+}
+
+// The block as the kernel gets it; see csrc/engine/ops/conv_kernel.hpp.
+struct ConvBlock {
+    int64_t num_edges;
+    const int32_t* sender;
+    const int32_t* receiver;
+    const T* harmonics;
+    const T* hidden;
+    const T* w2;
+    const T* w2_t;
+    const T* table;
+    const T* steps;
+    int64_t table_rows;
+    const int32_t* knot;
+    const T* basis;
+    const T* slope;
+    const T* x;
+    T* out;
+    const T* g;
+    T* dx;
+    T* d_harmonics;
+    T* d_hidden;
+    T* d_length;
+    char* scratch;
+};
+
+// Rows of a block's edges; edges of one receiver are a run.
+struct Edges {
+    int count, runs;
+    int run[EDGES + 1];
+    T* out[EDGES];      // of a run
+    const T* x[EDGES];  // of an edge
+    const T* g[EDGES];
+};
+
+MDCG_INLINE void find_runs(const ConvBlock* b, int64_t x_width, int64_t out_width, Edges& edges) {
+    const int n = (int)b->num_edges;
+    edges.count = n;
+    int runs = 0;
+    for (int e = 0; e < n; ++e) {
+        edges.x[e] = b->x + b->sender[e] * x_width;
+        if (e == 0 || b->receiver[e] != b->receiver[e - 1]) {
+            edges.run[runs] = e;
+            edges.out[runs++] = b->out + b->receiver[e] * out_width;
+        }
+    }
+    edges.run[runs] = n;
+    edges.runs = runs;
+}
+
+MDCG_INLINE void find_rows(const ConvBlock* b, int64_t x_width, int64_t out_width, Edges& edges) {
+    const int n = (int)b->num_edges;
+    edges.count = n;
+    for (int e = 0; e < n; ++e) {
+        edges.x[e] = b->x + b->sender[e] * x_width;
+        edges.g[e] = b->g + b->receiver[e] * out_width;
+    }
+}
+
+MDCG_INLINE void zero(T* p, int items) { memset(p, 0, items * sizeof(T)); }
+
+// c[R][N vectors] (+)= a[R][count] @ b[count][N vectors]. Items of a are a_row and a_column apart,
+// rows of b and c b_row and c_row, vectors of b b_step.
+template <int R, int N, bool ADD>
+MDCG_INLINE void product(int count, const T* __restrict a, int a_row, int a_column,
+                         const T* __restrict b, int b_row, int b_step, T* __restrict c, int c_row) {
+    V sum[R][N];
+    MDCG_UNROLL(16)
+    for (int r = 0; r < R; ++r) MDCG_UNROLL(2)
+    for (int i = 0; i < N; ++i) sum[r][i] = ADD ? load(c + r * c_row + i * L) : V{};
+    MDCG_UNROLL(2)
+    for (int k = 0; k < count; ++k) {
+        V row[N];
+        MDCG_UNROLL(2)
+        for (int i = 0; i < N; ++i) row[i] = load(b + k * b_row + i * b_step);
+        MDCG_UNROLL(16)
+        for (int r = 0; r < R; ++r) {
+            const V s = splat(a[r * a_row + k * a_column]);
+            MDCG_UNROLL(2)
+            for (int i = 0; i < N; ++i) sum[r][i] += s * row[i];
+        }
+    }
+    MDCG_UNROLL(16)
+    for (int r = 0; r < R; ++r) MDCG_UNROLL(2)
+    for (int i = 0; i < N; ++i) store(c + r * c_row + i * L, sum[r][i]);
+}
+
+constexpr int HIDDEN = MDCG_HIDDEN, HS = MDCG_HIDDEN_STRIDE;
+// Rows of a register tile of one or two vectors.
+constexpr int TILE = MDCG_REGISTERS == 32 ? 12 : 6;
+
+// w[row][U * A] = hidden[row] @ w2, columns from `column` on, a multiple of A; rows are rounded up
+// to whole tiles.
+template <int U>
+static void multiply_weights(const ConvBlock* b, int rows, const T* hidden, int64_t column,
+                             T* __restrict w) {
+    constexpr int PANEL = HS * A, N = U * A / L >= 2 ? 2 : 1, STEP = A == L ? PANEL : L;
+    const T* panels = b->w2 + column * HS;
+    for (int v = 0; v < U * A; v += N * L) {
+        const T* from = panels + v / A * PANEL + v % A;
+        for (int r = 0; r < rows; r += TILE)
+            product<TILE, N, false>(HIDDEN, hidden + r * HS, HS, 1, from, A, STEP,
+                                    w + r * U * A + v, U * A);
+    }
+}
+
+// d_hidden[row] += dw[row] @ w2_t
+template <int U>
+static void hidden_gradient(const ConvBlock* b, int rows, const T* __restrict dw, int64_t column,
+                            T* __restrict d_hidden) {
+    constexpr int N = HS / L % 2 == 0 ? 2 : 1;
+    const T* from = b->w2_t + column * HS;
+    for (int v = 0; v < HS; v += N * L)
+        for (int r = 0; r < rows; r += TILE)
+            product<TILE, N, true>(U * A, dw + r * U * A, U * A, 1, from + v, HS, L,
+                                   d_hidden + r * HS + v, HS);
+}
+
+// w[edge][U * A], and its derivative with respect to the length where wanted, from the table.
+template <int U, bool SLOPE>
+static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __restrict dw) {
+    for (int e = 0; e < (int)b->num_edges; ++e) {
+        const V b0 = splat(b->basis[e]), b1 = splat(b->basis[EDGES + e]);
+        const V b2 = splat(b->basis[2 * EDGES + e]);
+        V s0, s1, s2;
+        if constexpr (SLOPE) {
+            s0 = splat(b->slope[e]), s1 = splat(b->slope[EDGES + e]);
+            s2 = splat(b->slope[2 * EDGES + e]);
+        }
+        // In single precision a derivative of differences of rounded rows would be too coarse.
+        constexpr bool STEPS = SLOPE && sizeof(T) == 4;
+        MDCG_UNROLL(2)
+        for (int u = 0; u < U; ++u) {
+            const int64_t from = (column + u * A) * b->table_rows + (int64_t)b->knot[e] * A;
+            const T* rows = b->table + from;
+            const T* steps = STEPS ? b->steps + from : nullptr;
+            MDCG_UNROLL(4)
+            for (int v = 0; v < A; v += L) {
+                const V r0 = load(rows + v);
+                V d0, d1, d2;
+                if constexpr (STEPS) {
+                    d0 = load(steps + v), d1 = load(steps + A + v), d2 = load(steps + 2 * A + v);
+                } else {
+                    const V r1 = load(rows + A + v), r2 = load(rows + 2 * A + v);
+                    d0 = r1 - r0, d1 = r2 - r1, d2 = load(rows + 3 * A + v) - r2;
+                }
+                const int at = (e * U + u) * A + v;
+                store(w + at, r0 + b0 * d0 + b1 * d1 + b2 * d2);
+                if constexpr (SLOPE) store(dw + at, s0 * d0 + s1 * d1 + s2 * d2);
+            }
+        }
+    }
+}
+
+template <int U, bool TABLE, bool SLOPE>
+MDCG_INLINE void weights(const ConvBlock* b, int64_t column, T* w, T* slope) {
+    if constexpr (TABLE) {
+        look_up<U, SLOPE>(b, column, w, slope);
+    } else {
+        multiply_weights<U>(b, (int)b->num_edges, b->hidden, column, w);
+    }
+}
+
+// dx rows of the senders += tile[edge][components][U * A]
+template <int U, int DIM, int S>
+static void add_rows(const ConvBlock* b, int64_t width, int64_t offset, const T* tile) {
+    for (int e = 0; e < (int)b->num_edges; ++e) {
+        T* row = b->dx + b->sender[e] * width + offset;
+        for (int a = 0; a < DIM; ++a) MDCG_UNROLL(8)
+        for (int v = 0; v < U * A; v += L)
+            store(row + a * S + v, load(row + a * S + v) + load(tile + (e * DIM + a) * U * A + v));
+    }
+}
+
+}  // namespace

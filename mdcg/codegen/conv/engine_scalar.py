@@ -1,0 +1,106 @@
+"""Convolution of scalars that few different rows send: one product with w2 per group of edges.
+
+See ``engine_scalar.hpp``; here are the conditions and the walk over paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..common.lowering import LoweredPath
+
+__all__ = ["ScalarPath", "ScalarWalk"]
+
+
+@dataclass(frozen=True)
+class ScalarPath:
+    """A path and where its rows and columns start."""
+
+    path: LoweredPath
+    stride: int
+    panels: int
+    x_offset: int
+    out_offset: int
+    column: int
+
+    @property
+    def components(self) -> int:
+        """Components of the output."""
+        return self.path.coupling.dim_out
+
+
+def _is_identity(path: LoweredPath) -> bool:
+    c = path.coupling
+    plain = all(entry.a == 0 and entry.nonzero == entry.c and entry.sign > 0 for entry in c.entries)
+    return c.dim_in == 1 and plain and len(c.entries) == c.num_nonzeros == c.dim_out
+
+
+class ScalarWalk:
+    """Text of the passes over groups of edges.
+
+    Parameters
+    ----------
+    paths : iterable of ScalarPath
+    num_nonzeros : int
+        Of the problem.
+    """
+
+    def __init__(self, paths: Iterable[ScalarPath], num_nonzeros: int) -> None:
+        self.paths = tuple(paths)
+        self.num_nonzeros = num_nonzeros
+        columns = sum(path.stride for path in self.paths)
+        rows = sum(path.stride * path.components for path in self.paths)
+        # the smallest group that costs less as one than edge by edge
+        self.ratio = max(1, -(-rows // max(1, columns)))
+        self.components = max([1, *(path.components for path in self.paths)])
+
+    @staticmethod
+    def serves(paths: Iterable[LoweredPath]) -> bool:
+        """Return whether every path multiplies scalars by harmonics."""
+        paths = tuple(paths)
+        return bool(paths) and all(_is_identity(path) for path in paths)
+
+    def rows(self, edges: int) -> int:
+        """Return the rows of the largest product, in whole tiles of any target."""
+        return -(-self.components * (edges // self.ratio) // 12) * 12
+
+    def groups(self, edges: int) -> int:
+        """Return the most groups of a block."""
+        return edges // self.ratio
+
+    def text(self, name: str, x_width: int, out_width: int) -> list[str]:
+        """Return lines that do the pass and return where groups are large enough."""
+        backward = name == "backward"
+        lines = []
+        by_nonzeros: dict[int, list[ScalarPath]] = {}
+        for path in self.paths:
+            by_nonzeros.setdefault(path.path.first_nonzero, []).append(path)
+        for first, members in by_nonzeros.items():
+            num = members[0].components
+            if backward:
+                lines.append(f"zero(rows, whole_tiles(groups.count * {num}) * HS);")
+            else:
+                lines.append(f"take_moments<{num}>(groups, {first}, moments, rows);")
+            for one in members:
+                lines.append(
+                    f"scalar_{name}<{one.stride}, {one.panels}, {num}>(b, groups, {one.x_offset}, "
+                    f"{one.out_offset}, {one.column}, rows, w);"
+                )
+            if backward:
+                lines.append(f"give_moments<{num}>(groups, {first}, rows, moments);")
+        if backward:
+            lines += ["spread_moments(b, groups, m, moments, p);"]
+            lines += ["harmonics(p, edges.count, b->d_harmonics);"]
+        else:
+            lines.insert(0, "sum_moments(b, groups, m, moments);")
+        condition = "!TABLE && !DX" if backward else "!TABLE"
+        return [
+            f"if constexpr ({condition}) {{",
+            "    Groups groups;",
+            f"    if (find_groups(b, {x_width}, {out_width}, groups)) {{",
+            *(f"        {line}" for line in lines),
+            "        return;",
+            "    }",
+            "}",
+        ]

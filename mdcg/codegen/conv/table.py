@@ -1,0 +1,354 @@
+"""CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
+
+A block takes a receiver, a warp 32 channels of a block of the features with all their paths.
+Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
+backward pass ends in the gradient of the edge's vector and a row for its sender.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..._version import __version__
+from ...errors import UnsupportedProblemError
+from ...plan.device import WARP, CudaTile
+from ...plan.host import ITEMSIZE
+from ...plan.table_conv import TableConvPlan, TableConvTile
+from ...problem import ConvProblem, Irreps
+from ..common.emit import (
+    CudaEntry,
+    CudaKernel,
+    argument_struct,
+    kernel_head,
+    resident_blocks,
+    scalar_type,
+    template,
+)
+from ..common.expression import literal
+from ..common.lowering import LoweredProblem, lower
+from ..common.spec import KernelSpec
+from .cuda import share_groups, store_nonzeros
+from .cuda_paths import NonzeroTable
+from .cuda_roles import Role, RoleSet, role_sets
+from .table_roles import TableRoleWriter
+
+# Size of a Record of the prelude.
+_RECORD_BYTES = 32
+
+__all__ = ["emit_table_conv", "table_conv_arguments"]
+
+
+def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) -> tuple[str, ...]:
+    """Return names of addresses and sizes in the order of the kernels' parameter.
+
+    Parameters
+    ----------
+    kind : {"forward", "backward"}
+        See :func:`emit_table_conv`.
+    wants_x : bool
+        See :func:`emit_table_conv`; it matters in the backward pass only.
+    polynomials : bool
+        The table consists of polynomials, and its number of intervals is an argument.
+
+    Returns
+    -------
+    tuple of str
+        Numbers: ``n_rows`` receivers, ``n_types``, ``n_flip`` (1: vectors are turned round),
+        ``n_knots``. By receiver: ``row_ptr`` (n_rows + 1) of edges, ``num_live`` and ``types``
+        (n_rows). By edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit;
+        ``length`` in Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges``
+        (1) is set by an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its
+        gradient ``g`` by receiver; ``de`` (3) by edge, in 1/Å times the unit of ``g``; ``dx`` by
+        place.
+    """
+    names = [
+        "n_rows",
+        "n_types",
+        "n_flip",
+        *(["n_knots"] if polynomials else []),
+        "row_ptr",
+        "live",
+        "num_live",
+        "sender",
+        "sender_type",
+    ]
+    names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
+    if kind == "forward":
+        return (*names, "out")
+    return (*names, "g", "de", *(("place", "dx") if wants_x else ()))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a kernel's block is made of."""
+
+    kernel: RoleSet
+    table: NonzeroTable
+    tile: TableConvTile
+    forward: bool
+    attributes: int
+    itemsize: int
+
+    @property
+    def threads(self) -> int:
+        return self.kernel.warps * WARP
+
+    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice.
+    @property
+    def record_items(self) -> int:
+        return 2 * self.tile.batch * _RECORD_BYTES // self.itemsize
+
+    @property
+    def nonzero_items(self) -> int:
+        return 2 * self.tile.batch * self.table.stride
+
+    @property
+    def part_items(self) -> int:
+        if self.forward:
+            return 0
+        return 2 * self.kernel.warps * self.tile.batch * self.attributes
+
+    @property
+    def shared_bytes(self) -> int:
+        items = self.record_items + self.nonzero_items + self.part_items
+        return -(-items * self.itemsize // 16) * 16
+
+
+def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
+    """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
+    found: list[RoleSet] = []
+    alone = CudaTile(1, tile.components * words, warps=1)
+    for single in role_sets(lowered, alone, alone=True):
+        role = single.roles[0]
+        if found and _joins(found[-1].roles, role, tile):
+            groups = sorted({*found[-1].groups, *single.groups})
+            found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
+        else:
+            found.append(single)
+    return found
+
+
+def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
+    """Warps of a kernel wait for each other, and none writes what another one does."""
+    work = [sum(len(path.coupling.entries) for path in r.paths) for r in (*roles, role)]
+    return (
+        sum(r.chunks for r in (*roles, role)) <= tile.warps
+        and max(work) <= tile.imbalance * min(work)
+        and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
+    )
+
+
+def _factors(l_max: int, normalization: str) -> list[float]:
+    """Return what csrc/engine/edges/harmonics.hpp multiplies associated polynomials with."""
+    found = [0.0] * (l_max + 1) ** 2
+    for l in range(l_max + 1):
+        whole = {
+            "component": math.sqrt(2 * l + 1),
+            "norm": 1.0,
+            "integral": math.sqrt((2 * l + 1) / (4 * math.pi)),
+        }[normalization]
+        for m in range(l + 1):
+            ratio = math.factorial(l - m) / math.factorial(l + m)
+            factor = whole * math.sqrt(2 * ratio if m else ratio)
+            found[l * l + l + m] = found[l * l + l - m] = factor
+    return found
+
+
+def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
+    """Print what fills the shared memory of a batch: lane = edge; the warps share the matrices."""
+    kernel, table, tile = block.kernel, block.table, block.tile
+    quad = 16 // block.itemsize
+    work = share_groups(lowered, kernel)
+    to = "0" if block.forward or not tile else "PLACE(a.edge)"
+    lines = [
+        f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
+        "Record* records, T* m, int number, int count, bool record, int lane, int warp) {",
+        f"    if (lane >= {tile.batch} || number >= count) return;",
+        f"    if (record) records[lane] = record_of(p, a, row, {to});",
+        f"    T y[{block.attributes}];",
+        "    constexpr T factors[] = NORM;",
+        "    scaled_harmonics(factors, a.u, T(1), y);",
+        f"    m += lane * {table.stride};",
+    ]
+    for warp, groups in enumerate(work):
+        if not groups:
+            continue
+        lines.append(f"    if (warp == {warp}) {{")
+        for i in sorted(groups):
+            lines += store_nonzeros(lowered.groups[i], table, quad, "y[{}]")
+        lines.append("    }")
+    return "\n".join([*lines, "}"])
+
+
+def _entry(name: str, prefix: str, block: _Block) -> str:
+    kernel, tile = block.kernel, block.tile
+    warps = kernel.warps
+    blocks = resident_blocks(block.threads, tile.registers)
+    lines = [
+        kernel_head(name, block.threads, blocks if blocks > 1 else 0),
+        "    extern __shared__ Quad shared_memory[];",
+        "    Record* const records = (Record*)shared_memory;",
+        f"    T* const matrices = (T*)shared_memory + {block.record_items};",
+        f"    const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
+        "    const Long row = blockIdx.x;",
+        "    const Long begin = p.row_ptr[row];",
+        "    const int count = p.num_live[row];",
+        "    Ahead ahead;",
+        "    fetch(p, ahead, begin, lane, count, warp == 0);",
+        f"    {prefix}_make(p, ahead, row, records, matrices, lane, count, warp == 0, lane, warp);",
+    ]
+    if not block.forward:
+        lines += [
+            f"    T* const parts = matrices + {block.nonzero_items};",
+            "    // attributes that a role never touches stay zero in its part",
+            f"    for (int i = threadIdx.x; i < {block.part_items}; i += {block.threads}) "
+            "parts[i] = T(0);",
+        ]
+    lines += ["    __syncthreads();"]
+    for i, (role, start) in enumerate(kernel.starts()):
+        last = start + role.chunks
+        keyword = "if" if start == 0 else "else if"
+        condition = f"{keyword} (warp < {last}) " if last < warps else ("else " if start else "")
+        lines.append(
+            f"    {condition}{prefix}_role{i}(p, ahead, records, matrices, "
+            f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, "
+            f"warp - {start});"
+        )
+    return "\n".join([*lines, "}"])
+
+
+def emit_table_conv(
+    problem: ConvProblem,
+    kind: str,
+    *,
+    wants_x: bool,
+    normalization: str,
+    n_intervals: int | None,
+    plan: TableConvPlan | None = None,
+) -> CudaKernel:
+    """Print the kernels of one pass.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree
+        from 0 on.
+    kind : {"forward", "backward"}
+        Rows of the receivers, or gradients of the edges' vectors and of the features.
+    wants_x : bool
+        The backward pass writes gradients of the features, a row per edge. The forward pass
+        ignores this.
+    normalization : {"component", "norm", "integral"}
+        Of the harmonics.
+    n_intervals : int or None
+        Intervals of a table of cubic splines. None: a table of polynomials of ``plan.degree`` with
+        a relative error below 1e-13, whose number of intervals is an argument of the kernels.
+    plan : TableConvPlan, optional
+        Tiles of both passes, and the degree of polynomials. Default: that of all problems.
+
+    Returns
+    -------
+    CudaKernel
+        A kernel for each set of input blocks, one block of threads per receiver. Its parameter is
+        :func:`table_conv_arguments`; buffers that must be zeros before are named.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        A path is not ``uvu`` or has no weights, a block has more channels than a block of threads
+        can take, or the attributes are not harmonics of degrees 0, 1, 2 and so on.
+    """
+    plan = plan or TableConvPlan()
+    lowered = lower(problem)
+    l_max = len(problem.irreps_in2) - 1
+    harmonics = Irreps.from_pairs((1, b.ir.l, b.ir.p) for b in problem.irreps_in2)
+    if harmonics != problem.irreps_in2 or any(
+        block.ir.l != l for l, block in enumerate(problem.irreps_in2)
+    ):
+        raise UnsupportedProblemError(
+            f"edge attributes are {problem.irreps_in2}, expected one harmonic per degree from 0 on"
+        )
+    if any(p.mode != "uvu" or not p.has_weight or p.mul2 != 1 for p in lowered.paths):
+        raise UnsupportedProblemError(f"problem {problem.key()} has paths that are not uvu")
+    forward = kind == "forward"
+    tile = plan.forward if forward else plan.backward
+    itemsize = ITEMSIZE[problem.dtype]
+    spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
+    words = itemsize // 4
+    sets = _sets(lowered, tile, words)
+    attributes = (l_max + 1) ** 2
+    polynomials = n_intervals is None
+    degree = plan.degree if polynomials else 3
+    if polynomials and (degree < 5 or degree % 2 == 0):
+        raise ValueError(f"plan.degree is {degree}, expected an odd number from 5 on")
+    arguments = table_conv_arguments(kind, wants_x, polynomials)
+    written_out: set[int] = set()
+    written_in: set[int] = set()
+    texts, entries = [], []
+    for number, kernel in enumerate(sets):
+        if kernel.warps > WARP:
+            raise UnsupportedProblemError(
+                f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
+                "more than one CUDA block can take"
+            )
+        table = NonzeroTable.of(lowered, kernel.groups, 16 // itemsize)
+        block = _Block(kernel, table, tile, forward, attributes, itemsize)
+        prefix = f"set{number}"
+        texts.append(_make_function(prefix, lowered, block))
+        for i, role in enumerate(kernel.roles):
+            writer = TableRoleWriter(
+                lowered,
+                spec,
+                role,
+                table,
+                batch=tile.batch,
+                warps=kernel.warps,
+                stored_outputs=frozenset(role.outputs) - written_out,
+                stores_inputs=role.i_in1 not in written_in,
+                degree=degree,
+            )
+            texts.append(writer.function(f"{prefix}_role{i}", prefix))
+        for role in kernel.roles:
+            written_out |= set(role.outputs)
+            written_in.add(role.i_in1)
+        name = f"conv_table_{kind}_{number}"
+        texts.append(_entry(name, prefix, block))
+        entries.append(CudaEntry(name, block.threads, block.shared_bytes, 1))
+    zeroed = []
+    if forward and written_out != {i for i, b in enumerate(problem.irreps_out) if b.mul}:
+        zeroed.append("out")
+    if (
+        not forward
+        and wants_x
+        and written_in != {i for i, b in enumerate(problem.irreps_in1) if b.mul}
+    ):
+        zeroed.append("dx")
+    norm = ", ".join(literal(value) for value in _factors(l_max, normalization))
+    types = {} if polynomials else {"table": "const Cubic*"}
+    struct = [
+        *([] if polynomials else ["struct Cubic;"]),
+        argument_struct(arguments, types, integer="long long"),
+    ]
+    header = [
+        f"// mdcg {__version__}, problem {problem.key()}, table {kind}",
+        f"// {plan}",
+        f"typedef {scalar_type(problem.dtype)} T;",
+        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {degree}\n"
+        f"#define INTERVALS {'p.n_knots' if polynomials else n_intervals}\n"
+        f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
+        f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
+        template("common/table_entry.hpp") + "\n".join(struct),
+        template("common/spherical_harmonics.cuh"),
+        template("conv/table_prelude.cuh"),
+        *(() if forward else (template("common/warp_sums.cuh"),)),
+    ]
+    return CudaKernel(
+        source="\n\n".join([*header, *texts]) + "\n",
+        entries=tuple(entries),
+        arguments=arguments,
+        packed_in1=problem.irreps_in1.dim,
+        packs=False,
+        run=1,
+        zeroed=tuple(zeroed),
+    )

@@ -1,0 +1,95 @@
+"""Kernels of one problem under one plan, loaded when first used, for CPUs and CUDA devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+import torch
+
+from .. import _core
+from ..codegen import HostKernel, KernelSpec
+from ..plan import LEVELS, HostDevice
+from ..runtime import load_host_kernel
+
+__all__ = ["HostProgram", "Kernels", "Tensors", "host_device", "kernel_spec"]
+
+Tensors = dict[str, torch.Tensor]
+Spec = TypeVar("Spec")
+Loaded = TypeVar("Loaded")
+
+#: Making and checking a description takes microseconds at every call.
+kernel_spec = lru_cache(maxsize=256)(KernelSpec)
+
+
+class Kernels(Generic[Spec, Loaded]):
+    """Loaded kernels by their description."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Spec, Loaded] = {}
+        self._lock = threading.Lock()
+
+    def _make(self, spec: Spec) -> Loaded:
+        """Compile a kernel, or take it from the cache on disk."""
+        raise NotImplementedError
+
+    def load(self, spec: Spec) -> Loaded:
+        """Return a kernel, compiling it if no cache holds it."""
+        found = self._loaded.get(spec)
+        if found is not None:
+            return found
+        made = self._make(spec)
+        with self._lock:
+            return self._loaded.setdefault(spec, made)
+
+
+@lru_cache(maxsize=1)
+def host_device() -> HostDevice:
+    """Return the description of this machine's CPU."""
+    level = _core.instruction_set_level()
+    return HostDevice(level=level, l2_bytes=_core.l2_cache_bytes() or HostDevice.l2_bytes)
+
+
+class HostProgram:
+    """A CPU kernel in memory.
+
+    Parameters
+    ----------
+    kernel : HostKernel
+    level : str
+        Instruction set level to compile for, a key of ``LEVELS``.
+    names : sequence of str
+        Functions; the first is the kernel itself.
+
+    Attributes
+    ----------
+    functions : dict of str to int
+        Addresses of the functions, valid as long as this object.
+    """
+
+    def __init__(self, kernel: HostKernel, level: str, names: Sequence[str]) -> None:
+        self.kernel = kernel
+        march = LEVELS[level][0]
+        self._library = load_host_kernel(
+            kernel.source, target=level, flags=(march,) if march else (), symbols=tuple(names)
+        )
+        self.functions = {name: self._library.symbol(name) for name in names}
+        self._run = self.functions[names[0]]
+
+    def run(self, values: dict[str, int], tasks: int) -> None:
+        """Run the kernel on all threads; `values` has at least its arguments."""
+        arguments = [values[name] for name in self.kernel.arguments]
+        threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
+        _core.launch(self._run, arguments, tasks, threads, scratch)
+
+    def run_rounds(self, values: dict[str, int], round_ptr: int, num_rounds: int) -> None:
+        """Run rounds of tasks, one round after the other."""
+        arguments = [values[name] for name in self.kernel.arguments]
+        threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
+        _core.launch_rounds(self._run, arguments, round_ptr, num_rounds, threads, scratch)
+
+    def call(self, name: str, arguments: list[int], tasks: int) -> None:
+        """Run another function on all threads."""
+        _core.launch(self.functions[name], arguments, tasks, torch.get_num_threads(), 0)

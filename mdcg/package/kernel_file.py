@@ -1,0 +1,230 @@
+"""Compiled kernels of a package, in a file of their own: what ``python -m mdcg kernels`` makes.
+
+The format of the file is described in ``FORMAT.md``. The engine reads it where it lies in the cache
+or is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._version import __version__
+from ..errors import PackageError, UnsupportedProblemError
+from ..runtime.cache import KernelCache
+
+__all__ = ["PRECISIONS", "SUFFIX", "TARGETS", "cache_kernels", "check_targets", "compile_kernels"]
+
+SUFFIX = ".mdcg-kernels"
+#: Version of the manifest that is written.
+FORMAT = 1
+KEY = "mdcg_kernels"
+#: What kernels for CPUs are compiled for; "native" is the CPU of this machine.
+TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+#: Roundings of products of float32 on devices; "" is none.
+PRECISIONS = ("", "tf32", "bf16")
+
+_BINARY = "package.mdcg-kernels"  # as csrc/engine/kernel_source.cpp has it
+# The oldest devices that kernels are written for.
+_OLDEST = 80
+
+
+def check_targets(targets: Sequence[str]) -> None:
+    """See that there is a compiler for each target.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        A target is unknown.
+    KernelCompileError
+        There is no NVRTC for devices (``sm_NN``), or it does not know one.
+    """
+    for target in targets:
+        if re.fullmatch(r"sm_\d{2,3}", target):
+            _check_device(target)
+        elif target not in TARGETS and target != _core.host_target("native"):
+            raise UnsupportedProblemError(
+                f"target {target} is unknown, expected any of {', '.join(TARGETS)}, or "
+                "sm_80, sm_90, sm_100 and the like for CUDA devices"
+            )
+
+
+def _check_device(target: str) -> None:
+    from ..runtime.nvrtc import nvrtc_for
+
+    if int(target[3:]) < _OLDEST:
+        raise UnsupportedProblemError(
+            f"target {target}: kernels need devices of compute capability 8.0 or later, expected "
+            "sm_80, sm_90, sm_100 and the like"
+        )
+    nvrtc_for(target)
+
+
+def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool = False) -> Path:
+    """Put the kernels of a package for one target into the cache, unless they are there.
+
+    Parameters
+    ----------
+    path : Path
+        The package.
+    target : str
+        One of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not be there.
+    precision : str
+        One of :data:`PRECISIONS`; of devices.
+    again : bool
+        Whether kernels that are there are compiled again.
+
+    Returns
+    -------
+    Path
+        The file in the cache.
+
+    Raises
+    ------
+    PackageError
+        The package cannot be read.
+    UnsupportedProblemError
+        The target is unknown, or devices cannot run the package.
+    KernelCompileError
+        There is no compiler, it rejected a kernel, or the cache cannot be written.
+    """
+    problem = _read_problem(path)
+    name = _label(target)
+    cache = KernelCache(name, _BINARY)
+    key = _core.kernel_key(problem, precision if name.startswith("sm_") else "")
+    if again:
+        cache.discard(key)
+    found = cache.find(key)
+    if found is None:
+        data = compile_kernels(path, [target], [precision], again=again)
+        found = cache.make(key, lambda folder: _write(folder / _BINARY, data))
+    return Path(found.path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _label(target: str) -> str:
+    """Return the name of a target; that of "native" names the CPU, and others pass over it."""
+    return target if target.startswith(("sm_", "native-")) else _core.host_target(target)
+
+
+def _read_problem(path: Path) -> str:
+    try:
+        return _core.kernel_problem(str(path))
+    except _core.EngineError as error:
+        raise PackageError(str(error)) from None
+
+
+def compile_kernels(
+    path: Path, targets: Sequence[str], precisions: Sequence[str] = ("",), *, again: bool = False
+) -> bytes:
+    """Return the contents of a file with the kernels of a package.
+
+    Parameters
+    ----------
+    path : Path
+        The package.
+    targets : sequence of str
+        See :func:`cache_kernels`.
+    precisions : sequence of str
+        Of kernels for devices.
+    again : bool
+        Whether kernels of the cache are compiled again.
+
+    Raises
+    ------
+    PackageError, UnsupportedProblemError, KernelCompileError
+        See :func:`cache_kernels`.
+    """
+    from .file import encode
+
+    check_targets(targets)
+    problem = _read_problem(path)
+    content = json.loads(problem)
+    tensors: dict[str, NDArray[Any]] = {}
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "mdcg_version": __version__,
+        "generator": _core.kernel_generator(),
+        "problem": hashlib.sha256(problem.encode()).hexdigest(),
+        "host": {},
+        "devices": {},
+        "passes": [],
+    }
+    devices = [target for target in targets if target.startswith("sm_")]
+    for target in targets:
+        if target not in devices:
+            manifest["host"][_label(target)] = _compile_host(content, target, tensors, again)
+    if devices:
+        manifest["passes"], programs = _passes(content)
+        for target in devices:
+            texts = dict(programs)
+            for precision in precisions:
+                texts |= _engine_texts(path, target, precision, manifest["passes"])
+            manifest["devices"][target] = _compile_device(texts, target, tensors, again)
+    return encode(manifest, tensors, KEY)
+
+
+def _compile_host(
+    content: dict[str, Any], target: str, tensors: dict[str, NDArray[Any]], again: bool
+) -> list[str | None]:
+    """Add the libraries of layers; return the name of the tensor of each layer."""
+    from ..runtime.compiler import build_host_kernels
+    from .kernels import host_sources
+
+    shapes = {name: shape for name, (_, shape) in content["tensors"].items()}
+    sources = host_sources(content["layers"], shapes)
+    option = "-march=" if platform.machine() in ("x86_64", "AMD64") else "-mcpu="
+    label = _label(target)
+    level = "native" if label == _core.host_target("native") else target
+    texts = list(dict.fromkeys(source for source in sources if source is not None))
+    built = build_host_kernels(texts, target=label, flags=(option + level,), again=again)
+    names = {text: f"{label}.{number}" for number, text in enumerate(texts)}
+    for text, library in zip(texts, built, strict=True):
+        tensors[names[text]] = np.frombuffer(library, dtype=np.uint8)
+    return [None if source is None else names[source] for source in sources]
+
+
+def _passes(content: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    from .cuda_kernels import cuda_passes
+
+    return cuda_passes(content["layers"], content["tensors"])
+
+
+def _engine_texts(
+    path: Path, target: str, precision: str, passes: list[dict[str, Any]]
+) -> dict[str, str]:
+    """Return the texts by key that the engine has of its own."""
+    try:
+        found = _core.cuda_texts(str(path), target, precision, json.dumps(passes))
+    except _core.EngineError as refusal:
+        raise UnsupportedProblemError(f"target {target}: {refusal}") from None
+    return {key: text for key, _, text in found}
+
+
+def _compile_device(
+    texts: dict[str, str], target: str, tensors: dict[str, NDArray[Any]], again: bool
+) -> dict[str, Any]:
+    """Add the machine code of texts; return what the manifest says of the target."""
+    from ..runtime.cuda_build import discard_cuda_kernel, load_cuda_kernels
+    from ..runtime.nvrtc import find_nvrtc
+
+    for text in texts.values() if again else ():
+        discard_cuda_kernel(text, target)
+    built = load_cuda_kernels(list(texts.values()), target)
+    code = {key: f"{target}.{key}" for key in texts}
+    for key, binary in zip(texts, built, strict=True):
+        tensors[code[key]] = np.frombuffer(binary, dtype=np.uint8)
+    version = find_nvrtc()[0].version
+    return {"nvrtc": ".".join(map(str, version)), "code": code}

@@ -1,0 +1,44 @@
+"""Trained checkpoints, as packages on a device, against the original models.
+
+No file of tests by its name: test_cuda_calculators.py runs it on a device, emulated or real.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from mdcg.errors import VerificationError
+from mdcg.package import ConversionOptions, convert_model
+from mdcg.package.verification import verify_package
+from mdcg.patch import load_model
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+CHECKPOINTS = ["mace_water_e3nn044.model", "mace_alloy_density_e3nn044.model"]
+if importlib.util.find_spec("nequip") is not None:
+    CHECKPOINTS += ["nequip_water.ckpt", "nequip_alloy.ckpt"]
+#: Of float64, in the units of verify_package, whose own limits are wider. Found: 5e-12.
+LIMIT = 1e-10
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_checkpoints(name: str, dtype: str, tmp_path: Path) -> None:
+    model, path = load_model(DATA / name), tmp_path / "model.mdcg"
+    convert_model(model, ConversionOptions(dtype=dtype)).save(path)
+    check = verify_package(path, model, device="cuda")
+    assert (check.dtype, check.device) == (dtype, "cuda")
+    assert check.passed, str(check)
+    assert {row.quantity for row in check.deviations} == {"energy", "forces", "stress"}
+    if dtype == "float64":
+        assert max(row.error for row in check.deviations) < LIMIT, str(check)
+
+
+def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """Nothing falls back to the CPU."""
+    model = load_model(DATA / CHECKPOINTS[0])
+    convert_model(model).save(tmp_path / "a.mdcg")
+    with pytest.raises(VerificationError, match=r"does not open the package: .*'cuda:99'"):
+        verify_package(tmp_path / "a.mdcg", model, device="cuda:99")

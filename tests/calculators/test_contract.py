@@ -1,0 +1,409 @@
+"""What every MDCGCalculator does alike: MACE and NequIP models in torch, packages, committees.
+
+Tests of what one kind alone can do are beside the kind: tests/mace/test_calculator.py and
+test_calculator_models.py, tests/nequip/test_calculator.py, tests/engine/test_package_calculator.py
+and, for devices, tests/engine/cuda_calculator_cases.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import molecule
+from ase.calculators.calculator import (
+    CalculatorSetupError,
+    InputError,
+    PropertyNotImplementedError,
+    all_changes,
+)
+from ase.calculators.fd import FiniteDifferenceCalculator, calculate_numerical_forces
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mdcg import MDCGCalculator
+from mdcg.errors import DeviceError
+
+from ..engine.copies import check_copies
+from .kinds import EMULATED, SYSTEMS, Kind, assert_same, box, dimer, kinds, results
+
+pytestmark = pytest.mark.parametrize("kind", kinds())
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["triclinic", "left-handed", "slab", "wire", "molecules"])
+def test_forces_and_stress_are_derivatives_of_the_energy(kind: Kind, name: str) -> None:
+    calc, atoms = kind.shared(), SYSTEMS[name]()
+    forces = calc.get_forces(atoms)
+    size = float(np.abs(forces).max())
+    assert size > 0.1
+    # packages have random weights: their energies are large and rough
+    limit, step = (2e-5 * size, 1e-4) if kind.engine else (1e-6, 3e-5)
+    if name == "molecules" or not atoms.pbc.all():
+        numeric = atoms.copy()
+        numeric.calc = calc
+        found = calculate_numerical_forces(numeric, eps=step, force_consistent=True)
+        assert_allclose(found, forces, rtol=0, atol=limit)
+        return
+    stress = calc.get_stress(atoms)
+    numeric = FiniteDifferenceCalculator(calc, eps_disp=step, eps_strain=1e-5)
+    assert_allclose(numeric.get_property("forces", atoms), forces, rtol=0, atol=limit)
+    limit = 2e-5 * float(np.abs(stress).max()) if kind.engine else 1e-7
+    assert_allclose(numeric.get_property("stress", atoms), stress, rtol=0, atol=limit)
+
+
+def test_properties_belong_together(kind: Kind) -> None:
+    atoms, calc = box(), kind.shared()
+    atoms.calc = calc
+    energy = atoms.get_potential_energy()
+    assert isinstance(energy, float)
+    assert atoms.get_potential_energy(force_consistent=True) == energy
+    assert atoms.get_potential_energies().shape == (6,)
+    assert atoms.get_potential_energies().sum() == pytest.approx(energy, rel=1e-12)
+    assert atoms.get_forces().shape == (6, 3)
+    assert atoms.get_forces().dtype == np.float64
+    assert_allclose(atoms.get_forces().sum(axis=0), 0.0, atol=1e-12 * np.abs(energy) + 1e-11)
+    assert atoms.get_stress().shape == (6,)
+    if kind.name != "committee":  # ASE has no names for what it gives besides
+        found = calc.calculate_properties(atoms, ["energy", "forces", "stress"])
+        assert found["energy"] == pytest.approx(energy, rel=1e-12)
+
+
+def test_atoms_that_flew_off_do_not_matter(kind: Kind) -> None:
+    calc = kind.shared()
+    near, far = dimer([12, 12, 0], (True, True, False)), Atoms("O", [[1e3, -5e5, 3e7]])
+    energy = calc.get_potential_energy(near) + calc.get_potential_energy(far)
+    forces = calc.get_forces(near)
+    both = near + far
+    assert calc.get_potential_energy(both) == pytest.approx(energy, rel=1e-11, abs=1e-10)
+    limit = 1e-10 * max(1.0, float(np.abs(forces).max()))
+    assert_allclose(calc.get_forces(both)[:6], forces, rtol=0, atol=limit)
+
+
+def test_structures_may_change_between_calls(kind: Kind) -> None:
+    """Positions, species, cells, periodic directions and numbers of atoms."""
+    calc = kind.make()
+    swapped = box()
+    swapped.numbers = swapped.numbers[::-1]
+    systems = [box(), swapped, *(make() for make in SYSTEMS.values()), box()[:3], box()]
+    found = [results(calc, atoms) for atoms in systems]
+    for atoms, got in zip(systems, found, strict=True):
+        fresh = kind.on_the_cpu()
+        fresh.reset()
+        fresh.neighbors.reset()
+        assert_same(got, results(fresh, atoms), 1e-11 if kind.engine else 1e-10)
+    assert_same(found[-1], found[0], 0.0 if not kind.on_cpu else 1e-13)
+    assert found[1]["energy"] != found[0]["energy"]
+
+
+def test_no_atoms(kind: Kind) -> None:
+    calc = kind.shared()
+    for atoms in (Atoms(), Atoms(cell=[5, 5, 5], pbc=True)):
+        assert calc.get_potential_energy(atoms) == 0.0
+        assert calc.get_forces(atoms).shape == (0, 3)
+        assert calc.get_potential_energies(atoms).shape == (0,)
+    assert_array_equal(calc.get_stress(atoms), np.zeros(6))
+
+
+def test_results_do_not_depend_on_the_skin(kind: Kind) -> None:
+    """A run of small steps in which the cell changes, too."""
+    rng, atoms = np.random.default_rng(7), box()
+    calcs = [kind.make(skin=skin) for skin in (0.0, 0.3, 1.5)]
+    steps = 8 if EMULATED else 24
+    for step in range(steps):
+        atoms.positions += rng.normal(scale=0.04, size=atoms.positions.shape)
+        if step % 8 == 7:
+            atoms.set_cell(atoms.cell * 1.002, scale_atoms=True)
+        want, *others = [results(calc, atoms) for calc in calcs]
+        for got in others:
+            assert_same(got, want, 1e-11 if kind.engine else 0.0)
+    if kind.on_cpu or not kind.engine:  # devices make the lists of packages themselves
+        builds = [calc.neighbors.num_builds for calc in calcs]
+        assert builds[0] == steps
+        assert builds[0] > builds[1] > builds[2] >= 1
+
+
+# -- only what is asked ----------------------------------------------------------------------------
+
+
+def test_results_hold_what_was_asked_and_no_more(kind: Kind) -> None:
+    atoms, calc = box(), kind.make()
+    atoms.calc = calc
+    atoms.get_potential_energy()
+    assert {"energy", "free_energy", "energies"} <= set(calc.results)
+    assert {"forces", "stress"}.isdisjoint(calc.results)
+    assert not calc.calculation_required(atoms, ["energy"])
+    assert calc.calculation_required(atoms, ["forces"])
+    forces = atoms.get_forces()
+    assert "stress" not in calc.results
+    forces[:] = 0.0
+    assert np.abs(atoms.get_forces()).max() > 0.0, "results are copied out"
+    atoms.get_stress()
+    atoms.positions += 0.01
+    atoms.get_forces()
+    assert "stress" in calc.results, "constant-pressure runs need one evaluation per step"
+
+
+def test_what_the_model_does_not_read_needs_no_evaluation(kind: Kind) -> None:
+    atoms, calc = box(), kind.make()
+    atoms.calc = calc
+    atoms.get_forces()
+    atoms.set_initial_magnetic_moments(np.ones(len(atoms)))
+    atoms.info["note"] = "nothing to the model"
+    assert not calc.calculation_required(atoms, ["energy", "forces"])
+    atoms.positions[0, 0] += 1e-9
+    assert calc.calculation_required(atoms, ["energy"])
+
+
+def test_direct_calls(kind: Kind) -> None:
+    """Those that ase.test.calculator.test_lj makes."""
+    atoms, calc = box(), kind.make()
+    with pytest.raises(ValueError, match="no atoms"):
+        calc.calculate()
+    calc.calculate(atoms, system_changes=["positions"])
+    assert "forces" not in calc.results
+    energy = calc.results["energy"]
+    calc.calculate(atoms, ["forces"], [])
+    assert calc.results["energy"] == pytest.approx(energy, rel=1e-14)
+    assert "forces" in calc.results
+    calc.calculate(atoms, ["energy"], all_changes)
+    assert "forces" not in calc.results
+    calc.calculate(properties=["stress"], system_changes=[])
+    assert calc.results["stress"].shape == (6,)
+
+
+def test_files_keep_results(kind: Kind, tmp_path: Path) -> None:
+    """As ase.test.calculator.test_traj checks."""
+    atoms = box()
+    atoms.calc = kind.shared()
+    energy, forces = atoms.get_potential_energy(), atoms.get_forces()
+    for name in ("water.traj", "water.json", "water.extxyz"):
+        ase.io.write(tmp_path / name, atoms)
+        again = ase.io.read(tmp_path / name)
+        assert again.get_potential_energy() == pytest.approx(energy, abs=1e-7)
+        assert_allclose(again.get_forces(), forces, atol=1e-7)
+
+
+@pytest.mark.parametrize("pbc", [(0, 0, 0), (1, 1, 0), (0, 1, 1)], ids=str)
+def test_stress_needs_three_periodic_directions(kind: Kind, pbc: tuple[int, ...]) -> None:
+    atoms, calc = molecule("H2O", cell=[9.0, 9.0, 9.0], pbc=pbc), kind.shared()
+    for call in (calc.get_stress, lambda atoms: calc.batch([atoms], ["stress"])):
+        with pytest.raises(PropertyNotImplementedError, match="periodic along three directions"):
+            call(atoms)
+    assert calc.get_forces(atoms).shape == (3, 3)
+    atoms.pbc = True
+    assert calc.get_stress(atoms).shape == (6,)
+
+
+@pytest.mark.parametrize("name", ["dipole", "stresses", "magmoms"])
+def test_other_properties_are_refused(kind: Kind, name: str) -> None:
+    calc, atoms = kind.shared(), molecule("H2O")
+    for call in (
+        lambda: calc.get_property(name, atoms),
+        lambda: calc.calculate(atoms, [name]),
+        lambda: calc.batch([atoms], [name]),
+    ):
+        with pytest.raises(PropertyNotImplementedError, match=name):
+            call()
+
+
+# -- batches and descriptors -----------------------------------------------------------------------
+
+
+def test_a_batch_gives_what_single_calls_give(kind: Kind) -> None:
+    calc, single = kind.make(), kind.shared()
+    images = [box(), molecule("H2O"), Atoms("O"), Atoms(), SYSTEMS["slab"](), box()[:4]]
+    images += [dimer(seed=seed) for seed in range(4 if EMULATED else 40)]
+    found = calc.batch(images)
+    assert calc.results == {}
+    assert len(found) == len(images)
+    for atoms, each in zip(images, found, strict=True):
+        assert "stress" not in each
+        want = results(single, atoms)
+        want = {name: value for name, value in want.items() if not name.startswith("stress")}
+        assert_same({name: each[name] for name in want}, want, 1e-10)
+    crystals = [box(), box(1) * (2, 1, 1)]
+    for atoms, each in zip(crystals, calc.batch(crystals, ["stress"]), strict=True):
+        assert_same({"stress": each["stress"]}, {"stress": single.get_stress(atoms)}, 1e-10)
+        assert not kind.engine or "forces" not in each
+    assert calc.batch([]) == []
+
+
+def test_errors_in_a_batch_name_the_structure(kind: Kind) -> None:
+    bad = molecule("H2O")
+    bad.positions[2] = bad.positions[1]
+    with pytest.raises(InputError, match=r"images\[1\]: atoms [12] and [12] are at the same"):
+        kind.shared().batch([molecule("H2O"), bad, bad])
+
+
+def test_descriptors_are_those_of_packages(kind: Kind) -> None:
+    calc, atoms = kind.make(), box()
+    if not kind.engine:
+        with pytest.raises(TypeError, match="get_descriptors"):
+            calc.get_descriptors(atoms)
+        return
+    with pytest.raises(ValueError, match="no atoms to describe"):
+        calc.get_descriptors()
+    found = calc.get_descriptors(atoms)
+    assert found.shape == (6, 2 * 7 * 4), "of a committee those of its first member"
+    other = calc.get_descriptors(atoms[::-1])
+    assert_allclose(other[::-1], found, rtol=0, atol=1e-12 * np.abs(found).max())
+    assert np.abs(other - found).max() > 1e-3
+    assert_allclose(kind.on_the_cpu().get_descriptors(atoms), found, rtol=0, atol=1e-10)
+    assert calc.results == {}
+    assert calc.get_descriptors(Atoms()).shape == (0, found.shape[1])
+
+
+# -- copies, threads, surroundings -----------------------------------------------------------------
+
+
+def test_copies(kind: Kind) -> None:
+    check_copies(kind.make(skin=0.3), box())
+
+
+def test_calculators_in_threads(kind: Kind) -> None:
+    calcs = [kind.make(), kind.make()]
+    systems = [box(1), box(2)]
+    want = [results(kind.shared(), atoms) for atoms in systems]
+
+    def work(k: int) -> list[dict[str, Any]]:
+        found = []
+        for _ in range(3):
+            calcs[k].reset()
+            found.append(results(calcs[k], systems[k]))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        for k, found in enumerate(pool.map(work, (0, 1))):
+            for each in found:
+                assert_same(each, want[k])
+                assert_same(each, found[0], 0.0)
+
+
+def test_nothing_global_is_touched(kind: Kind) -> None:
+    def state() -> tuple[object, ...]:
+        return (
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.random.get_rng_state().tolist(),
+            str(np.random.get_state()),  # noqa: NPY002
+            dict(os.environ),
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    before = state()
+    for options in ({}, {"dtype": "float32"}) if kind.name == "mace" else ({},):
+        calc = kind.make(**options)
+        calc.get_stress(box())
+    with pytest.raises(InputError):
+        calc.get_forces(Atoms("U"))
+    assert state() == before
+
+
+def test_a_calculator_describes_itself(kind: Kind) -> None:
+    calc = kind.make(skin=0.25)
+    device = kind.device
+    assert calc.todict().keys() == {"model", "device", "dtype", "head", "skin"}
+    for name, value in {"device": device, "dtype": "float64", "skin": 0.25}.items():
+        assert calc.todict()[name] == value
+    assert str(calc.device) == device
+    assert str(calc.dtype).removeprefix("torch.") == "float64"
+    assert calc.species == (("H", "C", "O") if kind.engine else ("H", "O"))
+    assert (calc.model is None) == kind.engine
+    assert calc.is_patched == (not kind.engine)
+    for part in (*calc.species, f"r_max {calc.r_max:g} Å", "float64", device):
+        assert part in repr(calc)
+    with pytest.raises(TypeError, match="cannot change skin after"):
+        calc.set(skin=1.0)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def _set(part: str, index: Any, value: Any) -> Callable[[Atoms], None]:
+    def change(atoms: Atoms) -> None:
+        array = getattr(atoms, part)
+        array[index] = value(array) if callable(value) else value
+
+    return change
+
+
+def _cell(cell: Any) -> Callable[[Atoms], None]:
+    def change(atoms: Atoms) -> None:
+        atoms.set_cell(cell)
+        atoms.pbc = True
+
+    return change
+
+
+NOT_FINITE = "the cell .* has entries that are not finite numbers"
+UNUSABLE: dict[str, tuple[Callable[[Atoms], None], str]] = {
+    "position": (_set("positions", (1, 2), np.nan), "atom 1 at"),
+    "same place": (
+        _set("positions", 2, lambda array: array[0]),
+        "atoms (0 and 2|2 and 0) are at the same place",
+    ),
+    "species": (_set("numbers", 0, 92), r"does not know U; it was trained for H, (C, )?O"),
+    "dummy": (_set("numbers", 0, 0), "does not know X;"),
+    "number": (_set("numbers", slice(None), 500), "does not know Z=500"),
+    "no cell": (_cell(None), "periodic along abc, where its cell vector is zero"),
+    "cell of nan": (_cell(np.full((3, 3), np.nan)), NOT_FINITE),
+    "one nan": (_cell(np.diag([8.0, np.nan, 8.0])), NOT_FINITE),
+    "infinite": (_cell(np.diag([8.0, np.inf, 8.0])), NOT_FINITE),
+    "tiny": (_cell(np.eye(3) * 0.001), r"0.001 Å apart, so each atom .* images within .* repeat"),
+    "small": (_cell(np.eye(3) * 0.02), r"would have [0-9.e+]+ periodic images within .* repeat"),
+    "thin": (_cell(np.diag([9.0, 9.0, 0.001])), "expected at most 1020 along a cell vector"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_unusable_structures_are_refused_in_one_sentence(kind: Kind, name: str) -> None:
+    """At once, and the calculator can be used afterwards."""
+    change, message = UNUSABLE[name]
+    calc, good = kind.shared(), molecule("H2O")
+    want = calc.get_forces(good)
+    bad = good.copy()
+    change(bad)
+    calls: list[Callable[[Atoms], Any]] = [calc.get_forces, lambda atoms: calc.batch([atoms])]
+    for call in [*calls, calc.get_stress] if bad.cell.rank == 3 else calls:
+        with pytest.raises(InputError, match=message) as error:
+            call(bad)
+        assert "\n" not in str(error.value)
+    assert_allclose(calc.get_forces(good), want, atol=1e-12)
+    assert issubclass(InputError, CalculatorSetupError)
+
+
+def test_too_many_neighbours(kind: Kind) -> None:
+    """Scaled coordinates taken for Å: thousands of atoms in a cell of 1 Å."""
+    scaled = np.random.default_rng(0).uniform(size=(1000, 3))
+    atoms = Atoms("O1000", scaled, cell=np.eye(3), pbc=True)
+    with pytest.raises(InputError, match=r"atom \d+ has \d+ neighbours .* at most 50000"):
+        kind.shared().get_forces(atoms)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"device": "cuda:97"}, DeviceError, "cuda:97"),
+        ({"device": "tpu"}, (ValueError, DeviceError), "device is 'tpu', expected 'cpu', 'cuda' "),
+        ({"dtype": "float16"}, ValueError, "dtype is 'float16', expected"),
+        ({"skin": -0.1}, ValueError, "skin is -0.1, expected a length"),
+        ({"skin": np.nan}, ValueError, "skin is nan"),
+        ({"head": "pbe"}, ValueError, "head"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused(kind: Kind, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message) as found:
+        MDCGCalculator(kind.model, **({"device": kind.device} | options))
+    assert "\n" not in str(found.value)

@@ -1,0 +1,148 @@
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/cuda/cell_list.hpp"
+#include "python_code.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+using Matrix = py::array_t<double, py::array::c_style | py::array::forcecast>;
+using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcecast>;
+
+class Lists {
+public:
+    Lists(double cutoff, double skin, int num_types, std::int64_t chunk_slots, int device)
+        : num_types_(num_types),
+          stream_(device),
+          kernels_(compiled_by_python(device), sizeof(float)),
+          graph_(kernels_),
+          cells_(kernels_),
+          watch_(cutoff, skin) {
+        graph_.chunk_slots = chunk_slots;
+        kernels_.load();
+    }
+
+    // None where the host's list has to serve. `arrays` false: times alone.
+    py::object make(const Matrix& positions, const Indices& types, const py::object& cell,
+                    const std::array<bool, 3>& periodic, bool arrays) {
+        Matrix box;
+        if (!cell.is_none()) box = cell.cast<Matrix>();
+        const std::int64_t nodes = positions.shape(0);
+        watch_.look(nodes, positions.data(), cell.is_none() ? nullptr : box.data(),
+                    periodic.data());
+        const auto start = std::chrono::steady_clock::now();
+        const mdcg::ListPoints points{nodes, positions.data(), types.data(), nodes, nodes};
+        if (!cells_.make(watch_, points, num_types_, stream_, graph_, node_)) return py::none();
+        py::dict out = read(start, arrays);
+        out["node"] = node_;
+        if (arrays) {
+            out["image"] = integers(graph_.image, graph_.num_slots);
+            std::vector<double> at(static_cast<std::size_t>(3 * nodes));
+            mdcg::copy_to_host(at.data(), graph_.positions, 8 * at.size(), stream_);
+            stream_.synchronize();
+            out["positions"] = at;
+        }
+        return out;
+    }
+
+    py::dict take(std::int64_t num_local, const Indices& types, const Indices& sender,
+                  const Indices& receiver) {
+        const std::vector<double> zeros(static_cast<std::size_t>(3 * types.size()));
+        mdcg::System system;
+        system.num_local = num_local;
+        system.num_nodes = types.size();
+        system.positions = zeros.data();
+        system.types = types.data();
+        system.num_edges = sender.size();
+        system.sender = sender.data();
+        system.receiver = receiver.data();
+        mdcg::Graph host;
+        host.update_order(system, watch_.cutoff(), num_types_, false);
+        const auto start = std::chrono::steady_clock::now();
+        graph_.upload(host, num_types_, stream_);
+        return read(start, true);
+    }
+
+private:
+    std::vector<std::int32_t> integers(const std::int32_t* from, std::int64_t count) const {
+        std::vector<std::int32_t> to(static_cast<std::size_t>(count));
+        mdcg::copy_to_host(to.data(), from, 4 * to.size(), stream_);
+        stream_.synchronize();
+        return to;
+    }
+
+    py::dict read(std::chrono::steady_clock::time_point start, bool arrays) const {
+        stream_.synchronize();
+        const std::chrono::duration<double, std::milli> time =
+            std::chrono::steady_clock::now() - start;
+        py::dict out;
+        const mdcg::CudaGraph& g = graph_;
+        out["milliseconds"] = time.count();
+        out["num_slots"] = g.num_slots;
+        out["bytes"] = g.bytes() + cells_.bytes();
+        out["address"] = reinterpret_cast<std::uintptr_t>(g.sender);
+        if (!arrays) return out;
+        std::vector<std::tuple<int, int, int, int, int, int>> chunks;
+        for (const mdcg::CudaChunk& c : g.chunks)
+            chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_slot, c.num_slots,
+                                c.first_sender, c.num_senders);
+        out["chunks"] = chunks;
+        out["longest_chunk"] = g.longest_chunk;
+        out["most_senders"] = g.most_senders;
+        out["pairs"] = std::make_tuple(g.pairs.receiver, g.pairs.sender);
+        out["local_type_first"] = g.local_type_first;
+        out["ghost_type_first"] = g.ghost_type_first;
+        out["row_ptr"] = integers(g.row_ptr, g.num_local + 1);
+        out["sender_ptr"] = integers(g.sender_ptr, g.num_nodes + 1);
+        out["types"] = integers(g.types, g.num_nodes);
+        out["by_type"] = integers(g.by_type, g.num_nodes);
+        const auto slots = [&](const char* name, const std::int32_t* from) {
+            out[name] = integers(from, g.num_slots);
+        };
+        slots("sender", g.sender);
+        slots("receiver", g.receiver);
+        slots("sender_type", g.sender_type);
+        slots("receiver_type", g.receiver_type);
+        slots("slot", g.slot);
+        slots("place", g.place);
+        slots("slot_of_place", g.slot_of_place);
+        slots("by_sender", g.by_sender);
+        const auto chunk_count = static_cast<std::int64_t>(g.chunks.size());
+        std::int64_t senders = 0;
+        for (const mdcg::CudaChunk& c : g.chunks) senders += c.num_senders;
+        out["chunk_sender"] = integers(g.chunk_sender, senders);
+        out["chunk_sender_ptr"] = integers(g.chunk_sender_ptr, senders + chunk_count);
+        return out;
+    }
+
+    int num_types_;
+    mdcg::CudaStream stream_;
+    mdcg::CudaKernels kernels_;
+    mdcg::CudaGraph graph_;
+    mdcg::CudaCellList cells_;
+    mdcg::ListWatch watch_;
+    std::vector<std::int32_t> node_;
+};
+
+}  // namespace
+
+void register_cuda_lists(py::module_& m) {
+    py::class_<Lists>(m, "CudaLists")
+        .def(py::init<double, double, int, std::int64_t, int>(), py::arg("cutoff"), py::arg("skin"),
+             py::arg("num_types") = 1, py::arg("chunk_slots") = 8192, py::arg("device") = 0)
+        .def("make", &Lists::make, py::arg("positions"), py::arg("types"),
+             py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
+             py::arg("arrays") = true)
+        .def("take", &Lists::take, py::arg("num_local"), py::arg("types"), py::arg("sender"),
+             py::arg("receiver"));
+}

@@ -1,0 +1,63 @@
+"""Parts of the engine that no public interface reaches, bound for tests alone.
+
+The module ``core`` is compiled when it is first imported, against the sources of this clone and the
+installed ``libmdcg.so``, which must be built from them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mdcg
+from mdcg import _core
+
+from ..emulator.emulator import built
+
+_HERE = Path(__file__).parent
+_CSRC = _HERE.parents[1] / "csrc"
+_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
+
+
+def _build(folder: Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("the engine's internals need g++", allow_module_level=True)
+    includes = [f"-I{_CSRC}", f"-I{sysconfig.get_path('include')}"]
+    for name in ("pybind11", "nlohmann_json"):
+        includes += ["-isystem", pytest.importorskip(name).get_include()]
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run([compiler, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    objects = {path: folder / f"{path.stem}.o" for path in _HERE.glob("*.cpp")}
+    with ThreadPoolExecutor() as pool:
+        commands = ([*_FLAGS, *includes, "-c", str(s), "-o", str(o)] for s, o in objects.items())
+        list(pool.map(lambda command: run(*command), commands))
+    home = Path(_core.__file__).parent
+    libraries = [str(home / "libmdcg.so"), f"-Wl,-rpath,{home}"]
+    run("-shared", *map(str, objects.values()), *libraries, "-o", str(folder / "mdcg_internals.so"))
+
+
+def _load() -> Any:
+    library = Path(_core.__file__).parent / "libmdcg.so"
+    headers = [path for path in _CSRC.rglob("*") if path.suffix in (".hpp", ".h", ".cuh")]
+    headers += _HERE.glob("*.hpp")
+    sources = [library, *sorted(headers), *sorted(_HERE.glob("*.cpp"))]
+    what = (*_FLAGS, mdcg.__version__, str(library), sysconfig.get_config_var("SOABI"))
+    path = built("internals", what, sources, _build) / "mdcg_internals.so"
+    spec: Any = importlib.util.spec_from_file_location("mdcg_internals", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+core = _load()

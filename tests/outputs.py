@@ -1,0 +1,36 @@
+"""What it means for two torch models to agree, and where the small checkpoints are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "tests" / "data"
+Outputs = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Return the folder of the small checkpoints."""
+    return DATA
+
+
+def assert_outputs_agree(got: Outputs, want: Outputs, tolerance: float, where: str = "") -> None:
+    """Compare all outputs, relative to the largest entry of each."""
+    assert set(got) == set(want)
+    for name, value in want.items():
+        if not value.numel() or not value.is_floating_point():
+            continue
+        scale = max(float(value.detach().abs().max()), 1e-3)
+        error = float((got[name].detach() - value.detach()).abs().max()) / scale
+        assert error <= tolerance, f"{where} {name}: relative error {error:.2e} > {tolerance:.0e}"
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[..., None]:
+    """Return :func:`assert_outputs_agree`."""
+    return assert_outputs_agree
