@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_c_api import write_package
+from .test_program import two_layers
 
 SCRIPT = Path(__file__).resolve().parents[1] / "sanitize.sh"
 
@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "sanitize.sh"
 def test_clean(tmp_path: Path, kind: str) -> None:
     """Minutes for the first build; objects are kept."""
     for dtype in ("float64", "float32"):
-        write_package(tmp_path / f"{dtype}.mdcg", dtype, saved=True)
+        two_layers(dtype).package().save(tmp_path / f"{dtype}.mdcg")
         done = subprocess.run(
             ["bash", SCRIPT, kind, tmp_path / f"{dtype}.mdcg"],
             env={**os.environ, "PYTHON": sys.executable},
