@@ -58,6 +58,14 @@ class Kind:
         return self.device == "cpu"
 
     @property
+    def noise(self) -> float:
+        """How far two evaluations of one structure may differ, relative to the largest entry.
+
+        torch adds up in no fixed order on GPUs; mdcg's engine and the CPU repeat every bit.
+        """
+        return 0.0 if self.engine or self.on_cpu else 1e-12
+
+    @property
     def model(self) -> Any:
         if self.name == "committee":
             return [package(0), package(1)]
