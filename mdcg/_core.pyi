@@ -166,8 +166,13 @@ class Model:
         virial: bool = False,
         virials: bool = False,
         descriptors: bool = False,
+        energy_weights: NDArray[np.float64] | None = None,
     ) -> dict[str, Any]:
-        """Return energy (float), energies and what was asked for (arrays) by name."""
+        """Return energy (float), energies and what was asked for (arrays) by name.
+
+        With `energy_weights`, one for each node, forces and virials are derivatives of the weighted
+        sum of energies.
+        """
     def release(self) -> None: ...
     def prepare(self) -> None: ...
     def set_threads(self, threads: int) -> None: ...

@@ -122,7 +122,8 @@ constexpr std::initializer_list<std::size_t> OPTIONS_SIZES = {offsetof(mdcg_opti
                                                               offsetof(mdcg_options, precision)};
 constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes)};
 constexpr std::initializer_list<std::size_t> SYSTEM_SIZES = {
-    offsetof(mdcg_system, same_shifts), offsetof(mdcg_system, image), offsetof(mdcg_system, skin)};
+    offsetof(mdcg_system, same_shifts), offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
+    offsetof(mdcg_system, energy_weights)};
 constexpr std::initializer_list<std::size_t> COMMUNICATOR_SIZES = {
     offsetof(mdcg_communicator, num_sent), offsetof(mdcg_communicator, any),
     offsetof(mdcg_communicator, rank)};
@@ -279,6 +280,8 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
     if (system.num_nodes != system.num_local || communicator != nullptr)
         fail("make_edges is set with a cell, expected neither ghosts nor a communicator, got " +
              std::to_string(system.num_nodes - system.num_local) + " ghosts");
+    if (system.energy_weights != nullptr)
+        fail("energy_weights are given and the list is made from a cell, expected edges");
     std::array<bool, 3> periodic{};
     for (std::size_t k = 0; k < 3; ++k)
         periodic[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
@@ -417,6 +420,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.num_copies = given.num_copies;
         inner.copy_node = given.copy_node;
         inner.copy_image = given.copy_image;
+        inner.energy_weights = given.energy_weights;
         if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
         const mdcg_communicator host =
             read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZES);

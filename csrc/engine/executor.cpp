@@ -93,6 +93,7 @@ void Executor<T>::release() {
     chunks_ = std::vector<AlignedArray<T>>();
     seconds_ = std::vector<std::vector<double>>();
     energies_ = std::vector<double>();
+    energy_weights_ = std::vector<double>();
     edge_gradient_ = std::vector<T>();
 }
 
@@ -124,14 +125,16 @@ std::size_t Executor<T>::bytes() const {
 
 template <typename T>
 void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_gradient,
-                      double* descriptors, int threads) {
+                      const double* energy_weights, double* descriptors, int threads) {
     const BufferPlan& plan = with_gradient ? program_.gradient_plan : program_.energy_plan;
     reserve(graph, plan, threads);
     bind_workers(graph, plan);
+    if (energy_weights != nullptr) graph.gather_local(energy_weights, energy_weights_);
     for (Worker<T>& worker : workers_) {
         worker.with_gradient = with_gradient;
         worker.communicator = communicator;
         worker.edge_gradient = nullptr;
+        worker.energy_weights = energy_weights != nullptr ? energy_weights_.data() : nullptr;
     }
     for (const auto& op : ops_) op->begin(graph);
     for (const Stage& stage : program_.forward_stages)

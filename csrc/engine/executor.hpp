@@ -94,9 +94,10 @@ public:
         for (const auto& op : ops_) op->prepare(loader);
     }
 
-    // Energies, and with `with_gradient` the gradients of edges, of the graph.
+    // Energies, and with `with_gradient` the gradients of edges, of the graph; `energy_weights` as
+    // of System.
     void run(const Graph& graph, Communicator* communicator, bool with_gradient,
-             double* descriptors, int threads);
+             const double* energy_weights, double* descriptors, int threads);
 
     const std::vector<double>& energies() const { return energies_; }  // [num_local]
     // [num_nodes][3] forces and, where wanted, [num_nodes][9] halves of edge virials
@@ -124,7 +125,7 @@ private:
     std::vector<Worker<T>> workers_;
     std::vector<AlignedArray<T>> chunks_;       // by thread
     std::vector<std::vector<double>> seconds_;  // by thread, by operation, forward and backward
-    std::vector<double> energies_;
+    std::vector<double> energies_, energy_weights_;
     std::vector<T> edge_gradient_;  // [num_edges][3]
 };
 

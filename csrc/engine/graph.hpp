@@ -29,6 +29,8 @@ struct System {
     std::int64_t num_copies = 0;
     const std::int32_t* copy_node = nullptr;   // [num_copies] < num_nodes
     const std::int32_t* copy_image = nullptr;  // [num_copies] < num_images
+    // Forces and virials are derivatives of the sum of energies times these; null: of their sum.
+    const double* energy_weights = nullptr;  // [num_local]
 
     // Of an edge; null: none.
     const double* shift(std::int64_t edge) const {
@@ -86,6 +88,11 @@ struct Graph {
     void forget_edges(std::int64_t local, std::int64_t nodes, std::int64_t edges);
     // [num_nodes][3], in the order of the graph; throws EngineError where one is not finite.
     void gather_positions(const System& system, double* positions, int threads) const;
+    // Numbers of local nodes, in the order of the graph.
+    void gather_local(const double* given, std::vector<double>& found) const {
+        found.resize(static_cast<std::size_t>(num_local));
+        for (std::size_t n = 0; n < found.size(); ++n) found[n] = given[node[n]];
+    }
     // All edges by receiver: where those of a receiver begin, senders, numbers in the system.
     const std::vector<std::int64_t>& all_row_ptr() const { return all_row_ptr_; }
     const std::vector<std::int32_t>& all_sender() const { return all_sender_; }

@@ -53,7 +53,8 @@ public:
         graph_ms_ = clock.lap();
         const bool gradient =
             results.forces != nullptr || results.virial != nullptr || results.virials != nullptr;
-        executor_.run(graph_, communicator, gradient, results.descriptors, threads);
+        executor_.run(graph_, communicator, gradient, system.energy_weights, results.descriptors,
+                      threads);
         layers_ms_ = clock.lap();
         finish(results, threads);
         forces_ms_ = clock.lap();

@@ -121,6 +121,10 @@ typedef struct mdcg_system {
     int64_t num_copies;
     const int32_t* copy_node;  /* [num_copies] < num_nodes */
     const int32_t* copy_image; /* [num_copies] < num_images */
+    /* Forces, virial and virials become derivatives of the sum of each local node's energy times
+     * its weight here, such as of the positions of atoms for a heat flux; null: of the total
+     * energy. Edges must be given, or copies of nodes. */
+    const double* energy_weights; /* [num_local] */
 } mdcg_system;
 
 /* What is wanted: null pointers are left out, and nothing is computed for them, so with a

@@ -110,10 +110,11 @@ struct EnergyArguments {
     const double* scale;  // [types]
     const double* shift;
     const int* types;
+    const double* weights;  // of the nodes' energies in the sum that is derived; null: ones
     Long count;
     int width, channel, add;
 };
-static_assert(sizeof(EnergyArguments<float>) == 72 && sizeof(EnergyArguments<double>) == 72);
+static_assert(sizeof(EnergyArguments<float>) == 80 && sizeof(EnergyArguments<double>) == 80);
 
 template <typename T>
 struct GatherArguments {

@@ -37,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_gradients(const PairArgum
     for (Long s = thread_number(); s < p.num_slots; s += thread_count()) {
         double energy, slope;
         if (!pair_energy(p, s, energy, slope)) continue;
+        if (p.weights != nullptr) slope *= p.weights[p.receiver[s]];
 #pragma unroll
         for (int k = 0; k < 3; ++k)
             p.edge_gradient[3 * s + k] += T(p.sign * slope * double(p.unit[3 * s + k]));

@@ -14,9 +14,11 @@ struct PairArguments {
     const double *factor, *a, *r_max;        // [types][types], receiver and sender
     const double *coefficients, *exponents;  // [terms]
     double power, sign;
-    double* energies;  // [num_nodes]
-    T* edge_gradient;  // [num_slots][3]
+    double* energies;       // [num_nodes]
+    T* edge_gradient;       // [num_slots][3]
+    const int* receiver;    // [num_slots]
+    const double* weights;  // [num_nodes] of energies in the sum that is derived; null: ones
 };
-static_assert(sizeof(PairArguments<float>) == 144 && sizeof(PairArguments<double>) == 144);
+static_assert(sizeof(PairArguments<float>) == 160 && sizeof(PairArguments<double>) == 160);
 
 }  // namespace mdcg

@@ -125,9 +125,10 @@ extern "C" __global__ void __launch_bounds__(256) energy_forward(const EnergyArg
 extern "C" __global__ void __launch_bounds__(256) energy_backward(const EnergyArguments<T> p) {
     const Long n = warp_number();
     if (n >= p.count) return;
+    const double weight = p.weights != nullptr ? p.weights[n] : 1.0;
     for (int j = lane_number(); j < p.width; j += 32) {
         T* const d = p.dx + n * p.width + j;
-        const T g = j == p.channel ? T(p.scale[p.types[n]]) : T(0);
+        const T g = j == p.channel ? T(p.scale[p.types[n]] * weight) : T(0);
         *d = p.add ? *d + g : g;
     }
 }

@@ -109,12 +109,14 @@ public:
     py::dict evaluate(const Doubles& positions, const Integers& types,
                       const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
                       const py::object& edges, bool same_edges, bool same_shifts, bool forces,
-                      bool virial, bool virials, bool descriptors) {
+                      bool virial, bool virials, bool descriptors,
+                      const std::optional<Doubles>& energy_weights) {
         if (positions.ndim() != 2) check_shape(positions, "positions", types.size(), 3);
         const py::ssize_t nodes = positions.shape(0);
         check_shape(positions, "positions", nodes, 3);
         check_shape(types, "types", nodes, 0);
         if (cell) check_shape(*cell, "cell", 3, 3);
+        if (energy_weights) check_shape(*energy_weights, "energy_weights", nodes, 0);
         mdcg::System system;
         Integers sender, receiver;
         Doubles shifts;
@@ -127,6 +129,9 @@ public:
             system.types = types.data();
             system.same_edges = same_edges;
             system.same_shifts = same_edges && same_shifts;
+            if (energy_weights) system.energy_weights = energy_weights->data();
+        } else if (energy_weights) {
+            fail("energy_weights are given without edges, expected both");
         }
         std::optional<SharedList::Held> held;  // until the evaluation has read it
         if (py::isinstance<SharedList>(edges)) {
@@ -243,7 +248,8 @@ void register_engine(py::module_& m) {
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
              py::arg("edges") = py::none(), py::arg("same_edges") = false,
              py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
-             py::arg("virials") = false, py::arg("descriptors") = false)
+             py::arg("virials") = false, py::arg("descriptors") = false,
+             py::arg("energy_weights") = py::none())
         .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(

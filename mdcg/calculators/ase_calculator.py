@@ -280,11 +280,31 @@ class MDCGCalculator(Calculator):
         TypeError
             The calculator runs no package.
         """
-        backend = self._package("get_descriptors")
-        atoms = self.atoms if atoms is None else atoms
-        if atoms is None:
-            raise ValueError("there are no atoms to describe: pass them")
-        return backend.descriptors(atoms)
+        return self._package("get_descriptors").descriptors(self._atoms_or_last(atoms))
+
+    def get_heat_flux(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
+        """Return the heat flux of atoms that move, for Green-Kubo thermal conductivities.
+
+        The flux of a message-passing potential is exact: it costs four evaluations of the cell with
+        all periodic images that messages come from. It is not divided by the volume.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms, optional
+            With velocities; None is the structure of the last call.
+
+        Returns
+        -------
+        numpy.ndarray, shape (3,)
+            Derivative of the sum of positions times energies of atoms, in eV Å per ASE unit of
+            time.
+
+        Raises
+        ------
+        TypeError
+            The calculator runs no package.
+        """
+        return self._package("get_heat_flux").heat_flux(self._atoms_or_last(atoms))
 
     def batch(
         self, images: Sequence[Atoms], properties: Sequence[str] = ("energy", "forces")
@@ -407,9 +427,7 @@ class MDCGCalculator(Calculator):
             Stress without a cell that is periodic in three dimensions, or a property that the
             model does not have.
         """
-        atoms = self.atoms if atoms is None else atoms
-        if atoms is None:
-            raise ValueError("there are no atoms to calculate: pass them, or set atoms.calc first")
+        atoms = self._atoms_or_last(atoms)
         self._check_properties(properties)
         self.atoms = atoms.copy()
         if system_changes:
@@ -427,6 +445,12 @@ class MDCGCalculator(Calculator):
             _as_results(self._backend.evaluate(atoms, forces=forces, stress=stress))
         )
         self._require(self.results, properties)
+
+    def _atoms_or_last(self, atoms: Atoms | None) -> Atoms:
+        found = self.atoms if atoms is None else atoms
+        if found is None:
+            raise ValueError("there are no atoms to evaluate: pass them, or set atoms.calc first")
+        return found
 
     def _check_properties(self, properties: Sequence[str]) -> None:
         unknown = sorted(set(properties) - set(self.implemented_properties))

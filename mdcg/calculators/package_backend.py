@@ -28,6 +28,7 @@ from ..errors import (
 )
 from ..runtime.cache import log_cache_warning
 from .evaluation import Evaluation
+from .heat_flux import heat_flux, unfold
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
 
@@ -343,6 +344,27 @@ class PackageBackend:
             found = self._run(first, atoms, forces=False, descriptors=True)
         self._say()
         return np.asarray(found["descriptors"])
+
+    def heat_flux(self, atoms: Atoms) -> FloatArray:
+        """Return the heat flux, for a committee the mean of those of its packages."""
+        self._check_species(atoms)
+        if len(atoms) == 0:
+            return np.zeros(3)
+        edges = _core.NeighborList(self.r_max, 0.0)
+        with engine_errors(InputError):
+            edges.update(atoms.positions, atoms.cell.array, atoms.pbc, self._threads)
+        with self._turn():
+            found = [
+                heat_flux(
+                    atoms,
+                    unfold(atoms, edges, member.model.num_exchanges + 1),
+                    member.types[atoms.numbers],
+                    member.evaluate,
+                )
+                for member in self._members
+            ]
+        self._say()
+        return np.asarray(np.mean(found, axis=0))
 
     def report(self) -> EngineReport:
         """Return kernels and times of the last evaluation."""

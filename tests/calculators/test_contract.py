@@ -251,7 +251,7 @@ def test_descriptors_are_those_of_packages(kind: Kind) -> None:
         with pytest.raises(TypeError, match="get_descriptors"):
             calc.get_descriptors(atoms)
         return
-    with pytest.raises(ValueError, match="no atoms to describe"):
+    with pytest.raises(ValueError, match="no atoms to evaluate"):
         calc.get_descriptors()
     found = calc.get_descriptors(atoms)
     assert found.shape == (6, 2 * 7 * 4), "of a committee those of its first member"

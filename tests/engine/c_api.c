@@ -170,7 +170,7 @@ static void check_sizes(mdcg_model* model, const mdcg_system* system) {
     static const size_t infos[] = {offsetof(mdcg_info, exchange_bytes), sizeof(mdcg_info)};
     static const size_t systems[] = {offsetof(mdcg_system, same_shifts),
                                      offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
-                                     sizeof(mdcg_system)};
+                                     offsetof(mdcg_system, energy_weights), sizeof(mdcg_system)};
     struct {
         mdcg_info known;
         char more[24];
@@ -194,8 +194,8 @@ static void check_sizes(mdcg_model* model, const mdcg_system* system) {
                     "a wrong size of mdcg_info");
     }
     for (size_t size = 0; size <= sizeof given; ++size) {
-        int fits = size >= systems[3] && size % 8 == 0;
-        for (int k = 0; k < 3; ++k) fits |= size == systems[k];
+        int fits = size >= sizeof(mdcg_system) && size % 8 == 0;
+        for (int k = 0; k < 5; ++k) fits |= size == systems[k];
         memset(&given, 0, sizeof given);
         given.known = *system;
         given.known.size = size;

@@ -61,6 +61,7 @@ class System(Struct):
         ("num_copies", _I64),
         ("copy_node", _P),
         ("copy_image", _P),
+        ("energy_weights", _P),
     ]
 
 

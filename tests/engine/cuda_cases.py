@@ -27,7 +27,7 @@ from .capi import Exchange, Rank, library
 from .cuda_device import choose_devices
 from .programs import Array, Program, graph, open_model, run
 from .test_ghosts import WANT, evaluate_together, parts
-from .test_program import two_layers, two_readers
+from .test_program import two_layers, two_readers, with_pairs
 
 DATA = Path(__file__).parents[1] / "data"
 LIMIT = {"float64": 1e-11, "float32": 8e-6}  # found, emulated: 1.2e-12 and 1.8e-6
@@ -86,6 +86,18 @@ def test_two_layers(tmp_path: Path, dtype: str) -> None:
         assert_close(run(cuda, g, **wanted), run(cpu, g, **wanted), dtype)
     wanted = {"forces": False, "descriptors": True}
     assert_close(run(cuda, g, **wanted), run(cpu, g, **wanted), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_weighted_energies(tmp_path: Path, dtype: str) -> None:
+    """Between steps that are replayed, which they do not change."""
+    cpu, cuda = both(with_pairs(dtype).package(), tmp_path / "p.mdcg")
+    g, weights = graph(40, box=5.5), np.random.default_rng(2).normal(size=40)
+    plain = [run(cuda, g) for _ in range(3)]
+    for _ in range(2):
+        found = run(cuda, g, virials=True, energy_weights=weights)
+        assert_close(found, run(cpu, g, virials=True, energy_weights=weights), dtype)
+    assert_equal(run(cuda, g), plain[-1])
 
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])

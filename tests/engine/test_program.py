@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from mdcg import _core
 from mdcg.package import Package
@@ -167,6 +168,39 @@ def test_finite_differences(tmp_path: Path) -> None:
                 energies.append(run(model, {**g, "positions": moved}, forces=False)["energy"])
             slope = -(energies[0] - energies[1]) / (2 * step)
             assert abs(slope - forces[n, d]) < 1e-5 * max(1.0, np.abs(forces).max())
+
+
+def with_pairs(dtype: str = "float64") -> Program:
+    """Energies of both kinds: of nodes, and of pairs."""
+    p = two_layers(dtype)
+    square = {"factor": np.full((3, 3), 3.0), "a": np.full((3, 3), 0.5)}
+    square["r_max"] = np.full((3, 3), 2.5)
+    screening = {"coefficients": [0.3, 0.7], "exponents": [0.4, 1.2], "p": 6}
+    p.pair_energy("zbl", {**square, **screening}, "pairs")
+    return p
+
+
+def test_weighted_energies(tmp_path: Path) -> None:
+    model = open_model(with_pairs().package(), tmp_path / "p.mdcg", kernels="generic")
+    g, rng = graph(20, box=4.5), np.random.default_rng(2)
+    weights, plain = rng.normal(size=20), run(model, g)
+    found = run(model, g, energy_weights=weights)
+    assert_array_equal(found["energies"], plain["energies"])
+    size = np.abs(plain["forces"]).max()
+    assert np.abs(found["forces"] - plain["forces"]).max() > 0.1 * size
+    for _ in range(4):
+        way = rng.normal(size=(20, 3))
+        ends = [{**g, "positions": g["positions"] + step * way} for step in (1e-4, -1e-4)]
+        up, down = (weights @ run(model, end, forces=False)["energies"] for end in ends)
+        assert (found["forces"] * way).sum() == pytest.approx((down - up) / 2e-4, abs=1e-5 * size)
+    assert_array_equal(run(model, g, energy_weights=np.ones(20))["forces"], plain["forces"])
+    with pytest.raises(
+        _core.EngineError, match=r"energy_weights has shape \(3\), expected \(20,\)"
+    ):
+        run(model, g, energy_weights=np.ones(3))
+    with pytest.raises(_core.EngineError, match="energy_weights are given without edges"):
+        model.evaluate(g["positions"], g["types"], energy_weights=weights)
+    assert_array_equal(run(model, g)["forces"], plain["forces"])
 
 
 def test_energy_alone_needs_less(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       edge_gradient_(place.device),
       scratch_(place.device),
       outputs_(place.device),
+      energy_weights_(place.device),
       positions_(place.device),
       results_(place.device),
       descriptors_(place.device) {
@@ -66,7 +67,7 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
-           scratch_.bytes() + outputs_.bytes() + ghosts_.bytes();
+           scratch_.bytes() + outputs_.bytes() + energy_weights_.bytes() + ghosts_.bytes();
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -213,6 +214,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     if (communicator != nullptr && !ghosts_.has_list())
         ghosts_.take_list(*communicator, program_.max_exchanged_width, graph_, stream_);
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
+    worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
@@ -222,7 +224,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
                    24 * size(graph_.num_nodes), stream_);
     Step& step = step_of(wanted, communicator != nullptr);
     ++step.runs;
-    if (step.runs == 1 || wanted.descriptors != nullptr)
+    if (step.runs == 1 || wanted.descriptors != nullptr || wanted.energy_weights != nullptr)
         run_direct(step, wanted);
     else
         run_captured(step, wanted);
@@ -235,6 +237,18 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     }
     exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
+}
+
+// Returns where they are on the device, or null.
+template <typename T>
+const double* CudaExecutor<T>::upload_energy_weights(const Graph& graph, const Wanted& wanted) {
+    if (wanted.energy_weights == nullptr || graph_.num_local == 0) return nullptr;
+    std::vector<double> weights;
+    graph.gather_local(wanted.energy_weights, weights);
+    energy_weights_.grow(weights.size() * sizeof(double));
+    energy_weights_.upload(weights.data(), weights.size() * sizeof(double), stream_);
+    stream_.synchronize();
+    return energy_weights_.as<const double>();
 }
 
 // Of processes that exchange rows either all repeat a step, or none.

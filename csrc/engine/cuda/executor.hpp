@@ -45,7 +45,8 @@ public:
 
     struct Wanted {
         bool gradient = false, forces = false, virial = false, virials = false, energies = false;
-        double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
+        double* descriptors = nullptr;           // [num_local][descriptor_width] in the given order
+        const double* energy_weights = nullptr;  // as of System
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 
@@ -95,6 +96,7 @@ private:
     void reserve(const Graph& graph);
     std::int64_t chunk_slots();
     std::size_t scratch_bytes(const CudaGraph& graph) const;
+    const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
     void enqueue(const Part& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);
     void run_direct(Step& step, const Wanted& wanted);
@@ -124,7 +126,7 @@ private:
     CudaFunction sum_;
     bool prepared_ = false, prepared_exact_ = false;
 
-    CudaMemory arena_, edge_gradient_, scratch_, outputs_;
+    CudaMemory arena_, edge_gradient_, scratch_, outputs_, energy_weights_;
     PinnedMemory positions_, results_, descriptors_;
     Result failures_, energy_parts_, virial_parts_, forces_, energies_, virials_;
     CudaWorker<T> worker_;

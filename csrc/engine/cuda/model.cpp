@@ -158,7 +158,7 @@ private:
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
-        run_layers(communicator, results, threads);
+        run_layers(communicator, results, system.energy_weights, threads);
     }
 
     // Whether the device makes lists of such a system.
@@ -190,7 +190,7 @@ private:
         }
         std::copy_n(system.positions, 3 * nodes, executor_->positions());
         graph_ms_ = clock.lap();
-        run_layers(nullptr, results, threads);
+        run_layers(nullptr, results, nullptr, threads);
         return true;
     }
 
@@ -212,10 +212,11 @@ private:
         executor_->set_shifts(graph_, system, fresh);
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
-        run_layers(communicator, results, threads);
+        run_layers(communicator, results, system.energy_weights, threads);
     }
 
-    void run_layers(Communicator* communicator, const Results& results, int threads) {
+    void run_layers(Communicator* communicator, const Results& results,
+                    const double* energy_weights, int threads) {
         Clock clock;
         typename CudaExecutor<T>::Wanted wanted;
         wanted.forces = results.forces != nullptr;
@@ -224,6 +225,7 @@ private:
         wanted.gradient = wanted.forces || wanted.virial || wanted.virials;
         wanted.energies = results.energies != nullptr;
         wanted.descriptors = results.descriptors;
+        wanted.energy_weights = energy_weights;
         executor_->run(graph_, communicator, wanted);
         layers_ms_ = clock.lap();
         store(results, threads);

@@ -22,11 +22,12 @@ struct Range {
 template <typename T>
 class StepRows {
 public:
-    const std::int32_t* types = nullptr;   // [n_total]
-    double* energies = nullptr;            // [n_local], added to
-    T* edge_gradient = nullptr;            // [n_edges][3], dE/dvec
-    bool with_gradient = false;            // is a backward pass wanted
-    Communicator* communicator = nullptr;  // of the host, or null
+    const std::int32_t* types = nullptr;     // [n_total]
+    double* energies = nullptr;              // [n_local], added to
+    const double* energy_weights = nullptr;  // [n_local], of the sum that is derived; null: ones
+    T* edge_gradient = nullptr;              // [n_edges][3], dE/dvec
+    bool with_gradient = false;              // is a backward pass wanted
+    Communicator* communicator = nullptr;    // of the host, or null
 
     // The row of a node.
     T* value(const Operand& operand, std::int64_t node = 0) const {
@@ -34,6 +35,9 @@ public:
     }
     T* gradient(const Operand& operand, std::int64_t node = 0) const {
         return gradients[static_cast<std::size_t>(operand.id)] + node * operand.rows.width;
+    }
+    double energy_weight(std::int64_t node) const {
+        return energy_weights != nullptr ? energy_weights[node] : 1.0;
     }
     // Null where none is wanted.
     T* wanted_gradient(const Operand& operand, std::int64_t node = 0) const {

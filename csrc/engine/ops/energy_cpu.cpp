@@ -20,8 +20,8 @@ public:
     }
     void backward(Worker<T>& worker, Range nodes) const override {
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
-            worker.started_gradient(spec_.x, n)[spec_.channel] +=
-                static_cast<T>(spec_.scale[static_cast<std::size_t>(worker.types[n])]);
+            worker.started_gradient(spec_.x, n)[spec_.channel] += static_cast<T>(
+                spec_.scale[static_cast<std::size_t>(worker.types[n])] * worker.energy_weight(n));
     }
 
 private:

@@ -25,6 +25,8 @@ public:
     void backward(CudaWorker<T>& worker, Range nodes) const override {
         EnergyArguments<T> arguments = common(worker, nodes);
         arguments.dx = worker.gradient(spec_.x, nodes.begin);
+        if (worker.energy_weights != nullptr)
+            arguments.weights = worker.energy_weights + nodes.begin;
         backward_.launch(*worker.stream, warp_blocks(arguments.count), NODE_THREADS, arguments);
     }
 

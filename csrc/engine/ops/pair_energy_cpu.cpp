@@ -51,7 +51,8 @@ void CpuPairEnergy<T>::run(Worker<T>& worker, Range nodes, bool backward) const 
                 continue;
             }
             const double slope =
-                scale * (screen_slope * c + screen * c_slope / spec_.r_max[pair] - screen * c / r);
+                scale * worker.energy_weight(node) *
+                (screen_slope * c + screen * c_slope / spec_.r_max[pair] - screen * c / r);
             for (std::size_t k = 0; k < 3; ++k)
                 worker.edge_gradient[3 * at + k] += static_cast<T>(slope * v[k] / r);
         }

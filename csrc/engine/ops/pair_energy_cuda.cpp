@@ -59,7 +59,9 @@ private:
                 spec_.power,
                 spec_.flip_edges ? -1.0 : 1.0,
                 worker.energies,
-                worker.edge_gradient};
+                worker.edge_gradient,
+                graph.receiver,
+                worker.energy_weights};
     }
 
     const PairEnergySpec& spec_;
