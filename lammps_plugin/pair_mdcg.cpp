@@ -251,15 +251,11 @@ void PairMDCG::init_style()
   impl->own_list = can_do_without_list();
   if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (lmp->citeme) lmp->citeme->add(CITATION);
-  if (comm->me == 0 && !impl->heat_flux_warned)
-    for (const Compute *compute : modify->get_compute_by_style("^heat/flux$")) {
-      error->warning(FLERR,
-                     "pair_style mdcg: compute {} heat/flux is not the heat flux of a many-body "
-                     "potential, which compute stress/atom does not hold: do not use it for "
-                     "thermal conductivities",
-                     compute->id);
-      impl->heat_flux_warned = true;
-    }
+  for (const Compute *compute : modify->get_compute_by_style("^heat/flux$"))
+    error->all(FLERR,
+               "pair_style mdcg: compute {} heat/flux is not the heat flux of this potential: use "
+               "compute mdcg/heat/flux",
+               compute->id);
   impl->known_all = -1;
   impl->bonds_checked = false;
 }

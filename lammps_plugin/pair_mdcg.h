@@ -29,6 +29,7 @@ class PairMDCG : public Pair {
   void unpack_forward_comm(int, int, double *) override;
 
  private:
+  friend class ComputeMDCGHeatFlux;    // evaluates the same model with other edges
   struct Impl;
   std::unique_ptr<Impl> impl;
 

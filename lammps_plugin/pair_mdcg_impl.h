@@ -24,7 +24,7 @@ struct PairMDCG::Impl {
   int threads = 0;                  // 0: those of LAMMPS
   bool device_to_device = false;    // rows of ghosts do not pass through the host
   double energy_unit = 1.0;
-  bool announced = false, bonds_checked = false, heat_flux_warned = false;
+  bool announced = false, bonds_checked = false;
 
   std::vector<int> kind;             // [ntypes + 1] type in the package, -1: NULL
   std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none

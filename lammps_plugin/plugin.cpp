@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 
+#include "compute_mdcg_heat_flux.h"
 #include "lammps.h"
 #include "lmptype.h"
 #include "pair_mdcg.h"
@@ -40,6 +41,11 @@ typedef void (*lammpsplugin_regfunc)(lammpsplugin_t *, void *);
 void *make_pair(LAMMPS *lmp)
 {
   return static_cast<Pair *>(new PairMDCG(lmp));
+}
+
+void *make_heat_flux(LAMMPS *lmp, int narg, char **arg)
+{
+  return static_cast<Compute *>(new ComputeMDCGHeatFlux(lmp, narg, arg));
 }
 
 template <typename Function> Function host(const char *name)
@@ -158,5 +164,10 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void *l
   plugin.author = "mdcg developers";
   plugin.creator.v1 = &make_pair;
   plugin.handle = handle;
+  reinterpret_cast<lammpsplugin_regfunc>(regfunc)(&plugin, lmp);
+  plugin.style = "compute";
+  plugin.name = "mdcg/heat/flux";
+  plugin.info = "heat flux of potentials of pair_style mdcg";
+  plugin.creator.v2 = &make_heat_flux;
   reinterpret_cast<lammpsplugin_regfunc>(regfunc)(&plugin, lmp);
 }

@@ -280,15 +280,13 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
     if (system.num_nodes != system.num_local || communicator != nullptr)
         fail("make_edges is set with a cell, expected neither ghosts nor a communicator, got " +
              std::to_string(system.num_nodes - system.num_local) + " ghosts");
-    if (system.energy_weights != nullptr)
-        fail("energy_weights are given and the list is made from a cell, expected edges");
     std::array<bool, 3> periodic{};
     for (std::size_t k = 0; k < 3; ++k)
         periodic[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
         fail("the system is periodic, and cell is null, expected a cell");
     model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
-                              periodic.data(), skin_of(model, system)},
+                              periodic.data(), skin_of(model, system), system.energy_weights},
                              results);
 }
 

@@ -42,11 +42,12 @@ struct System {
 // The same of an open or periodic system without ghosts, whose edges are still to be found.
 struct CellSystem {
     std::int64_t num_nodes = 0;
-    const double* positions = nullptr;    // [num_nodes][3]
-    const std::int32_t* types = nullptr;  // [num_nodes]
-    const double* cell = nullptr;         // [3][3]; null: none
-    const bool* periodic = nullptr;       // [3]
-    double skin = 0;                      // Å
+    const double* positions = nullptr;       // [num_nodes][3]
+    const std::int32_t* types = nullptr;     // [num_nodes]
+    const double* cell = nullptr;            // [3][3]; null: none
+    const bool* periodic = nullptr;          // [3]
+    double skin = 0;                         // Å
+    const double* energy_weights = nullptr;  // as of System
 };
 
 // Throws EngineError naming the first one out of range.

@@ -123,7 +123,7 @@ typedef struct mdcg_system {
     const int32_t* copy_image; /* [num_copies] < num_images */
     /* Forces, virial and virials become derivatives of the sum of each local node's energy times
      * its weight here, such as of the positions of atoms for a heat flux; null: of the total
-     * energy. Edges must be given, or copies of nodes. */
+     * energy. */
     const double* energy_weights; /* [num_local] */
 } mdcg_system;
 

@@ -117,6 +117,7 @@ public:
         check_shape(types, "types", nodes, 0);
         if (cell) check_shape(*cell, "cell", 3, 3);
         if (energy_weights) check_shape(*energy_weights, "energy_weights", nodes, 0);
+        const double* const weights = energy_weights ? energy_weights->data() : nullptr;
         mdcg::System system;
         Integers sender, receiver;
         Doubles shifts;
@@ -129,9 +130,7 @@ public:
             system.types = types.data();
             system.same_edges = same_edges;
             system.same_shifts = same_edges && same_shifts;
-            if (energy_weights) system.energy_weights = energy_weights->data();
-        } else if (energy_weights) {
-            fail("energy_weights are given without edges, expected both");
+            system.energy_weights = weights;
         }
         std::optional<SharedList::Held> held;  // until the evaluation has read it
         if (py::isinstance<SharedList>(edges)) {
@@ -187,8 +186,8 @@ public:
             if (given)
                 evaluator.evaluate(system, nullptr, wanted);
             else
-                evaluator.evaluate({nodes, where, kinds, box, periodic.data(), evaluator.skin()},
-                                   wanted);
+                evaluator.evaluate(
+                    {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights}, wanted);
         });
         shifts_version_ = shifts_of_list;
         out["energy"] = energy;

@@ -198,8 +198,16 @@ def test_weighted_energies(tmp_path: Path) -> None:
         _core.EngineError, match=r"energy_weights has shape \(3\), expected \(20,\)"
     ):
         run(model, g, energy_weights=np.ones(3))
-    with pytest.raises(_core.EngineError, match="energy_weights are given without edges"):
-        model.evaluate(g["positions"], g["types"], energy_weights=weights)
+    own, all_edges = (
+        model.evaluate(g["positions"], g["types"], energy_weights=each) for each in (weights, None)
+    )
+    for sum_of, forces in ((weights, own["forces"]), (np.ones(20), all_edges["forces"])):
+        ends = (
+            model.evaluate(g["positions"] + step * way, g["types"])["energies"]
+            for step in (1e-4, -1e-4)
+        )
+        up, down = (sum_of @ energies for energies in ends)
+        assert (forces * way).sum() == pytest.approx((down - up) / 2e-4, abs=1e-5 * size)
     assert_array_equal(run(model, g)["forces"], plain["forces"])
 
 

@@ -190,7 +190,7 @@ private:
         }
         std::copy_n(system.positions, 3 * nodes, executor_->positions());
         graph_ms_ = clock.lap();
-        run_layers(nullptr, results, nullptr, threads);
+        run_layers(nullptr, results, system.energy_weights, threads);
         return true;
     }
 

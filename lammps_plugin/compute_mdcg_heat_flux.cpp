@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0-only
+#include "compute_mdcg_heat_flux.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "atom.h"
+#include "comm.h"
+#include "error.h"
+#include "force.h"
+#include "neighbor.h"
+#include "pair_mdcg_impl.h"
+#include "update.h"
+
+using namespace LAMMPS_NS;
+
+// Langer, Frank and Knoop, J. Chem. Phys. 159, 174105 (2023): with r0 the positions as constants,
+//     J = sum_i v_i E_i + sum_j v_j . d(sum_i r0_i U_i)/dr_j - sum_j r_j (v_j . d(sum_i U_i)/dr_j),
+// where i are the atoms of the group, and j all atoms and images that their messages come from, in
+// an open system without periodic images.
+
+ComputeMDCGHeatFlux::ComputeMDCGHeatFlux(LAMMPS *lmp, int narg, char **arg)
+    : Compute(lmp, narg, arg)
+{
+  if (narg != 3)
+    error->all(FLERR, "compute mdcg/heat/flux: got {} arguments, expected none", narg - 3);
+  vector_flag = 1;
+  size_vector = 6;
+  extvector = 1;
+  comm_forward = 3;
+  vector = new double[size_vector]{};
+}
+
+ComputeMDCGHeatFlux::~ComputeMDCGHeatFlux()
+{
+  delete[] vector;
+}
+
+void ComputeMDCGHeatFlux::init()
+{
+  pair = dynamic_cast<PairMDCG *>(force->pair_match("mdcg", 1));
+  if (!pair)
+    error->all(FLERR, "compute mdcg/heat/flux: the pair style is {}, expected mdcg",
+               force->pair_style ? force->pair_style : "none");
+}
+
+// Atoms of the group, and all atoms and ghosts in a box around them that reaches as far as
+// messages.
+void ComputeMDCGHeatFlux::take_nodes(double depth)
+{
+  const std::vector<int> &kind = pair->impl->kind;
+  const int nall = atom->nlocal + atom->nghost;
+  const auto is_own = [&](int i) { return i < atom->nlocal && (atom->mask[i] & groupbit); };
+  double **x = atom->x, low[3], high[3];
+  atoms.clear();
+  for (int i = 0; i < atom->nlocal; i++)
+    if (is_own(i) && kind[atom->type[i]] >= 0) atoms.push_back(i);
+  num_own = static_cast<std::int64_t>(atoms.size());
+  for (int k = 0; k < 3; k++) {
+    low[k] = HUGE_VAL;
+    high[k] = -HUGE_VAL;
+    for (const int i : atoms) {
+      low[k] = std::min(low[k], x[i][k] - depth);
+      high[k] = std::max(high[k], x[i][k] + depth);
+    }
+  }
+  for (int i = 0; i < nall && num_own > 0; i++) {
+    bool near = !is_own(i) && kind[atom->type[i]] >= 0;
+    for (int k = 0; k < 3; k++) near = near && x[i][k] >= low[k] && x[i][k] <= high[k];
+    if (near) atoms.push_back(i);
+  }
+  types.clear();
+  for (const int i : atoms) types.push_back(kind[atom->type[i]]);
+}
+
+// Adds the flux to `flux`, and the part that atoms carry with them to `carried`, both in units of
+// the package's energies; returns what went wrong.
+std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
+{
+  PairMDCG::Impl &it = *pair->impl;
+  const std::size_t count = atoms.size();
+  double centre[3] = {};    // numbers near zero lose no digits
+  for (std::int64_t n = 0; n < num_own; n++)
+    for (int k = 0; k < 3; k++) centre[k] += atom->x[atoms[n]][k] / static_cast<double>(num_own);
+  positions.resize(3 * count);
+  for (std::size_t n = 0; n < count; n++)
+    for (int k = 0; k < 3; k++) positions[3 * n + k] = atom->x[atoms[n]][k] - centre[k];
+
+  forces.resize(3 * count);
+  energies.resize(count);
+  weights.resize(count);
+  mdcg_system system{};
+  system.size = sizeof(system);
+  system.num_local = system.num_nodes = static_cast<std::int64_t>(count);
+  system.positions = positions.data();
+  system.types = types.data();
+  system.make_edges = 1;    // of an open system
+  system.skin = -1.0;
+  system.energy_weights = weights.data();
+  mdcg_results results{};
+  results.size = sizeof(results);
+  results.energies = energies.data();
+  results.forces = forces.data();
+
+  it.fresh = true;    // the model will have seen other edges than the pair style's
+  for (int pass = 0; pass < 4; pass++) {
+    std::fill(weights.begin(), weights.end(), 0.0);
+    for (std::int64_t n = 0; n < num_own; n++)
+      weights[n] = pass == 0 ? 1.0 : positions[3 * n + pass - 1];
+    if (it.library->evaluate(it.model, &system, nullptr, &results) != MDCG_OK)
+      return it.library->last_error();
+    for (std::size_t n = 0; n < count; n++) {
+      double power = 0.0;
+      for (int k = 0; k < 3; k++) power += forces[3 * n + k] * velocities[3 * atoms[n] + k];
+      if (pass > 0) flux[pass - 1] -= power;
+      for (int k = 0; k < 3 && pass == 0; k++) flux[k] += positions[3 * n + k] * power;
+    }
+  }
+  for (std::int64_t n = 0; n < num_own; n++)
+    for (int k = 0; k < 3; k++) carried[k] += energies[n] * velocities[3 * atoms[n] + k];
+  return "";
+}
+
+void ComputeMDCGHeatFlux::compute_vector()
+{
+  invoked_vector = update->ntimestep;
+  const PairMDCG::Impl &it = *pair->impl;
+  const int layers = it.info.num_exchanges + 1;
+  const double reach = layers * it.info.r_max, depth = reach + neighbor->skin;
+  if (comm->get_comm_cutoff() < depth * (1.0 - 1e-12))
+    error->all(FLERR,
+               "compute mdcg/heat/flux: ghosts are {:.8} Å deep, expected {:.8} Å ({} layers of "
+               "messages over {:.8} Å, and the skin): use comm_modify cutoff {:.8}",
+               comm->get_comm_cutoff(), depth, layers, it.info.r_max, depth);
+  velocities.resize(3 * (atom->nlocal + atom->nghost));
+  for (int i = 0; i < atom->nlocal; i++) std::copy_n(atom->v[i], 3, &velocities[3 * i]);
+  comm->forward_comm(this);
+  take_nodes(reach);
+  double mine[6] = {};    // the whole flux, and what atoms carry with them
+  std::string reason;
+  if (num_own > 0) reason = evaluate(mine, mine + 3);
+  pair->all_or_none(FLERR, reason.empty() ? "" : "compute mdcg/heat/flux: " + reason);
+  for (int k = 0; k < 6; k++) mine[k] *= it.energy_unit;
+  for (std::int64_t n = 0; n < num_own; n++) {
+    const int i = atoms[n];
+    const double mass = atom->rmass ? atom->rmass[i] : atom->mass[atom->type[i]];
+    const double *v = atom->v[i];
+    const double kinetic = 0.5 * force->mvv2e * mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+    for (int k = 0; k < 3; k++) mine[3 + k] += kinetic * v[k];
+  }
+  for (int k = 0; k < 3; k++) mine[k] += mine[3 + k];
+  MPI_Allreduce(mine, vector, 6, MPI_DOUBLE, MPI_SUM, world);
+}
+
+int ComputeMDCGHeatFlux::pack_forward_comm(int n, int *of, double *buf, int, int *)
+{
+  for (int k = 0; k < n; k++) std::copy_n(&velocities[3 * of[k]], 3, buf + 3 * k);
+  return 3 * n;
+}
+
+void ComputeMDCGHeatFlux::unpack_forward_comm(int n, int first, double *buf)
+{
+  std::copy_n(buf, 3 * n, &velocities[3 * first]);
+}
+
+double ComputeMDCGHeatFlux::memory_usage()
+{
+  const std::size_t numbers = velocities.capacity() + positions.capacity() + forces.capacity() +
+                              energies.capacity() + weights.capacity();
+  const std::size_t indices = atoms.capacity() + types.capacity();
+  return static_cast<double>(numbers * sizeof(double) + indices * sizeof(std::int32_t));
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// compute mdcg/heat/flux: the heat flux of a potential whose messages reach over several cutoffs.
+#ifndef LMP_COMPUTE_MDCG_HEAT_FLUX_H
+#define LMP_COMPUTE_MDCG_HEAT_FLUX_H
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compute.h"
+
+namespace LAMMPS_NS {
+
+class PairMDCG;
+
+class ComputeMDCGHeatFlux : public Compute {
+ public:
+  ComputeMDCGHeatFlux(class LAMMPS *, int, char **);
+  ~ComputeMDCGHeatFlux() override;
+
+  void init() override;
+  void compute_vector() override;
+  double memory_usage() override;
+
+  int pack_forward_comm(int, int *, double *, int, int *) override;
+  void unpack_forward_comm(int, int, double *) override;
+
+ private:
+  PairMDCG *pair = nullptr;
+  std::vector<double> velocities;    // [nall][3]
+
+  // An open system without periodic images: atoms of the group, and all that messages come from.
+  std::vector<std::int32_t> node;     // [nall] node of an atom or ghost, -1: none
+  std::vector<std::int32_t> atoms;    // [num_nodes] atom or ghost of a node
+  std::int64_t num_own = 0;           // nodes of the group's atoms, which come first
+  std::vector<std::int32_t> types, sender, receiver;
+  std::vector<double> positions, forces, energies, weights;
+
+  void take_nodes(double depth);
+  std::string evaluate(double *flux, double *carried);
+};
+
+}    // namespace LAMMPS_NS
+
+#endif
