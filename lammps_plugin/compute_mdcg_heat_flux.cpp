@@ -4,7 +4,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "comm.h"
 #include "error.h"
 #include "force.h"
+#include "neigh_list.h"
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
 #include "update.h"
@@ -46,35 +46,56 @@ void ComputeMDCGHeatFlux::init()
   if (!pair)
     error->all(FLERR, "compute mdcg/heat/flux: the pair style is {}, expected mdcg",
                force->pair_style ? force->pair_style : "none");
+  neighbor->add_request(this, NeighConst::REQ_FULL | NeighConst::REQ_GHOST);
 }
 
-// Atoms of the group, and all atoms and ghosts in a box around them that reaches as far as
-// messages.
-void ComputeMDCGHeatFlux::take_nodes(double depth)
+void ComputeMDCGHeatFlux::init_list(int, NeighList *made)
 {
-  const std::vector<int> &kind = pair->impl->kind;
-  const int nall = atom->nlocal + atom->nghost;
-  const auto is_own = [&](int i) { return i < atom->nlocal && (atom->mask[i] & groupbit); };
-  double **x = atom->x, low[3], high[3];
+  list = made;
+}
+
+// An atom or ghost becomes a node, unless its type is NULL.
+void ComputeMDCGHeatFlux::add(int i)
+{
+  const int kind = pair->impl->kind[atom->type[i]];
+  if (node[i] >= 0 || kind < 0) return;
+  node[i] = static_cast<std::int32_t>(atoms.size());
+  atoms.push_back(i);
+  types.push_back(kind);
+}
+
+// Follows the edges backwards from the atoms of the group, once for each layer of messages.
+void ComputeMDCGHeatFlux::unfold()
+{
+  const double r_max = pair->impl->info.r_max;
+  node.assign(atom->nlocal + atom->nghost, -1);
   atoms.clear();
-  for (int i = 0; i < atom->nlocal; i++)
-    if (is_own(i) && kind[atom->type[i]] >= 0) atoms.push_back(i);
-  num_own = static_cast<std::int64_t>(atoms.size());
-  for (int k = 0; k < 3; k++) {
-    low[k] = HUGE_VAL;
-    high[k] = -HUGE_VAL;
-    for (const int i : atoms) {
-      low[k] = std::min(low[k], x[i][k] - depth);
-      high[k] = std::max(high[k], x[i][k] + depth);
-    }
-  }
-  for (int i = 0; i < nall && num_own > 0; i++) {
-    bool near = !is_own(i) && kind[atom->type[i]] >= 0;
-    for (int k = 0; k < 3; k++) near = near && x[i][k] >= low[k] && x[i][k] <= high[k];
-    if (near) atoms.push_back(i);
-  }
   types.clear();
-  for (const int i : atoms) types.push_back(kind[atom->type[i]]);
+  sender.clear();
+  receiver.clear();
+  for (int i = 0; i < atom->nlocal; i++)
+    if (atom->mask[i] & groupbit) add(i);
+  num_own = static_cast<std::int64_t>(atoms.size());
+  std::size_t begin = 0;
+  for (int layer = 0; layer <= pair->impl->info.num_exchanges; layer++) {
+    const std::size_t end = atoms.size();
+    for (std::size_t n = begin; n < end; n++) {
+      const int i = atoms[n];
+      const double *to = atom->x[i];
+      for (int jj = 0; jj < list->numneigh[i]; jj++) {
+        const int j = list->firstneigh[i][jj] & NEIGHMASK;
+        const double *from = atom->x[j];
+        double square = 0.0;
+        for (int k = 0; k < 3; k++) square += (to[k] - from[k]) * (to[k] - from[k]);
+        if (square > r_max * r_max) continue;
+        add(j);
+        if (node[j] < 0) continue;
+        sender.push_back(node[j]);
+        receiver.push_back(static_cast<std::int32_t>(n));
+      }
+    }
+    begin = end;
+  }
 }
 
 // Adds the flux to `flux`, and the part that atoms carry with them to `carried`, both in units of
@@ -98,8 +119,9 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
   system.num_local = system.num_nodes = static_cast<std::int64_t>(count);
   system.positions = positions.data();
   system.types = types.data();
-  system.make_edges = 1;    // of an open system
-  system.skin = -1.0;
+  system.num_edges = static_cast<std::int64_t>(sender.size());
+  system.sender = sender.data();
+  system.receiver = receiver.data();
   system.energy_weights = weights.data();
   mdcg_results results{};
   results.size = sizeof(results);
@@ -111,6 +133,7 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
     std::fill(weights.begin(), weights.end(), 0.0);
     for (std::int64_t n = 0; n < num_own; n++)
       weights[n] = pass == 0 ? 1.0 : positions[3 * n + pass - 1];
+    system.same_edges = pass > 0;
     if (it.library->evaluate(it.model, &system, nullptr, &results) != MDCG_OK)
       return it.library->last_error();
     for (std::size_t n = 0; n < count; n++) {
@@ -130,7 +153,7 @@ void ComputeMDCGHeatFlux::compute_vector()
   invoked_vector = update->ntimestep;
   const PairMDCG::Impl &it = *pair->impl;
   const int layers = it.info.num_exchanges + 1;
-  const double reach = layers * it.info.r_max, depth = reach + neighbor->skin;
+  const double depth = layers * it.info.r_max + neighbor->skin;
   if (comm->get_comm_cutoff() < depth * (1.0 - 1e-12))
     error->all(FLERR,
                "compute mdcg/heat/flux: ghosts are {:.8} Å deep, expected {:.8} Å ({} layers of "
@@ -139,7 +162,7 @@ void ComputeMDCGHeatFlux::compute_vector()
   velocities.resize(3 * (atom->nlocal + atom->nghost));
   for (int i = 0; i < atom->nlocal; i++) std::copy_n(atom->v[i], 3, &velocities[3 * i]);
   comm->forward_comm(this);
-  take_nodes(reach);
+  unfold();
   double mine[6] = {};    // the whole flux, and what atoms carry with them
   std::string reason;
   if (num_own > 0) reason = evaluate(mine, mine + 3);
@@ -171,6 +194,7 @@ double ComputeMDCGHeatFlux::memory_usage()
 {
   const std::size_t numbers = velocities.capacity() + positions.capacity() + forces.capacity() +
                               energies.capacity() + weights.capacity();
-  const std::size_t indices = atoms.capacity() + types.capacity();
+  const std::size_t indices = node.capacity() + atoms.capacity() + types.capacity() +
+                              sender.capacity() + receiver.capacity();
   return static_cast<double>(numbers * sizeof(double) + indices * sizeof(std::int32_t));
 }

@@ -19,6 +19,7 @@ class ComputeMDCGHeatFlux : public Compute {
   ~ComputeMDCGHeatFlux() override;
 
   void init() override;
+  void init_list(int, class NeighList *) override;
   void compute_vector() override;
   double memory_usage() override;
 
@@ -27,7 +28,8 @@ class ComputeMDCGHeatFlux : public Compute {
 
  private:
   PairMDCG *pair = nullptr;
-  std::vector<double> velocities;    // [nall][3]
+  class NeighList *list = nullptr;    // of ghosts, too
+  std::vector<double> velocities;     // [nall][3]
 
   // An open system without periodic images: atoms of the group, and all that messages come from.
   std::vector<std::int32_t> node;     // [nall] node of an atom or ghost, -1: none
@@ -36,7 +38,8 @@ class ComputeMDCGHeatFlux : public Compute {
   std::vector<std::int32_t> types, sender, receiver;
   std::vector<double> positions, forces, energies, weights;
 
-  void take_nodes(double depth);
+  void unfold();
+  void add(int i);
   std::string evaluate(double *flux, double *carried);
 };
 

@@ -39,6 +39,28 @@ def test_in_water(ranks: int) -> None:
     assert np.ptp(free["TotEng"]) < 0.05 * np.ptp(free["PotEng"])
 
 
+def test_in_heat_flux() -> None:
+    """With oxygen in place of the alloy that the file names."""
+    values = {"model": "data/water.mdcg", "element": "O", "mass": 16.0, "a": 4.2, "reach": 10.0}
+    values |= {"cells": 2, "steps": 20, "every": 5, "points": 3, "temperature": 50}
+    command = [str(executable()), "-in", "in.heat_flux", "-log", "none"]
+    done = subprocess.run(
+        [*command, *(word for name in values for word in ("-var", name, str(values[name])))],
+        cwd=EXAMPLES,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    flux = thermo_tables(done.stdout)[-1]
+    assert np.abs(flux["c_flux[1]"]).max() > 0.0
+    found = re.search(r"kappa: (\S+) W", done.stdout)
+    assert found is not None
+    assert np.isfinite(float(found[1]))
+
+
 def test_commands_of_the_readme(tmp_path: Path) -> None:
     """They fit together, in a copy of the tree; those before the last where MACE is installed."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
