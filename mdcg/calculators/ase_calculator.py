@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from ase.calculators.calculator import (
     all_changes,
     equal,
 )
-from ase.stress import full_3x3_to_voigt_6_stress
 
-from .evaluation import Evaluation, errors_of_images
+from .evaluation import Evaluation, as_results, errors_of_images, has_volume, require_volume
 from .package_backend import PackageBackend, is_package
 from .report import EngineReport
 
@@ -66,10 +64,10 @@ class MDCGCalculator(Calculator):
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.
     kernels : str
-        For packages. ``"auto"``: compiled kernels from the package, from the cache, or compiled now
-        by the C++ compiler, and where that cannot be, generic ones, which are slower and give the
-        same numbers (logged as a warning); ``"generic"``, CPUs only: run no code of the package;
-        ``"generated"``: an error where generic kernels would run.
+        For packages. ``"auto"``: compiled kernels from the cache, or compiled now; where that
+        cannot be, CPUs run generic ones, which are slower and give the same numbers (logged as a
+        warning). ``"generic"``, CPUs only: those. ``"generated"``: an error where generic ones
+        would run. The name of a ``.mdcg-kernels`` file: the compiled kernels in it.
     threads : int, optional
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
         Results do not depend on it.
@@ -84,7 +82,8 @@ class MDCGCalculator(Calculator):
     implemented_properties : list of str
         ``energy``, ``free_energy`` (the same number), ``energies`` (per atom), in eV and with the
         energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, for
-        systems periodic along all three cell vectors. A committee gives their means, and adds to
+        systems periodic along all three cell vectors; of packages also ``stresses``, the part of
+        each atom, of which the stress is the sum. A committee gives their means, and adds to
         `results` for each of them ``..._std``, the standard deviation over the packages, and
         ``..._committee``, the single values.
 
@@ -157,6 +156,7 @@ class MDCGCalculator(Calculator):
         paths = _packages(model)
         self._backend: PackageBackend | TorchBackend
         if paths is not None:
+            self.implemented_properties = [*PROPERTIES, "stresses"]
             self._backend = PackageBackend(
                 paths,
                 device=device,
@@ -330,16 +330,21 @@ class MDCGCalculator(Calculator):
         """
         images = list(images)
         self._check_properties(properties)
-        forces, stress = "forces" in properties, "stress" in properties
-        for atoms in images if stress else ():
-            _require_volume(atoms)
-        single = partial(self._backend.evaluate, forces=forces, stress=stress)
+        wanted: dict[str, Any] = {name: name in properties for name in ("forces", "stress")}
+        if "stresses" in properties:
+            wanted["stresses"] = True
+        for atoms in images if {"stress", "stresses"} & set(properties) else ():
+            require_volume(atoms)
+
+        def single(atoms: Atoms) -> Evaluation:
+            return self._backend.evaluate(atoms, **wanted)
+
         with errors_of_images(images, single):
             if isinstance(self._backend, PackageBackend):
-                found = self._backend.evaluate_batch(images, forces=forces, stress=stress)
+                found = self._backend.evaluate_batch(images, **wanted)
             else:
                 found = [single(atoms) for atoms in images]
-        results = [_as_results(each) for each in found]
+        results = [as_results(each) for each in found]
         for each in results:
             self._require(each, properties)
         return results
@@ -434,16 +439,17 @@ class MDCGCalculator(Calculator):
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
-        periodic = _has_volume(atoms)
-        if "stress" in properties:
-            _require_volume(atoms)
+        periodic = has_volume(atoms)
+        if {"stress", "stresses"} & set(properties):
+            require_volume(atoms)
         forces = "forces" in properties
         beside = forces and {"forces", "stress"} <= self._asked_before  # constant-pressure run
         stress = "stress" in properties or (beside and periodic)
         self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))
-        self.results.update(
-            _as_results(self._backend.evaluate(atoms, forces=forces, stress=stress))
-        )
+        wanted: dict[str, Any] = {"forces": forces, "stress": stress}
+        if "stresses" in properties:
+            wanted["stresses"] = True
+        self.results.update(as_results(self._backend.evaluate(atoms, **wanted)))
         self._require(self.results, properties)
 
     def _atoms_or_last(self, atoms: Atoms | None) -> Atoms:
@@ -489,34 +495,3 @@ def _packages(model: object) -> list[Path] | None:
                 "mdcg-patch writes them"
             )
     return list(model)
-
-
-def _as_results(found: Evaluation) -> dict[str, Any]:
-    results: dict[str, Any] = {"energy": found.energy, "free_energy": found.energy}
-    if found.energies is not None:
-        results["energies"] = found.energies
-    if found.forces is not None:
-        results["forces"] = found.forces
-    if found.stress is not None:
-        results["stress"] = full_3x3_to_voigt_6_stress(found.stress)
-    for name, value in found.extra.items():
-        if name.startswith("stress"):
-            value = full_3x3_to_voigt_6_stress(value)
-        results[name] = value
-    return results
-
-
-def _has_volume(atoms: Atoms) -> bool:
-    cell = atoms.cell.array
-    if not atoms.pbc.all():
-        return False
-    # the neighbour list raises for values that are not numbers
-    return not np.isfinite(cell).all() or bool(np.linalg.matrix_rank(cell) == 3)
-
-
-def _require_volume(atoms: Atoms) -> None:
-    if not _has_volume(atoms):
-        raise PropertyNotImplementedError(
-            f"stress needs a cell that is periodic along three directions, got pbc "
-            f"{atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} Å^3"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,11 +10,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from ase import Atoms
-from ase.calculators.calculator import CalculationFailed, InputError
+from ase.calculators.calculator import CalculationFailed, InputError, PropertyNotImplementedError
+from ase.stress import full_3x3_to_voigt_6_stress
 
-__all__ = ["Evaluation", "check_finite", "errors_of_images"]
+__all__ = [
+    "Evaluation",
+    "as_results",
+    "check_finite",
+    "errors_of_images",
+    "has_volume",
+    "mean_of",
+    "require_volume",
+    "result_of",
+]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,8 @@ class Evaluation:
         eV/Å.
     stress : numpy.ndarray or None, shape (3, 3)
         eV/Å^3, positive under tension.
+    stresses : numpy.ndarray or None, shape (n_nodes, 3, 3)
+        eV/Å^3; they sum to `stress`.
     extra : dict
         Further results by name, such as those of a committee.
     """
@@ -39,22 +52,24 @@ class Evaluation:
     energies: FloatArray | None
     forces: FloatArray | None
     stress: FloatArray | None
+    stresses: FloatArray | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_nothing(cls, *, forces: bool, stress: bool) -> Evaluation:
+    def of_nothing(cls, *, forces: bool, stress: bool, stresses: bool = False) -> Evaluation:
         """Return the evaluation of a structure without atoms."""
         return cls(
             energy=0.0,
             energies=np.zeros(0),
             forces=np.zeros((0, 3)) if forces else None,
             stress=np.zeros((3, 3)) if stress else None,
+            stresses=np.zeros((0, 3, 3)) if stresses else None,
         )
 
 
 def check_finite(result: Evaluation, atoms: Atoms) -> None:
     """Raise ``CalculationFailed`` if a result is not finite."""
-    for name in ("energy", "energies", "forces", "stress"):
+    for name in RESULTS:
         value = getattr(result, name)
         if value is not None and not np.isfinite(value).all():
             raise CalculationFailed(
@@ -78,3 +93,73 @@ def errors_of_images(
             except (InputError, CalculationFailed) as error:
                 raise type(error)(f"images[{number}]: {error}") from None
         raise
+
+
+def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
+    """Return what the engine has found of a structure."""
+
+    def stress(name: str) -> FloatArray | None:
+        virial = found.get(name)
+        return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
+
+    return Evaluation(
+        energy=float(found["energy"]),
+        energies=found["energies"],
+        forces=found.get("forces"),
+        stress=stress("virial"),
+        stresses=stress("virials"),
+    )
+
+
+def mean_of(found: Sequence[Evaluation]) -> Evaluation:
+    """Return the mean, with the deviation (of the population) and the single results beside it."""
+    means: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name in RESULTS:
+        single = [getattr(each, name) for each in found]
+        if any(value is None for value in single):
+            means[name] = None
+            continue
+        values = np.stack(single)
+        means[name] = values.mean(axis=0)
+        extra[f"{name}_std"] = values.std(axis=0)
+        extra[f"{name}_committee"] = values
+    means["energy"] = float(means["energy"])
+    extra["energy_std"] = float(extra["energy_std"])
+    return Evaluation(**means, extra=extra)
+
+
+def as_results(found: Evaluation) -> dict[str, Any]:
+    """Return what ASE calls ``results``: stresses in Voigt's order."""
+    results: dict[str, Any] = {"energy": found.energy, "free_energy": found.energy}
+    if found.energies is not None:
+        results["energies"] = found.energies
+    if found.forces is not None:
+        results["forces"] = found.forces
+    if found.stress is not None:
+        results["stress"] = full_3x3_to_voigt_6_stress(found.stress)
+    if found.stresses is not None:
+        results["stresses"] = full_3x3_to_voigt_6_stress(found.stresses)
+    for name, value in found.extra.items():
+        if name.startswith("stress"):
+            value = full_3x3_to_voigt_6_stress(value)
+        results[name] = value
+    return results
+
+
+def has_volume(atoms: Atoms) -> bool:
+    """Return whether a structure is periodic along three directions."""
+    cell = atoms.cell.array
+    if not atoms.pbc.all():
+        return False
+    # the neighbour list raises for values that are not numbers
+    return not np.isfinite(cell).all() or bool(np.linalg.matrix_rank(cell) == 3)
+
+
+def require_volume(atoms: Atoms) -> None:
+    """Raise ``PropertyNotImplementedError`` where a structure has no stress."""
+    if not has_volume(atoms):
+        raise PropertyNotImplementedError(
+            f"stress needs a cell that is periodic along three directions, got pbc "
+            f"{atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} Å^3"
+        )

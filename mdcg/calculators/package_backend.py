@@ -27,7 +27,7 @@ from ..errors import (
     printable_values,
 )
 from ..runtime.cache import log_cache_warning
-from .evaluation import Evaluation
+from .evaluation import Evaluation, mean_of, result_of
 from .heat_flux import heat_flux, unfold
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
@@ -303,22 +303,24 @@ class PackageBackend:
         """Return an empty dict, because packages read the geometry only."""
         return {}
 
-    def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
+    def evaluate(
+        self, atoms: Atoms, *, forces: bool, stress: bool, stresses: bool = False
+    ) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
         self._check_species(atoms)
         if len(atoms) == 0:
-            return Evaluation.of_nothing(forces=forces, stress=stress)
+            return Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
         with self._turn():
             self._update(atoms)
+            wanted = {"forces": forces, "virial": stress, "virials": stresses}
             found = [
-                _result(self._run(member, atoms, forces=forces, virial=stress), atoms)
-                for member in self._members
+                result_of(self._run(member, atoms, **wanted), atoms) for member in self._members
             ]
         self._say()
-        return found[0] if len(found) == 1 else _mean(found)
+        return found[0] if len(found) == 1 else mean_of(found)
 
     def evaluate_batch(
-        self, images: Sequence[Atoms], *, forces: bool, stress: bool
+        self, images: Sequence[Atoms], *, forces: bool, stress: bool, stresses: bool = False
     ) -> list[Evaluation]:
         """Evaluate several structures as parts of one graph."""
         found: list[Evaluation] = []
@@ -328,7 +330,7 @@ class PackageBackend:
             group.append(atoms)
             full = sum(map(len, group)) >= BATCH_ATOMS
             if full or number + 1 == len(images):
-                found += self._evaluate_group(group, forces, stress)
+                found += self._evaluate_group(group, forces, stress, stresses)
                 group = []
         self._say()
         return found
@@ -375,7 +377,9 @@ class PackageBackend:
             parts.append({"package": member.path, **found})
         return EngineReport(tuple(parts))
 
-    def _evaluate_group(self, group: list[Atoms], forces: bool, stress: bool) -> list[Evaluation]:
+    def _evaluate_group(
+        self, group: list[Atoms], forces: bool, stress: bool, stresses: bool
+    ) -> list[Evaluation]:
         starts = np.cumsum([0, *(len(atoms) for atoms in group)])
         parts: list[list[npt.NDArray[Any]]] = [[], [], []]
         single = _core.NeighborList(self.r_max, 0.0)
@@ -389,14 +393,15 @@ class PackageBackend:
         numbers = np.concatenate([atoms.numbers for atoms in group])
         positions = np.concatenate([atoms.positions for atoms in group])
         edges = (sender, receiver, shifts)
+        virials = stress or stresses
         with self._turn():
             found = [
                 member.evaluate(
-                    positions, member.types[numbers], edges, forces=forces, virials=stress
+                    positions, member.types[numbers], edges, forces=forces, virials=virials
                 )
                 for member in self._members
             ]
-        parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * stress
+        parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * virials
         results = []
         for atoms, start, end in zip(group, starts[:-1], starts[1:], strict=True):
             each = []
@@ -404,9 +409,11 @@ class PackageBackend:
                 part = {name: whole_result[name][start:end] for name in parts_of_atoms}
                 part["energy"] = part["energies"].sum()
                 if stress:
-                    part["virial"] = part.pop("virials").sum(axis=0)
-                each.append(_result(part, atoms))
-            results.append(each[0] if len(each) == 1 else _mean(each))
+                    part["virial"] = part["virials"].sum(axis=0)
+                if not stresses:
+                    part.pop("virials", None)
+                each.append(result_of(part, atoms))
+            results.append(each[0] if len(each) == 1 else mean_of(each))
         return results
 
     def _run(self, member: _Member, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
@@ -472,31 +479,3 @@ class PackageBackend:
                     "%s runs on generic kernels, which are slower: %s", part["package"], reasons[0]
                 )
         log_cache_warning()
-
-
-def _result(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
-    virial = found.get("virial")
-    return Evaluation(
-        energy=float(found["energy"]),
-        energies=found["energies"],
-        forces=found.get("forces"),
-        stress=None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array)),
-    )
-
-
-def _mean(found: Sequence[Evaluation]) -> Evaluation:
-    """Return the mean, with the deviation (of the population) and the single results beside it."""
-    means: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    for name in ("energy", "energies", "forces", "stress"):
-        single = [getattr(each, name) for each in found]
-        if any(value is None for value in single):
-            means[name] = None
-            continue
-        values = np.stack(single)
-        means[name] = values.mean(axis=0)
-        extra[f"{name}_std"] = values.std(axis=0)
-        extra[f"{name}_committee"] = values
-    means["energy"] = float(means["energy"])
-    extra["energy_std"] = float(extra["energy_std"])
-    return Evaluation(**means, extra=extra)

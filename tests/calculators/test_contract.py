@@ -207,13 +207,34 @@ def test_stress_needs_three_periodic_directions(kind: Kind, pbc: tuple[int, ...]
 @pytest.mark.parametrize("name", ["dipole", "stresses", "magmoms"])
 def test_other_properties_are_refused(kind: Kind, name: str) -> None:
     calc, atoms = kind.shared(), molecule("H2O")
+    message = "three directions" if kind.engine and name == "stresses" else name
     for call in (
         lambda: calc.get_property(name, atoms),
         lambda: calc.calculate(atoms, [name]),
         lambda: calc.batch([atoms], [name]),
     ):
-        with pytest.raises(PropertyNotImplementedError, match=name):
+        with pytest.raises(PropertyNotImplementedError, match=message):
             call()
+
+
+def test_stresses_of_atoms_are_parts_of_the_stress(kind: Kind) -> None:
+    calc, atoms = kind.make(), box()
+    if not kind.engine:
+        assert "stresses" not in calc.implemented_properties
+        return
+    stresses = calc.get_stresses(atoms)
+    assert stresses.shape == (6, 6)
+    assert "stress" not in calc.results
+    stress = calc.get_stress(atoms)
+    size = np.abs(stresses).max()
+    assert_allclose(stresses.sum(axis=0), stress, rtol=0, atol=1e-12 * size)
+    assert np.abs(stresses - stress / 6).max() > 0.1 * size
+    twice = calc.get_stresses(atoms * (2, 1, 1))  # of twice the volume
+    assert_allclose(2 * twice, np.concatenate([stresses, stresses]), rtol=0, atol=1e-10 * size)
+    both = calc.batch([atoms, atoms * (2, 1, 1)], ["stress", "stresses"])
+    assert_allclose(both[0]["stresses"], stresses, rtol=0, atol=1e-10 * size)
+    assert_allclose(both[1]["stresses"], twice, rtol=0, atol=1e-10 * size)
+    assert_allclose(both[0]["stress"], stress, rtol=0, atol=1e-10 * size)
 
 
 # -- batches and descriptors -----------------------------------------------------------------------
