@@ -159,6 +159,8 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # a run in the background of a shell ignores it, which children would inherit
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.expect("begin")
 
