@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -348,10 +349,50 @@ def test_no_source_file_is_too_long() -> None:
     suffixes = {".py", ".pyi", ".cpp", ".hpp", ".h", ".cu", ".cuh", ".sh", ".toml", ".cmake"}
     wrong = []
     for path in tracked_files():
-        if path.suffix in suffixes and "golden" not in path.parts:
+        if path.suffix in suffixes:
             lines = len(path.read_text(encoding="utf-8").splitlines())
             if lines > MAX_LINES:
                 wrong.append(f"{path.relative_to(ROOT)}: {lines} lines, at most {MAX_LINES}")
+    assert not wrong, "\n".join(wrong)
+
+
+def defined_in(module: str) -> set[str] | None:
+    """Return the names that a module of this tree defines; None for other modules."""
+    base = ROOT / Path(*module.split("."))
+    places = [base / "__init__.py", base.with_suffix(".pyi"), base.with_suffix(".py")]
+    file = next((path for path in places if path.is_file()), None)
+    if file is None:
+        return {path.stem for path in base.iterdir()} if base.is_dir() else None
+    found = {path.stem for path in base.iterdir()} if base.is_dir() else set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Constant) and file.name == "__init__.py":
+            found.add(str(node.value))  # loaded when it is first asked for
+    return found
+
+
+def test_tests_import_only_what_is_there() -> None:
+    """Type checkers do not read tests, and files of cases are imported by other processes."""
+    known = cache(defined_in)
+    wrong = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        package = path.relative_to(ROOT).parent.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            if module.split(".")[0] not in ("mdcg", "tests"):
+                continue
+            names = known(module)
+            for alias in node.names:
+                if names is None or alias.name not in names:
+                    wrong.append(f"{where(path, node.lineno)}: {module} has no {alias.name}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ..engine.case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
+from ..engine.case_runs import run_cases_emulated, run_cases_on_a_device
 
 CALCULATORS = "cuda_calculator_cases.py"
 PACKAGES = "../calculators/cuda_package_cases.py"
 
 
 @pytest.mark.timeout(900)
-@at_once_and_late
-def test_calculators_on_emulated_devices(late: str) -> None:
-    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late, "MDCG_TEST_EMULATED": "1"}
+def test_calculators_on_emulated_devices() -> None:
+    """Work is done when somebody waits for it; test_cuda_cases.py has steps that are at once."""
+    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": "1", "MDCG_TEST_EMULATED": "1"}
     # lists of so many neighbours take minutes there, and cuda_list_cases.py has them
     options = ("-k", "not too_many_neighbours")
     files = (CALCULATORS, *(f"../calculators/test_{name}.py" for name in ("contract", "heat_flux")))

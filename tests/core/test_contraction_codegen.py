@@ -24,6 +24,7 @@ from mdcg.problem import Polynomial, SymmetricContractionProblem
 from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
+from ..covering import covering
 from .contraction_helpers import random_contraction
 
 V3 = HostDevice("x86-64-v3", l2_bytes=1024 * 1024)
@@ -167,18 +168,21 @@ def architectures() -> list[int]:
     return find_nvrtc()[0].architectures
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_kernels_compile(capability: int, dtype: str, architectures: list[int]) -> None:
+@covering(
+    capability=[80, 90, 100],
+    dtype=["float32", "float64"],
+    shape=[("33x0e+33x1o", "33x0e+33x1o", 3), ("64x0e+64x1o+64x2e+64x3o", "64x0e", 4)],
+)
+def test_kernels_compile(
+    capability: int, dtype: str, shape: tuple[str, str, int], architectures: list[int]
+) -> None:
     if capability not in architectures:
         pytest.skip(f"this NVRTC does not know sm_{capability}")
-    shapes = [("33x0e+33x1o", "33x0e+33x1o", 3), ("64x0e+64x1o+64x2e+64x3o", "64x0e", 4)]
-    for into, out, degree in shapes:
-        problem = random_contraction(into, out, degree, dtype=dtype)
-        plan = plan_contraction_cuda(problem, CudaDevice(capability))
-        for spec in (*SPECS.values(), *MORE):
-            cubin, _ = compile_cuda(emit_contraction_cuda(problem, plan, spec).source, plan.target)
-            assert cubin.startswith(b"\x7fELF"), spec
+    problem = random_contraction(*shape, dtype=dtype)
+    plan = plan_contraction_cuda(problem, CudaDevice(capability))
+    for spec in (*SPECS.values(), *MORE):
+        cubin, _ = compile_cuda(emit_contraction_cuda(problem, plan, spec).source, plan.target)
+        assert cubin.startswith(b"\x7fELF"), spec
 
 
 # -- plans and names ------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from mdcg.problem import ConvProblem
 from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
+from ..covering import covering
 from .helpers import check_cuda_texts
 
 SPECS = (
@@ -48,9 +49,7 @@ def architectures() -> list[int]:
     return find_nvrtc()[0].architectures  # the tests' own requirements bring it
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-@pytest.mark.parametrize("shared_weights", [False, True])
+@covering(dtype=["float32", "float64"], layout=["mul_ir", "ir_mul"], shared_weights=[False, True])
 def test_every_pass_compiles(
     dtype: str, layout: str, shared_weights: bool, architectures: list[int]
 ) -> None:

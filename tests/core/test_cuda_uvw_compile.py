@@ -14,6 +14,7 @@ from mdcg.problem import ConvProblem
 from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
+from ..covering import covering
 from .helpers import ALL, check_cuda_texts, mixed_problem, usual_specs
 
 
@@ -26,9 +27,7 @@ def emitted(problem: ConvProblem, spec: KernelSpec) -> str:
     return emit_cuda(problem, plan_cuda(problem, CudaDevice(90)), spec).source
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-@pytest.mark.parametrize("shared_weights", [False, True])
+@covering(dtype=["float32", "float64"], layout=["mul_ir", "ir_mul"], shared_weights=[False, True])
 def test_every_pass_of_mixed_modes_compiles(
     dtype: str, layout: str, shared_weights: bool, architectures: list[int]
 ) -> None:

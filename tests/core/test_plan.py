@@ -160,8 +160,9 @@ def test_instruction_set_levels(level: str, dtype: str) -> None:
     check_conv(problem, GRAPH, plan=plan)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("lanes", [1, 2, 32])
 def test_any_number_of_lanes(lanes: int) -> None:
+    """Levels of instruction sets have 4, 8 and 16."""
     problem = mixed_problem()
     plan = plan_for(problem, host_device().level, lanes=lanes)
     compile_ahead([(problem, usual_specs(True))], plan)

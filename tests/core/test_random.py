@@ -49,14 +49,14 @@ def problems(draw: st.DrawFn) -> ConvProblem:
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 90))
 
 
-@settings(max_examples=12, phases=PHASES)
+@settings(max_examples=6, phases=PHASES)
 @given(problem=problems(), size=SIZES, seed=st.integers(0, 99))
 def test_random_convolution(problem: ConvProblem, size: tuple[int, int, int], seed: int) -> None:
     compile_ahead([(problem, usual_specs(True))])
     check_conv(problem, random_graph(*size, seed=seed), seed=seed)
 
 
-@settings(max_examples=8, phases=PHASES)
+@settings(max_examples=4, phases=PHASES)
 @given(problem=problems(), rows=st.integers(0, 150), seed=st.integers(0, 99))
 def test_random_tensor_product(problem: ConvProblem, rows: int, seed: int) -> None:
     compile_ahead([(problem, usual_specs(False))])

@@ -5,6 +5,7 @@ See ``README.md`` in this folder for what is emulated.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -73,6 +74,7 @@ def _build(folder: Path) -> None:
         assert build.returncode == 0, messages
     for header in _SOURCES.glob("*.hpp"):  # kernels are compiled with them
         shutil.copy(header, folder)
+    assert ctypes.CDLL(str(folder / "libnvrtc.so")).emulated_nvrtc_precompile() == 0
 
 
 def emulator_environment(**changes: str) -> dict[str, str]:

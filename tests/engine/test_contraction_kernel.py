@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 
@@ -14,6 +13,7 @@ from mdcg.problem import SymmetricContractionProblem
 from mdcg.runtime.compiler import load_host_kernel
 
 from ..core.contraction_helpers import random_contraction
+from ..covering import covering
 
 
 class Block(ctypes.Structure):
@@ -54,19 +54,18 @@ def oracle(
     return torch.stack(out, dim=1)
 
 
-@pytest.mark.parametrize("target", ["native", "x86-64"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(
-    ("irreps_in", "irreps_out", "degree"),
-    [
+@covering(
+    shape=[
         ("16x0e+16x1o+16x2e", "16x0e+16x1o", 3),
         ("7x0e+7x1o", "7x1o+7x0e+7x2e", 2),
         ("33x0e", "33x0e", 4),
     ],
+    dtype=["float64", "float32"],
+    target=["native", "x86-64"],
 )
-def test_kernel(irreps_in: str, irreps_out: str, degree: int, dtype: str, target: str) -> None:
+def test_kernel(shape: tuple[str, str, int], dtype: str, target: str) -> None:
     rng = np.random.default_rng(3)
-    problem = random_contraction(irreps_in, irreps_out, degree, dtype=dtype)
+    problem = random_contraction(*shape, dtype=dtype)
     flags = ("-march=native",) if target == "native" else ()
     library = load_host_kernel(emit_engine_contraction(problem), target=target, flags=flags)
     n, types, channels = 5, 3, problem.channels

@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mdcg import _core
-from mdcg.package import Package
-from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..emulator.emulator import run_emulated
 from .case_runs import at_once_and_late
-from .cuda_cases import DATA, saved
+from .cuda_cases import saved
 from .test_program import two_layers
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return all programs of two packages: the engine's and their own."""
-    folder = tmp_path_factory.mktemp("texts")
-    for name in ("mace_water_float32", "nequip_water_float64"):
-        path = saved(Package.open(DATA / f"{name}.mdcg"), folder / f"{name}.mdcg")
-        code = f"from mdcg import _core; _core.Model({str(path)!r}, device='cuda').prepare()"
-        assert said(code, MDCG_CACHE_DIR=str(folder / "cache")) == []
-    found = sorted({file.read_text() for file in folder.glob("cache/*/*/*/kernel.cu")})
-    assert len(found) > 20
-    return found
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
-def test_nvrtc_takes_all_texts(texts: list[str], target: str) -> None:
-    find_nvrtc()  # the tests' own requirements bring it
-    with ThreadPoolExecutor() as pool:
-        assert all(pool.map(lambda text: compile_cuda(text, target)[0], texts))
 
 
 def said(code: str, **changes: str) -> list[str]:

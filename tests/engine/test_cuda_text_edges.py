@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ..covering import covering
 from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_device import program
 
@@ -42,17 +43,10 @@ constexpr int KEPT[] = {0, 1024}, KEPT_SCALE[] = {1024, 1536};
 HARMONICS = "#define L_MAX {}\n#define THREADS 64\n"
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_text_compiles(dtype: str, target: str) -> None:
-    nvrtc = pytest.importorskip("mdcg.runtime.nvrtc")
-    from mdcg.errors import KernelCompileError
-
-    try:
-        nvrtc.find_nvrtc()
-    except KernelCompileError as error:
-        pytest.skip(str(error))
-    for name, defines in (
+@covering(
+    target=["sm_80", "sm_90", "sm_100"],
+    dtype=["float32", "float64"],
+    text=[
         ("geometry", ""),
         ("edge_sum", ""),
         ("pair_energy", ""),
@@ -60,9 +54,19 @@ def test_text_compiles(dtype: str, target: str) -> None:
         ("harmonics", HARMONICS.format(3)),
         ("radial", RADIAL.replace("{}", "0", 1)),
         ("radial", RADIAL.replace("{}", "256", 1)),
-    ):
-        cubin, _ = nvrtc.compile_cuda(program(dtype, f"{name}.cuh", defines), target)
-        assert cubin.startswith(b"\x7fELF")
+    ],
+)
+def test_text_compiles(target: str, dtype: str, text: tuple[str, str]) -> None:
+    nvrtc = pytest.importorskip("mdcg.runtime.nvrtc")
+    from mdcg.errors import KernelCompileError
+
+    try:
+        nvrtc.find_nvrtc()
+    except KernelCompileError as error:
+        pytest.skip(str(error))
+    name, defines = text
+    cubin, _ = nvrtc.compile_cuda(program(dtype, f"{name}.cuh", defines), target)
+    assert cubin.startswith(b"\x7fELF")
 
 
 def test_against_the_processor_on_the_emulator() -> None:

@@ -11,14 +11,13 @@ from mdcg.package.linear_map import LinearMap
 from mdcg.problem import Irreps
 
 from ..core.contraction_helpers import random_contraction
+from ..covering import covering
 from .programs import Program, check, graph
 
 DTYPES = pytest.mark.parametrize("dtype", ["float64", "float32"])
 
 
-@DTYPES
-@pytest.mark.parametrize("channels", [1, 7, 16, 33, 128])
-@pytest.mark.parametrize("typed", [False, True])
+@covering(channels=[1, 7, 16, 33, 128], dtype=["float64", "float32"], typed=[False, True])
 def test_linear(tmp_path: Path, dtype: str, channels: int, typed: bool) -> None:
     p = Program(3, dtype)
     x = p.features(channels)
@@ -49,9 +48,7 @@ def contract(p: Program, x, name: str = "square", seed: int = 4) -> None:
     p.readout(p.contraction(x, problem, coefficients, name), f"{name}_readout")
 
 
-@DTYPES
-@pytest.mark.parametrize("degree", [1, 2, 3, 4])
-@pytest.mark.parametrize("typed", [False, True])
+@covering(degree=[1, 2, 3, 4], dtype=["float64", "float32"], typed=[False, True])
 def test_contraction(tmp_path: Path, dtype: str, degree: int, typed: bool) -> None:
     p = Program(3, dtype)
     x = p.features(7, 3)

@@ -21,8 +21,6 @@ __all__ = ["models"]  # a fixture
 Models = Callable[..., Path]
 
 pytestmark = pytest.mark.timeout(300)
-# ranks, and the one whose device fails
-RANKS = pytest.mark.parametrize(("ranks", "failing"), [(1, 0), (2, 0), (2, 1)])
 WAYS = pytest.mark.parametrize("way", ["host", "peer"])
 LOST = "device cuda:{} was lost .* CUDA_ERROR_ILLEGAL_ADDRESS.: start the process again to use it"
 SHORT = "out of memory on device cuda:{}: .* are free: evaluate a smaller system, or use more dev"
@@ -48,52 +46,66 @@ def assert_says(output: Output, reason: str, failing: int) -> None:
         assert re.match(f"(?:rank {failing}: )?{reason.format(failing)}", line), output.text
 
 
-@RANKS
-@WAYS
-@pytest.mark.parametrize("late", ["", "1"], ids=["at once", "late"])
+def runs(*rows: tuple[str, int, int, str]) -> pytest.MarkDecorator:
+    """Give a test the way of rows, the number of ranks, the one that fails, and one thing more."""
+    return pytest.mark.parametrize(("way", "ranks", "failing", "how"), rows)
+
+
+@runs(
+    ("host", 1, 0, ""),
+    ("host", 2, 0, "late"),
+    ("host", 2, 1, ""),
+    ("peer", 2, 0, ""),
+    ("peer", 2, 1, "late"),
+)
 def test_lost_device(
-    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, late: str
+    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, how: str
 ) -> None:
     """Within a run, so that the other rank waits for rows of a step that never come."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on(way, head(models("mace")) + nve(every=1))
     text += f'run 6 every 3 "shell putenv EMULATED_CUDA_FAULT={failing}"\n'
-    output = run_on_two(tmp_path, text, ranks, EMULATED_CUDA_LATE=late)
+    output = run_on_two(tmp_path, text, ranks, EMULATED_CUDA_LATE="1" if how else "")
     assert_says(output, LOST, failing)
     assert re.search(r"^ +3 ", output.text, re.MULTILINE)
     assert not re.search(r"^ +4 ", output.text, re.MULTILINE)
 
 
-@RANKS
-@WAYS
+@runs(("host", 1, 0, ""), ("host", 2, 1, ""), ("peer", 2, 0, ""))
 def test_lost_from_the_start(
-    tmp_path: Path, models: Models, way: str, ranks: int, failing: int
+    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, how: str
 ) -> None:
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on(way, head(models("mace")) + "run 0\n")
     assert_says(run_on_two(tmp_path, text, ranks, EMULATED_CUDA_FAULT=str(failing)), LOST, failing)
 
 
-@RANKS
-@WAYS
-@pytest.mark.parametrize("when", ["when the model is loaded", "in the first step", "later"])
+@runs(
+    ("host", 1, 0, "later"),
+    ("host", 2, 0, "when the model is loaded"),
+    ("host", 2, 1, "in the first step"),
+    ("host", 2, 0, "later"),
+    ("peer", 2, 1, "when the model is loaded"),
+    ("peer", 2, 0, "in the first step"),
+    ("peer", 2, 1, "later"),
+)
 def test_out_of_memory(
-    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, when: str
+    tmp_path: Path, models: Models, way: str, ranks: int, failing: int, how: str
 ) -> None:
     """Also in the middle of a step, while the other rank waits."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on(way, head(models("mace"))) + nve(every=1)
     limit = f"{failing}:1"
-    if when == "later":
+    if how == "later":
         text += LATER.format(failing)
     else:
-        if when == "in the first step":
+        if how == "in the first step":
             text += f"shell putenv EMULATED_CUDA_MEMORY={limit}\n"
         text += "run 0\n"
-    changes = {"EMULATED_CUDA_MEMORY": limit} if when.startswith("when") else {}
+    changes = {"EMULATED_CUDA_MEMORY": limit} if how.startswith("when") else {}
     output = run_on_two(tmp_path, text, ranks, **changes)
     assert_says(output, SHORT, failing)
-    assert ("Loop time" in output.text) == (when == "later")
+    assert ("Loop time" in output.text) == (how == "later")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 
+from ..covering import covering
 from .lmp import (
     BAR,
     THERMO,
@@ -92,23 +93,11 @@ SYSTEMS: dict[str, tuple[Callable[[], Atoms], str]] = {
 }
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["mace", "nequip"])
-def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str) -> None:
+@covering(system=SYSTEMS, ranks=[1, 2], name=["mace", "nequip"], dtype=["float64", "float32"])
+def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str, ranks: int) -> None:
     make, boundary = SYSTEMS[system]
     atoms, model = make(), package(name, dtype)
-    output = single_point(tmp_path, atoms, model, boundary=boundary)
-    compare(output, reference(atoms, model), TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("system", ["cubic", "triclinic", "small", "slab", "shrunk", "no-edges"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["mace", "nequip"])
-def test_two_ranks(tmp_path: Path, name: str, dtype: str, system: str) -> None:
-    make, boundary = SYSTEMS[system]
-    atoms, model = make(), package(name, dtype)
-    output = single_point(tmp_path, atoms, model, boundary=boundary, ranks=2)
+    output = single_point(tmp_path, atoms, model, boundary=boundary, ranks=ranks)
     compare(output, reference(atoms, model), TOLERANCE[dtype])
 
 

@@ -19,6 +19,7 @@ from mdcg import patch_model, unpatch_model
 from mdcg.patch.copies import copy_model
 from mdcg.patch.systems import Structure
 
+from ..covering import covering
 from .conftest import Outputs
 
 FIRST_BLOCKS = (
@@ -133,9 +134,7 @@ def there_and_back(model: Any, system: Structure, evaluate: Any, agree: Any) -> 
     assert all(torch.equal(state[name], value) for name, value in before.items())
 
 
-@pytest.mark.parametrize("reduced", [False, True], ids=["usual CG", "reduced CG"])
-@pytest.mark.parametrize("hidden", HIDDEN)
-@pytest.mark.parametrize("first", FIRST_BLOCKS)
+@covering(first=FIRST_BLOCKS, hidden=HIDDEN, reduced=[False, True])
 def test_double_precision(
     first: str,
     hidden: str,

@@ -18,7 +18,7 @@ from ase.calculators.calculator import (
 from ase.calculators.fd import FiniteDifferenceCalculator
 from numpy.testing import assert_allclose
 
-from mdcg import CheckpointError, DeviceError, MDCGCalculator, patch_model
+from mdcg import CheckpointError, MDCGCalculator, patch_model
 from mdcg.patch import set_model_record
 from mdcg.patch._frameworks import default_dtype
 
@@ -216,26 +216,6 @@ def test_float32_energies_keep_their_digits() -> None:
 
 
 # ---- refusals ----
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"device": "cuda:97"}, DeviceError, "'?cuda:97'? was requested, but .* use device='cpu'"),
-        ({"device": "meta"}, ValueError, "expected 'cpu', 'cuda' or None"),
-        ({"dtype": torch.int64}, ValueError, "expected 'float32', 'float64'"),
-        ({"head": "pbe"}, ValueError, "Default"),
-    ],
-)
-def test_bad_options(options: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        MDCGCalculator(CHECKPOINT, **options)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device")
-def test_no_cuda_here() -> None:
-    with pytest.raises(DeviceError, match="device cuda was requested, but"):
-        MDCGCalculator(CHECKPOINT, device="cuda")
 
 
 def test_bad_models(tmp_path: Path) -> None:

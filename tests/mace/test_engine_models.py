@@ -11,6 +11,7 @@ import pytest
 from mdcg import _core
 from mdcg.package import ConversionOptions, convert_model
 
+from ..covering import covering
 from ..engine.smoothness import check_smooth
 from ..engine.symmetry import Box, check_kernels, check_symmetries
 from .conftest import build_model
@@ -49,9 +50,7 @@ def write(folder: Path, name: str, dtype: str, radial: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("radial", ["exact", "table"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@covering(name=MODELS, radial=["exact", "table"], dtype=["float64", "float32"])
 def test_models(
     name: str, dtype: str, radial: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from typing import Any
 
 import pytest
 import torch
 
-from mdcg import UnsupportedProblemError, patch_model, unpatch_model
+from mdcg import UnsupportedProblemError, patch_model
 from mdcg.patch import inspect_model, is_patched
 from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.copies import copy_model
@@ -217,29 +216,6 @@ def test_dtype_may_change(first: torch.dtype) -> None:
     fused.to(torch.float64)
 
 
-@pytest.mark.parametrize("how", ["deepcopy", "pickle", "torch.save"])
-def test_copies(how: str) -> None:
-    layer = build_layer(*KINDS["correlation 2"])
-    fused = fuse(layer)
-    if how == "deepcopy":
-        other = copy.deepcopy(fused)
-    elif how == "pickle":
-        other = pickle.loads(pickle.dumps(fused))
-    else:
-        buffer = io.BytesIO()
-        torch.save(fused, buffer)
-        buffer.seek(0)
-        other = torch.load(buffer, weights_only=False)
-    assert type(other) is FusedSymmetricContraction
-    x, y = operands(layer)
-    assert torch.equal(other(x, y), fused(x, y))
-    assert list(other.state_dict()) == list(layer.state_dict())
-    assert [n for n, _ in other.named_buffers()] == [n for n, _ in layer.named_buffers()]
-    MaceContraction("layer", other).restore()
-    assert torch.equal(other(x, y), layer(x, y))
-    assert sorted(other.__dict__) == sorted(layer.__dict__)
-
-
 def test_nothing_of_the_size_of_the_couplings_is_in_a_pickle() -> None:
     layer = build_layer(*KINDS["max_ell 3"])
     plain, fused = (len(pickle.dumps(kind)) for kind in (layer, fuse(layer)))
@@ -273,13 +249,6 @@ def test_compiled() -> None:
 
 def layer_parameters(layer: Any) -> Tensors:
     return [p for p in layer.parameters() if p.requires_grad]
-
-
-def test_torchscript_is_refused() -> None:
-    from mdcg.errors import MdcgError
-
-    with pytest.raises(MdcgError, match="unpatch_model"):
-        torch.jit.script(fuse(build_layer(*KINDS["correlation 2"])))
 
 
 # -- in a model -----------------------------------------------------------------------------------
@@ -340,49 +309,6 @@ def test_hessian(build: Any, systems: Any, evaluate: Any) -> None:
         for kind in (patched, model)
     )
     assert float((got - want).abs().max()) < 1e-10 * float(want.abs().max())
-
-
-SPOILED = {
-    "another class": "expected a SymmetricContraction of mace",
-    "cuequivariance": "already accelerated by cuEquivariance",
-    "forward replaced": "forward replaced",
-    "parts replaced": "expected mace's own Contraction",
-    "half precision": "bfloat16",
-    "other shape": "does not fit",
-}
-
-
-def spoil(model: Any, how: str) -> None:
-    block = model.products[1]
-    layer = block.symmetric_contractions
-    if how in ("another class", "cuequivariance"):
-        kind = type("Other", (torch.nn.Module,), {})
-        if how == "cuequivariance":
-            kind.__module__ = "cuequivariance_torch.operations"
-        block.symmetric_contractions = kind()
-    elif how == "forward replaced":
-        layer.forward = layer.forward
-    elif how == "parts replaced":
-        layer.contractions[0].forward = layer.contractions[0].forward
-    elif how == "half precision":
-        layer.to(torch.bfloat16)
-    elif how == "other shape":
-        part = layer.contractions[0]
-        part.register_buffer("U_matrix_1", torch.zeros(2, 9, 1, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("how", SPOILED)
-def test_refusals(how: str, build: Any) -> None:
-    model = build()
-    spoil(model, how)
-    with pytest.raises(UnsupportedProblemError, match=SPOILED[how]) as caught:
-        patch_model(model)
-    assert "\n" not in str(caught.value)
-    assert not is_patched(model)
-    report = patch_model(model, allow_partial=True)
-    assert [layer.name for layer in report.refused] == ["products.1.symmetric_contractions"]
-    assert len(report.patched) == 5
-    assert unpatch_model(model) == 5
 
 
 def test_correlation_five_is_refused(build: Any) -> None:

@@ -17,7 +17,8 @@ from mdcg.patch import mace as adapter
 
 from .conftest import shape_of
 
-CONV = "interactions.1.conv_tp"
+CONV, PRODUCT = "interactions.1.conv_tp", "products.1.symmetric_contractions"
+LAYERS = ("interactions.0.conv_tp", CONV, "products.0.symmetric_contractions", PRODUCT)
 
 
 def test_report_of_what_would_be_done(model: torch.nn.Module) -> None:
@@ -41,40 +42,65 @@ class OldBlock(torch.nn.Module):
         return node_feats
 
 
-def spoil(model: torch.nn.Module, how: str) -> None:
-    block: Any = model.interactions[1]
-    if how == "old block":
-        model.interactions[1] = OldBlock(block)
-    elif how == "forward replaced":
-        block.conv_tp.forward = lambda *args: None
+def of_another_package(name: str) -> torch.nn.Module:
+    kind = type(name, (torch.nn.Module,), {})
+    kind.__module__ = "cuequivariance_torch.operations"
+    return kind()  # type: ignore[no-any-return]
+
+
+def replaced(layer: Any) -> None:
+    layer.forward = layer.forward
+
+
+def spoil_conv(block: Any, how: str) -> None:
+    from e3nn import o3
+
+    if how == "forward replaced":
+        replaced(block.conv_tp)
     elif how == "conv_fusion of another":
         block.conv_fusion = "atomic"
     elif how == "cuequivariance":
-        kind = type("SegmentedPolynomial", (torch.nn.Module,), {})
-        kind.__module__ = "cuequivariance_torch.operations"
-        block.conv_tp = kind()
+        block.conv_tp = of_another_package("SegmentedPolynomial")
     elif how == "another class":
-        from e3nn import o3
-
         block.conv_tp = o3.FullyConnectedTensorProduct("2x0e", "1x0e", "2x0e")
     elif how == "half precision":
         block.conv_tp.to(torch.bfloat16)
     elif how == "mode":
-        from e3nn import o3
+        paths = [(0, 0, 0, "uuu", True)]
+        block.conv_tp = o3.TensorProduct("2x0e", "2x0e", "2x0e", paths, shared_weights=False)
 
-        block.conv_tp = o3.TensorProduct(
-            "2x0e", "2x0e", "2x0e", [(0, 0, 0, "uuu", True)], shared_weights=False
-        )
+
+def spoil_product(block: Any, how: str) -> None:
+    layer = block.symmetric_contractions
+    if how == "forward replaced":
+        replaced(layer)
+    elif how == "cuequivariance":
+        block.symmetric_contractions = of_another_package("SymmetricContraction")
+    elif how == "another class":
+        block.symmetric_contractions = torch.nn.Identity()
+    elif how == "half precision":
+        layer.to(torch.bfloat16)
+    elif how == "parts replaced":
+        replaced(layer.contractions[0])
+    elif how == "other shape":
+        zeros = torch.zeros(2, 9, 1, dtype=torch.float64)
+        layer.contractions[0].register_buffer("U_matrix_1", zeros)
 
 
 REFUSALS = {
-    "old block": "install mace-torch 0.3.15",
-    "forward replaced": "forward replaced",
-    "conv_fusion of another": "'atomic'",
-    "cuequivariance": "already accelerated by cuEquivariance",
-    "another class": "FullyConnectedTensorProduct",
-    "half precision": "bfloat16",
-    "mode": "uuu",
+    (CONV, "old block"): "install mace-torch 0.3.15",
+    (CONV, "forward replaced"): "forward replaced",
+    (CONV, "conv_fusion of another"): "'atomic'",
+    (CONV, "cuequivariance"): "already accelerated by cuEquivariance",
+    (CONV, "another class"): "FullyConnectedTensorProduct",
+    (CONV, "half precision"): "bfloat16",
+    (CONV, "mode"): "uuu",
+    (PRODUCT, "forward replaced"): "forward replaced",
+    (PRODUCT, "cuequivariance"): "already accelerated by cuEquivariance",
+    (PRODUCT, "another class"): "expected a SymmetricContraction of mace",
+    (PRODUCT, "half precision"): "bfloat16",
+    (PRODUCT, "parts replaced"): "expected mace's own Contraction",
+    (PRODUCT, "other shape"): "does not fit",
 }
 
 
@@ -82,27 +108,30 @@ def test_the_version_named_is_the_one_that_is_installed_with_mdcg() -> None:
     root = Path(__file__).resolve().parents[2]
     bound = re.search(r'"mace-torch>=([\d.]+)"', (root / "pyproject.toml").read_text())
     assert bound is not None
-    assert REFUSALS["old block"].endswith(bound[1])
+    assert REFUSALS[CONV, "old block"].endswith(bound[1])
 
 
-@pytest.mark.parametrize("how", REFUSALS)
-def test_refusals(how: str, model: torch.nn.Module) -> None:
-    spoil(model, how)
-    before = shape_of(model)
-    with pytest.raises(UnsupportedProblemError, match=REFUSALS[how]) as caught:
+@pytest.mark.parametrize(("layer", "how"), REFUSALS)
+def test_refusals(layer: str, how: str, model: Any) -> None:
+    if how == "old block":
+        model.interactions[1] = OldBlock(model.interactions[1])
+    elif layer == CONV:
+        spoil_conv(model.interactions[1], how)
+    else:
+        spoil_product(model.products[1], how)
+    before, reason = shape_of(model), REFUSALS[layer, how]
+    with pytest.raises(UnsupportedProblemError, match=reason) as caught:
         patch_model(model)
     assert "\n" not in str(caught.value)
     assert shape_of(model) == before
     assert not inspect_model(model).complete
 
     report = patch_model(model, allow_partial=True)
-    assert [layer.name for layer in report.patched if "skip_tp" not in layer.name] == [
-        "interactions.0.conv_tp",
-        "products.0.symmetric_contractions",
-        "products.1.symmetric_contractions",
+    assert [row.name for row in report.patched if "skip_tp" not in row.name] == [
+        name for name in LAYERS if name != layer
     ]
-    assert REFUSALS[how] in report.refused[0].reason
-    assert REFUSALS[how] in str(report)
+    assert reason in report.refused[0].reason
+    assert reason in str(report)
     assert not report.complete
     assert unpatch_model(model) == len(report.patched)
     assert shape_of(model) == before
@@ -143,10 +172,8 @@ def test_wrong_kernel_is_noticed(model: torch.nn.Module, monkeypatch: pytest.Mon
     assert shape_of(model) == before
     calls.clear()
     report = patch_model(model, allow_partial=True)
-    assert [layer.name for layer in report.patched if "skip_tp" not in layer.name] == [
-        "interactions.0.conv_tp",
-        "products.0.symmetric_contractions",
-        "products.1.symmetric_contractions",
+    assert [row.name for row in report.patched if "skip_tp" not in row.name] == [
+        name for name in LAYERS if name != CONV
     ]
     assert "differs from the stock layer" in report.refused[0].reason
 

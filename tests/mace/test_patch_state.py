@@ -215,30 +215,6 @@ def test_training_gives_the_same_loss_curve(
     assert max(gaps) < 1e-8
 
 
-def test_every_parameter_gets_its_gradient(
-    stock: torch.nn.Module, patched: torch.nn.Module, systems: Any, evaluate: Any
-) -> None:
-    system = systems(stock)[0]
-    for model in (stock, patched):
-        model.zero_grad()
-        out = evaluate(model, system, training=True)
-        (out["energy"].sum() + out["forces"].square().sum()).backward()
-    for (name, a), (_, b) in zip(stock.named_parameters(), patched.named_parameters(), strict=True):
-        assert (a.grad is None) == (b.grad is None), name
-        if a.grad is not None and a.numel():
-            scale = float(a.grad.abs().max()) or 1.0
-            assert float((a.grad - b.grad).abs().max()) / scale < 1e-11, name
-    stock.zero_grad(set_to_none=True)
-
-
-def test_hessian(
-    stock: torch.nn.Module, patched: torch.nn.Module, systems: Any, evaluate: Any
-) -> None:
-    system = systems(stock)[3]
-    want, got = (evaluate(m, system, compute_hessian=True)["hessian"] for m in (stock, patched))
-    assert float((want - got).abs().max() / want.abs().max()) < 1e-11
-
-
 def test_energy_only(
     stock: torch.nn.Module, patched: torch.nn.Module, systems: Any, evaluate: Any
 ) -> None:

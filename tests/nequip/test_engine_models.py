@@ -12,15 +12,14 @@ import torch
 from mdcg import _core
 from mdcg.package import ConversionOptions, convert_model
 
+from ..covering import covering
 from ..engine.smoothness import check_smooth
 from ..engine.symmetry import Box, check_kernels, check_symmetries
 from .conftest import MODELS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MODELS))
-@pytest.mark.parametrize("radial", ["exact", "table"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@covering(name=MODELS, radial=["exact", "table"], dtype=["float64", "float32"])
 def test_models(
     name: str,
     dtype: str,

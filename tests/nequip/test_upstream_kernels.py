@@ -1,7 +1,7 @@
 """The cases by which NequIP judges the kernels of its accelerators (``test_tp_scatter_kernel.py``).
 
-Every combination of features, harmonics and outputs, each in both precisions: value and gradients
-of a patched layer against the layer as it was.
+Every pair among its features, harmonics, outputs and precisions: value and gradients of a patched
+layer against the layer as it was.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from e3nn import o3
 
 from mdcg.patch import patch_model
 from mdcg.patch.nequip_files import nequip_state
+
+from ..covering import covering
 
 FEATURES = ("4x0e+3x1o+2x2e", "2x0e+2x1o+2x2e", "8x0e+8x2e+8x1o")
 HARMONICS = ("0e+1o", "0e+1o+2e")
@@ -47,10 +49,11 @@ def scatter_layer(features: str, harmonics: str, allowed: str, dtype: torch.dtyp
 @pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], ids=["cpu", "cuda"]
 )
-@pytest.mark.parametrize("dtype", LIMITS, ids=["float64", "float32"])
-@pytest.mark.parametrize("case", list(product(FEATURES, HARMONICS, OUTPUTS)), ids=" to ".join)
-def test_kernel(case: tuple[str, str, str], dtype: torch.dtype, device: str) -> None:
-    stock = scatter_layer(*case, dtype).to(device)
+@covering(features=FEATURES, harmonics=HARMONICS, allowed=OUTPUTS, dtype=LIMITS)
+def test_kernel(
+    features: str, harmonics: str, allowed: str, dtype: torch.dtype, device: str
+) -> None:
+    stock = scatter_layer(features, harmonics, allowed, dtype).to(device)
     block = torch.nn.Module()
     block.tp_scatter = copy.deepcopy(stock)
     assert len(patch_model(block).patched) == 1
