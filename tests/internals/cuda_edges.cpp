@@ -24,7 +24,7 @@ using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcec
 template <typename T>
 class DeviceRows {
 public:
-    DeviceRows(const mdcg::CudaStream& stream, std::int64_t rows, std::int64_t columns,
+    DeviceRows(const mdcg::DeviceStream& stream, std::int64_t rows, std::int64_t columns,
                std::int64_t stride)
         : stream_(stream),
           rows_(rows),
@@ -61,10 +61,10 @@ private:
         if (!host_.empty()) memory_.upload(host_.data(), host_.size() * sizeof(T), stream_);
         stream_.synchronize();
     }
-    const mdcg::CudaStream& stream_;
+    const mdcg::DeviceStream& stream_;
     std::int64_t rows_, columns_, stride_;
     std::vector<T> host_;
-    mdcg::CudaMemory memory_;
+    mdcg::DeviceMemory memory_;
 };
 
 mdcg::RadialSpec radial_spec(const mdcg::Package& package, std::size_t layer) {
@@ -102,7 +102,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     system.shifts = in.shifts.data();
     mdcg::Graph host;
     host.update_order(system, info.r_max, info.num_types(), false);
-    const mdcg::CudaStream stream(in.device);
+    const mdcg::DeviceStream stream(in.device);
     mdcg::CudaKernels kernels(compiled_by_python(in.device), sizeof(T));
     mdcg::CudaGraph graph(kernels);
     const mdcg::CudaGeometry<T> geometry(kernels, info.r_max, info.flip_edges);
@@ -144,7 +144,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
         }
         rows.sender_width = rows.receiver_width = first_stride;
     }
-    mdcg::CudaMemory scratch(in.device);
+    mdcg::DeviceMemory scratch(in.device);
     mdcg::CudaWorker<T> worker;
     worker.stream = &stream;
     worker.edges = &graph;
@@ -194,7 +194,7 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
     const int outputs = spec.layers.back().out, panel = mdcg::row_align<T>();
     for (int k = 0; k < outputs; ++k) columns.columns.push_back(2 * k + 1);
     columns.width = (2 * outputs + panel - 1) / panel * panel;
-    const mdcg::CudaStream stream(device);
+    const mdcg::DeviceStream stream(device);
     mdcg::CudaPowerTable<T> table(spec, columns);
     std::vector<bool> built;
     mdcg::CudaKernels kernels(compiled_by_python(device), sizeof(T));

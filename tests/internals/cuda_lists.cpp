@@ -126,7 +126,7 @@ private:
     }
 
     int num_types_;
-    mdcg::CudaStream stream_;
+    mdcg::DeviceStream stream_;
     mdcg::CudaKernels kernels_;
     mdcg::CudaGraph graph_;
     mdcg::CudaCellList cells_;

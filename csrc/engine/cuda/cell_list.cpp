@@ -74,19 +74,19 @@ bool CudaCellList::set_grid(const ListWatch& watch, const ListPoints& points, Ce
     return true;
 }
 
-void CudaCellList::set_cell(const ListWatch& watch, const CudaStream& stream) {
+void CudaCellList::set_cell(const ListWatch& watch, const DeviceStream& stream) {
     for (std::size_t k = 0; k < 3; ++k)
         for (std::size_t c = 0; c < 3; ++c)
             host_cell_[3 * k + c] = watch.periodic()[k] ? watch.full()[k][c] : 0.0;
     copy_to_device(cell_, host_cell_.data(), sizeof(host_cell_), stream);
 }
 
-void CudaCellList::place(const CudaStream& stream) const {
+void CudaCellList::place(const DeviceStream& stream) const {
     place_atoms_.launch(stream, (step_.num_nodes + THREADS - 1) / THREADS, THREADS, step_);
 }
 
 bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int num_types,
-                        const CudaStream& stream, CudaGraph& graph,
+                        const DeviceStream& stream, CudaGraph& graph,
                         std::vector<std::int32_t>& node) {
     CellArguments a{};
     if (!set_grid(watch, points, a)) return false;

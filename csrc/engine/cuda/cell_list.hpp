@@ -34,14 +34,14 @@ public:
     // systems with many empty bins; never of copies. Throws EngineError or GeometryError where
     // there are too many edges. Synchronizes. `node` becomes the given number of each node.
     bool make(const ListWatch& watch, const ListPoints& points, int num_types,
-              const CudaStream& stream, CudaGraph& graph, std::vector<std::int32_t>& node);
+              const DeviceStream& stream, CudaGraph& graph, std::vector<std::int32_t>& node);
 
     // The cell of later steps. Enqueues.
-    void set_cell(const ListWatch& watch, const CudaStream& stream);
+    void set_cell(const ListWatch& watch, const DeviceStream& stream);
     // Where positions of a step go, [num_nodes][3] in the order given.
     double* given() const { return given_; }
     // Part of every step, but of copies: graph.positions from those.
-    void place(const CudaStream& stream) const;
+    void place(const DeviceStream& stream) const;
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
@@ -50,7 +50,7 @@ private:
 
     CudaSort sort_;
     CudaFunction find_bins_, find_atoms_, order_types_, place_atoms_, count_edges_, write_edges_;
-    CudaMemory nodes_, bins_;
+    DeviceMemory nodes_, bins_;
     double *given_ = nullptr, *cell_ = nullptr;
     std::array<double, 9> host_cell_{};
     CellArguments step_{};  // of place

@@ -266,7 +266,7 @@ void CudaExecutor<T>::prepare_exact() {
 template <typename T>
 void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
     while (events_.size() < step.parts.size() + 1)
-        events_.push_back(std::make_unique<CudaEvent>(stream_.device()));
+        events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     const void* const scratch = scratch_.data();
     events_[0]->record(stream_);
     for (std::size_t i = 0; i < step.parts.size(); ++i) {

@@ -20,7 +20,7 @@ namespace mdcg {
 template <typename T>
 class CudaExecutor : public ExecutorOf<T, CudaOp<T>> {
 public:
-    // Makes the device's context; throws CudaError.
+    // Makes the device's context; throws DeviceError.
     CudaExecutor(const Program& program, std::vector<std::unique_ptr<CudaOp<T>>> ops,
                  const ModelInfo& info, const CudaPlace& place);
 
@@ -113,7 +113,7 @@ private:
     using ExecutorOf<T, CudaOp<T>>::ops_;
     using ExecutorOf<T, CudaOp<T>>::times_;
     int num_types_;
-    CudaStream stream_;
+    DeviceStream stream_;
     CudaKernels kernels_;
     CudaGraph graph_;
     CudaCellList cells_;
@@ -124,7 +124,7 @@ private:
     CudaFunction sum_;
     bool prepared_ = false, prepared_exact_ = false;
 
-    CudaMemory arena_, edge_gradient_, scratch_, outputs_;
+    DeviceMemory arena_, edge_gradient_, scratch_, outputs_;
     PinnedMemory positions_, results_, descriptors_;
     Result failures_, energy_parts_, virial_parts_, forces_, energies_, virials_;
     CudaWorker<T> worker_;
@@ -133,7 +133,7 @@ private:
 
     double energy_ = 0;
     std::array<double, 9> virial_{};
-    std::vector<std::unique_ptr<CudaEvent>> events_;
+    std::vector<std::unique_ptr<DeviceEvent>> events_;
     int replays_ = 0;
     std::size_t exchanged_ = 0;
 };

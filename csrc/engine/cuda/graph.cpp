@@ -41,15 +41,15 @@ std::int64_t padded(std::int64_t count, std::int64_t capacity) {
 
 // Lays memory out for as many items as there is room for; `take` returns the bytes.
 template <typename Take>
-void lay_out(CudaMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
+void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
     if (count > capacity) {
         const std::int64_t wanted = padded(count, capacity);
         capacity = 0;
         try {
             memory.reserve(take(nullptr, wanted));
             capacity = wanted;
-        } catch (const CudaError& error) {
-            if (error.code() != CUDA_OUT_OF_MEMORY) throw;
+        } catch (const DeviceError& error) {
+            if (error.kind() != DeviceError::out_of_memory) throw;
             memory.reserve(take(nullptr, count));
             capacity = count;
         }
@@ -161,7 +161,7 @@ void CudaGraph::count_types(const std::int32_t* host_types, int num_types) {
     count(num_local, num_nodes, ghost_type_first);
 }
 
-void CudaGraph::sort_by_type(int num_types, const CudaStream& stream) {
+void CudaGraph::sort_by_type(int num_types, const DeviceStream& stream) {
     const Workspace w(workspace_, slot_capacity_);
     for (const auto& [begin, end] :
          {std::pair{std::int64_t(0), num_local}, std::pair{num_local, num_nodes}}) {
@@ -171,7 +171,7 @@ void CudaGraph::sort_by_type(int num_types, const CudaStream& stream) {
     }
 }
 
-void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
+void CudaGraph::sort_by_sender(int num_types, const DeviceStream& stream) {
     const Workspace w(workspace_, slot_capacity_);
     const auto num_chunks = static_cast<std::int64_t>(chunks.size());
     std::vector<std::int32_t> first(chunks.size() + 1, narrow(num_slots));
@@ -251,7 +251,8 @@ void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
     launch(write_senders_, std::max(num_slots, num_chunks));
 }
 
-void CudaGraph::complete(const std::int32_t* host_types, int num_types, const CudaStream& stream) {
+void CudaGraph::complete(const std::int32_t* host_types, int num_types,
+                         const DeviceStream& stream) {
     count_types(host_types, num_types);
     sort_by_type(num_types, stream);
     sort_by_sender(num_types, stream);
@@ -259,7 +260,7 @@ void CudaGraph::complete(const std::int32_t* host_types, int num_types, const Cu
 
 // -- lists of the host ---------------------------------------------------------------------------
 
-void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stream) {
+void CudaGraph::upload(const Graph& graph, int num_types, const DeviceStream& stream) {
     const std::vector<std::int64_t>& first = graph.all_row_ptr();
     const std::vector<std::int32_t> rows(first.begin(), first.end());
     reserve_nodes(graph.num_local, graph.num_nodes);
@@ -275,7 +276,7 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
 }
 
 void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
-                              const CudaStream& stream) {
+                              const DeviceStream& stream) {
     if (system.make_edges && system.num_copies == 0) return;
     if (system.images != nullptr || system.make_edges)
         return upload_images(graph, system, fresh, stream);
@@ -296,7 +297,7 @@ void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fre
 }
 
 void CudaGraph::upload_images(const Graph& graph, const System& system, bool fresh,
-                              const CudaStream& stream) {
+                              const DeviceStream& stream) {
     const double* const end = system.image_shifts + 3 * system.num_images;
     // rows of the table are there, and perhaps the same table
     const bool same_size = table != nullptr && size(3 * system.num_images) == table_.size();
@@ -322,7 +323,7 @@ std::int32_t CudaGraph::receiver_of(std::int32_t slot) const {
     return narrow(std::upper_bound(row_ptr_.begin(), row_ptr_.end(), slot) - row_ptr_.begin() - 1);
 }
 
-std::int32_t CudaGraph::sender_of(std::int32_t slot, const CudaStream& stream) const {
+std::int32_t CudaGraph::sender_of(std::int32_t slot, const DeviceStream& stream) const {
     std::int32_t found = 0;
     copy_to_host(&found, sender + slot, 4, stream);
     stream.synchronize();

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/cuda_memory.hpp"
+#include "core/device.hpp"
 #include "engine/cuda/sort.hpp"
 #include "engine/graph.hpp"
 
@@ -37,22 +37,22 @@ public:
     explicit CudaGraph(CudaKernels& kernels);
 
     // After the host's graph was put in order anew (Graph::update_order): all steps. Synchronizes.
-    void upload(const Graph& graph, int num_types, const CudaStream& stream);
+    void upload(const Graph& graph, int num_types, const DeviceStream& stream);
     // `fresh`: for the first time after upload. Synchronizes where anything is copied. Changes
     // `shift`, `image` and `table`, which are in captured steps.
     void upload_shifts(const Graph& graph, const System& system, bool fresh,
-                       const CudaStream& stream);
+                       const DeviceStream& stream);
 
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
     // `rows`: what is in row_ptr.
     void reserve_slots(const std::vector<std::int32_t>& rows);
     // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Waits for
     // the stream, and leaves a last kernel on it.
-    void complete(const std::int32_t* host_types, int num_types, const CudaStream& stream);
+    void complete(const std::int32_t* host_types, int num_types, const DeviceStream& stream);
 
     // The ends of a slot, from the device.
     std::int32_t receiver_of(std::int32_t slot) const;
-    std::int32_t sender_of(std::int32_t slot, const CudaStream& stream) const;
+    std::int32_t sender_of(std::int32_t slot, const DeviceStream& stream) const;
 
     std::int64_t chunk_slots = FEWEST_CHUNK_SLOTS;  // of the next list
     std::int64_t num_local = 0, num_nodes = 0, num_slots = 0;
@@ -106,16 +106,16 @@ public:
 private:
     void make_chunks();
     void upload_images(const Graph& graph, const System& system, bool fresh,
-                       const CudaStream& stream);
+                       const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    void sort_by_type(int num_types, const CudaStream& stream);
-    void sort_by_sender(int num_types, const CudaStream& stream);
+    void sort_by_type(int num_types, const DeviceStream& stream);
+    void sort_by_sender(int num_types, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;
     CudaFunction expand_rows_, find_senders_, find_chunks_, find_runs_, count_senders_,
         write_senders_;
-    CudaMemory nodes_, slots_, senders_, small_, shift_memory_, table_memory_;
+    DeviceMemory nodes_, slots_, senders_, small_, shift_memory_, table_memory_;
     std::int64_t node_capacity_ = 0, slot_capacity_ = 0;
     char* workspace_ = nullptr;          // in the place of what steps make
     std::vector<std::int32_t> row_ptr_;  // host

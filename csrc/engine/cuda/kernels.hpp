@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_driver.hpp"
-#include "core/cuda_memory.hpp"
+#include "core/device.hpp"
 #include "engine/kernel_source.hpp"
 
 namespace mdcg {
@@ -23,12 +22,12 @@ public:
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
-    void launch(const CudaStream& stream, std::int64_t blocks, int threads,
+    void launch(const DeviceStream& stream, std::int64_t blocks, int threads,
                 const Arguments& arguments, int shared_bytes = 0) const {
         launch_bytes(stream, blocks, threads, shared_bytes, &arguments);
     }
     // Arguments as 64-bit values, as generated kernels take them.
-    void launch(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
+    void launch(const DeviceStream& stream, std::int64_t blocks, int threads, int shared_bytes,
                 const std::vector<std::int64_t>& arguments) const {
         launch_bytes(stream, blocks, threads, shared_bytes, arguments.data());
     }
@@ -40,8 +39,8 @@ private:
         int shared_bytes = 0;
         std::uintptr_t function = 0;  // found by the first launch
     };
-    void launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
-                      const void* arguments) const;
+    void launch_bytes(const DeviceStream& stream, std::int64_t blocks, int threads,
+                      int shared_bytes, const void* arguments) const;
 
     std::shared_ptr<Entry> entry_;
 };

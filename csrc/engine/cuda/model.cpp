@@ -29,11 +29,11 @@ public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
               CudaPrecision precision, KernelChoice choice)
         : Model(std::move(package), std::move(info), threads, Stages::separate),
-          ops_(program_.implement<CudaOp<T>>(*package_, device_name(device))),
+          ops_(program_.implement<CudaOp<T>>(*package_, device_label(device))),
           device_(device),
           precision_(precision) {
-        capability_ = guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
-        name_ = guarded(device, [&] { return CudaDriver::get().device_name(device); });
+        capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
+        name_ = guarded(device, [&] { return mdcg::device_name(device); });
         code_ = code_of(package_, std::move(choice), precision, capability_);
     }
 
@@ -41,7 +41,7 @@ public:
 
     std::string place() const override {
         const std::string precision = name_of(precision_);
-        return device_name(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
+        return device_label(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
                (precision.empty() ? "" : ", " + precision) + ")";
     }
     std::string kernel_summary() const override {
@@ -74,7 +74,7 @@ public:
 
 protected:
     void add_to_report(nlohmann::json& out) const override {
-        out["device"] = device_name(device_);
+        out["device"] = device_label(device_);
         out["device_name"] = name_;
         const std::string precision = name_of(precision_);
         out["precision"] = !precision.empty()       ? precision
@@ -117,7 +117,7 @@ private:
                 if (executor_ == nullptr) {
                     // half prepared ones are not used again
                     if (ops_.empty())
-                        ops_ = program_.implement<CudaOp<T>>(*package_, device_name(device_));
+                        ops_ = program_.implement<CudaOp<T>>(*package_, device_label(device_));
                     auto made = std::make_unique<CudaExecutor<T>>(
                         program_, std::move(ops_), info_,
                         CudaPlace{device_, capability_, code_, precision_});
@@ -297,8 +297,8 @@ int parse_device(const std::string& text) {
     const int device = number ? std::stoi(text.substr(5)) : 0;
     int count = 0;
     try {
-        count = CudaDriver::get().device_count();
-    } catch (const CudaError& error) {
+        count = mdcg::device_count();
+    } catch (const DeviceError& error) {
         const std::string said = error.what();
         throw EngineError(
             ErrorKind::device,
@@ -315,7 +315,7 @@ int parse_device(const std::string& text) {
                           "device is '" + text + "', and there " +
                               (count == 0   ? "are none"
                                : count == 1 ? "is one, cuda:0"
-                                            : "are cuda:0 to " + device_name(count - 1)) +
+                                            : "are cuda:0 to " + device_label(count - 1)) +
                               ": choose another one, or device cpu");
     return device;
 }

@@ -122,7 +122,7 @@ bool CudaPassKernel::uses(CudaArgument name) const {
     return std::find(all.begin(), all.end(), name) != all.end();
 }
 
-void CudaPassKernel::launch(const CudaStream& stream, const CudaArguments& arguments) const {
+void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arguments) const {
     std::vector<std::int64_t> values;
     values.reserve(chosen_.arguments.size());
     for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);

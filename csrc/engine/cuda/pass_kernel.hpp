@@ -86,7 +86,7 @@ public:
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
     // Enqueues all kernels of the pass for n_rows receivers or nodes.
-    void launch(const CudaStream& stream, const CudaArguments& arguments) const;
+    void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
 
 private:
     struct Entry {

@@ -36,15 +36,15 @@ public:
             types_ = std::make_unique<CudaTypeSums<T>>(spec);
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override;
-    void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
-    void prepare_all(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override;
+    void prepare_exact(CudaKernels& kernels, const DeviceStream& stream) override;
+    void prepare_all(CudaKernels& kernels, const DeviceStream& stream) override {
         prepare(kernels, stream);
         if (types_) types_->prepare_all(kernels, stream);
         if (!others_) prepare_others(kernels, stream);
         prepare_exact(kernels, stream);
     }
-    void take_list(const CudaGraph& graph, const CudaStream& stream) override;
+    void take_list(const CudaGraph& graph, const DeviceStream& stream) override;
     std::size_t scratch_bytes(const CudaGraph& graph) const override {
         if (by_type_) return types_->scratch_bytes(graph, edges_);
         return fused_there_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
@@ -77,8 +77,8 @@ private:
     }
     bool fuses(const CudaWorker<T>& worker) const { return fused_there_ && !worker.exact; }
     // What lists need that cannot be summed by type.
-    void prepare_others(CudaKernels& kernels, const CudaStream& stream);
-    void prepare_edges(CudaKernels& kernels, const CudaStream& stream);
+    void prepare_others(CudaKernels& kernels, const DeviceStream& stream);
+    void prepare_edges(CudaKernels& kernels, const DeviceStream& stream);
     const T* features(const CudaWorker<T>& worker) const {
         return spec_.x.present() ? worker.value(spec_.x) : device_table_->template as<const T>();
     }
@@ -101,14 +101,14 @@ private:
     CudaMatrix<T> last_, last_t_;  // [units][weights], [weights][units]
     CudaSenderSums<T> sums_;
     AlignedArray<T> x_table_;  // by type, where x is absent
-    std::shared_ptr<CudaMemory> device_table_;
+    std::shared_ptr<DeviceMemory> device_table_;
 };
 
 template <typename T>
-void CudaConv<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     if (!spec_.x.present()) {
         const std::size_t bytes = x_table_.size() * sizeof(T);
-        device_table_ = std::make_shared<CudaMemory>(stream.device());
+        device_table_ = std::make_shared<DeviceMemory>(stream.device());
         device_table_->reserve(bytes);
         device_table_->upload(x_table_.data(), bytes, stream);
     }
@@ -122,7 +122,7 @@ void CudaConv<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
 }
 
 template <typename T>
-void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+void CudaConv<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
     by_type_ = types_ && types_->take_list(graph, stream);
     if (!by_type_ && !others_) {
         prepare_others(*kernels_, stream);
@@ -141,7 +141,7 @@ void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
 }
 
 template <typename T>
-void CudaConv<T>::prepare_others(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare_others(CudaKernels& kernels, const DeviceStream& stream) {
     others_ = true;
     if (fused_ && !fused_->available(kernels)) fused_.reset();
     fused_there_ = fused_ != nullptr;
@@ -152,13 +152,13 @@ void CudaConv<T>::prepare_others(CudaKernels& kernels, const CudaStream& stream)
 }
 
 template <typename T>
-void CudaConv<T>::prepare_edges(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare_edges(CudaKernels& kernels, const DeviceStream& stream) {
     if (!edges_prepared_) edges_.prepare(kernels, stream);
     edges_prepared_ = true;
 }
 
 template <typename T>
-void CudaConv<T>::prepare_exact(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare_exact(CudaKernels& kernels, const DeviceStream& stream) {
     if (chunked_) return;
     chunked_ = true;
     prepare_edges(kernels, stream);
@@ -260,7 +260,7 @@ void CudaConv<T>::forward(CudaWorker<T>& worker, Range nodes) const {
 template <typename T>
 void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
     const CudaGraph& graph = *worker.edges;
-    const CudaStream& stream = *worker.stream;
+    const DeviceStream& stream = *worker.stream;
     for (const Operand* operand : {&spec_.x, &spec_.sender, &spec_.receiver})
         if (operand->needs_gradient && !operand->accumulate)
             clear_on_device(

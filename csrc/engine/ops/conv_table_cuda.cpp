@@ -26,7 +26,7 @@ CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
       backward_(spec, "table_backward", widths(spec)) {}
 
 template <typename T>
-bool CudaTableConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+bool CudaTableConv<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
     if (table_)
         table_->take_list(graph, stream);
     else

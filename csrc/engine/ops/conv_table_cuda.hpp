@@ -27,7 +27,7 @@ public:
     }
     void prepare(CudaKernels& kernels);
     // False: no table is exact enough for the list, in a package whose radial networks are exact.
-    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool take_list(const CudaGraph& graph, const DeviceStream& stream);
 
     // Bytes per slot of a chunk.
     std::int64_t slot_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }

@@ -96,28 +96,28 @@ void CudaTypeSums<T>::ask_for_kernels(int degree) {
 }
 
 template <typename T>
-void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     const int l_max = spec_.description.l_max;
     kernels_ = &kernels;
     ask_for_kernels(table_ ? CUBIC : exact_ ? EXACT : ROWS);
     gemm_ = CudaGemm<T>(kernels);
     const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
-    number_ = std::make_unique<CudaMemory>(stream.device());
+    number_ = std::make_unique<DeviceMemory>(stream.device());
     number_->reserve(size(num_types_) * sizeof(std::int32_t));
-    factors_ = std::make_unique<CudaMemory>(stream.device());
+    factors_ = std::make_unique<DeviceMemory>(stream.device());
     factors_->reserve(factors.size() * sizeof(T));
     factors_->upload(factors.data(), factors.size() * sizeof(T), stream);
     stream.synchronize();
 }
 
 template <typename T>
-void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
     prepare(kernels, stream);
     if (exact_) ask_for_kernels(ROWS);
 }
 
 template <typename T>
-bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
     std::vector<std::int32_t> present = graph.pairs.sender;
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
@@ -143,7 +143,7 @@ bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream
 }
 
 template <typename T>
-void CudaTypeSums<T>::make_matrices(const CudaStream& stream) {
+void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
     const ConvDescription& description = spec_.description;
     const std::vector<double> last = spec_.radial.last();
     const std::size_t outputs = description.weights.columns.size();
@@ -296,7 +296,7 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
 template <typename T>
 void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                                const T* gradient) const {
-    const CudaStream& stream = *worker.stream;
+    const DeviceStream& stream = *worker.stream;
     const std::int64_t out_width = spec_.description.out.width;
     if (present_.empty()) return;
     walk(worker, edges, true,

@@ -27,11 +27,11 @@ public:
 
     // `spec` must stay.
     CudaTypeSums(const ConvSpec& spec);
-    void prepare(CudaKernels& kernels, const CudaStream& stream);
+    void prepare(CudaKernels& kernels, const DeviceStream& stream);
     // Also takes what only some lists need: for lists of texts.
-    void prepare_all(CudaKernels& kernels, const CudaStream& stream);
+    void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
-    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool take_list(const CudaGraph& graph, const DeviceStream& stream);
     // May end with a list that no table is exact enough for.
     bool from_table() const { return table_ || exact_; }
 
@@ -60,7 +60,7 @@ private:
     std::int64_t depth() const {  // of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
-    void make_matrices(const CudaStream& stream);
+    void make_matrices(const DeviceStream& stream);
     void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
     TypeSumArguments<T> arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
@@ -82,7 +82,7 @@ private:
     bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path
     CudaFunction sums_, gradient_;
     CudaGemm<T> gemm_;
-    std::unique_ptr<CudaMemory> number_, factors_;
+    std::unique_ptr<DeviceMemory> number_, factors_;
 };
 
 extern template class CudaTypeSums<float>;

@@ -1,7 +1,7 @@
 // What implementations of operations see of one evaluation on a device, and what they are there.
 #pragma once
 
-#include "core/cuda_memory.hpp"
+#include "core/device.hpp"
 #include "engine/cuda/graph.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "engine/ops/cpu.hpp"
@@ -15,7 +15,7 @@ class CudaGhosts;  // engine/cuda/ghosts.hpp
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
-    const CudaStream* stream = nullptr;
+    const DeviceStream* stream = nullptr;
     const CudaGraph* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
@@ -29,7 +29,7 @@ public:
         return scratch_memory->template as<char>();
     }
 
-    CudaMemory* scratch_memory = nullptr;
+    DeviceMemory* scratch_memory = nullptr;
 };
 
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes.
@@ -40,16 +40,16 @@ public:
     virtual ~CudaOp() = default;
 
     // Once, before the first evaluation: takes kernels, uploads weights.
-    virtual void prepare(CudaKernels&, const CudaStream&) {}
+    virtual void prepare(CudaKernels&, const DeviceStream&) {}
     // Once, before the first evaluation with `exact`: what only those need.
-    virtual void prepare_exact(CudaKernels&, const CudaStream&) {}
+    virtual void prepare_exact(CudaKernels&, const DeviceStream&) {}
     // All that any evaluation could need: for lists of texts.
-    virtual void prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+    virtual void prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
         prepare(kernels, stream);
         prepare_exact(kernels, stream);
     }
     // For every new list of edges, before its first evaluation.
-    virtual void take_list(const CudaGraph&, const CudaStream&) {}
+    virtual void take_list(const CudaGraph&, const DeviceStream&) {}
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const CudaGraph&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

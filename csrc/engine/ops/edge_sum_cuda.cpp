@@ -23,12 +23,12 @@ public:
         numbers_.insert(numbers_.end(), spec.radial.r_max.begin(), spec.radial.r_max.end());
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         functions_.prepare(kernels, stream);
         values_ = kernels.fixed("edge_sum.cuh", "slot_values");
         sums_ = kernels.fixed("edge_sum.cuh", "receiver_sums");
         gradients_ = kernels.fixed("edge_sum.cuh", "slot_gradients");
-        memory_ = std::make_unique<CudaMemory>(kernels.device());
+        memory_ = std::make_unique<DeviceMemory>(kernels.device());
         memory_->reserve(numbers_.size() * sizeof(double));
         memory_->upload(numbers_.data(), numbers_.size() * sizeof(double), stream);
         stream.synchronize();
@@ -120,7 +120,7 @@ private:
     const Operand& out_;
     CudaEdgeFunctions<T> functions_;
     std::vector<double> numbers_;  // last layer [units][outputs], r_max
-    std::unique_ptr<CudaMemory> memory_;
+    std::unique_ptr<DeviceMemory> memory_;
     CudaFunction values_, sums_, gradients_;
 };
 

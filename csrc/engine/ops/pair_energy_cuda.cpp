@@ -19,10 +19,10 @@ public:
             numbers_.insert(numbers_.end(), part->begin(), part->end());
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         energies_ = kernels.fixed("pair_energy.cuh", "pair_energies");
         gradients_ = kernels.fixed("pair_energy.cuh", "pair_gradients");
-        memory_ = std::make_unique<CudaMemory>(kernels.device());
+        memory_ = std::make_unique<DeviceMemory>(kernels.device());
         memory_->reserve(numbers_.size() * sizeof(double));
         memory_->upload(numbers_.data(), numbers_.size() * sizeof(double), stream);
         stream.synchronize();
@@ -64,7 +64,7 @@ private:
 
     const PairEnergySpec& spec_;
     std::vector<double> numbers_;  // factor, a, r_max [T][T]; coefficients, exponents [terms]
-    std::unique_ptr<CudaMemory> memory_;
+    std::unique_ptr<DeviceMemory> memory_;
     CudaFunction energies_, gradients_;
 };
 

@@ -24,7 +24,7 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
 }
 
 template <typename N>
-void upload(CudaMemory& memory, const std::vector<N>& source, const CudaStream& stream) {
+void upload(DeviceMemory& memory, const std::vector<N>& source, const DeviceStream& stream) {
     memory.reserve(std::max<std::size_t>(1, source.size()) * sizeof(N));
     if (!source.empty()) memory.upload(source.data(), source.size() * sizeof(N), stream);
 }
@@ -118,8 +118,8 @@ struct CudaEdgeFunctions<T>::Impl {
     std::vector<T> factors;
     std::unique_ptr<RadialTable<T>> table;
     int builds_there = 0;  // whose tables are on the device
-    std::shared_ptr<CudaMemory> weights, numbers, factors_there;
-    std::unique_ptr<CudaMemory> table_there, steps_there, places_there;
+    std::shared_ptr<DeviceMemory> weights, numbers, factors_there;
+    std::unique_ptr<DeviceMemory> table_there, steps_there, places_there;
     CudaFunction harmonics, to_vectors, radial_forward, radial_backward, sum_rows;
 };
 
@@ -129,7 +129,7 @@ CudaEdgeFunctions<T>::CudaEdgeFunctions(const RadialSpec& spec, int l_max,
     : impl_(std::make_shared<Impl>(spec, l_max, normalization, flip)) {}
 
 template <typename T>
-void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     Impl& m = *impl_;
     const std::string defines = "#define L_MAX " + std::to_string(m.l_max) + "\n#define THREADS " +
                                 std::to_string(m.threads) + "\n";
@@ -142,7 +142,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
     m.radial_backward = radial("radial_backward", m.text.shared_bytes);
     m.sum_rows = radial("sum_rows", 0);
     for (auto* memory : {&m.weights, &m.numbers, &m.factors_there})
-        *memory = std::make_shared<CudaMemory>(kernels.device());
+        *memory = std::make_shared<DeviceMemory>(kernels.device());
     upload(*m.weights, m.text.weights, stream);
     upload(*m.numbers, m.text.numbers, stream);
     upload(*m.factors_there, m.factors, stream);
@@ -150,7 +150,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
 }
 
 template <typename T>
-void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
     Impl& m = *impl_;
     if (!m.table || (m.table->complete() && m.builds_there == m.table->num_builds())) return;
     const int n = m.spec.num_types;
@@ -162,8 +162,8 @@ void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& s
     if (m.table_there && m.builds_there == m.table->num_builds()) return;
     const std::vector<TableEntry> places = table_places(*m.table, n);
     for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
-        *memory = std::make_unique<CudaMemory>(stream.device());
-    const auto copy = [&](CudaMemory& memory, const auto* source, std::size_t count) {
+        *memory = std::make_unique<DeviceMemory>(stream.device());
+    const auto copy = [&](DeviceMemory& memory, const auto* source, std::size_t count) {
         memory.reserve(std::max<std::size_t>(1, count) * sizeof(*source));
         if (count > 0) memory.upload(source, count * sizeof(*source), stream);
     };

@@ -17,11 +17,11 @@ class CudaGeometry {
 public:
     CudaGeometry(CudaKernels& kernels, double r_max, bool flip);
     // Where two nodes stand in one place, failures[0] becomes the largest such slot + 1.
-    void run(const CudaStream& stream, const CudaGraph& graph, int* failures) const;
+    void run(const DeviceStream& stream, const CudaGraph& graph, int* failures) const;
     // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
     // from edge gradients dE/dvec [slots][3], vec = pos[receiver] - pos[sender] + shift. Both in
     // the numbers of the graph.
-    void assemble(const CudaStream& stream, const CudaGraph& graph, const T* edge_gradient,
+    void assemble(const DeviceStream& stream, const CudaGraph& graph, const T* edge_gradient,
                   double* forces, double* virials) const;
 
 private:
@@ -37,9 +37,9 @@ public:
     // `flip` as in CudaGeometry.
     CudaEdgeFunctions(const RadialSpec& spec, int l_max, const std::string& normalization,
                       bool flip);
-    void prepare(CudaKernels& kernels, const CudaStream& stream);
+    void prepare(CudaKernels& kernels, const DeviceStream& stream);
     // Before the first evaluation of a new list: builds the tables that its pairs of types need.
-    void take_list(const CudaGraph& graph, const CudaStream& stream);
+    void take_list(const CudaGraph& graph, const DeviceStream& stream);
 
     std::int64_t harmonics_width() const;              // (l_max + 1)^2
     std::int64_t hidden_stride() const;                // units, padded; unused columns zero

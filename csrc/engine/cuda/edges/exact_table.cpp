@@ -48,7 +48,7 @@ void CudaExactTable::start(int knots) {
         spec_, *weights_, static_cast<double>(row_items()) * knots * sizeof(double));
 }
 
-void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream) {
+void CudaExactTable::take_list(const CudaGraph& graph, const DeviceStream& stream) {
     if (!there_ || (data_ && groups_->complete())) return;
     std::vector<std::int32_t> types(size(spec_.num_types));  // one node of each
     std::iota(types.begin(), types.end(), 0);
@@ -64,7 +64,7 @@ void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream)
     build(missing, stream);
 }
 
-void CudaExactTable::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
+void CudaExactTable::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
     const int before = knots_;
     for (const std::int32_t group : groups)
         for (;;) {
@@ -185,10 +185,10 @@ TableError CudaExactTable::measure(std::int32_t group, const std::vector<double>
 }
 
 // Tables of the groups behind those that are there.
-void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& stream) {
+void CudaExactTable::upload(std::vector<std::int32_t> groups, const DeviceStream& stream) {
     const std::int64_t width = row_items(), old_rows = std::max(rows_, ZERO_ROWS);
     const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots_;
-    auto memory = std::make_unique<CudaMemory>(stream.device());
+    auto memory = std::make_unique<DeviceMemory>(stream.device());
     memory->reserve(size(rows * width) * sizeof(double));
     auto* const data = memory->template as<double>();
     if (rows_ > 0)
@@ -218,9 +218,9 @@ void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& 
     rows_ = rows;
 }
 
-void CudaExactTable::upload_places(const CudaStream& stream) {
+void CudaExactTable::upload_places(const DeviceStream& stream) {
     const std::vector<TableEntry> places = table_places(*groups_, spec_.num_types);
-    if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
+    if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TableEntry));
     places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();

@@ -26,7 +26,7 @@ public:
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
     // yet; synchronizes where it does, and addresses and knots() change.
-    void take_list(const CudaGraph& graph, const CudaStream& stream);
+    void take_list(const CudaGraph& graph, const DeviceStream& stream);
 
     // After a list: false where MOST intervals are too few for a pair of types of it, or of one
     // before. There is no table then.
@@ -48,9 +48,9 @@ private:
     // Powers of z, [knots][degree + 1][outputs].
     std::vector<double> fit(std::int32_t group) const;
     TableError measure(std::int32_t group, const std::vector<double>& powers) const;
-    void build(const std::vector<std::int32_t>& groups, const CudaStream& stream);
-    void upload(std::vector<std::int32_t> groups, const CudaStream& stream);
-    void upload_places(const CudaStream& stream);
+    void build(const std::vector<std::int32_t>& groups, const DeviceStream& stream);
+    void upload(std::vector<std::int32_t> groups, const DeviceStream& stream);
+    void upload_places(const DeviceStream& stream);
 
     RadialSpec spec_;
     WeightColumns columns_;
@@ -61,7 +61,7 @@ private:
     std::unique_ptr<RadialSpline> units_, weights_;  // of hidden units, of weights
     std::unique_ptr<TableGroups> groups_;
     std::vector<std::int32_t> built_;
-    std::unique_ptr<CudaMemory> data_, places_;
+    std::unique_ptr<DeviceMemory> data_, places_;
     std::int64_t rows_ = 0;
 };
 

@@ -48,7 +48,7 @@ CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
       num_types_(spec.num_types) {}
 
 template <typename T>
-bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
     if (data_ && groups_.complete()) return false;
     std::vector<std::int32_t> types(size(num_types_));  // one node of each
     std::iota(types.begin(), types.end(), 0);
@@ -63,10 +63,10 @@ bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stre
 }
 
 template <typename T>
-void CudaPowerTable<T>::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
+void CudaPowerTable<T>::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
     const std::int64_t width = 4 * columns_.width, old_rows = std::max(rows_, ZERO_ROWS);
     const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots();
-    auto memory = std::make_unique<CudaMemory>(stream.device());
+    auto memory = std::make_unique<DeviceMemory>(stream.device());
     memory->reserve(size(rows * width) * sizeof(T));
     T* const data = memory->template as<T>();
     if (rows_ > 0)
@@ -126,9 +126,9 @@ void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
 }
 
 template <typename T>
-void CudaPowerTable<T>::upload_places(const CudaStream& stream) {
+void CudaPowerTable<T>::upload_places(const DeviceStream& stream) {
     const std::vector<TableEntry> places = table_places(groups_, num_types_);
-    if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
+    if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TableEntry));
     places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda_memory.hpp"
+#include "core/device.hpp"
 #include "engine/cuda/graph.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "kernels/table_entry.hpp"
@@ -40,7 +40,7 @@ public:
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
     // yet; synchronizes where it does, and addresses change. Returns whether it did.
-    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool take_list(const CudaGraph& graph, const DeviceStream& stream);
 
     // On the device, after the first list.
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
@@ -55,15 +55,15 @@ public:
     }
 
 private:
-    void build(const std::vector<std::int32_t>& groups, const CudaStream& stream);
+    void build(const std::vector<std::int32_t>& groups, const DeviceStream& stream);
     void fill(int receiver, int sender, T* table) const;
-    void upload_places(const CudaStream& stream);
+    void upload_places(const DeviceStream& stream);
 
     RadialSpline spline_;
     WeightColumns columns_;
     TableGroups groups_;
     int num_types_;
-    std::unique_ptr<CudaMemory> data_, places_;
+    std::unique_ptr<DeviceMemory> data_, places_;
     std::int64_t rows_ = 0;
 };
 
