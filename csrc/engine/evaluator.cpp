@@ -167,7 +167,8 @@ std::string Evaluator::summary() const {
                         : threads_ > 0         ? threads_
                                                : omp_get_max_threads();
     std::string text = about.architecture + " " + about.model_class + ", " +
-                       (about.double_precision ? "float64" : "float32") + ", " + model_->place();
+                       (about.double_precision ? "float64" : "float32") + ", " +
+                       model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
     text += ", " + model_->kernel_summary();

@@ -7,15 +7,15 @@ namespace mdcg {
 
 template <typename T>
 struct PairArguments {
-    Long num_nodes, num_slots, num_types, terms;
+    Long num_nodes, num_edges, num_types, terms;
     const int *row_ptr, *sender_type, *receiver_type;
-    const double* length;                    // [num_slots]
-    const T* unit;                           // [num_slots][3]
+    const double* length;                    // [num_edges]
+    const T* unit;                           // [num_edges][3]
     const double *factor, *a, *r_max;        // [types][types], receiver and sender
     const double *coefficients, *exponents;  // [terms]
     double power, sign;
     double* energies;  // [num_nodes]
-    T* edge_gradient;  // [num_slots][3]
+    T* edge_gradient;  // [num_edges][3]
 };
 static_assert(sizeof(PairArguments<float>) == 144 && sizeof(PairArguments<double>) == 144);
 

@@ -50,5 +50,5 @@ void register_cuda(py::module_& m) {
         "cuda_compute_capability", [](int device) { return mdcg::compute_capability(device); },
         py::arg("device"));
     m.def("cuda_driver_version", [] { return mdcg::driver_version(); });
-    m.def("cuda_version_there", &mdcg::available_driver_version);
+    m.def("cuda_available_version", &mdcg::available_driver_version);
 }

@@ -49,10 +49,10 @@ public:
         if (found_.file == nullptr) take(source_.for_device(capability_, precision_));
         return *found_.file;
     }
-    std::vector<std::string> find(const std::vector<CudaText>& texts, int) override {
+    std::vector<std::string> find(const std::vector<CudaKernelSource>& texts, int) override {
         const KernelFile& from = file();
         std::vector<std::string> codes;
-        for (const CudaText& text : texts) {
+        for (const CudaKernelSource& text : texts) {
             const Tensor* const code = from.code(found_.target, text.key);
             if (code == nullptr)
                 throw EngineError(ErrorKind::compiler,
@@ -78,7 +78,7 @@ private:
         found_ = std::move(found);
     }
 
-    KernelSource source_;
+    KernelFinder source_;
     std::string precision_;
     int capability_;
     FoundKernels found_;
@@ -89,7 +89,7 @@ class ListedCode : public CudaCode {
 public:
     explicit ListedCode(KernelFile file) : file_(std::move(file)) {}
     const KernelFile& file() override { return file_; }
-    std::vector<std::string> find(const std::vector<CudaText>&, int) override { return {}; }
+    std::vector<std::string> find(const std::vector<CudaKernelSource>&, int) override { return {}; }
     const FoundKernels& found() const override { return found_; }
 
 private:
@@ -110,9 +110,9 @@ CudaCodePtr code_of(KernelFile file) { return std::make_shared<ListedCode>(std::
 // A text, and its module once it was loaded.
 class CudaProgram {
 public:
-    explicit CudaProgram(CudaText text) : text_(std::move(text)) {}
+    explicit CudaProgram(CudaKernelSource text) : text_(std::move(text)) {}
 
-    const CudaText& text() const { return text_; }
+    const CudaKernelSource& text() const { return text_; }
     bool loaded() const { return module_ != nullptr; }
     void ask_for(const std::string& kernel, int shared_bytes) {
         kernels_.emplace(kernel, shared_bytes);
@@ -131,7 +131,7 @@ public:
     }
 
 private:
-    CudaText text_;
+    CudaKernelSource text_;
     std::set<std::pair<std::string, int>> kernels_;
     std::unique_ptr<const DeviceModule> module_;
 };
@@ -161,12 +161,12 @@ void CudaFunction::launch_bytes(const DeviceStream& stream, std::int64_t blocks,
                   arguments, false, ("the launch of " + entry.kernel).c_str());
 }
 
-CudaKernels::CudaKernels(const CudaPlace& place, int item_bytes)
+CudaKernels::CudaKernels(const CudaTarget& place, int item_bytes)
     : place_(place), item_bytes_(item_bytes) {
     if (place_.capability == 0) place_.capability = mdcg::compute_capability(place_.device);
 }
 
-CudaFunction CudaKernels::function(CudaText text, int shared_bytes) {
+CudaFunction CudaKernels::function(CudaKernelSource text, int shared_bytes) {
     const std::string kernel = text.name;
     std::shared_ptr<CudaProgram>& found = programs_[text.key];
     if (found == nullptr) found = std::make_shared<CudaProgram>(std::move(text));
@@ -190,7 +190,7 @@ CudaFunction CudaKernels::program(const std::string& key, const std::string& ker
 
 void CudaKernels::load() {
     for (;;) {
-        std::vector<CudaText> texts;
+        std::vector<CudaKernelSource> texts;
         std::vector<CudaProgram*> missing;
         for (const auto& [key, program] : programs_) {
             if (program->loaded()) continue;
@@ -212,8 +212,8 @@ void CudaKernels::load() {
     }
 }
 
-std::vector<CudaText> CudaKernels::texts() const {
-    std::vector<CudaText> found;
+std::vector<CudaKernelSource> CudaKernels::texts() const {
+    std::vector<CudaKernelSource> found;
     for (const auto& [key, program] : programs_)
         if (!program->text().text.empty()) found.push_back(program->text());
     return found;

@@ -50,10 +50,10 @@ template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     : spec_(spec), num_types_(spec.num_types), x_table_(spec.x_table<T>()) {
     if (spec.radial.knots > 0)
-        table_ = std::make_unique<CudaPowerTable<T>>(
-            hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride));
+        table_ = std::make_unique<SplineTable<T>>(hidden_spec(spec.radial),
+                                                  hidden_columns(spec.radial, spec.hidden_stride));
     else if (sizeof(T) == 8)
-        exact_ = std::make_unique<CudaExactTable>(
+        exact_ = std::make_unique<PolynomialTable>(
             hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (const Block& block : spec.description.out.blocks) {
@@ -117,7 +117,7 @@ void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stre
 }
 
 template <typename T>
-bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
+bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     std::vector<std::int32_t> present = graph.pairs.sender;
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
@@ -125,7 +125,7 @@ bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const DeviceStream& stre
     if (table_) table_->take_list(graph, stream);
     if (exact_) {
         exact_->take_list(graph, stream);
-        if (!exact_->there()) {  // from rows of units
+        if (!exact_->available()) {  // from rows of units
             exact_.reset();
             ask_for_kernels(ROWS);
             kernels_->load();
@@ -173,7 +173,7 @@ void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
 
 template <typename T>
 typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
-    char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const {
+    char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const {
     Scratch s{};
     Layout layout(start);
     std::int64_t receivers = graph.num_local;
@@ -196,7 +196,7 @@ typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
 }
 
 template <typename T>
-std::size_t CudaTypeSums<T>::scratch_bytes(const CudaGraph& graph,
+std::size_t CudaTypeSums<T>::scratch_bytes(const DeviceEdges& graph,
                                            const CudaEdgeFunctions<T>& edges) const {
     return lay_out(nullptr, graph, edges).bytes;
 }
@@ -204,7 +204,7 @@ std::size_t CudaTypeSums<T>::scratch_bytes(const CudaGraph& graph,
 template <typename T>
 TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
                                                const Scratch& scratch) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     TypeSumArguments<T> found{};
     found.num_types = num_types_;
     found.num_present = static_cast<std::int32_t>(present_.size());
@@ -241,7 +241,7 @@ template <typename T>
 template <typename Body>
 void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
                            const Body& body) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const Scratch scratch =
         lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
     TypeSumArguments<T> arguments = this->arguments(worker, scratch);
@@ -253,12 +253,12 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
     };
     if (from_table()) return receivers(0, graph.num_local);
     for (const CudaChunk& chunk : graph.chunks) {
-        if (chunk.num_slots > 0)
+        if (chunk.num_edges > 0)
             edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,
                           scratch.hidden);
-        arguments.first_slot = chunk.first_slot;
+        arguments.first_edge = chunk.first_edge;
         receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
-        if (backward && chunk.num_slots > 0)
+        if (backward && chunk.num_edges > 0)
             edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
     }
 }
@@ -266,7 +266,7 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
 template <typename T>
 void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                               T* out) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const std::int64_t out_width = spec_.description.out.width;
     if (gaps_ || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);

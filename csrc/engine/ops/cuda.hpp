@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/device.hpp"
-#include "engine/cuda/graph.hpp"
+#include "engine/cuda/device_edges.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "engine/ops/cpu.hpp"
 
@@ -11,12 +11,12 @@ namespace mdcg {
 template <typename T>
 class CudaGhosts;  // engine/cuda/ghosts.hpp
 
-// All rows are on the device; `edge_gradient` has one for every slot of `edges`.
+// All rows are on the device; `edge_gradient` has one for every edge of `edges`.
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
     const DeviceStream* stream = nullptr;
-    const CudaGraph* edges = nullptr;
+    const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
@@ -49,9 +49,9 @@ public:
         prepare_exact(kernels, stream);
     }
     // For every new list of edges, before its first evaluation.
-    virtual void take_list(const CudaGraph&, const DeviceStream&) {}
+    virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
     // Scratch that forward or backward will ask for, of a graph of that size.
-    virtual std::size_t scratch_bytes(const CudaGraph&) const { return 0; }
+    virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;
     virtual void backward(CudaWorker<T>& worker, Range nodes) const = 0;
 };

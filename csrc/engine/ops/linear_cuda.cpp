@@ -131,7 +131,7 @@ private:
         std::int32_t type, first, last;
     };
     // Of every type that occurs.
-    static std::vector<Group> groups(const CudaGraph& edges, Range nodes) {
+    static std::vector<Group> groups(const DeviceEdges& edges, Range nodes) {
         std::vector<Group> found;
         const auto add = [&](const std::vector<std::int32_t>& first) {
             for (std::size_t t = 0; t + 1 < first.size(); ++t)

@@ -32,18 +32,18 @@ public:
                          THREADS, arguments(worker));
     }
     void backward(CudaWorker<T>& worker, Range) const override {
-        gradients_.launch(*worker.stream, (worker.edges->num_slots + THREADS - 1) / THREADS,
+        gradients_.launch(*worker.stream, (worker.edges->num_edges + THREADS - 1) / THREADS,
                           THREADS, arguments(worker));
     }
 
 private:
     PairArguments<T> arguments(const CudaWorker<T>& worker) const {
-        const CudaGraph& graph = *worker.edges;
+        const DeviceEdges& graph = *worker.edges;
         const double* const numbers = memory_->template as<const double>();
         const std::int64_t pairs = std::int64_t(spec_.num_types) * spec_.num_types;
         const auto terms = static_cast<std::int64_t>(spec_.exponents.size());
         return {graph.num_local,
-                graph.num_slots,
+                graph.num_edges,
                 spec_.num_types,
                 terms,
                 graph.row_ptr,

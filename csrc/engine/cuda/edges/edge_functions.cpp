@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/cuda/edges/power_table.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/edges/radial_table.hpp"
@@ -47,28 +47,28 @@ struct CudaEdgeFunctions<T>::Impl {
     }
 
     std::int64_t width() const { return std::int64_t(l_max + 1) * (l_max + 1); }
-    std::int64_t tiles(std::int64_t slots) const { return blocks(slots, text.slots); }
+    std::int64_t tiles(std::int64_t edges) const { return blocks(edges, text.edges); }
 
     struct Work {
         T *kept, *d_sender, *d_receiver;
         double* d_length;
         std::size_t bytes;
     };
-    Work lay_out(char* start, std::int64_t slots) const {
+    Work lay_out(char* start, std::int64_t edges) const {
         Work w;
         Layout layout(start);
-        layout.take(w.kept, tiles(slots) * text.kept_items);
-        layout.take(w.d_sender, text.sender_rows ? slots * text.first_stride : 0);
-        layout.take(w.d_receiver, text.receiver_rows ? slots * text.first_stride : 0);
-        layout.take(w.d_length, slots);
+        layout.take(w.kept, tiles(edges) * text.kept_items);
+        layout.take(w.d_sender, text.sender_rows ? edges * text.first_stride : 0);
+        layout.take(w.d_receiver, text.receiver_rows ? edges * text.first_stride : 0);
+        layout.take(w.d_length, edges);
         w.bytes = layout.bytes();
         return w;
     }
     HarmonicsArguments<T> harmonics_arguments(const CudaWorker<T>& worker,
                                               const CudaChunk& chunk) const {
         HarmonicsArguments<T> arguments{};
-        arguments.first = chunk.first_slot;
-        arguments.num_slots = chunk.num_slots;
+        arguments.first = chunk.first_edge;
+        arguments.num_edges = chunk.num_edges;
         arguments.unit = static_cast<const T*>(worker.edges->unit);
         arguments.length = worker.edges->length;
         arguments.factors = factors_there ? factors_there->template as<const T>() : nullptr;
@@ -78,11 +78,11 @@ struct CudaEdgeFunctions<T>::Impl {
     }
     RadialArguments<T> radial_arguments(const CudaWorker<T>& worker, const CudaChunk& chunk,
                                         const Ends& ends) const {
-        const CudaGraph& graph = *worker.edges;
+        const DeviceEdges& graph = *worker.edges;
         const BasisFunctions& functions = spec.functions;
         RadialArguments<T> arguments{};
-        arguments.first = chunk.first_slot;
-        arguments.num_slots = chunk.num_slots;
+        arguments.first = chunk.first_edge;
+        arguments.num_edges = chunk.num_edges;
         arguments.num_types = spec.num_types;
         arguments.sender = graph.sender;
         arguments.receiver = graph.receiver;
@@ -150,7 +150,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const DeviceStream& str
 }
 
 template <typename T>
-void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const DeviceStream& stream) {
+void CudaEdgeFunctions<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     Impl& m = *impl_;
     if (!m.table || (m.table->complete() && m.builds_there == m.table->num_builds())) return;
     const int n = m.spec.num_types;
@@ -187,8 +187,8 @@ std::int64_t CudaEdgeFunctions<T>::hidden_stride() const {
 }
 
 template <typename T>
-std::size_t CudaEdgeFunctions<T>::work_bytes(std::int64_t slots) const {
-    return impl_->lay_out(nullptr, slots).bytes;
+std::size_t CudaEdgeFunctions<T>::work_bytes(std::int64_t edges) const {
+    return impl_->lay_out(nullptr, edges).bytes;
 }
 
 template <typename T>
@@ -198,13 +198,13 @@ void CudaEdgeFunctions<T>::forward(CudaWorker<T>& worker, const CudaChunk& chunk
     if (harmonics != nullptr) {
         HarmonicsArguments<T> arguments = m.harmonics_arguments(worker, chunk);
         arguments.harmonics = harmonics;
-        m.harmonics.launch(*worker.stream, blocks(chunk.num_slots, m.threads), m.threads,
+        m.harmonics.launch(*worker.stream, blocks(chunk.num_edges, m.threads), m.threads,
                            arguments);
     }
     RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
-    if (work != nullptr) arguments.kept = m.lay_out(work, chunk.num_slots).kept;
+    if (work != nullptr) arguments.kept = m.lay_out(work, chunk.num_edges).kept;
     arguments.hidden = hidden;
-    m.radial_forward.launch(*worker.stream, m.tiles(chunk.num_slots), m.text.threads, arguments,
+    m.radial_forward.launch(*worker.stream, m.tiles(chunk.num_edges), m.text.threads, arguments,
                             m.text.shared_bytes);
 }
 
@@ -212,15 +212,15 @@ template <typename T>
 void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
                                     char* work, const T* d_harmonics, T* d_hidden) const {
     const Impl& m = *impl_;
-    const CudaGraph& graph = *worker.edges;
-    const typename Impl::Work w = m.lay_out(work, chunk.num_slots);
+    const DeviceEdges& graph = *worker.edges;
+    const typename Impl::Work w = m.lay_out(work, chunk.num_edges);
     RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
     arguments.kept = w.kept;
     arguments.d_hidden = d_hidden;
     arguments.d_length = w.d_length;
     arguments.d_sender = ends.d_sender != nullptr ? w.d_sender : nullptr;
     arguments.d_receiver = ends.d_receiver != nullptr ? w.d_receiver : nullptr;
-    m.radial_backward.launch(*worker.stream, m.tiles(chunk.num_slots), m.text.threads, arguments,
+    m.radial_backward.launch(*worker.stream, m.tiles(chunk.num_edges), m.text.threads, arguments,
                              m.text.shared_bytes);
     const auto sum = [&](SumRowsArguments<T> a) {
         a.width = m.text.first_stride;
@@ -238,12 +238,12 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
     }
     if (ends.d_receiver != nullptr)
         sum({chunk.num_receivers, nullptr, chunk.first_receiver,
-             graph.row_ptr + chunk.first_receiver, chunk.first_slot, w.d_receiver, ends.d_receiver,
+             graph.row_ptr + chunk.first_receiver, chunk.first_edge, w.d_receiver, ends.d_receiver,
              0});
     HarmonicsArguments<T> vectors = m.harmonics_arguments(worker, chunk);
     vectors.d_harmonics = d_harmonics;
     vectors.d_length = w.d_length;
-    m.to_vectors.launch(*worker.stream, blocks(chunk.num_slots, m.threads), m.threads, vectors);
+    m.to_vectors.launch(*worker.stream, blocks(chunk.num_edges, m.threads), m.threads, vectors);
 }
 
 template class CudaEdgeFunctions<float>;
