@@ -283,12 +283,14 @@ class CudaModule:
         early: bool = False,
     ) -> None: ...
 
-def cuda_texts(path: str, target: str, precision: str, passes: str) -> list[tuple[str, str, str]]:
+def cuda_kernel_sources(
+    path: str, target: str, precision: str, passes: str
+) -> list[tuple[str, str, str]]:
     """Return key, name and text of the engine's own kernels that a package runs on such devices."""
 
 def cuda_compute_capability(device: int) -> int: ...
 def cuda_driver_version() -> int:
     """Return the version of CUDA the driver is made for, as 1000 * major + 10 * minor."""
 
-def cuda_version_there() -> int:
+def cuda_available_version() -> int:
     """Return the same without starting the driver; 0 where there is none."""

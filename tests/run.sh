@@ -84,7 +84,7 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
         pip=("$venvs/$name/bin/python" -m pip install --quiet)
         "${pip[@]}" "pip>=25.1" # the first that knows --group
         if [ "$name" = lammps ]; then
-            "${pip[@]}" --group test cmake
+            "${pip[@]}" --group test
         else
             # First and alone, so that nothing else chooses the version. The tests need no CUDA: a
             # CPU build of it is enough, and far smaller, where pip is set up to find one.

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/cuda_driver.hpp"
+#include "core/device.hpp"
 #include "core/interrupt.hpp"
 #include "core/text.hpp"
 #include "core/threads.hpp"
@@ -339,9 +339,8 @@ mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
         out.number = mdcg::parse_device(name);
         if (out.number < 0) fail("device is 'cpu', expected 'cuda' or 'cuda:N'");
         mdcg::guarded(out.number, [&] {
-            const auto& driver = mdcg::CudaDriver::get();
-            out.count = driver.device_count();
-            const auto uuid = driver.device_uuid(out.number);
+            out.count = mdcg::device_count();
+            const auto uuid = mdcg::device_uuid(out.number);
             std::copy(uuid.begin(), uuid.end(), out.uuid);
         });
         std::memcpy(device, &out, std::min(device->size, sizeof out));

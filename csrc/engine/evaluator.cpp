@@ -33,10 +33,9 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
     auto package = Package::open(path);
     int capability = 0;
     if (device >= 0)
-        capability =
-            mdcg::guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
+        capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });
     const CudaPrecision precision =
-        parse_precision(options.precision, *package, capability, device_name(device));
+        parse_precision(options.precision, *package, capability, device_label(device));
     ModelInfo info = read_model_info(*package);
     if (device < 0) {
         auto loader = std::make_unique<KernelStore>(package, std::move(choice));
@@ -169,7 +168,8 @@ std::string Evaluator::summary() const {
                         : threads_ > 0         ? threads_
                                                : omp_get_max_threads();
     std::string text = about.architecture + " " + about.model_class + ", " +
-                       (about.double_precision ? "float64" : "float32") + ", " + model_->place();
+                       (about.double_precision ? "float64" : "float32") + ", " +
+                       model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
     text += ", " + model_->kernel_summary();

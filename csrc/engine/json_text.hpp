@@ -1,4 +1,4 @@
-// JSON from files that nobody vouches for.
+// JSON from untrusted files.
 #pragma once
 
 namespace mdcg {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernel_source.hpp"
+#include "engine/kernel_finder.hpp"
 #include "engine/kernels.hpp"
 
 namespace mdcg {
@@ -35,7 +35,7 @@ private:
     // Throws std::runtime_error.
     std::shared_ptr<SharedLibrary> read(int layer, std::initializer_list<const char*> symbols);
 
-    KernelSource source_;
+    KernelFinder source_;
     bool looked_ = false, made_again_ = false;
     FoundKernels found_;
     std::map<int, Kernel> kernels_;  // by layer

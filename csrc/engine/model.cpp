@@ -34,7 +34,7 @@ public:
           executor_(program_, *package_),
           loader_(loader != nullptr ? std::move(loader) : std::make_unique<GenericOnly>()) {}
 
-    std::string place() const override { return "cpu (" + instruction_set_level() + ")"; }
+    std::string device_label() const override { return "cpu (" + instruction_set_level() + ")"; }
     std::string kernel_summary() const override { return loader_->summary(); }
 
     void evaluate(const System& system, Communicator* communicator,

@@ -59,7 +59,7 @@ public:
 
     virtual bool on_device() const { return false; }
     // Where it is evaluated, "cpu (x86-64-v3)", and where its kernels came from; for logs.
-    virtual std::string place() const = 0;
+    virtual std::string device_label() const = 0;
     virtual std::string kernel_summary() const = 0;
 
 protected:

@@ -1,15 +1,15 @@
 #include "kernels/cutoff.cuh"
 #include "kernels/edge_sum.hpp"
 
-struct EdgeSumSlot {
+struct SummedEdge {
     double cut, cut_slope;  // outside of the activation; 0: dead
-    Long slot;
+    Long edge;
 };
 
-INLINE EdgeSumSlot look_at(const EdgeSumArguments<T>& p, Long number) {
-    EdgeSumSlot found = {0, 0, p.first + number};
-    const Long pair = p.receiver_type[found.slot] * p.num_types + p.sender_type[found.slot];
-    const double r_max = p.r_max[p.typed ? pair : 0], r = p.length[found.slot];
+INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long number) {
+    SummedEdge found = {0, 0, p.first + number};
+    const Long pair = p.receiver_type[found.edge] * p.num_types + p.sender_type[found.edge];
+    const double r_max = p.r_max[p.typed ? pair : 0], r = p.length[found.edge];
     if (!(r < r_max)) return found;
     found.cut = 1;
     if (p.power != 0) {
@@ -30,12 +30,12 @@ INLINE double output(const EdgeSumArguments<T>& p, Long number, int o, int lane,
     return value;
 }
 
-// A warp per slot.
-extern "C" __global__ void __launch_bounds__(128) slot_values(const EdgeSumArguments<T> p) {
+// A warp per edge.
+extern "C" __global__ void __launch_bounds__(128) edge_values(const EdgeSumArguments<T> p) {
     const Long number = thread_number() / 32;
     const int lane = threadIdx.x % 32;
-    if (number >= p.num_slots) return;
-    const EdgeSumSlot found = look_at(p, number);
+    if (number >= p.num_edges) return;
+    const SummedEdge found = look_at(p, number);
     for (int o = 0; o < p.outputs; ++o) {
         double slope;
         const double value = output(p, number, o, lane, slope);
@@ -59,14 +59,14 @@ extern "C" __global__ void __launch_bounds__(128) receiver_sums(const EdgeSumArg
     for (Long o = p.outputs + lane; o < p.width; o += 32) p.out[node * p.width + o] = T(0);
 }
 
-// A warp per slot: gradients of hidden numbers, and of the length through the outer cutoff.
-extern "C" __global__ void __launch_bounds__(128) slot_gradients(const EdgeSumArguments<T> p) {
+// A warp per edge: gradients of hidden numbers, and of the length through the outer cutoff.
+extern "C" __global__ void __launch_bounds__(128) edge_gradients(const EdgeSumArguments<T> p) {
     const Long number = thread_number() / 32;
     const int lane = threadIdx.x % 32;
-    if (number >= p.num_slots) return;
-    const EdgeSumSlot found = look_at(p, number);
+    if (number >= p.num_edges) return;
+    const SummedEdge found = look_at(p, number);
     const bool dead = found.cut == 0 && found.cut_slope == 0;
-    const T* const d_out = p.d_out + p.receiver[found.slot] * p.width;
+    const T* const d_out = p.d_out + p.receiver[found.edge] * p.width;
     T* const row = p.d_hidden + number * p.stride;
     double along = 0;
     for (int o = 0; o < p.outputs; ++o) {
@@ -81,5 +81,5 @@ extern "C" __global__ void __launch_bounds__(128) slot_gradients(const EdgeSumAr
         }
     }
     if (dead || lane >= 3 || found.cut_slope == 0) return;
-    p.edge_gradient[3 * found.slot + lane] += T(p.sign * along * p.unit[3 * found.slot + lane]);
+    p.edge_gradient[3 * found.edge + lane] += T(p.sign * along * p.unit[3 * found.edge + lane]);
 }

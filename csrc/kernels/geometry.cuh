@@ -1,16 +1,16 @@
 #include "kernels/common.cuh"
 #include "kernels/geometry.hpp"
 
-// pos[receiver] - pos[sender] + shift of a slot, Å.
+// pos[receiver] - pos[sender] + shift of an edge, Å.
 INLINE void edge_vector(const double* positions, const EdgeShifts& shifts, int sender, int receiver,
-                        Long slot, double* v) {
+                        Long edge, double* v) {
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
         v[k] = positions[3 * Long(receiver) + k] - positions[3 * Long(sender) + k];
-        if (shifts.shift) v[k] += shifts.shift[3 * slot + k];
+        if (shifts.shift) v[k] += shifts.shift[3 * edge + k];
     }
     if (!shifts.image) return;
-    const int image = shifts.image[slot];
+    const int image = shifts.image[edge];
     if (!shifts.packed) {
 #pragma unroll
         for (int k = 0; k < 3; ++k) v[k] += shifts.table[3 * image + k];
@@ -22,24 +22,24 @@ INLINE void edge_vector(const double* positions, const EdgeShifts& shifts, int s
         v[k] += a * shifts.table[k] + b * shifts.table[3 + k] + c * shifts.table[6 + k];
 }
 
-// One slot; whether it is shorter than r_max.
-INLINE bool measure(const GeometryArguments<T>& p, int receiver, int slot) {
+// One edge; whether it is shorter than r_max.
+INLINE bool measure(const GeometryArguments<T>& p, int receiver, int edge) {
     double v[3];
-    edge_vector(p.positions, p.shifts, p.sender[slot], receiver, slot, v);
+    edge_vector(p.positions, p.shifts, p.sender[edge], receiver, edge, v);
     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     // shorter lengths overflow in their inverse powers
-    if (!(square >= 1e-12)) atomicMax(p.failures, slot + 1);
+    if (!(square >= 1e-12)) atomicMax(p.failures, edge + 1);
     double r = sqrt(square);
     if (r < 1e-8) r = 1e-8;
     const bool live = r < p.r_max;
-    p.length[slot] = live ? r : DEAD;
+    p.length[edge] = live ? r : DEAD;
     const double inverse = live ? p.sign / r : 0.0;
 #pragma unroll
-    for (int k = 0; k < 3; ++k) p.unit[3 * Long(slot) + k] = live ? T(v[k] * inverse) : T(0);
+    for (int k = 0; k < 3; ++k) p.unit[3 * Long(edge) + k] = live ? T(v[k] * inverse) : T(0);
     return live;
 }
 
-// Sorts a receiver's live slots by length, equal ones by number. More than fit stay as they are.
+// Sorts a receiver's live edges by length, equal ones by number. More than fit stay as they are.
 constexpr int SORTED = 256;
 INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, int lane,
                            unsigned long long* keys) {
@@ -52,9 +52,9 @@ INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, 
     for (int i = lane; i < size; i += 32) {
         keys[i] = ~0ull;
         if (i >= count) continue;
-        const int slot = p.live[first + i];
-        const unsigned bits = __float_as_uint(float(p.length[slot]));  // positive: in order
-        keys[i] = (unsigned long long)bits << 32 | unsigned(slot);
+        const int edge = p.live[first + i];
+        const unsigned bits = __float_as_uint(float(p.length[edge]));  // positive: in order
+        keys[i] = (unsigned long long)bits << 32 | unsigned(edge);
     }
     for (int run = 2; run <= size; run *= 2)
         for (int step = run / 2; step > 0; step /= 2) {
@@ -72,7 +72,7 @@ INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, 
     for (int i = lane; i < count; i += 32) p.by_length[first + i] = int(unsigned(keys[i]));
 }
 
-// A warp per receiver: lists its live slots, in order.
+// A warp per receiver: lists its live edges, in order.
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
     __shared__ unsigned long long keys[8][SORTED];
     const Long receiver = thread_number() / 32;
@@ -81,10 +81,10 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
     const int first = p.row_ptr[receiver], end = p.row_ptr[receiver + 1];
     int count = 0;
     for (int at = first; at < end; at += 32) {
-        const int slot = at + lane;
-        const bool live = slot < end && measure(p, int(receiver), slot);
+        const int edge = at + lane;
+        const bool live = edge < end && measure(p, int(receiver), edge);
         const unsigned found = __ballot_sync(0xffffffffu, live);
-        if (live) p.live[first + count + __popc(found & ((1u << lane) - 1))] = slot;
+        if (live) p.live[first + count + __popc(found & ((1u << lane) - 1))] = edge;
         count += __popc(found);
     }
     if (lane == 0) p.num_live[receiver] = count;
@@ -92,17 +92,17 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
     sort_by_length(p, first, count, lane, keys[threadIdx.x / 32]);
 }
 
-// One slot at one of its ends: adds to the force and to the six parts of the virial.
+// One edge at one of its ends: adds to the force and to the six parts of the virial.
 template <bool VIRIAL>
-INLINE void add_slot(const AssembleArguments<T>& p, Long slot, double sign, double* sums) {
+INLINE void add_edge(const AssembleArguments<T>& p, Long edge, double sign, double* sums) {
     double g[3], v[3];
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
-        g[k] = double(p.gradient[3 * slot + k]);
+        g[k] = double(p.gradient[3 * edge + k]);
         sums[k] -= sign * g[k];
     }
     if (!VIRIAL) return;
-    edge_vector(p.positions, p.shifts, p.sender[slot], p.receiver[slot], slot, v);
+    edge_vector(p.positions, p.shifts, p.sender[edge], p.receiver[edge], edge, v);
     int i = 3;
     // symmetric: what is not vanishes in the sum over all nodes
 #pragma unroll
@@ -111,16 +111,16 @@ INLINE void add_slot(const AssembleArguments<T>& p, Long slot, double sign, doub
         for (int d = c; d < 3; ++d) sums[i++] -= 0.25 * (v[c] * g[d] + v[d] * g[c]);
 }
 
-// A warp per node: its slots as a receiver, then those as a sender, in a fixed order.
+// A warp per node: its edges as a receiver, then those as a sender, in a fixed order.
 template <bool VIRIAL>
 INLINE void assemble_node(const AssembleArguments<T>& p, Long node, int lane) {
     constexpr int COUNT = VIRIAL ? 9 : 3;
     double sums[COUNT] = {};
     if (node < p.num_local)
         for (int s = p.row_ptr[node] + lane; s < p.row_ptr[node + 1]; s += 32)
-            add_slot<VIRIAL>(p, s, 1.0, sums);
+            add_edge<VIRIAL>(p, s, 1.0, sums);
     for (int i = p.sender_ptr[node] + lane; i < p.sender_ptr[node + 1]; i += 32)
-        add_slot<VIRIAL>(p, p.by_sender[i], -1.0, sums);
+        add_edge<VIRIAL>(p, p.by_sender[i], -1.0, sums);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
 #pragma unroll

@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-// What is added to pos[receiver] - pos[sender]: see csrc/engine/cuda/graph.hpp.
+// What is added to pos[receiver] - pos[sender]: see csrc/engine/cuda/device_edges.hpp.
 struct EdgeShifts {
     const double* shift;
     const int* image;
@@ -20,9 +20,9 @@ struct GeometryArguments {
     const int *row_ptr, *sender;
     EdgeShifts shifts;
     const double* positions;
-    T* unit;         // [num_slots][3]
-    double* length;  // [num_slots]
-    int* live;       // [num_slots] of each receiver, from where its slots begin
+    T* unit;         // [num_edges][3]
+    double* length;  // [num_edges]
+    int* live;       // [num_edges] of each receiver, from where its edges begin
     int* by_length;  // the same, the shortest first
     int* num_live;   // [num_local]
     int* failures;
@@ -36,7 +36,7 @@ struct AssembleArguments {
     const int *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
     EdgeShifts shifts;
     const double* positions;
-    const T* gradient;  // [slots][3] dE/dvec
+    const T* gradient;  // [edges][3] dE/dvec
     double* forces;     // [num_nodes][3]
     double* virials;    // [num_nodes][9] or null
 };

@@ -1,7 +1,7 @@
 #include "kernels/harmonic_functions.cuh"
 #include "kernels/harmonics.hpp"
 
-// After harmonic_functions.cuh. Blocks of THREADS slots pass rows of harmonics through shared
+// After harmonic_functions.cuh. Blocks of THREADS edges pass rows of harmonics through shared
 // memory, so that lanes read and write neighbours.
 constexpr int ROW = WIDTH | 1;
 constexpr int PER_ROW = WIDTH > 0 ? WIDTH : 1;
@@ -9,7 +9,7 @@ constexpr int PER_ROW = WIDTH > 0 ? WIDTH : 1;
 extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsArguments<T> p) {
     __shared__ T rows[THREADS * ROW];
     const Long begin = Long(blockIdx.x) * THREADS;
-    const int count = int(p.num_slots - begin < THREADS ? p.num_slots - begin : THREADS);
+    const int count = int(p.num_edges - begin < THREADS ? p.num_edges - begin : THREADS);
     if (int(threadIdx.x) < count) {
         const T* const u = p.unit + 3 * (p.first + begin + threadIdx.x);
         harmonics_of(p.factors, u, rows + threadIdx.x * ROW);
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsA
 // Gradients of directions and lengths, added to those of vectors.
 extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const HarmonicsArguments<T> p) {
     const Long begin = Long(blockIdx.x) * THREADS;
-    const int count = int(p.num_slots - begin < THREADS ? p.num_slots - begin : THREADS);
+    const int count = int(p.num_edges - begin < THREADS ? p.num_edges - begin : THREADS);
     __shared__ T rows[THREADS * ROW];
     if (p.d_harmonics) {
         const T* const d = p.d_harmonics + begin * WIDTH;
@@ -32,16 +32,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const Harmonics
     }
     __syncthreads();
     if (int(threadIdx.x) >= count) return;
-    const Long slot = p.first + begin + threadIdx.x;
-    const T* const u = p.unit + 3 * slot;
+    const Long edge = p.first + begin + threadIdx.x;
+    const T* const u = p.unit + 3 * edge;
     if (u[0] == T(0) && u[1] == T(0) && u[2] == T(0)) return;
     double along = p.d_length[begin + threadIdx.x], d[3] = {0, 0, 0}, inverse = 0;
     if (p.d_harmonics) {
         harmonics_gradient(p.factors, u, rows + threadIdx.x * ROW, d);
-        inverse = 1.0 / p.length[slot];
+        inverse = 1.0 / p.length[edge];
         along -= (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
     }
-    T* const to = p.edge_gradient + 3 * slot;
+    T* const to = p.edge_gradient + 3 * edge;
 #pragma unroll
     for (int k = 0; k < 3; ++k) to[k] += T(p.sign * (along * u[k] + d[k] * inverse));
 }

@@ -7,14 +7,14 @@ namespace mdcg {
 
 template <typename T>
 struct HarmonicsArguments {
-    Long first, num_slots;  // of the chunk
-    const T* unit;          // [all slots][3], zeros: a dead slot
-    const double* length;   // [all slots]
+    Long first, num_edges;  // of the chunk
+    const T* unit;          // [all edges][3], zeros: a dead edge
+    const double* length;   // [all edges]
     const T* factors;       // [WIDTH]
-    T* harmonics;           // [num_slots][WIDTH]
+    T* harmonics;           // [num_edges][WIDTH]
     const T* d_harmonics;
-    const double* d_length;  // [num_slots]
-    T* edge_gradient;        // [all slots][3]
+    const double* d_length;  // [num_edges]
+    T* edge_gradient;        // [all edges][3]
     double sign;             // of the unit vector against pos[receiver] - pos[sender]
 };
 static_assert(sizeof(HarmonicsArguments<float>) == 80 && sizeof(HarmonicsArguments<double>) == 80);

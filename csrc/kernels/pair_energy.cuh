@@ -1,10 +1,10 @@
 #include "kernels/cutoff.cuh"
 #include "kernels/pair_energy.hpp"
 
-// Energy of a slot and its derivative with respect to the length; false: too long.
-INLINE bool pair_energy(const PairArguments<T>& p, Long slot, double& energy, double& slope) {
-    const Long pair = p.receiver_type[slot] * p.num_types + p.sender_type[slot];
-    const double r = p.length[slot], r_max = p.r_max[pair];
+// Energy of an edge and its derivative with respect to the length; false: too long.
+INLINE bool pair_energy(const PairArguments<T>& p, Long edge, double& energy, double& slope) {
+    const Long pair = p.receiver_type[edge] * p.num_types + p.sender_type[edge];
+    const double r = p.length[edge], r_max = p.r_max[pair];
     if (!(r < r_max)) return false;
     double cut, cut_slope;
     polynomial_cutoff(p.power, r / r_max, cut, cut_slope);
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) pair_energies(const PairArgume
 }
 
 extern "C" __global__ void __launch_bounds__(128) pair_gradients(const PairArguments<T> p) {
-    for (Long s = thread_number(); s < p.num_slots; s += thread_count()) {
+    for (Long s = thread_number(); s < p.num_edges; s += thread_count()) {
         double energy, slope;
         if (!pair_energy(p, s, energy, slope)) continue;
         if (p.weights != nullptr) slope *= p.weights[p.receiver[s]];

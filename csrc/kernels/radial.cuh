@@ -10,17 +10,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const Radia
     }
     T *const first = (T*)shared_memory, *const second = first + WIDEST * PITCH;
     T* const kept = p.kept ? p.kept + Long(blockIdx.x) * KEPT_ITEMS : nullptr;
-    look_at_slots(p, tile);
+    look_at_edges(p, tile);
     __syncthreads();
     basis<false>(p, tile, first);
     __syncthreads();
     const T* const last = layers_forward<0>(p, tile, first, second, kept);
     if (KEPT_LAST >= 0 && kept)
-        for (int i = threadIdx.x; i < LAST * SLOTS; i += THREADS)
-            kept[KEPT_LAST + i] = last[i / SLOTS * PITCH + i % SLOTS];
-    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+        for (int i = threadIdx.x; i < LAST * EDGES; i += THREADS)
+            kept[KEPT_LAST + i] = last[i / EDGES * PITCH + i % EDGES];
+    const Long begin = Long(blockIdx.x) * EDGES, rest = p.num_edges - begin;
     T* const hidden = p.hidden + begin * STRIDE;
-    for (int i = threadIdx.x; i < SLOTS * STRIDE; i += THREADS) {
+    for (int i = threadIdx.x; i < EDGES * STRIDE; i += THREADS) {
         const int s = i / STRIDE, k = i % STRIDE;
         if (s >= rest) break;
         T value = 0;
@@ -42,22 +42,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const Radi
     }
     T *const d = (T*)shared_memory, *const other = d + WIDEST * PITCH;
     const T* const kept = p.kept + Long(blockIdx.x) * KEPT_ITEMS;
-    look_at_slots(p, tile);
+    look_at_edges(p, tile);
     __syncthreads();
-    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    const Long begin = Long(blockIdx.x) * EDGES, rest = p.num_edges - begin;
     const T* const d_hidden = p.d_hidden + begin * STRIDE;
-    for (int i = threadIdx.x; i < SLOTS * STRIDE; i += THREADS) {
+    for (int i = threadIdx.x; i < EDGES * STRIDE; i += THREADS) {
         const int s = i / STRIDE, k = i % STRIDE;
         if (k < LAST + CONSTANT) d[k * PITCH + s] = s < rest && tile.live[s] ? d_hidden[i] : T(0);
     }
     if (LAYERS == 0 && !CUTOFF_ON_BASIS) basis<false>(p, tile, other);
     __syncthreads();
     if (!CUTOFF_ON_BASIS) {
-        for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+        for (int s = threadIdx.x; s < EDGES; s += THREADS) {
             double total = CONSTANT ? double(d[LAST * PITCH + s]) : 0.0;
             const T cut = T(tile.cut[s]);
             for (int k = 0; k < LAST; ++k) {
-                const T last = LAYERS == 0 ? other[k * PITCH + s] : kept[KEPT_LAST + k * SLOTS + s];
+                const T last = LAYERS == 0 ? other[k * PITCH + s] : kept[KEPT_LAST + k * EDGES + s];
                 total += double(d[k * PITCH + s]) * last;
                 d[k * PITCH + s] *= cut;
             }
@@ -70,11 +70,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const Radi
     } else {
         basis<true>(p, tile, other);
         __syncthreads();
-        for (int s = threadIdx.x; s < SLOTS; s += THREADS)
+        for (int s = threadIdx.x; s < EDGES; s += THREADS)
             for (int k = 0; k < LAST; ++k)
                 tile.extra[s] += double(d[k * PITCH + s]) * double(other[k * PITCH + s]);
     }
-    for (int s = threadIdx.x; s < SLOTS; s += THREADS)
+    for (int s = threadIdx.x; s < EDGES; s += THREADS)
         if (s < rest) p.d_length[begin + s] = tile.live[s] ? tile.extra[s] : 0.0;
 }
 

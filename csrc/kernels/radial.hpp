@@ -8,22 +8,22 @@ namespace mdcg {
 
 template <typename T>
 struct RadialArguments {
-    Long first, num_slots;  // of the chunk
+    Long first, num_edges;  // of the chunk
     Long num_types;
-    const int *sender, *receiver, *sender_type, *receiver_type;  // [all slots]
-    const double* length;                                        // [all slots]
+    const int *sender, *receiver, *sender_type, *receiver_type;  // [all edges]
+    const double* length;                                        // [all edges]
     const double* numbers;  // of the basis [BASIS], r_max [1 or types^2], r_0 [types^2]
     double basis_factor, a, p, q, power;
     const T* weights;
     const T *sender_rows, *receiver_rows;
     Long sender_width, receiver_width;
     T* kept;    // [tiles][KEPT_ITEMS] for the backward pass, or null
-    T* hidden;  // [num_slots][STRIDE]
+    T* hidden;  // [num_edges][STRIDE]
     const T* d_hidden;
-    double* d_length;  // [num_slots]
-    // Gradients of the first layer's preactivations, rows of padded OUT[0]: by place, by slot.
+    double* d_length;  // [num_edges]
+    // Gradients of the first layer's preactivations, rows of padded OUT[0]: by place, by edge.
     T *d_sender, *d_receiver;  // null: not wanted
-    const int* place;          // [all slots]
+    const int* place;          // [all edges]
     // RadialTable of hidden rows: [STRIDE / ALIGN][table_rows][ALIGN], row 0 zeros.
     const T *table, *steps;
     const TableEntry* places;  // [types][types]

@@ -2,10 +2,10 @@
 #include "kernels/activation.cuh"
 #include "kernels/radial.hpp"
 
-// The radial network of a tile of SLOTS slots, in one block: numbers of a layer stand in shared
-// memory as [unit][slot], weights come from the first-level cache.
+// The radial network of a tile of EDGES edges, in one block: numbers of a layer stand in shared
+// memory as [unit][edge], weights come from the first-level cache.
 //
-// Defined before: SLOTS, THREADS; BASIS functions of kind BASIS_KIND (0 bessel, 1 gaussian,
+// Defined before: EDGES, THREADS; BASIS functions of kind BASIS_KIND (0 bessel, 1 gaussian,
 // 2 chebyshev), TRANSFORM (0 none, 1 agnesi, 2 soft), NORMALIZED (argument r / r_max), CUTOFF
 // (polynomial) with CUTOFF_WHOLE (its power, 0: not a whole number) and CUTOFF_ON_BASIS; hidden
 // layers LAYERS with arrays OUT, KIND (activation), NORM, and places in p.weights: WEIGHT [in]
@@ -14,7 +14,7 @@
 // nodes are added); LAST, CONSTANT (a unit of 1 after the last), STRIDE (of hidden rows), ALIGN
 // (items of 64 bytes), WIDEST (rows of a buffer), KEPT (places of layers), KEPT_SCALE, KEPT_LAST,
 // KEPT_ITEMS; TYPED_R_MAX; KNOTS of a table of hidden rows (0: none).
-constexpr int PITCH = SLOTS + 4;
+constexpr int PITCH = EDGES + 4;
 
 struct alignas(16) Quad {
     T v[4];
@@ -35,13 +35,13 @@ struct Hidden {
     static constexpr int SAVED = KEPT[I], SAVED_SCALE = KEPT_SCALE[I];
 };
 
-// What all functions of the basis have in common, by slot.
+// What all functions of the basis have in common, by edge.
 struct Tile {
-    double x[SLOTS], slope[SLOTS];  // argument, its derivative
-    double cut[SLOTS], cut_slope[SLOTS];
-    double extra[SLOTS];  // gradient of the length through the cutoff of weights
-    Long slot[SLOTS];     // of the graph
-    int live[SLOTS];
+    double x[EDGES], slope[EDGES];  // argument, its derivative
+    double cut[EDGES], cut_slope[EDGES];
+    double extra[EDGES];  // gradient of the length through the cutoff of weights
+    Long edge[EDGES];     // of the graph
+    int live[EDGES];
 };
 
 // 1 - (n+1)(n+2)/2 x^n + n(n+2) x^(n+1) - n(n+1)/2 x^(n+2) and its derivative, below x = 1.
@@ -59,14 +59,14 @@ INLINE void envelope(double n, double x, double& value, double& slope) {
     slope = low * rest * rest * (-n * (n + 1) * (n + 2) / 2);
 }
 
-INLINE void look_at_slots(const RadialArguments<T>& p, Tile& tile) {
-    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
-        const Long number = Long(blockIdx.x) * SLOTS + s;
-        const Long slot = p.first + (number < p.num_slots ? number : p.num_slots - 1);
-        const Long pair = Long(p.receiver_type[slot]) * p.num_types + p.sender_type[slot];
-        const double r = p.length[slot], r_max = p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
-        tile.slot[s] = slot;
-        tile.live[s] = number < p.num_slots && r < r_max;
+INLINE void look_at_edges(const RadialArguments<T>& p, Tile& tile) {
+    for (int s = threadIdx.x; s < EDGES; s += THREADS) {
+        const Long number = Long(blockIdx.x) * EDGES + s;
+        const Long edge = p.first + (number < p.num_edges ? number : p.num_edges - 1);
+        const Long pair = Long(p.receiver_type[edge]) * p.num_types + p.sender_type[edge];
+        const double r = p.length[edge], r_max = p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
+        tile.edge[s] = edge;
+        tile.live[s] = number < p.num_edges && r < r_max;
         tile.cut[s] = 1;
         tile.cut_slope[s] = tile.extra[s] = 0;
         const double inverse = 1.0 / r_max;
@@ -99,11 +99,11 @@ INLINE void look_at_slots(const RadialArguments<T>& p, Tile& tile) {
 }
 
 // Basis functions, or their derivatives with respect to the length; with the cutoff where it is on
-// the basis; zeros for dead slots.
+// the basis; zeros for dead edges.
 template <bool DERIVATIVE>
 INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
-    for (int i = threadIdx.x; i < BASIS * SLOTS; i += THREADS) {
-        const int s = i % SLOTS, k = i / SLOTS;
+    for (int i = threadIdx.x; i < BASIS * EDGES; i += THREADS) {
+        const int s = i % EDGES, k = i / EDGES;
         double value = 0, slope = 0;
         if (tile.live[s]) {
             const double x = tile.x[s];
@@ -139,38 +139,38 @@ INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
     }
 }
 
-// finish(slot, column, c): c[i][j] = sum_k a[k][slot + i] b[k][column + j], a in shared memory,
-// b [K][N] elsewhere. Four slots by four columns per thread.
+// finish(edge, column, c): c[i][j] = sum_k a[k][edge + i] b[k][column + j], a in shared memory,
+// b [K][N] elsewhere. Four edges by four columns per thread.
 template <int K, int N, typename Finish>
 INLINE void product(const T* a, const T* b, Finish finish) {
-    constexpr int GROUPS = SLOTS / 4, DOWN = GROUPS < 4 ? GROUPS : 4, ACROSS = 32 / DOWN;
+    constexpr int GROUPS = EDGES / 4, DOWN = GROUPS < 4 ? GROUPS : 4, ACROSS = 32 / DOWN;
     constexpr int STEPS = GROUPS / DOWN, WARPS = STEPS * ((N / 4 + ACROSS - 1) / ACROSS);
     const int lane = threadIdx.x % 32;
     for (int w = threadIdx.x / 32; w < WARPS; w += THREADS / 32) {
-        const int slot = 4 * (lane % DOWN + DOWN * (w % STEPS));
+        const int edge = 4 * (lane % DOWN + DOWN * (w % STEPS));
         const int column = 4 * (lane / DOWN + ACROSS * (w / STEPS));
         if (column >= N) continue;
         T c[4][4] = {};
 #pragma unroll 8
         for (int k = 0; k < K; ++k) {
-            const Quad x = *(const Quad*)(a + k * PITCH + slot);
+            const Quad x = *(const Quad*)(a + k * PITCH + edge);
             const Quad y = *(const Quad*)(b + k * N + column);
 #pragma unroll
             for (int i = 0; i < 4; ++i)
 #pragma unroll
                 for (int j = 0; j < 4; ++j) c[i][j] += x.v[i] * y.v[j];
         }
-        finish(slot, column, c);
+        finish(edge, column, c);
     }
 }
 
-// Adds to the first layer what comes from the ends of the slots.
-INLINE void add_ends(const RadialArguments<T>& p, const Tile& tile, int slot, int column,
+// Adds to the first layer what comes from the ends of the edges.
+INLINE void add_ends(const RadialArguments<T>& p, const Tile& tile, int edge, int column,
                      T (&c)[4][4]) {
     constexpr int WIDTH = Hidden<0>::WIDTH;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const Long s = tile.slot[slot + i];
+        const Long s = tile.edge[edge + i];
         const auto add = [&](const T* row) {
             const Quad found = *(const Quad*)(row + column);
 #pragma unroll
@@ -191,7 +191,7 @@ INLINE void normalize(const RadialArguments<T>& p, T* values, T* kept) {
     constexpr int N = H::N;
     const T *weight = p.weights + H::SCALE, *bias = p.weights + H::OFFSET;
     const T factor = p.weights[H::PREFACTOR], epsilon = p.weights[H::SMALL];
-    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+    for (int s = threadIdx.x; s < EDGES; s += THREADS) {
         T mean = 0, variance = 0, slope;
         for (int k = 0; k < N; ++k) mean += values[k * PITCH + s];
         mean /= T(N);
@@ -203,7 +203,7 @@ INLINE void normalize(const RadialArguments<T>& p, T* values, T* kept) {
         if (kept) kept[H::SAVED_SCALE + s] = inverse;
         for (int k = 0; k < N; ++k) {
             const T n = (values[k * PITCH + s] - mean) * inverse;
-            if (kept) kept[H::SAVED + k * SLOTS + s] = n;
+            if (kept) kept[H::SAVED + k * EDGES + s] = n;
             values[k * PITCH + s] =
                 factor * activate(H::ACTIVATION, n * weight[k] + bias[k], slope);
         }
@@ -217,8 +217,8 @@ INLINE T* layers_forward(const RadialArguments<T>& p, const Tile& tile, T* in, T
         using H = Hidden<I>;
         const T* const bias = p.weights + H::SHIFT;
         const T factor = p.weights[H::PREFACTOR];
-        product<H::IN, H::WIDTH>(in, p.weights + H::MATRIX, [&](int slot, int column, T(&c)[4][4]) {
-            if (I == 0) add_ends(p, tile, slot, column, c);
+        product<H::IN, H::WIDTH>(in, p.weights + H::MATRIX, [&](int edge, int column, T(&c)[4][4]) {
+            if (I == 0) add_ends(p, tile, edge, column, c);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 if (column + j >= H::N) break;
@@ -231,9 +231,9 @@ INLINE T* layers_forward(const RadialArguments<T>& p, const Tile& tile, T* in, T
                     value.v[i] = factor * activate(H::ACTIVATION, value.v[i], slope.v[i]);
                     slope.v[i] *= factor;
                 }
-                *(Quad*)(out + (column + j) * PITCH + slot) = value;
+                *(Quad*)(out + (column + j) * PITCH + edge) = value;
                 if (!H::NORMALIZES && kept)
-                    *(Quad*)(kept + H::SAVED + (column + j) * SLOTS + slot) = slope;
+                    *(Quad*)(kept + H::SAVED + (column + j) * EDGES + edge) = slope;
             }
         });
         __syncthreads();
@@ -254,10 +254,10 @@ INLINE void normalize_backward(const RadialArguments<T>& p, T* d, const T* kept)
     constexpr int N = H::N;
     const T *weight = p.weights + H::SCALE, *bias = p.weights + H::OFFSET;
     const T factor = p.weights[H::PREFACTOR];
-    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+    for (int s = threadIdx.x; s < EDGES; s += THREADS) {
         T total = 0, along = 0;
         for (int k = 0; k < N; ++k) {
-            const T n = kept[H::SAVED + k * SLOTS + s];
+            const T n = kept[H::SAVED + k * EDGES + s];
             T slope;
             activate(H::ACTIVATION, n * weight[k] + bias[k], slope);
             const T g = d[k * PITCH + s] * (factor * slope) * weight[k];
@@ -268,7 +268,7 @@ INLINE void normalize_backward(const RadialArguments<T>& p, T* d, const T* kept)
         const T mean = total / T(N), steep = along / T(N), scale = kept[H::SAVED_SCALE + s];
         for (int k = 0; k < N; ++k)
             d[k * PITCH + s] =
-                (d[k * PITCH + s] - mean - kept[H::SAVED + k * SLOTS + s] * steep) * scale;
+                (d[k * PITCH + s] - mean - kept[H::SAVED + k * EDGES + s] * steep) * scale;
     }
 }
 
@@ -281,18 +281,18 @@ INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* ot
     if constexpr (H::NORMALIZES) {
         normalize_backward<I>(p, d, kept);
     } else {
-        for (int i = threadIdx.x; i < N * SLOTS; i += THREADS)
-            d[i / SLOTS * PITCH + i % SLOTS] *= kept[H::SAVED + i];
+        for (int i = threadIdx.x; i < N * EDGES; i += THREADS)
+            d[i / EDGES * PITCH + i % EDGES] *= kept[H::SAVED + i];
     }
     if constexpr (I > 0) {
         __syncthreads();
         product<N, H::IN_WIDTH>(d, p.weights + H::TRANSPOSED,
-                                [&](int slot, int column, T(&c)[4][4]) {
+                                [&](int edge, int column, T(&c)[4][4]) {
 #pragma unroll
                                     for (int j = 0; j < 4; ++j) {
                                         if (column + j >= H::IN) break;
                                         *(Quad*)(other + (column + j) * PITCH +
-                                                 slot) = {{c[0][j], c[1][j], c[2][j], c[3][j]}};
+                                                 edge) = {{c[0][j], c[1][j], c[2][j], c[3][j]}};
                                     }
                                 });
         __syncthreads();
@@ -302,18 +302,18 @@ INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* ot
         basis<true>(p, tile, other);
         __syncthreads();
         if (p.d_sender || p.d_receiver)
-            for (int i = threadIdx.x; i < SLOTS * WIDTH; i += THREADS) {
+            for (int i = threadIdx.x; i < EDGES * WIDTH; i += THREADS) {
                 const int s = i / WIDTH, k = i % WIDTH;
-                const Long number = Long(blockIdx.x) * SLOTS + s;
-                if (number >= p.num_slots) break;
+                const Long number = Long(blockIdx.x) * EDGES + s;
+                if (number >= p.num_edges) break;
                 const T value = k < N ? d[k * PITCH + s] : T(0);
-                if (p.d_sender) p.d_sender[Long(p.place[tile.slot[s]]) * WIDTH + k] = value;
+                if (p.d_sender) p.d_sender[Long(p.place[tile.edge[s]]) * WIDTH + k] = value;
                 if (p.d_receiver) p.d_receiver[number * WIDTH + k] = value;
             }
         __syncthreads();
         // derivatives of preactivations with respect to the length, times d; a thread's sums
         // replace what it alone has read of d
-        product<BASIS, WIDTH>(other, p.weights + H::MATRIX, [&](int slot, int column, T(&c)[4][4]) {
+        product<BASIS, WIDTH>(other, p.weights + H::MATRIX, [&](int edge, int column, T(&c)[4][4]) {
             if (column >= N) return;
             Quad sums = {};
 #pragma unroll
@@ -321,11 +321,11 @@ INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* ot
                 if (column + j < N)
 #pragma unroll
                     for (int i = 0; i < 4; ++i)
-                        sums.v[i] += c[i][j] * d[(column + j) * PITCH + slot + i];
-            *(Quad*)(d + column * PITCH + slot) = sums;
+                        sums.v[i] += c[i][j] * d[(column + j) * PITCH + edge + i];
+            *(Quad*)(d + column * PITCH + edge) = sums;
         });
         __syncthreads();
-        for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
+        for (int s = threadIdx.x; s < EDGES; s += THREADS) {
             double total = 0;
             for (int k = 0; k < N; k += 4) total += double(d[k * PITCH + s]);
             tile.extra[s] += total;

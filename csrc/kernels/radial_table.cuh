@@ -1,12 +1,12 @@
-// ---- the table, where it has all slots of a tile ------------------------------------------------
+// ---- the table, where it has all edges of a tile ------------------------------------------------
 #pragma once
 #include "kernels/radial_network.cuh"
 
-// First row of a slot, and what its three steps count, in the value and in its derivative.
+// First row of an edge, and what its three steps count, in the value and in its derivative.
 struct Look {
-    int row[SLOTS];
-    T basis[3][SLOTS], slope[3][SLOTS];
-    int missing;  // a slot is too short
+    int row[EDGES];
+    T basis[3][EDGES], slope[3][EDGES];
+    int missing;  // an edge is too short
 };
 
 // Uniform over the block: may the table be used?
@@ -14,13 +14,13 @@ INLINE bool look_up(const RadialArguments<T>& p, Look& look) {
     if (KNOTS == 0) return false;
     if (threadIdx.x == 0) look.missing = 0;
     __syncthreads();
-    for (int s = threadIdx.x; s < SLOTS; s += THREADS) {
-        const Long number = Long(blockIdx.x) * SLOTS + s;
-        const Long slot = p.first + (number < p.num_slots ? number : p.num_slots - 1);
-        const Long pair = Long(p.receiver_type[slot]) * p.num_types + p.sender_type[slot];
-        const double r = p.length[slot], root = sqrt(r);
+    for (int s = threadIdx.x; s < EDGES; s += THREADS) {
+        const Long number = Long(blockIdx.x) * EDGES + s;
+        const Long edge = p.first + (number < p.num_edges ? number : p.num_edges - 1);
+        const Long pair = Long(p.receiver_type[edge]) * p.num_types + p.sender_type[edge];
+        const double r = p.length[edge], root = sqrt(r);
         const TableEntry found = p.places[pair];
-        const bool live = number < p.num_slots && r < p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
+        const bool live = number < p.num_edges && r < p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
         const double place = live ? (root - found.first) * found.inverse_step : 0.0;
         if (place < 0) look.missing = 1;
         int i = place > 0 ? int(place) : 0;
@@ -65,9 +65,9 @@ INLINE void table_rows(const RadialArguments<T>& p, int row, int column, Quad& f
 }
 
 INLINE void table_forward(const RadialArguments<T>& p, const Look& look) {
-    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    const Long begin = Long(blockIdx.x) * EDGES, rest = p.num_edges - begin;
     constexpr int QUADS = STRIDE / 4;
-    for (int i = threadIdx.x; i < SLOTS * QUADS; i += THREADS) {
+    for (int i = threadIdx.x; i < EDGES * QUADS; i += THREADS) {
         const int s = i / QUADS, column = i % QUADS * 4;
         if (s >= rest) break;
         Quad value, step[3];
@@ -80,11 +80,11 @@ INLINE void table_forward(const RadialArguments<T>& p, const Look& look) {
     }
 }
 
-// Eight threads per slot.
+// Eight threads per edge.
 INLINE void table_backward(const RadialArguments<T>& p, const Look& look) {
-    const Long begin = Long(blockIdx.x) * SLOTS, rest = p.num_slots - begin;
+    const Long begin = Long(blockIdx.x) * EDGES, rest = p.num_edges - begin;
     const int lane = threadIdx.x % 8;
-    for (int s = threadIdx.x / 8; s < SLOTS; s += THREADS / 8) {
+    for (int s = threadIdx.x / 8; s < EDGES; s += THREADS / 8) {
         T total = 0;
         if (s < rest)
             for (int column = 4 * lane; column < STRIDE; column += 32) {

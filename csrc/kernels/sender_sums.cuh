@@ -1,7 +1,7 @@
 #include "kernels/common.cuh"
 #include "kernels/sender_sums.hpp"
 
-// Sums what a chunk's slots give to each sender, in their order. Rows of dead slots may hold
+// Sums what a chunk's edges give to each sender, in their order. Rows of dead edges may hold
 // anything.
 extern "C" __global__ void __launch_bounds__(256) sum_by_sender(const SenderSumArguments<T> p) {
     const Long i = thread_number();
@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(256) sum_by_sender(const SenderSumA
     Pack sum = {};
     const int end = p.row_ptr[s + 1];
     for (int k = p.row_ptr[s]; k < end; ++k) {
-        if (p.length[p.slot[k]] >= DEAD) continue;
+        if (p.length[p.edge[k]] >= DEAD) continue;
         const Pack row = p.rows[k * p.width + c];
 #pragma unroll
         for (int j = 0; j < LANE_ITEMS; ++j) sum.v[j] += row.v[j];

@@ -7,12 +7,12 @@ namespace mdcg {
 
 template <typename T>
 struct SenderSumArguments {
-    const PackOf<T>* __restrict__ rows;  // [slots of a chunk][width], by sender
+    const PackOf<T>* __restrict__ rows;  // [edges of a chunk][width], by sender
     PackOf<T>* __restrict__ target;      // [nodes][width], added to
     const int* __restrict__ sender;      // [senders] node
     const int* __restrict__ row_ptr;     // [senders + 1]
-    const int* __restrict__ slot;        // of each row
-    const double* __restrict__ length;   // of all slots
+    const int* __restrict__ edge;        // of each row
+    const double* __restrict__ length;   // of all edges
     Long senders, width;                 // width in quads
 };
 static_assert(sizeof(SenderSumArguments<float>) == 64 && sizeof(SenderSumArguments<double>) == 64);

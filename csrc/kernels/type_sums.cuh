@@ -4,11 +4,11 @@
 // Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
 // and from gradients of those back to vectors of edges. A block per receiver; sums run in the order
-// of slots, shared between warps in the same way every time.
+// of edges, shared between warps in the same way every time.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE of the polynomials of their table (0: rows of units are given): 3, in the place t in [0,
-// 1] in an interval, or more and odd, in 2 t - 1; THREADS, of a block; PER slots that a thread
+// 1] in an interval, or more and odd, in 2 t - 1; THREADS, of a block; PER edges that a thread
 // looks at for the sums; EACH units of a lane; MAX_TYPES of a list.
 constexpr int WARPS = THREADS / 32, TILE = PER * THREADS;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
@@ -20,9 +20,9 @@ struct alignas(4 * sizeof(T)) Quad {
     T v[4];
 };
 
-// What a thread knows of a slot. `row` of the table, or of hidden.
+// What a thread knows of an edge. `row` of the table, or of hidden.
 struct Edge {
-    int slot, type, row;  // type -1: no edge
+    int id, type, row;  // type -1: no edge
     T place;
     double by_length;  // derivative of the place
 };
@@ -30,11 +30,11 @@ struct Edge {
 INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number) {
     Edge e{0, -1, 0, T(0), 0.0};
     if (number >= count) return e;
-    e.slot = p.live[begin + number];
-    const int type = p.sender_type[e.slot];
+    e.id = p.live[begin + number];
+    const int type = p.sender_type[e.id];
     e.type = p.number[type];
 #if DEGREE > 0
-    const double root = sqrt(p.length[e.slot]);
+    const double root = sqrt(p.length[e.id]);
     const TableEntry found = p.places[Long(p.receiver_types[receiver]) * p.num_types + type];
     const double place = (root - found.first) * found.inverse_step;
     if (place < 0) *p.short_edges = 1;
@@ -49,7 +49,7 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int c
     e.by_length = found.inverse_step / root;
 #endif
 #else
-    e.row = e.slot - p.first_slot;
+    e.row = e.id - p.first_edge;
 #endif
     return e;
 }
@@ -65,7 +65,7 @@ struct Tile {
 
     INLINE int begin(int type) const { return first[type * PARTS]; }
 
-    // Looks at slots number, number + THREADS, .. of the receiver; `at`: where they stand, -1: not
+    // Looks at edges number, number + THREADS, .. of the receiver; `at`: where they stand, -1: not
     // at all.
     INLINE void fill(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number,
                      Edge (&edge)[COUNT / THREADS], int (&at)[COUNT / THREADS]) {
@@ -110,7 +110,7 @@ struct Tile {
             place[at[i]] = edge[i].place;
             row[at[i]] = edge[i].row;
             T y[COLUMNS] = {};
-            harmonics_of(p.factors, p.unit + 3 * Long(edge[i].slot), y);
+            harmonics_of(p.factors, p.unit + 3 * Long(edge[i].id), y);
 #pragma unroll
             for (int q = 0; q < QUADS; ++q) {
                 const Quad four = {{y[4 * q], y[4 * q + 1], y[4 * q + 2], y[4 * q + 3]}};
@@ -346,16 +346,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         __syncthreads();
         if (at[0] >= 0) {
-            const Long slot = edge[0].slot;
-            const T* const u = p.unit + 3 * slot;
+            const Long id = edge[0].id;
+            const T* const u = p.unit + 3 * id;
             double d[3];
             harmonics_gradient(p.factors, u, d_harmonics + at[0] * RESULT, d);
-            const double inverse = 1.0 / p.length[slot];
+            const double inverse = 1.0 / p.length[id];
             const double along = double(d_place[at[0]]) * edge[0].by_length -
                                  (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
 #pragma unroll
             for (int k = 0; k < 3; ++k)
-                p.edge_gradient[3 * slot + k] += T(p.sign * (along * u[k] + d[k] * inverse));
+                p.edge_gradient[3 * id + k] += T(p.sign * (along * u[k] + d[k] * inverse));
         }
         __syncthreads();
     }

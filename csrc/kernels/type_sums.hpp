@@ -8,20 +8,20 @@ namespace mdcg {
 template <typename T>
 struct TypeSumArguments {
     int first_receiver;                       // of block 0, and of row 0 of sums
-    int first_slot;                           // of row 0 of hidden
+    int first_edge;                           // of row 0 of hidden
     int num_types, num_present;               // of the model, of the list's senders
     int split;                                // warps that share a type in the sums
     int knots;                                // intervals of the table
-    const int *row_ptr, *num_live, *live;     // slots of receivers
-    const int *receiver_types, *sender_type;  // [nodes], [slots]
+    const int *row_ptr, *num_live, *live;     // edges of receivers
+    const int *receiver_types, *sender_type;  // [nodes], [edges]
     const int* number;                        // [num_types] among those present
-    const double* length;                     // [slots]
-    const T *unit, *factors;                  // [slots][3], [WIDTH]
+    const double* length;                     // [edges]
+    const T *unit, *factors;                  // [edges][3], [WIDTH]
     const void* table;                        // [rows][UNITS][4], or [rows][HALF][UNITS][2]
     const TableEntry* places;                 // [num_types][num_types]
-    T* hidden;                                // [slots][UNITS]; gradients take their place
+    T* hidden;                                // [edges][UNITS]; gradients take their place
     T* sums;                                  // [receivers][WIDTH][num_present][UNITS]
-    T* edge_gradient;                         // [slots][3]
+    T* edge_gradient;                         // [edges][3]
     int* short_edges;                         // set where an edge is too short for the table
     double sign;                              // of unit vectors against vectors
 };

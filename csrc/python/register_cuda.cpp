@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_driver.hpp"
+#include "core/device.hpp"
 #include "engine/error.hpp"
 
 namespace py = pybind11;
 
 namespace {
 
-// CudaError(RuntimeError) with the attribute ``code``, the driver's number.
+// DeviceError(RuntimeError) with the attribute ``code``, the driver's number.
 void register_error(py::module_& m) {
     static PyObject* const type =
         PyErr_NewException("mdcg._core.CudaError", PyExc_RuntimeError, nullptr);
@@ -21,7 +21,7 @@ void register_error(py::module_& m) {
     py::register_exception_translator([](std::exception_ptr pointer) {
         try {
             if (pointer) std::rethrow_exception(pointer);
-        } catch (const mdcg::CudaError& error) {
+        } catch (const mdcg::DeviceError& error) {
             const py::object value = py::reinterpret_borrow<py::object>(type)(error.what());
             value.attr("code") = error.code();
             PyErr_SetObject(type, value.ptr());
@@ -33,23 +33,22 @@ void register_error(py::module_& m) {
 
 void register_cuda(py::module_& m) {
     register_error(m);
-    py::class_<mdcg::CudaModule>(m, "CudaModule")
+    py::class_<mdcg::DeviceModule>(m, "CudaModule")
         .def(py::init([](int device, const py::bytes& cubin) {
                  const std::string binary = cubin;
                  py::gil_scoped_release release;
-                 return std::make_unique<mdcg::CudaModule>(device, binary);
+                 return std::make_unique<mdcg::DeviceModule>(device, binary);
              }),
              py::arg("device"), py::arg("cubin"))
-        .def("function", &mdcg::CudaModule::function, py::arg("name"), py::arg("shared_bytes"))
-        .def("resources", &mdcg::CudaModule::resources, py::arg("function"))
-        .def("launch", &mdcg::CudaModule::launch, py::arg("function"), py::arg("blocks"),
+        .def("function", &mdcg::DeviceModule::function, py::arg("name"), py::arg("shared_bytes"))
+        .def("resources", &mdcg::DeviceModule::resources, py::arg("function"))
+        .def("launch", &mdcg::DeviceModule::launch, py::arg("function"), py::arg("blocks"),
              py::arg("threads"), py::arg("shared_bytes"), py::arg("stream"), py::arg("arguments"),
              py::arg("early") = false, py::call_guard<py::gil_scoped_release>());
 
     m.def(
-        "cuda_compute_capability",
-        [](int device) { return mdcg::CudaDriver::get().compute_capability(device); },
+        "cuda_compute_capability", [](int device) { return mdcg::compute_capability(device); },
         py::arg("device"));
-    m.def("cuda_driver_version", [] { return mdcg::CudaDriver::get().version(); });
-    m.def("cuda_version_there", &mdcg::CudaDriver::version_there);
+    m.def("cuda_driver_version", [] { return mdcg::driver_version(); });
+    m.def("cuda_available_version", &mdcg::available_driver_version);
 }

@@ -15,7 +15,7 @@
 #include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
 #include "engine/kernel_file.hpp"
-#include "engine/kernel_source.hpp"
+#include "engine/kernel_finder.hpp"
 #include "engine/program.hpp"
 #include "register_engine.hpp"
 #include "run_nvrtc.hpp"
@@ -43,22 +43,22 @@ int run_process(const std::vector<std::string>& command, const std::string& log,
     }
 }
 
-py::list cuda_texts(const std::string& path, const std::string& target,
-                    const std::string& precision, const std::string& passes) {
+py::list cuda_kernel_sources(const std::string& path, const std::string& target,
+                             const std::string& precision, const std::string& passes) {
     const int capability = mdcg::parse_cuda_target(target);
     if (capability == 0)
         throw mdcg::EngineError(mdcg::ErrorKind::argument,
                                 "target is '" + target + "', expected one such as 'sm_90'");
-    std::vector<mdcg::CudaText> texts;
+    std::vector<mdcg::CudaKernelSource> texts;
     {
         py::gil_scoped_release release;
         const auto package = mdcg::Package::open(path);
         const mdcg::CudaPrecision chosen =
             mdcg::parse_precision(precision, *package, capability, target);
-        texts = mdcg::cuda_texts(package, capability, chosen, passes);
+        texts = mdcg::cuda_kernel_sources(package, capability, chosen, passes);
     }
     py::list out;
-    for (const mdcg::CudaText& text : texts)
+    for (const mdcg::CudaKernelSource& text : texts)
         out.append(py::make_tuple(text.key, text.name, text.text));
     return out;
 }
@@ -113,8 +113,8 @@ void register_kernels(py::module_& m) {
     m.def("kernel_problem", &kernel_problem, py::arg("path"));
     m.def("kernel_key", &mdcg::kernel_key, py::arg("problem"), py::arg("precision") = "");
     m.def("kernel_generator", &mdcg::kernel_generator);
-    m.def("cuda_texts", &cuda_texts, py::arg("path"), py::arg("target"), py::arg("precision"),
-          py::arg("passes"));
+    m.def("cuda_kernel_sources", &cuda_kernel_sources, py::arg("path"), py::arg("target"),
+          py::arg("precision"), py::arg("passes"));
     register_nvrtc(m);
 
     using mdcg::KernelCache;

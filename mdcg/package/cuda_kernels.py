@@ -102,7 +102,11 @@ def cuda_passes(
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
-                    **({"degree": POLYNOMIAL_PLAN.degree} if "n_knots" in kernel.arguments else {}),
+                    **(
+                        {"degree": POLYNOMIAL_PLAN.degree}
+                        if "n_intervals" in kernel.arguments
+                        else {}
+                    ),
                 }
             )
     return found, programs

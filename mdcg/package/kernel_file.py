@@ -33,7 +33,7 @@ TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 #: Roundings of products of float32 on devices; "" is none.
 PRECISIONS = ("", "tf32", "bf16")
 
-_BINARY = "package.mdcg-kernels"  # as csrc/engine/kernel_source.cpp has it
+_BINARY = "package.mdcg-kernels"  # as csrc/engine/kernel_finder.cpp has it
 # The oldest devices that kernels are written for.
 _OLDEST = 80
 
@@ -207,7 +207,7 @@ def _engine_texts(
 ) -> dict[str, str]:
     """Return the texts by key that the engine has of its own."""
     try:
-        found = _core.cuda_texts(str(path), target, precision, json.dumps(passes))
+        found = _core.cuda_kernel_sources(str(path), target, precision, json.dumps(passes))
     except _core.EngineError as refusal:
         raise UnsupportedProblemError(f"target {target}: {refusal}") from None
     return {key: text for key, _, text in found}

@@ -55,7 +55,7 @@ def find_nvrtc() -> tuple[_core.Nvrtc, str]:
     """
     reason = ""
     first = None
-    driver = _core.cuda_version_there() // 1000
+    driver = _core.cuda_available_version() // 1000
     for path in _candidates():
         try:
             found = _core.Nvrtc(path), path

@@ -360,9 +360,9 @@ def test_rows_of_nodes(edges: int, tmp_path: Path, rng: Any) -> None:
     assert deviation(found["gradient"], gradient) < 2e-14
     assert deviation(found["d_sender"], sums[0]) < 2e-14
     assert deviation(found["d_receiver"], sums[1]) < 2e-14
-    begin, slots = np.array(found["row_ptr"]), np.array(found["live"])
+    begin, edges = np.array(found["row_ptr"]), np.array(found["live"])
     kept = np.concatenate(
-        [slots[b : b + n] for b, n in zip(begin[:-1], found["num_live"], strict=True)]
+        [edges[b : b + n] for b, n in zip(begin[:-1], found["num_live"], strict=True)]
     )
     np.testing.assert_array_equal(kept, np.flatnonzero(system.lengths < R_MAX))
     of_receivers = np.bincount(system.receiver[kept], minlength=40)

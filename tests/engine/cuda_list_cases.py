@@ -27,18 +27,18 @@ POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_by_sender_skip_dead_slots(dtype: str, rng: Any) -> None:
-    """Rows of slots beyond r_max are not written by fused kernels: they may hold anything."""
+def test_sums_by_sender_skip_dead_edges(dtype: str, rng: Any) -> None:
+    """Rows of edges beyond r_max are not written by fused kernels: they may hold anything."""
     device = Device()
-    slots, senders, nodes, width = 70, 6, 9, 32
-    first_slot = 13  # of the chunk
-    ends = np.sort(rng.integers(senders, size=slots))
+    edges, senders, nodes, width = 70, 6, 9, 32
+    first_edge = 13  # of the chunk
+    ends = np.sort(rng.integers(senders, size=edges))
     row_ptr = np.searchsorted(ends, np.arange(senders + 1)).astype(np.int32)
     sender = rng.permutation(nodes)[:senders].astype(np.int32)
-    slot = (first_slot + rng.permutation(slots)).astype(np.int32)
-    length = np.where(rng.random(first_slot + slots) < 0.4, 1e3, 2.0)
-    live = length[slot] < 1e3
-    rows = rng.normal(size=(slots, width)).astype(dtype)
+    edge = (first_edge + rng.permutation(edges)).astype(np.int32)
+    length = np.where(rng.random(first_edge + edges) < 0.4, 1e3, 2.0)
+    live = length[edge] < 1e3
+    rows = rng.normal(size=(edges, width)).astype(dtype)
     target = rng.normal(size=(nodes, width)).astype(dtype)
     want = target.astype(float)
     for k in np.flatnonzero(live):
@@ -50,7 +50,7 @@ def test_sums_by_sender_skip_dead_slots(dtype: str, rng: Any) -> None:
         target=(POINTER, out),
         sender=(POINTER, device.upload(sender)),
         row_ptr=(POINTER, device.upload(row_ptr)),
-        slot=(POINTER, device.upload(slot)),
+        edge=(POINTER, device.upload(edge)),
         length=(POINTER, device.upload(length)),
         senders=(LONG, senders),
         width=(LONG, width * np.dtype(dtype).itemsize // 16),
@@ -61,7 +61,7 @@ def test_sums_by_sender_skip_dead_slots(dtype: str, rng: Any) -> None:
     device.release()
 
 
-# -- slots by sender ------------------------------------------------------------------------------
+# -- edges by sender ------------------------------------------------------------------------------
 
 
 def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
@@ -71,13 +71,13 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         for name, value in found.items()
         if name not in ("chunks", "pairs", "milliseconds", "positions")
     }
-    slots, nodes = f["num_slots"], len(f["types"])
+    edges, nodes = f["num_edges"], len(f["types"])
     sender, types, row_ptr = f["sender"].astype(int), f["types"], f["row_ptr"]
     receiver = np.repeat(np.arange(num_local), np.diff(row_ptr))
     np.testing.assert_array_equal(f["receiver"], receiver)
     np.testing.assert_array_equal(f["sender_type"], types[sender])
     np.testing.assert_array_equal(f["receiver_type"], types[receiver])
-    np.testing.assert_array_equal(f["slot"], np.arange(slots))
+    np.testing.assert_array_equal(f["identity"], np.arange(edges))
     pairs = np.unique(types[receiver] * num_types + types[sender])
     np.testing.assert_array_equal(np.array(found["pairs"]).T @ [num_types, 1], pairs)
     np.testing.assert_array_equal(f["by_sender"], np.argsort(sender, kind="stable"))
@@ -101,7 +101,7 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         assert (row_ptr[first_receiver], row_ptr[covered]) == (first, first + count)
         own = sender[first : first + count]
         order = np.argsort(own, kind="stable")
-        np.testing.assert_array_equal(f["slot_of_place"][first : first + count], first + order)
+        np.testing.assert_array_equal(f["edge_of_place"][first : first + count], first + order)
         np.testing.assert_array_equal(f["place"][first : first + count][order], np.arange(count))
         unique, begin = np.unique(own[order], return_index=True)
         assert senders == len(unique)
@@ -120,13 +120,13 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
      (300, 300, 5000, 8192), (2000, 2000, 2100, 7)],
 )  # fmt: skip
 def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -> None:
-    lists = core.CudaLists(4.0, 0.5, num_types=3, chunk_slots=chunk)
+    lists = core.CudaLists(4.0, 0.5, num_types=3, chunk_edges=chunk)
     types = rng.integers(3, size=nodes).astype(np.int32)
     receiver = rng.integers(max(local, 1), size=edges).astype(np.int32)
     receiver[receiver == 1] = 0
     sender = rng.integers(max(nodes, 1), size=edges).astype(np.int32)
     found = lists.take(local, types, sender, receiver)
-    assert found["num_slots"] == edges
+    assert found["num_edges"] == edges
     order = np.argsort(receiver, kind="stable")
     np.testing.assert_array_equal(found["sender"], sender[order])
     np.testing.assert_array_equal(found["types"], types)
@@ -183,7 +183,7 @@ def test_edges_are_those_of_the_host(seed: int) -> None:
     nodes = int(rng.integers(1, 60))
     positions = rng.uniform(-1.5, 2.5, (nodes, 3)) @ cell
     types = rng.integers(3, size=nodes).astype(np.int32)
-    lists = core.CudaLists(cutoff, skin, num_types=3, chunk_slots=100)
+    lists = core.CudaLists(cutoff, skin, num_types=3, chunk_edges=100)
     found = lists.make(positions, types, cell, periodic)
     assert found is not None
     used = np.where(periodic[:, None], cell, 0.0)
@@ -246,7 +246,7 @@ def test_sparse_systems(nodes: int, lengths: list[float], rng: Any) -> None:
     positions = rng.uniform(0.0, 1.0, (nodes, 3)) @ cell
     positions[nodes // 2 :] = positions[: nodes - nodes // 2] + 1.2
     found = lists.make(positions, np.zeros(nodes, np.int32), cell, (True, True, True))
-    assert found["num_slots"] >= nodes - 1
+    assert found["num_edges"] >= nodes - 1
     want = expected_edges(positions, cell, [True] * 3, 4.5, 0.5)
     compare(edges_of(found, cell, nodes), want, 5.0)
 
@@ -273,7 +273,7 @@ def test_lists_that_fit_keep_their_place(rng: Any) -> None:
         positions = np.random.default_rng(3).uniform(0, 1, (150, 3)) @ cell
         found = lists.make(positions, types, cell * scale, (True, True, True), arrays=False)
         addresses.add(found["address"])
-        counts.add(found["num_slots"])
+        counts.add(found["num_edges"])
     assert len(counts) > 1
     assert len(addresses) == 1
 

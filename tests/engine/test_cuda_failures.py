@@ -112,7 +112,7 @@ for k in range(3):
 print(json.loads(model.report())["replays"])
 """
     line, *rest = said(code)
-    assert line.startswith("5 out of memory on device cuda:0 (cuGraphInstantiate failed: ")
+    assert line.startswith("5 out of memory on device cuda:0 (cuGraphInstantiateWithFlags failed: ")
     assert rest == ["True", "True", "True", "2"]
 
 

@@ -281,11 +281,11 @@ def test_unusable_geometry(
 
 STATIC_LIBRARY = r"""
 #include <cstring>
-#include "engine/neighbors/list_watch.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
 extern "C" __attribute__((visibility("default"))) void refuse(
     const double* position, const double* cell, const bool* periodic, char* sentence) {
     try {
-        mdcg::ListWatch(3.7, 0.5).look(1, position, cell, periodic);
+        mdcg::VerletSkin(3.7, 0.5).needs_rebuild(1, position, cell, periodic);
     } catch (const mdcg::GeometryError& error) {
         std::strncpy(sentence, error.what(), 999);
     }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
-#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/package.hpp"
 #include "python_code.hpp"
 
@@ -24,7 +24,7 @@ using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcec
 template <typename T>
 class DeviceRows {
 public:
-    DeviceRows(const mdcg::CudaStream& stream, std::int64_t rows, std::int64_t columns,
+    DeviceRows(const mdcg::DeviceStream& stream, std::int64_t rows, std::int64_t columns,
                std::int64_t stride)
         : stream_(stream),
           rows_(rows),
@@ -61,10 +61,10 @@ private:
         if (!host_.empty()) memory_.upload(host_.data(), host_.size() * sizeof(T), stream_);
         stream_.synchronize();
     }
-    const mdcg::CudaStream& stream_;
+    const mdcg::DeviceStream& stream_;
     std::int64_t rows_, columns_, stride_;
     std::vector<T> host_;
-    mdcg::CudaMemory memory_;
+    mdcg::DeviceMemory memory_;
 };
 
 mdcg::RadialSpec radial_spec(const mdcg::Package& package, std::size_t layer) {
@@ -102,9 +102,9 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     system.shifts = in.shifts.data();
     mdcg::Graph host;
     host.update_order(system, info.r_max, info.num_types(), false);
-    const mdcg::CudaStream stream(in.device);
+    const mdcg::DeviceStream stream(in.device);
     mdcg::CudaKernels kernels(compiled_by_python(in.device), sizeof(T));
-    mdcg::CudaGraph graph(kernels);
+    mdcg::DeviceEdges graph(kernels);
     const mdcg::CudaGeometry<T> geometry(kernels, info.r_max, info.flip_edges);
     mdcg::CudaEdgeFunctions<T> functions(spec, in.l_max, in.normalization, info.flip_edges);
     functions.prepare(kernels, stream);
@@ -115,16 +115,16 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
                          static_cast<std::size_t>(24 * system.num_nodes), stream);
     functions.take_list(graph, stream);
 
-    const std::int64_t slots = graph.num_slots, nodes = graph.num_nodes;
+    const std::int64_t edges = graph.num_edges, nodes = graph.num_nodes;
     const std::int64_t width = functions.harmonics_width(), stride = functions.hidden_stride();
     const std::int64_t first = spec.layers[0].out;
     const std::int64_t first_stride =
         mdcg::Rows::parse(std::to_string(first) + "x0e", mdcg::row_align<T>()).width;
-    DeviceRows<T> harmonics(stream, slots, width, width),
-        hidden(stream, slots, spec.units(), stride);
-    DeviceRows<T> d_harmonics(stream, slots, width, width),
-        d_hidden(stream, slots, spec.units(), stride);
-    DeviceRows<T> ends(stream, nodes, first, first_stride), gradient(stream, slots, 3, 3);
+    DeviceRows<T> harmonics(stream, edges, width, width),
+        hidden(stream, edges, spec.units(), stride);
+    DeviceRows<T> d_harmonics(stream, edges, width, width),
+        d_hidden(stream, edges, spec.units(), stride);
+    DeviceRows<T> ends(stream, nodes, first, first_stride), gradient(stream, edges, 3, 3);
     DeviceRows<T> d_sender(stream, nodes, first, first_stride),
         d_receiver(stream, nodes, first, first_stride);
     DeviceRows<double> forces(stream, nodes, 3, 3), virials(stream, nodes, 9, 9);
@@ -144,7 +144,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
         }
         rows.sender_width = rows.receiver_width = first_stride;
     }
-    mdcg::CudaMemory scratch(in.device);
+    mdcg::DeviceMemory scratch(in.device);
     mdcg::CudaWorker<T> worker;
     worker.stream = &stream;
     worker.edges = &graph;
@@ -152,12 +152,12 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
     worker.edge_gradient = gradient.data();
     geometry.run(stream, graph, reinterpret_cast<int*>(failures.data()));
     for (const mdcg::CudaChunk& chunk : graph.chunks) {
-        char* const work = worker.device_scratch(functions.work_bytes(chunk.num_slots));
-        T* const own_hidden = hidden.data() + chunk.first_slot * stride;
-        functions.forward(worker, chunk, rows, work, harmonics.data() + chunk.first_slot * width,
+        char* const work = worker.device_scratch(functions.work_bytes(chunk.num_edges));
+        T* const own_hidden = hidden.data() + chunk.first_edge * stride;
+        functions.forward(worker, chunk, rows, work, harmonics.data() + chunk.first_edge * width,
                           own_hidden);
-        functions.backward(worker, chunk, rows, work, d_harmonics.data() + chunk.first_slot * width,
-                           d_hidden.data() + chunk.first_slot * stride);
+        functions.backward(worker, chunk, rows, work, d_harmonics.data() + chunk.first_edge * width,
+                           d_hidden.data() + chunk.first_edge * stride);
     }
     geometry.assemble(stream, graph, gradient.data(), forces.data(), virials.data());
     py::dict out;
@@ -176,7 +176,7 @@ py::dict evaluate(const std::string& path, std::size_t layer, const Input& in) {
         return to;
     };
     out["row_ptr"] = integers(graph.row_ptr, graph.num_local + 1);
-    out["live"] = integers(graph.live, slots);
+    out["live"] = integers(graph.live, edges);
     out["num_live"] = integers(graph.num_live, graph.num_local);
     out["num_chunks"] = graph.chunks.size();
     return out;
@@ -194,8 +194,8 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
     const int outputs = spec.layers.back().out, panel = mdcg::row_align<T>();
     for (int k = 0; k < outputs; ++k) columns.columns.push_back(2 * k + 1);
     columns.width = (2 * outputs + panel - 1) / panel * panel;
-    const mdcg::CudaStream stream(device);
-    mdcg::CudaPowerTable<T> table(spec, columns);
+    const mdcg::DeviceStream stream(device);
+    mdcg::SplineTable<T> table(spec, columns);
     std::vector<bool> built;
     mdcg::CudaKernels kernels(compiled_by_python(device), sizeof(T));
     for (const auto& [sender, receiver] : lists) {
@@ -209,7 +209,7 @@ py::dict power_table(const std::string& path, std::size_t layer, const Indices& 
         system.receiver = receiver.data();
         mdcg::Graph host;
         host.update_order(system, info.r_max, info.num_types(), false);
-        mdcg::CudaGraph graph(kernels);
+        mdcg::DeviceEdges graph(kernels);
         kernels.load();
         graph.upload(host, info.num_types(), stream);
         built.push_back(table.take_list(graph, stream));

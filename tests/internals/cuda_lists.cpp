@@ -21,14 +21,14 @@ using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcec
 
 class Lists {
 public:
-    Lists(double cutoff, double skin, int num_types, std::int64_t chunk_slots, int device)
+    Lists(double cutoff, double skin, int num_types, std::int64_t chunk_edges, int device)
         : num_types_(num_types),
           stream_(device),
           kernels_(compiled_by_python(device), sizeof(float)),
           graph_(kernels_),
           cells_(kernels_),
           watch_(cutoff, skin) {
-        graph_.chunk_slots = chunk_slots;
+        graph_.chunk_edges = chunk_edges;
         kernels_.load();
     }
 
@@ -38,15 +38,15 @@ public:
         Matrix box;
         if (!cell.is_none()) box = cell.cast<Matrix>();
         const std::int64_t nodes = positions.shape(0);
-        watch_.look(nodes, positions.data(), cell.is_none() ? nullptr : box.data(),
-                    periodic.data());
+        watch_.needs_rebuild(nodes, positions.data(), cell.is_none() ? nullptr : box.data(),
+                             periodic.data());
         const auto start = std::chrono::steady_clock::now();
         const mdcg::ListPoints points{nodes, positions.data(), types.data(), nodes, nodes};
         if (!cells_.make(watch_, points, num_types_, stream_, graph_, node_)) return py::none();
         py::dict out = read(start, arrays);
         out["node"] = node_;
         if (arrays) {
-            out["image"] = integers(graph_.image, graph_.num_slots);
+            out["image"] = integers(graph_.image, graph_.num_edges);
             std::vector<double> at(static_cast<std::size_t>(3 * nodes));
             mdcg::copy_to_host(at.data(), graph_.positions, 8 * at.size(), stream_);
             stream_.synchronize();
@@ -86,15 +86,15 @@ private:
         const std::chrono::duration<double, std::milli> time =
             std::chrono::steady_clock::now() - start;
         py::dict out;
-        const mdcg::CudaGraph& g = graph_;
+        const mdcg::DeviceEdges& g = graph_;
         out["milliseconds"] = time.count();
-        out["num_slots"] = g.num_slots;
+        out["num_edges"] = g.num_edges;
         out["bytes"] = g.bytes() + cells_.bytes();
         out["address"] = reinterpret_cast<std::uintptr_t>(g.sender);
         if (!arrays) return out;
         std::vector<std::tuple<int, int, int, int, int, int>> chunks;
         for (const mdcg::CudaChunk& c : g.chunks)
-            chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_slot, c.num_slots,
+            chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_edge, c.num_edges,
                                 c.first_sender, c.num_senders);
         out["chunks"] = chunks;
         out["longest_chunk"] = g.longest_chunk;
@@ -106,17 +106,17 @@ private:
         out["sender_ptr"] = integers(g.sender_ptr, g.num_nodes + 1);
         out["types"] = integers(g.types, g.num_nodes);
         out["by_type"] = integers(g.by_type, g.num_nodes);
-        const auto slots = [&](const char* name, const std::int32_t* from) {
-            out[name] = integers(from, g.num_slots);
+        const auto edges = [&](const char* name, const std::int32_t* from) {
+            out[name] = integers(from, g.num_edges);
         };
-        slots("sender", g.sender);
-        slots("receiver", g.receiver);
-        slots("sender_type", g.sender_type);
-        slots("receiver_type", g.receiver_type);
-        slots("slot", g.slot);
-        slots("place", g.place);
-        slots("slot_of_place", g.slot_of_place);
-        slots("by_sender", g.by_sender);
+        edges("sender", g.sender);
+        edges("receiver", g.receiver);
+        edges("sender_type", g.sender_type);
+        edges("receiver_type", g.receiver_type);
+        edges("identity", g.identity);
+        edges("place", g.place);
+        edges("edge_of_place", g.edge_of_place);
+        edges("by_sender", g.by_sender);
         const auto chunk_count = static_cast<std::int64_t>(g.chunks.size());
         std::int64_t senders = 0;
         for (const mdcg::CudaChunk& c : g.chunks) senders += c.num_senders;
@@ -126,11 +126,11 @@ private:
     }
 
     int num_types_;
-    mdcg::CudaStream stream_;
+    mdcg::DeviceStream stream_;
     mdcg::CudaKernels kernels_;
-    mdcg::CudaGraph graph_;
+    mdcg::DeviceEdges graph_;
     mdcg::CudaCellList cells_;
-    mdcg::ListWatch watch_;
+    mdcg::VerletSkin watch_;
     std::vector<std::int32_t> node_;
 };
 
@@ -139,7 +139,7 @@ private:
 void register_cuda_lists(py::module_& m) {
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int>(), py::arg("cutoff"), py::arg("skin"),
-             py::arg("num_types") = 1, py::arg("chunk_slots") = 8192, py::arg("device") = 0)
+             py::arg("num_types") = 1, py::arg("chunk_edges") = 8192, py::arg("device") = 0)
         .def("make", &Lists::make, py::arg("positions"), py::arg("types"),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
              py::arg("arrays") = true)

@@ -16,11 +16,11 @@ public:
     const mdcg::KernelFile& file() override {
         throw std::logic_error("there is no package, and no pass of one");
     }
-    std::vector<std::string> find(const std::vector<mdcg::CudaText>& texts,
+    std::vector<std::string> find(const std::vector<mdcg::CudaKernelSource>& texts,
                                   int capability) override {
         const pybind11::gil_scoped_acquire lock;
         std::vector<std::string> sources;
-        for (const mdcg::CudaText& text : texts) sources.push_back(text.text);
+        for (const mdcg::CudaKernelSource& text : texts) sources.push_back(text.text);
         const pybind11::object load =
             pybind11::module_::import("mdcg.runtime").attr("load_cuda_kernels");
         return load(sources, "sm_" + std::to_string(capability)).cast<std::vector<std::string>>();
@@ -31,8 +31,8 @@ private:
     mdcg::FoundKernels found_;
 };
 
-inline mdcg::CudaPlace compiled_by_python(int device) {
-    mdcg::CudaPlace place{device};
+inline mdcg::CudaTarget compiled_by_python(int device) {
+    mdcg::CudaTarget place{device};
     place.code = std::make_shared<PythonCode>();
     return place;
 }

@@ -35,7 +35,7 @@ class CudaToySquare : public CudaOp<T> {
 public:
     explicit CudaToySquare(const ToySquareSpec& spec) : spec_(spec) {}
 
-    void prepare(CudaKernels& kernels, const CudaStream&) override {
+    void prepare(CudaKernels& kernels, const DeviceStream&) override {
         const std::string text = std::string("typedef ") + (sizeof(T) == 4 ? "float" : "double") +
                                  " Item;\n" + SHARED_TEXT + "\n" + KERNELS;
         forward_ = kernels.fixed("row_sums.cuh", "toy_square_forward", text);

@@ -35,7 +35,7 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       bins_(kernels.device()) {}
 
 // Along each vector: where atoms begin, and how far they reach.
-bool CudaCellList::set_grid(const ListWatch& watch, const ListPoints& points, CellArguments& a) {
+bool CudaCellList::set_grid(const VerletSkin& watch, const ListPoints& points, CellArguments& a) {
     const std::int64_t num_nodes = points.count;
     const double* const positions = points.positions;
     const double reach = watch.reach();
@@ -74,19 +74,19 @@ bool CudaCellList::set_grid(const ListWatch& watch, const ListPoints& points, Ce
     return true;
 }
 
-void CudaCellList::set_cell(const ListWatch& watch, const CudaStream& stream) {
+void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream) {
     for (std::size_t k = 0; k < 3; ++k)
         for (std::size_t c = 0; c < 3; ++c)
             host_cell_[3 * k + c] = watch.periodic()[k] ? watch.full()[k][c] : 0.0;
     copy_to_device(cell_, host_cell_.data(), sizeof(host_cell_), stream);
 }
 
-void CudaCellList::place(const CudaStream& stream) const {
+void CudaCellList::place(const DeviceStream& stream) const {
     place_atoms_.launch(stream, (step_.num_nodes + THREADS - 1) / THREADS, THREADS, step_);
 }
 
-bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int num_types,
-                        const CudaStream& stream, CudaGraph& graph,
+bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int num_types,
+                        const DeviceStream& stream, DeviceEdges& graph,
                         std::vector<std::int32_t>& node) {
     CellArguments a{};
     if (!set_grid(watch, points, a)) return false;
@@ -171,7 +171,7 @@ bool CudaCellList::make(const ListWatch& watch, const ListPoints& points, int nu
     for (std::size_t row = 0; row + 1 < rows.size(); ++row)
         check_neighbors(rows[row + 1] - rows[row],
                         copies ? static_cast<std::int64_t>(row) : order[row], watch.reach());
-    graph.reserve_slots(rows);
+    graph.reserve_edges(rows);
     if (!copies) {
         graph.image = graph.image_rows;
         graph.table = cell_;

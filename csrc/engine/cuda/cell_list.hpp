@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/cuda/graph.hpp"
-#include "engine/neighbors/list_watch.hpp"
+#include "engine/cuda/device_edges.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
 #include "kernels/cell_list.hpp"
 
 namespace mdcg {
@@ -33,24 +33,24 @@ public:
     // (in the order given). False, and nothing has changed, where the host's list serves better:
     // systems with many empty bins; never of copies. Throws EngineError or GeometryError where
     // there are too many edges. Synchronizes. `node` becomes the given number of each node.
-    bool make(const ListWatch& watch, const ListPoints& points, int num_types,
-              const CudaStream& stream, CudaGraph& graph, std::vector<std::int32_t>& node);
+    bool make(const VerletSkin& watch, const ListPoints& points, int num_types,
+              const DeviceStream& stream, DeviceEdges& graph, std::vector<std::int32_t>& node);
 
     // The cell of later steps. Enqueues.
-    void set_cell(const ListWatch& watch, const CudaStream& stream);
+    void set_cell(const VerletSkin& watch, const DeviceStream& stream);
     // Where positions of a step go, [num_nodes][3] in the order given.
     double* given() const { return given_; }
     // Part of every step, but of copies: graph.positions from those.
-    void place(const CudaStream& stream) const;
+    void place(const DeviceStream& stream) const;
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
 private:
-    static bool set_grid(const ListWatch& watch, const ListPoints& points, CellArguments& a);
+    static bool set_grid(const VerletSkin& watch, const ListPoints& points, CellArguments& a);
 
     CudaSort sort_;
     CudaFunction find_bins_, find_atoms_, order_types_, place_atoms_, count_edges_, write_edges_;
-    CudaMemory nodes_, bins_;
+    DeviceMemory nodes_, bins_;
     double *given_ = nullptr, *cell_ = nullptr;
     std::array<double, 9> host_cell_{};
     CellArguments step_{};  // of place

@@ -3,20 +3,20 @@
 
 #include <string>
 
-#include "core/cuda_driver.hpp"
+#include "core/device.hpp"
 
 namespace mdcg {
 
-std::string device_name(int device);  // "cuda:0"
+std::string device_label(int device);  // "cuda:0"
 
 // Throws EngineError (ErrorKind::memory or device): one sentence with what to do.
-[[noreturn]] void rethrow(const CudaError& error, int device);
+[[noreturn]] void rethrow(const DeviceError& error, int device);
 
 template <typename Function>
 auto guarded(int device, const Function& function) {
     try {
         return function();
-    } catch (const CudaError& error) {
+    } catch (const DeviceError& error) {
         rethrow(error, device);
     }
 }

@@ -13,7 +13,7 @@ namespace mdcg {
 namespace {
 
 constexpr std::int64_t SUM_ROWS = 1024;  // of a block
-// Of scratch for a chunk's slots, where convolutions go chunk by chunk. In double a chunk must have
+// Of scratch for a chunk's edges, where convolutions go chunk by chunk. In double a chunk must have
 // enough receivers to fill all multiprocessors with blocks.
 template <typename T>
 constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
@@ -26,7 +26,7 @@ std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_R
 
 template <typename T>
 CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_ptr<CudaOp<T>>> ops,
-                              const ModelInfo& info, const CudaPlace& place)
+                              const ModelInfo& info, const CudaTarget& place)
     : ExecutorOf<T, CudaOp<T>>(program, std::move(ops)),
       num_types_(info.num_types()),
       stream_(place.device),
@@ -75,18 +75,18 @@ std::size_t CudaExecutor<T>::bytes() const {
 template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
-    graph_.chunk_slots = chunk_slots();
+    graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, stream_);
     own_list_ = false;
     take_list(graph);
 }
 
 template <typename T>
-bool CudaExecutor<T>::make_list(const ListWatch& watch, const ListPoints& points, Graph& graph) {
-    graph_.chunk_slots = chunk_slots();
+bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph) {
+    graph_.chunk_edges = chunk_edges();
     if (!cells_.make(watch, points, num_types_, stream_, graph_, graph.node)) return false;
     forget_steps();
-    graph.forget_edges(points.num_local, points.num_nodes, graph_.num_slots);
+    graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     own_list_ = !points.copies;
     take_list(graph);
     return true;
@@ -121,19 +121,19 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
 
 // As many as fit into CHUNK_BYTES.
 template <typename T>
-std::int64_t CudaExecutor<T>::chunk_slots() {
-    if (chunk_slots_ > 0) return chunk_slots_;
-    CudaGraph one(kernels_);
-    one.longest_chunk = narrow(CudaGraph::FEWEST_CHUNK_SLOTS);
+std::int64_t CudaExecutor<T>::chunk_edges() {
+    if (chunk_edges_ > 0) return chunk_edges_;
+    DeviceEdges one(kernels_);
+    one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
     const std::size_t fewest = scratch_bytes(one);
     const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
-    chunk_slots_ = std::clamp(times * CudaGraph::FEWEST_CHUNK_SLOTS, CudaGraph::FEWEST_CHUNK_SLOTS,
-                              CudaGraph::MOST_CHUNK_SLOTS);
-    return chunk_slots_;
+    chunk_edges_ = std::clamp(times * DeviceEdges::FEWEST_CHUNK_EDGES,
+                              DeviceEdges::FEWEST_CHUNK_EDGES, DeviceEdges::MOST_CHUNK_EDGES);
+    return chunk_edges_;
 }
 
 template <typename T>
-std::size_t CudaExecutor<T>::scratch_bytes(const CudaGraph& graph) const {
+std::size_t CudaExecutor<T>::scratch_bytes(const DeviceEdges& graph) const {
     std::size_t most = 0;
     for (const auto& op : ops_) most = std::max(most, op->scratch_bytes(graph));
     return most;
@@ -148,7 +148,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
         rows = std::max(rows, size(plan->local_width * local +
                                    (plan->total_width + plan->chunk_width) * nodes));
     arena_.grow(rows * sizeof(T));
-    edge_gradient_.grow(std::max<std::size_t>(1, size(3 * graph_.num_slots)) * sizeof(T));
+    edge_gradient_.grow(std::max<std::size_t>(1, size(3 * graph_.num_edges)) * sizeof(T));
     scratch_.grow(scratch_bytes(graph_));
     std::size_t end = 0;
     const auto part = [&](std::int64_t count) {
@@ -280,7 +280,7 @@ void CudaExecutor<T>::prepare_exact() {
 template <typename T>
 void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
     while (events_.size() < step.parts.size() + 1)
-        events_.push_back(std::make_unique<CudaEvent>(stream_.device()));
+        events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     const void* const scratch = scratch_.data();
     events_[0]->record(stream_);
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
@@ -351,7 +351,7 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
             sum_rows(energies_, graph_.num_local, 1, energy_parts_);
             break;
         case Part::start_backward:
-            clear_on_device(worker_.edge_gradient, 3 * size(graph_.num_slots) * sizeof(T), stream_);
+            clear_on_device(worker_.edge_gradient, 3 * size(graph_.num_edges) * sizeof(T), stream_);
             break;
         case Part::backward:
             enqueue_layer(*part.stage, true);

@@ -20,9 +20,9 @@ namespace mdcg {
 template <typename T>
 class CudaExecutor : public ExecutorOf<T, CudaOp<T>> {
 public:
-    // Makes the device's context; throws CudaError.
+    // Makes the device's context; throws DeviceError.
     CudaExecutor(const Program& program, std::vector<std::unique_ptr<CudaOp<T>>> ops,
-                 const ModelInfo& info, const CudaPlace& place);
+                 const ModelInfo& info, const CudaTarget& place);
 
     // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
     void prepare();
@@ -37,8 +37,8 @@ public:
     void set_shifts(const Graph& graph, const System& system, bool fresh);
     // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
     // one without edges.
-    bool make_list(const ListWatch& watch, const ListPoints& points, Graph& graph);
-    void set_cell(const ListWatch& watch) { cells_.set_cell(watch, stream_); }
+    bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
+    void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
     // Of the next run, [num_nodes][3] in the order of the graph; after make_list: as they were
     // given.
     double* positions() { return positions_.as<double>(); }
@@ -94,8 +94,8 @@ private:
     Step& step_of(const Wanted& wanted, bool communicates);
     void take_list(const Graph& graph);
     void reserve(const Graph& graph);
-    std::int64_t chunk_slots();
-    std::size_t scratch_bytes(const CudaGraph& graph) const;
+    std::int64_t chunk_edges();
+    std::size_t scratch_bytes(const DeviceEdges& graph) const;
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
     void enqueue(const Part& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);
@@ -115,18 +115,18 @@ private:
     using ExecutorOf<T, CudaOp<T>>::ops_;
     using ExecutorOf<T, CudaOp<T>>::times_;
     int num_types_;
-    CudaStream stream_;
+    DeviceStream stream_;
     CudaKernels kernels_;
-    CudaGraph graph_;
+    DeviceEdges graph_;
     CudaCellList cells_;
-    std::int64_t chunk_slots_ = 0;
+    std::int64_t chunk_edges_ = 0;
     bool own_list_ = false;  // is the list that of cells_
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
     CudaFunction sum_;
     bool prepared_ = false, prepared_exact_ = false;
 
-    CudaMemory arena_, edge_gradient_, scratch_, outputs_, energy_weights_;
+    DeviceMemory arena_, edge_gradient_, scratch_, outputs_, energy_weights_;
     PinnedMemory positions_, results_, descriptors_;
     Result failures_, energy_parts_, virial_parts_, forces_, energies_, virials_;
     CudaWorker<T> worker_;
@@ -135,7 +135,7 @@ private:
 
     double energy_ = 0;
     std::array<double, 9> virial_{};
-    std::vector<std::unique_ptr<CudaEvent>> events_;
+    std::vector<std::unique_ptr<DeviceEvent>> events_;
     int replays_ = 0;
     std::size_t exchanged_ = 0;
 };

@@ -134,24 +134,17 @@ std::size_t best_tile(const GemmProducts<T>& launch, int multiprocessors) {
     return best;
 }
 
-// Number of multiprocessors: a choice of tiles depends on it, results do not.
+// A choice of tiles depends on it, results do not.
 int count_multiprocessors(int device) {
-    if (device == NO_DEVICE) return 1;
-    constexpr int MULTIPROCESSORS = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    const CudaDriver& driver = CudaDriver::get();
-    int handle = 0, count = 0;
-    driver.check(driver.symbol<int (*)(int*, int)>("cuDeviceGet")(&handle, device), "cuDeviceGet");
-    driver.check(driver.symbol<int (*)(int*, int, int)>("cuDeviceGetAttribute")(
-                     &count, MULTIPROCESSORS, handle),
-                 "cuDeviceGetAttribute");
-    return std::max(count, 1);
+    return device == NO_DEVICE ? 1 : std::max(device_multiprocessors(device), 1);
 }
 
 }  // namespace
 
 template <typename T>
 CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int rows, int columns,
-                          std::int64_t row_step, std::int64_t column_step, const CudaStream& stream)
+                          std::int64_t row_step, std::int64_t column_step,
+                          const DeviceStream& stream)
     : rows_(rows), columns_(columns) {
     constexpr std::int64_t ALIGN = 64 / static_cast<std::int64_t>(sizeof(T));
     stride_ = quotient(columns, ALIGN) * ALIGN;
@@ -162,7 +155,7 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
             for (std::int64_t j = 0; j < columns; ++j)
                 padded[static_cast<std::size_t>((n * rows + i) * stride_ + j)] =
                     source[n * step + i * row_step + j * column_step];
-    memory_ = std::make_shared<CudaMemory>(stream.device());
+    memory_ = std::make_shared<DeviceMemory>(stream.device());
     memory_->reserve(items * sizeof(T));
     memory_->upload(padded.data(), items * sizeof(T), stream);
     stream.synchronize();
@@ -178,7 +171,8 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
 }
 
 template <typename T>
-void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const {
+void CudaGemm<T>::run(const DeviceStream& stream,
+                      const std::vector<CudaProduct<T>>& products) const {
     GemmProducts<T> launch{};
     std::size_t parts = 0;
     const auto flush = [&] {
@@ -211,7 +205,7 @@ void CudaGemm<T>::run(const CudaStream& stream, const std::vector<CudaProduct<T>
 }
 
 template <typename T>
-void CudaGemm<T>::run(const CudaStream& stream, std::int64_t rows, int batch, const T* a,
+void CudaGemm<T>::run(const DeviceStream& stream, std::int64_t rows, int batch, const T* a,
                       std::int64_t a_width, std::int64_t a_step, const CudaMatrix<T>& matrix, T* c,
                       std::int64_t c_width, std::int64_t c_step, bool add) const {
     CudaProduct<T> product;

@@ -18,7 +18,7 @@ public:
     // source[row * row_step + column * column_step] on the host, several of the same shape one
     // after the other, `step` items apart.
     CudaMatrix(const T* source, int count, std::int64_t step, int rows, int columns,
-               std::int64_t row_step, std::int64_t column_step, const CudaStream& stream);
+               std::int64_t row_step, std::int64_t column_step, const DeviceStream& stream);
     int rows() const { return rows_; }
     int columns() const { return columns_; }
     std::int64_t stride() const { return stride_; }
@@ -29,7 +29,7 @@ public:
 private:
     int rows_ = 0, columns_ = 0;
     std::int64_t stride_ = 0;
-    std::shared_ptr<CudaMemory> memory_;
+    std::shared_ptr<DeviceMemory> memory_;
 };
 
 // Columns of a's rows, from `at` and `step` items from component to component, and as many rows of
@@ -72,10 +72,10 @@ public:
     explicit CudaGemm(CudaKernels& kernels);
 
     // In as few launches as there can be; no product reads or writes what another one writes.
-    void run(const CudaStream& stream, const std::vector<CudaProduct<T>>& products) const;
+    void run(const DeviceStream& stream, const std::vector<CudaProduct<T>>& products) const;
 
     // One product.
-    void run(const CudaStream& stream, std::int64_t rows, int batch, const T* a,
+    void run(const DeviceStream& stream, std::int64_t rows, int batch, const T* a,
              std::int64_t a_width, std::int64_t a_step, const CudaMatrix<T>& matrix, T* c,
              std::int64_t c_width, std::int64_t c_step, bool add) const;
 

@@ -18,7 +18,7 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Of a row, of those of the local nodes, of those of all.
 template <typename T>
-std::array<std::size_t, 3> row_bytes(int width, const CudaGraph& graph) {
+std::array<std::size_t, 3> row_bytes(int width, const DeviceEdges& graph) {
     const std::size_t row = static_cast<std::size_t>(width) * sizeof(T);
     return {row, size(graph.num_local) * row, size(graph.num_nodes) * row};
 }
@@ -36,8 +36,8 @@ CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
       device_(kernels.device()) {}
 
 template <typename T>
-void CudaGhosts<T>::take_list(Communicator& communicator, int width, const CudaGraph& graph,
-                              const CudaStream& stream) {
+void CudaGhosts<T>::take_list(Communicator& communicator, int width, const DeviceEdges& graph,
+                              const DeviceStream& stream) {
     by_rows_ = communicator.has_sent_nodes();
     num_sent_ = num_owners_ = 0;
     listed_ = true;
@@ -63,8 +63,8 @@ void CudaGhosts<T>::take_list(Communicator& communicator, int width, const CudaG
 }
 
 template <typename T>
-void CudaGhosts<T>::take_sent(const Communicator& communicator, const CudaGraph& graph,
-                              const CudaStream& stream) {
+void CudaGhosts<T>::take_sent(const Communicator& communicator, const DeviceEdges& graph,
+                              const DeviceStream& stream) {
     const SentNodes sent = communicator.sent_nodes();
     num_sent_ = sent.count;
     list_.assign(sent.node, sent.node + sent.count);
@@ -103,7 +103,7 @@ void CudaGhosts<T>::take_sent(const Communicator& communicator, const CudaGraph&
 
 // Rows come in blocks, one for each process, that must be all of them.
 template <typename T>
-void CudaGhosts<T>::check_peers(const Peers& peers, const CudaGraph& graph) const {
+void CudaGhosts<T>::check_peers(const Peers& peers, const DeviceEdges& graph) const {
     const auto check = [&](const std::string& what, std::int64_t all, auto first, auto count) {
         std::vector<std::pair<std::int64_t, std::int64_t>> blocks;
         for (std::int64_t i = 0; i < peers.count; ++i)
@@ -130,7 +130,7 @@ void CudaGhosts<T>::check_peers(const Peers& peers, const CudaGraph& graph) cons
 // What others have in their windows for this process: its ghosts, or rows it sent.
 template <typename T>
 void CudaGhosts<T>::from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
-                               const CudaStream& stream) {
+                               const DeviceStream& stream) {
     windows_->exchange(communicator, stream);
     const Peers peers = communicator.peers();
     for (std::int64_t i = 0; i < peers.count; ++i) {
@@ -148,7 +148,7 @@ void CudaGhosts<T>::from_peers(Communicator& communicator, char* to, bool ghosts
 // Shared by all exchanges: each waits for the stream before the host touches them, and with that
 // for the copies of the one before.
 template <typename T>
-void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream& stream) {
+void CudaGhosts<T>::reserve(int width, const DeviceEdges& graph, const DeviceStream& stream) {
     const auto [row, local, all] = row_bytes<T>(width, graph);
     const std::size_t sent = std::max<std::size_t>(1, size(num_sent_) * row);
     const std::size_t back = std::max<std::size_t>(1, all - (by_rows_ ? local : 0));
@@ -165,7 +165,7 @@ void CudaGhosts<T>::reserve(int width, const CudaGraph& graph, const CudaStream&
 
 template <typename T>
 void CudaGhosts<T>::to_host(void* target, const void* source, std::size_t bytes,
-                            const CudaStream& stream) {
+                            const DeviceStream& stream) {
     copy_to_host(target, source, bytes, stream);
     stream.synchronize();
     copied_ += bytes;
@@ -173,14 +173,14 @@ void CudaGhosts<T>::to_host(void* target, const void* source, std::size_t bytes,
 
 template <typename T>
 void CudaGhosts<T>::to_device(void* target, const void* source, std::size_t bytes,
-                              const CudaStream& stream) {
+                              const DeviceStream& stream) {
     copy_to_device(target, source, bytes, stream);
     copied_ += bytes;
 }
 
 template <typename T>
-void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
-                            const CudaStream& stream) {
+void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width,
+                            const DeviceEdges& graph, const DeviceStream& stream) {
     reserve(width, graph, stream);
     const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
@@ -201,8 +201,8 @@ void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width, cons
 }
 
 template <typename T>
-void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
-                            const CudaStream& stream) {
+void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width,
+                            const DeviceEdges& graph, const DeviceStream& stream) {
     reserve(width, graph, stream);
     const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);

@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda_memory.hpp"
+#include "core/device.hpp"
 #include "engine/communicator.hpp"
-#include "engine/cuda/graph.hpp"
+#include "engine/cuda/device_edges.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "engine/cuda/peer_windows.hpp"
 
@@ -23,17 +23,17 @@ public:
     // For every new list of edges, before its first exchange; `width`: items of the longest row.
     // Collective where rows go from device to device. Throws EngineError where the communicator
     // names nodes that are not local.
-    void take_list(Communicator& communicator, int width, const CudaGraph& graph,
-                   const CudaStream& stream);
+    void take_list(Communicator& communicator, int width, const DeviceEdges& graph,
+                   const DeviceStream& stream);
     bool has_list() const { return listed_; }
     void forget_list() { listed_ = false; }
 
     // `rows` is on the device and has a row of `width` items for every node. Both wait for the
     // stream; what they enqueue after the exchange is done in its order.
-    void forward(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
-                 const CudaStream& stream);
-    void reverse(Communicator& communicator, T* rows, int width, const CudaGraph& graph,
-                 const CudaStream& stream);
+    void forward(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
+                 const DeviceStream& stream);
+    void reverse(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
+                 const DeviceStream& stream);
 
     // Copied between device and host, or from other devices, since the last call of take_copied.
     std::size_t take_copied();
@@ -43,14 +43,14 @@ public:
     }
 
 private:
-    void take_sent(const Communicator& communicator, const CudaGraph& graph,
-                   const CudaStream& stream);
-    void check_peers(const Peers& peers, const CudaGraph& graph) const;
+    void take_sent(const Communicator& communicator, const DeviceEdges& graph,
+                   const DeviceStream& stream);
+    void check_peers(const Peers& peers, const DeviceEdges& graph) const;
     void from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
-                    const CudaStream& stream);
-    void reserve(int width, const CudaGraph& graph, const CudaStream& stream);
-    void to_host(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
-    void to_device(void* target, const void* source, std::size_t bytes, const CudaStream& stream);
+                    const DeviceStream& stream);
+    void reserve(int width, const DeviceEdges& graph, const DeviceStream& stream);
+    void to_host(void* target, const void* source, std::size_t bytes, const DeviceStream& stream);
+    void to_device(void* target, const void* source, std::size_t bytes, const DeviceStream& stream);
 
     CudaFunction gather_, add_;
     bool listed_ = false;
@@ -58,7 +58,7 @@ private:
     std::int64_t num_sent_ = 0, num_owners_ = 0;
     // On the device: nodes that are sent; those of them that are any, once each, with the places
     // in the list of each.
-    CudaMemory lists_, packed_;
+    DeviceMemory lists_, packed_;
     const std::int32_t *node_ = nullptr, *owner_ = nullptr, *first_ = nullptr, *place_ = nullptr;
     PinnedMemory sent_, ghosts_;
     std::vector<std::int32_t> list_;

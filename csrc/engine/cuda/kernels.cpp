@@ -11,27 +11,18 @@ namespace mdcg {
 
 namespace {
 
-// Of the driver: machine code that it cannot take, or that has no such kernel.
-constexpr int INVALID_IMAGE = 200, NO_BINARY_FOR_DEVICE = 209, UNSUPPORTED_PTX = 222;
-
-bool is_unusable(const CudaError& error) {
-    return error.code() == INVALID_IMAGE || error.code() == NO_BINARY_FOR_DEVICE ||
-           error.code() == UNSUPPORTED_PTX || error.code() == CUDA_NOT_FOUND;
-}
-
 std::string target_of(int capability) { return "sm_" + std::to_string(capability); }
 
 // Whether machine code was made by a compiler of a later CUDA than the driver.
 bool is_newer_than_driver(const FoundKernels& found) {
-    return found.file->compiler_major(found.target) > CudaDriver::get().version() / 1000;
+    return found.file->compiler_major(found.target) > driver_version() / 1000;
 }
 
 // What the driver refuses, though it was made as it should be.
 std::string not_loaded(const FoundKernels& found, const std::string& reason) {
-    const CudaDriver& driver = CudaDriver::get();
-    const int version = driver.version(), major = version / 1000;
+    const int version = driver_version(), major = version / 1000;
     const std::string compiler = found.file->compiler(found.target);
-    const std::string what = "NVIDIA's driver, for " + driver.version_text() +
+    const std::string what = "NVIDIA's driver, for " + driver_version_text() +
                              ", cannot load machine code for " + found.target + " that " +
                              compiler + " made (" + reason + "): ";
     if (!is_newer_than_driver(found))
@@ -58,10 +49,10 @@ public:
         if (found_.file == nullptr) take(source_.for_device(capability_, precision_));
         return *found_.file;
     }
-    std::vector<std::string> find(const std::vector<CudaText>& texts, int) override {
+    std::vector<std::string> find(const std::vector<CudaKernelSource>& texts, int) override {
         const KernelFile& from = file();
         std::vector<std::string> codes;
-        for (const CudaText& text : texts) {
+        for (const CudaKernelSource& text : texts) {
             const Tensor* const code = from.code(found_.target, text.key);
             if (code == nullptr)
                 throw EngineError(ErrorKind::compiler,
@@ -87,7 +78,7 @@ private:
         found_ = std::move(found);
     }
 
-    KernelSource source_;
+    KernelFinder source_;
     std::string precision_;
     int capability_;
     FoundKernels found_;
@@ -98,7 +89,7 @@ class ListedCode : public CudaCode {
 public:
     explicit ListedCode(KernelFile file) : file_(std::move(file)) {}
     const KernelFile& file() override { return file_; }
-    std::vector<std::string> find(const std::vector<CudaText>&, int) override { return {}; }
+    std::vector<std::string> find(const std::vector<CudaKernelSource>&, int) override { return {}; }
     const FoundKernels& found() const override { return found_; }
 
 private:
@@ -119,17 +110,17 @@ CudaCodePtr code_of(KernelFile file) { return std::make_shared<ListedCode>(std::
 // A text, and its module once it was loaded.
 class CudaProgram {
 public:
-    explicit CudaProgram(CudaText text) : text_(std::move(text)) {}
+    explicit CudaProgram(CudaKernelSource text) : text_(std::move(text)) {}
 
-    const CudaText& text() const { return text_; }
+    const CudaKernelSource& text() const { return text_; }
     bool loaded() const { return module_ != nullptr; }
     void ask_for(const std::string& kernel, int shared_bytes) {
         kernels_.emplace(kernel, shared_bytes);
     }
 
-    // Throws CudaError where the device refuses the code, or it lacks a kernel.
+    // Throws DeviceError where the device refuses the code, or it lacks a kernel.
     void load(int device, const std::string& code) {
-        auto module = std::make_unique<CudaModule>(device, code);
+        auto module = std::make_unique<DeviceModule>(device, code);
         for (const auto& [kernel, shared_bytes] : kernels_)
             (void)module->function(kernel, shared_bytes);
         module_ = std::move(module);
@@ -140,9 +131,9 @@ public:
     }
 
 private:
-    CudaText text_;
+    CudaKernelSource text_;
     std::set<std::pair<std::string, int>> kernels_;
-    std::unique_ptr<const CudaModule> module_;
+    std::unique_ptr<const DeviceModule> module_;
 };
 
 const char* name_of(CudaPrecision precision) {
@@ -160,25 +151,22 @@ CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::stri
                            int shared_bytes)
     : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, 0})) {}
 
-void CudaFunction::launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads,
+void CudaFunction::launch_bytes(const DeviceStream& stream, std::int64_t blocks, int threads,
                                 int shared_bytes, const void* arguments) const {
     if (blocks <= 0) return;
     Entry& entry = *entry_;
     if (entry.function == 0)
         entry.function = entry.program->function(entry.kernel, entry.shared_bytes);
-    const CudaScope scope(stream.device());
-    launch_kernel(entry.function, blocks, threads, shared_bytes,
-                  reinterpret_cast<std::uintptr_t>(stream.handle()), arguments, false,
-                  ("the launch of " + entry.kernel).c_str());
+    launch_kernel(stream.device(), entry.function, blocks, threads, shared_bytes, stream.handle(),
+                  arguments, false, ("the launch of " + entry.kernel).c_str());
 }
 
-CudaKernels::CudaKernels(const CudaPlace& place, int item_bytes)
+CudaKernels::CudaKernels(const CudaTarget& place, int item_bytes)
     : place_(place), item_bytes_(item_bytes) {
-    if (place_.capability == 0)
-        place_.capability = CudaDriver::get().compute_capability(place_.device);
+    if (place_.capability == 0) place_.capability = mdcg::compute_capability(place_.device);
 }
 
-CudaFunction CudaKernels::function(CudaText text, int shared_bytes) {
+CudaFunction CudaKernels::function(CudaKernelSource text, int shared_bytes) {
     const std::string kernel = text.name;
     std::shared_ptr<CudaProgram>& found = programs_[text.key];
     if (found == nullptr) found = std::make_shared<CudaProgram>(std::move(text));
@@ -202,7 +190,7 @@ CudaFunction CudaKernels::program(const std::string& key, const std::string& ker
 
 void CudaKernels::load() {
     for (;;) {
-        std::vector<CudaText> texts;
+        std::vector<CudaKernelSource> texts;
         std::vector<CudaProgram*> missing;
         for (const auto& [key, program] : programs_) {
             if (program->loaded()) continue;
@@ -215,8 +203,8 @@ void CudaKernels::load() {
             for (std::size_t i = 0; i < codes.size(); ++i)
                 missing[i]->load(place_.device, codes[i]);
             return;
-        } catch (const CudaError& error) {
-            if (!is_unusable(error)) throw;
+        } catch (const DeviceError& error) {
+            if (error.kind() != DeviceError::unusable_code) throw;
             const bool old_driver = is_newer_than_driver(place_.code->found());
             if (!old_driver && place_.code->make_again()) continue;
             throw EngineError(ErrorKind::device, not_loaded(place_.code->found(), error.what()));
@@ -224,8 +212,8 @@ void CudaKernels::load() {
     }
 }
 
-std::vector<CudaText> CudaKernels::texts() const {
-    std::vector<CudaText> found;
+std::vector<CudaKernelSource> CudaKernels::texts() const {
+    std::vector<CudaKernelSource> found;
     for (const auto& [key, program] : programs_)
         if (!program->text().text.empty()) found.push_back(program->text());
     return found;

@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_driver.hpp"
-#include "core/cuda_memory.hpp"
-#include "engine/kernel_source.hpp"
+#include "core/device.hpp"
+#include "engine/kernel_finder.hpp"
 
 namespace mdcg {
 
@@ -23,12 +22,12 @@ public:
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
-    void launch(const CudaStream& stream, std::int64_t blocks, int threads,
+    void launch(const DeviceStream& stream, std::int64_t blocks, int threads,
                 const Arguments& arguments, int shared_bytes = 0) const {
         launch_bytes(stream, blocks, threads, shared_bytes, &arguments);
     }
     // Arguments as 64-bit values, as generated kernels take them.
-    void launch(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
+    void launch(const DeviceStream& stream, std::int64_t blocks, int threads, int shared_bytes,
                 const std::vector<std::int64_t>& arguments) const {
         launch_bytes(stream, blocks, threads, shared_bytes, arguments.data());
     }
@@ -40,14 +39,14 @@ private:
         int shared_bytes = 0;
         std::uintptr_t function = 0;  // found by the first launch
     };
-    void launch_bytes(const CudaStream& stream, std::int64_t blocks, int threads, int shared_bytes,
-                      const void* arguments) const;
+    void launch_bytes(const DeviceStream& stream, std::int64_t blocks, int threads,
+                      int shared_bytes, const void* arguments) const;
 
     std::shared_ptr<Entry> entry_;
 };
 
 // The text of a program for devices.
-struct CudaText {
+struct CudaKernelSource {
     std::string key;   // text_key
     std::string name;  // of one of its kernels
     std::string text;  // empty: Python knows it
@@ -60,7 +59,8 @@ public:
     // The kernel file, which also describes passes. It is made now where it is missing.
     virtual const KernelFile& file() = 0;
     // Machine code of all texts for a compute capability, in order. Throws EngineError.
-    virtual std::vector<std::string> find(const std::vector<CudaText>& texts, int capability) = 0;
+    virtual std::vector<std::string> find(const std::vector<CudaKernelSource>& texts,
+                                          int capability) = 0;
     // After the device refused what was found: makes it again, if that can help.
     virtual bool make_again() { return false; }
     virtual const FoundKernels& found() const = 0;
@@ -73,7 +73,7 @@ enum class CudaPrecision { strict, tf32, bf16 };
 const char* name_of(CudaPrecision precision);  // "tf32"; of strict: ""
 
 // What kernels are for.
-struct CudaPlace {
+struct CudaTarget {
     int device = 0;      // or NO_DEVICE: texts are asked for, and listed
     int capability = 0;  // 90 for sm_90; 0: what the device has
     CudaCodePtr code = {};
@@ -91,7 +91,7 @@ CudaCodePtr code_of(KernelFile file);
 class CudaKernels {
 public:
     // `item_bytes` 4: T is float; 8: double.
-    CudaKernels(const CudaPlace& place, int item_bytes);
+    CudaKernels(const CudaTarget& place, int item_bytes);
 
     int device() const { return place_.device; }
     int item_bytes() const { return item_bytes_; }
@@ -107,7 +107,7 @@ public:
 
     // All that was asked for until now. Throws EngineError (ErrorKind::compiler).
     void load();
-    std::vector<CudaText> texts() const;  // of `fixed`, asked for until now
+    std::vector<CudaKernelSource> texts() const;  // of `fixed`, asked for until now
 
     // JSON array for the report.
     std::string report() const;
@@ -115,9 +115,9 @@ public:
     std::string summary() const;
 
 private:
-    CudaFunction function(CudaText text, int shared_bytes);
+    CudaFunction function(CudaKernelSource text, int shared_bytes);
 
-    CudaPlace place_;
+    CudaTarget place_;
     int item_bytes_;
     std::map<std::string, std::shared_ptr<CudaProgram>> programs_;  // by key
 };

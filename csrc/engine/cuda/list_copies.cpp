@@ -53,8 +53,8 @@ bool ListCopies::take(const System& system, double r_max) {
         for (std::int64_t d = 0; d < 3; ++d)
             positions_[size(3 * c + d)] = system.positions[3 * node_[size(c)] + d] -
                                           system.image_shifts[3 * image_[size(c)] + d];
-    auto watch = std::make_unique<ListWatch>(r_max, system.skin);
-    watch->look(points, positions_.data(), nullptr, nullptr);
+    auto watch = std::make_unique<VerletSkin>(r_max, system.skin);
+    watch->needs_rebuild(points, positions_.data(), nullptr, nullptr);
     watch_ = std::move(watch);
     num_local_ = system.num_local;
     num_nodes_ = nodes;

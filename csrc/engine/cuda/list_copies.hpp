@@ -7,7 +7,7 @@
 
 #include "engine/cuda/cell_list.hpp"
 #include "engine/graph.hpp"
-#include "engine/neighbors/list_watch.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
 
 namespace mdcg {
 
@@ -20,14 +20,14 @@ public:
     void forget() { watch_.reset(); }
     bool taken() const { return watch_ != nullptr; }
 
-    const ListWatch& watch() const { return *watch_; }
+    const VerletSkin& watch() const { return *watch_; }
     // As long as this object and the system stay.
     ListPoints points(const System& system) const;
 
 private:
     void check(const System& system) const;
 
-    std::unique_ptr<ListWatch> watch_;
+    std::unique_ptr<VerletSkin> watch_;
     std::int64_t num_local_ = 0, num_nodes_ = 0, num_images_ = 0;
     std::vector<double> positions_;  // [points][3]
     std::vector<std::int32_t> node_, image_;

@@ -29,19 +29,19 @@ public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
               CudaPrecision precision, KernelChoice choice)
         : Model(std::move(package), std::move(info), threads, Stages::separate),
-          ops_(program_.implement<CudaOp<T>>(*package_, device_name(device))),
+          ops_(program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device))),
           device_(device),
           precision_(precision) {
-        capability_ = guarded(device, [&] { return CudaDriver::get().compute_capability(device); });
-        name_ = guarded(device, [&] { return CudaDriver::get().device_name(device); });
+        capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
+        name_ = guarded(device, [&] { return mdcg::device_name(device); });
         code_ = code_of(package_, std::move(choice), precision, capability_);
     }
 
     bool on_device() const override { return true; }
 
-    std::string place() const override {
+    std::string device_label() const override {
         const std::string precision = name_of(precision_);
-        return device_name(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
+        return mdcg::device_label(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
                (precision.empty() ? "" : ", " + precision) + ")";
     }
     std::string kernel_summary() const override {
@@ -74,7 +74,7 @@ public:
 
 protected:
     void add_to_report(nlohmann::json& out) const override {
-        out["device"] = device_name(device_);
+        out["device"] = mdcg::device_label(device_);
         out["device_name"] = name_;
         const std::string precision = name_of(precision_);
         out["precision"] = !precision.empty()       ? precision
@@ -109,7 +109,7 @@ private:
         if (process_ == 0) process_ = getpid();
         if (process_ != getpid())
             throw EngineError(ErrorKind::device,
-                              "the model is on " + place() +
+                              "the model is on " + device_label() +
                                   ", which a forked process cannot use: open it after the fork, or "
                                   "use the start method 'spawn'");
         try {
@@ -117,10 +117,11 @@ private:
                 if (executor_ == nullptr) {
                     // half prepared ones are not used again
                     if (ops_.empty())
-                        ops_ = program_.implement<CudaOp<T>>(*package_, device_name(device_));
+                        ops_ =
+                            program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device_));
                     auto made = std::make_unique<CudaExecutor<T>>(
                         program_, std::move(ops_), info_,
-                        CudaPlace{device_, capability_, code_, precision_});
+                        CudaTarget{device_, capability_, code_, precision_});
                     made->prepare();
                     executor_ = std::move(made);
                 }
@@ -167,9 +168,9 @@ private:
         const std::int64_t nodes = system.num_nodes;
         const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
         if (watch_ == nullptr || watch_->skin() != system.skin)
-            watch_ = std::make_unique<ListWatch>(info_.r_max, system.skin);
+            watch_ = std::make_unique<VerletSkin>(info_.r_max, system.skin);
         const ListChange change =
-            watch_->look(nodes, system.positions, system.cell, system.periodic);
+            watch_->needs_rebuild(nodes, system.positions, system.cell, system.periodic);
         if (change == ListChange::edges || !own_listed_ ||
             !std::equal(types_.begin(), types_.end(), system.types)) {
             check_types(system.types, nodes, info_.num_types());
@@ -269,7 +270,7 @@ private:
     std::unique_ptr<CudaExecutor<T>> executor_;
     bool listed_ = false;  // is the graph on the device
     // Of lists that the device makes.
-    std::unique_ptr<ListWatch> watch_;
+    std::unique_ptr<VerletSkin> watch_;
     std::vector<std::int32_t> types_;  // [num_nodes], of the last one
     bool own_listed_ = false;          // is it on the device
     ListCopies copies_;                // where the list is of those
@@ -278,8 +279,8 @@ private:
 };
 
 template <typename T>
-std::vector<CudaText> list_texts(const Package& package, const ModelInfo& info,
-                                 const CudaPlace& place) {
+std::vector<CudaKernelSource> list_kernel_sources(const Package& package, const ModelInfo& info,
+                                                  const CudaTarget& place) {
     const Program program(package, info, Stages::separate);
     CudaExecutor<T> executor(program, program.implement<CudaOp<T>>(package, "cuda"), info, place);
     executor.ask_for_all_kernels();
@@ -299,8 +300,8 @@ int parse_device(const std::string& text) {
     const int device = number ? std::stoi(text.substr(5)) : 0;
     int count = 0;
     try {
-        count = CudaDriver::get().device_count();
-    } catch (const CudaError& error) {
+        count = mdcg::device_count();
+    } catch (const DeviceError& error) {
         const std::string said = error.what();
         throw EngineError(
             ErrorKind::device,
@@ -317,17 +318,18 @@ int parse_device(const std::string& text) {
                           "device is '" + text + "', and there " +
                               (count == 0   ? "are none"
                                : count == 1 ? "is one, cuda:0"
-                                            : "are cuda:0 to " + device_name(count - 1)) +
+                                            : "are cuda:0 to " + device_label(count - 1)) +
                               ": choose another one, or device cpu");
     return device;
 }
 
-std::vector<CudaText> cuda_texts(std::shared_ptr<const Package> package, int capability,
-                                 CudaPrecision precision, const std::string& passes) {
+std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package> package,
+                                                  int capability, CudaPrecision precision,
+                                                  const std::string& passes) {
     const ModelInfo info = read_model_info(*package);
-    const CudaPlace place{NO_DEVICE, capability, code_of(KernelFile(package, passes)), precision};
-    return info.double_precision ? list_texts<double>(*package, info, place)
-                                 : list_texts<float>(*package, info, place);
+    const CudaTarget place{NO_DEVICE, capability, code_of(KernelFile(package, passes)), precision};
+    return info.double_precision ? list_kernel_sources<double>(*package, info, place)
+                                 : list_kernel_sources<float>(*package, info, place);
 }
 
 CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,

@@ -17,8 +17,9 @@ int parse_device(const std::string& text);
 // The engine's own texts that a package's evaluation runs on devices of a compute capability such
 // as 90; no device is needed. `passes`: what Python has generated, as a kernel file describes it.
 // Throws EngineError.
-std::vector<CudaText> cuda_texts(std::shared_ptr<const Package> package, int capability,
-                                 CudaPrecision precision, const std::string& passes);
+std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package> package,
+                                                  int capability, CudaPrecision precision,
+                                                  const std::string& passes);
 
 // What "", "fp32", "fp64", "tf32" or "bf16" means for a package on a device of a compute
 // capability, or on the CPU (0); `device` names it. Throws EngineError where it cannot be had.

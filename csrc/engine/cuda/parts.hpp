@@ -9,7 +9,8 @@ namespace mdcg {
 // Each aligned to 256 bytes.
 class CudaParts {
 public:
-    explicit CudaParts(char* start) : start_(start) {}
+    // With a null start, `end` counts the bytes and the parts are not to be used.
+    explicit CudaParts(char* start) : start_(reinterpret_cast<std::uintptr_t>(start)) {}
     template <typename N>
     void take(N*& part, std::int64_t items) {
         part = reinterpret_cast<N*>(start_ + end_);
@@ -18,7 +19,7 @@ public:
     std::size_t end() const { return end_; }
 
 private:
-    char* start_;
+    std::uintptr_t start_;
     std::size_t end_ = 0;
 };
 

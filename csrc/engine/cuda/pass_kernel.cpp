@@ -13,10 +13,10 @@ namespace {
 constexpr std::int64_t MIN_TABLE_DEGREE = 5, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
-    "order",    "sender", "row_ptr", "place",  "types",   "sender_type", "live",
-    "num_live", "n_rows", "n_types", "n_adds", "n_knots", "n_flip",      "unit",
-    "length",   "places", "table",   "x",      "y",       "w",           "g",
-    "out",      "dx",     "dy",      "dw",     "de",      "short_edges"};
+    "order",    "sender", "row_ptr", "place",  "types",       "sender_type", "live",
+    "num_live", "n_rows", "n_types", "n_adds", "n_intervals", "n_flip",      "unit",
+    "length",   "places", "table",   "x",      "y",           "w",           "g",
+    "out",      "dx",     "dy",      "dw",     "de",          "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -122,7 +122,7 @@ bool CudaPassKernel::uses(CudaArgument name) const {
     return std::find(all.begin(), all.end(), name) != all.end();
 }
 
-void CudaPassKernel::launch(const CudaStream& stream, const CudaArguments& arguments) const {
+void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arguments) const {
     std::vector<std::int64_t> values;
     values.reserve(chosen_.arguments.size());
     for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);

@@ -13,25 +13,25 @@
 
 namespace mdcg {
 
-// What kernels may ask for. Addresses of edge operands are those of slot 0, also where only a chunk
-// of slots is in memory; row_ptr, out and g start with the first receiver.
+// What kernels may ask for. Addresses of edge operands are those of edge 0, also where only a chunk
+// of edges is in memory; row_ptr, out and g start with the first receiver.
 enum class CudaArgument : int {
-    order,        // [slots] row of y, w, dy, dw
-    sender,       // [slots] row of x
-    row_ptr,      // [n_rows + 1] slots
-    place,        // [slots] row of dx
+    order,        // [edges] row of y, w, dy, dw
+    sender,       // [edges] row of x
+    row_ptr,      // [n_rows + 1] edges
+    place,        // [edges] row of dx
     types,        // [n_rows]
-    sender_type,  // [slots]
-    live,         // [slots] of each receiver first those shorter than r_max
+    sender_type,  // [edges]
+    live,         // [edges] of each receiver first those shorter than r_max
     num_live,     // [n_rows]
     n_rows,
-    n_types,  // sets of coefficients; types of atoms
-    n_adds,   // not 0: add to dx
-    n_knots,  // intervals of a CudaExactTable
-    n_flip,   // not 0: unit vectors point from the receiver to the sender
-    unit,     // [slots][3]
-    length,   // [slots] Å
-    places,   // of a CudaPowerTable
+    n_types,      // sets of coefficients; types of atoms
+    n_adds,       // not 0: add to dx
+    n_intervals,  // intervals of a PolynomialTable
+    n_flip,       // not 0: unit vectors point from the receiver to the sender
+    unit,         // [edges][3]
+    length,       // [edges] Å
+    places,       // of a SplineTable
     table,
     x,
     y,
@@ -41,7 +41,7 @@ enum class CudaArgument : int {
     dx,
     dy,
     dw,
-    de,           // [slots][3] gradients of the vectors, added to
+    de,           // [edges][3] gradients of the vectors, added to
     short_edges,  // [1] set where an edge is too short for the table
     count
 };
@@ -78,15 +78,15 @@ public:
     // or the device is too old for all.
     void prepare(CudaKernels& kernels);
 
-    // After `prepare`: of the polynomials of the table that it reads, which is a CudaExactTable; 0:
-    // not one.
+    // After `prepare`: of the polynomials of the table that it reads, which is a PolynomialTable;
+    // 0: not one.
     int degree() const { return degree_; }
 
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
     // Enqueues all kernels of the pass for n_rows receivers or nodes.
-    void launch(const CudaStream& stream, const CudaArguments& arguments) const;
+    void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
 
 private:
     struct Entry {

@@ -47,25 +47,25 @@ public:
         static auto* const found = new Retired;  // lasts as long as the process
         return *found;
     }
-    void keep(int device, CudaMemory memory) {
+    void keep(int device, DeviceMemory memory) {
         const std::lock_guard<std::mutex> lock(mutex_);
         kept_.emplace_back(device, std::move(memory));
     }
     // Of so many bytes at least; empty where there is none.
-    CudaMemory take(int device, std::size_t bytes) {
+    DeviceMemory take(int device, std::size_t bytes) {
         const std::lock_guard<std::mutex> lock(mutex_);
         for (auto at = kept_.begin(); at != kept_.end(); ++at)
             if (at->first == device && at->second.bytes() >= bytes) {
-                CudaMemory found = std::move(at->second);
+                DeviceMemory found = std::move(at->second);
                 kept_.erase(at);
                 return found;
             }
-        return CudaMemory(device);
+        return DeviceMemory(device);
     }
 
 private:
     std::mutex mutex_;
-    std::vector<std::pair<int, CudaMemory>> kept_;
+    std::vector<std::pair<int, DeviceMemory>> kept_;
 };
 
 std::string of_rank(std::size_t rank) { return "rank " + std::to_string(rank); }
@@ -90,8 +90,9 @@ PeerWindows::Problem PeerWindows::problem_of(std::exception_ptr error) {
         std::rethrow_exception(error);
     } catch (const EngineError& e) {
         note(e.kind(), e.what());
-    } catch (const CudaError& e) {
-        note(e.code() == CUDA_OUT_OF_MEMORY ? ErrorKind::memory : ErrorKind::device, e.what());
+    } catch (const DeviceError& e) {
+        note(e.kind() == DeviceError::out_of_memory ? ErrorKind::memory : ErrorKind::device,
+             e.what());
     } catch (const std::bad_alloc&) {
         note(ErrorKind::memory, "out of memory: use more ranks");
     }
@@ -104,7 +105,7 @@ PeerWindows::~PeerWindows() {
     retire(memory_);
 }
 
-void PeerWindows::retire(CudaMemory& memory) {
+void PeerWindows::retire(DeviceMemory& memory) {
     if (memory.bytes() > 0) Retired::all().keep(device_, std::move(memory));
 }
 
@@ -112,7 +113,7 @@ void PeerWindows::grow(std::size_t bytes) {
     if (bytes <= half_ && half_ > 0) return;
     const std::size_t wanted = std::max(bytes + (half_ > 0 ? bytes / 8 : 0), FEWEST_BYTES);
     const std::size_t half = (wanted + 255) / 256 * 256;
-    CudaMemory memory = Retired::all().take(device_, 2 * half);
+    DeviceMemory memory = Retired::all().take(device_, 2 * half);
     memory.reserve(2 * half);
     retire(former_);
     former_ = std::exchange(memory_, std::move(memory));
@@ -169,7 +170,7 @@ void PeerWindows::look_into(const Peers& peers, const std::vector<Greeting>& all
         if (!window.memory) window.memory = std::make_unique<PeerMemory>(device_, window.handle);
 }
 
-void PeerWindows::exchange(Communicator& communicator, const CudaStream& stream) {
+void PeerWindows::exchange(Communicator& communicator, const DeviceStream& stream) {
     stream.synchronize();
     communicator.gather(nullptr, nullptr, 0);
     turn_ = 1 - turn_;

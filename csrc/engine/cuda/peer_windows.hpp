@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda_ipc.hpp"
+#include "core/device.hpp"
 #include "engine/communicator.hpp"
 
 namespace mdcg {
@@ -38,7 +38,7 @@ public:
     // Where this process writes what others get in the next exchange.
     char* mine() const { return memory_.as<char>() + turn_ * half_; }
     // Collective: waits for what the stream has written, and for everybody's.
-    void exchange(Communicator& communicator, const CudaStream& stream);
+    void exchange(Communicator& communicator, const DeviceStream& stream);
     // After an exchange: the half that was mine() of the process at that place in the peers.
     const char* of(std::size_t peer) const;
 
@@ -59,11 +59,11 @@ private:
     };
 
     void grow(std::size_t bytes);
-    void retire(CudaMemory& memory);
+    void retire(DeviceMemory& memory);
     void look_into(const Peers& peers, const std::vector<Greeting>& all);
 
     int device_;
-    CudaMemory memory_, former_;
+    DeviceMemory memory_, former_;
     std::size_t half_ = 0, turn_ = 0;
     std::vector<Window> windows_;  // by place in the peers
 };

@@ -35,7 +35,7 @@ int CudaSort::bits(std::int64_t count) {
     return found;
 }
 
-void CudaSort::sum(const CudaStream& stream, std::int32_t* values, std::int64_t count,
+void CudaSort::sum(const DeviceStream& stream, std::int32_t* values, std::int64_t count,
                    std::int32_t* work) const {
     const ScanArguments arguments{values, count, work};
     if (count <= SCAN_ALONE) {
@@ -49,7 +49,7 @@ void CudaSort::sum(const CudaStream& stream, std::int32_t* values, std::int64_t 
 }
 
 // The last digit goes to the sorted items, and those before it to and fro.
-void CudaSort::sort(const CudaStream& stream, const Sort& s) const {
+void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
     if (s.count == 0) return;
     const int passes = static_cast<int>(parts(s.bits, DIGIT_BITS));
     SortArguments a{};

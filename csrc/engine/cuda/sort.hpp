@@ -15,7 +15,7 @@ public:
     static std::int64_t work_items(std::int64_t count);
 
     // values[i] becomes the sum of those before it; values[count] that of all.
-    void sum(const CudaStream& stream, std::int32_t* values, std::int64_t count,
+    void sum(const DeviceStream& stream, std::int32_t* values, std::int64_t count,
              std::int32_t* work) const;
 
     struct Sort {
@@ -30,7 +30,7 @@ public:
         std::int32_t *spare_values, *work;
     };
     // Values by their keys, those of equal keys in the order given.
-    void sort(const CudaStream& stream, const Sort& sort) const;
+    void sort(const DeviceStream& stream, const Sort& sort) const;
 
     // Bits of the numbers below `count`.
     static int bits(std::int64_t count);

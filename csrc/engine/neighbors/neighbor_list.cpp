@@ -47,7 +47,7 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
     threads = usable_threads(static_cast<int>(
         std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1))));
     ++num_updates_;
-    const Change change = watch_.look(num_atoms, positions, cell, periodic);
+    const Change change = watch_.needs_rebuild(num_atoms, positions, cell, periodic);
     full_ = watch_.full();
     inverse_ = watch_.inverse();
     if (change == Change::none) return change;
@@ -70,7 +70,7 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
 }
 
 void NeighborList::release() {
-    watch_ = ListWatch(cutoff(), skin());
+    watch_ = VerletSkin(cutoff(), skin());
     version_ = next_version();
     clear();
 }

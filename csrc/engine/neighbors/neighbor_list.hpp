@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/neighbors/list_watch.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
 
 namespace mdcg {
 
@@ -71,7 +71,7 @@ private:
     void transpose(int threads);
     void fill_shifts(int threads);
 
-    ListWatch watch_;
+    VerletSkin watch_;
     std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0, version_ = 0;
     std::array<bool, 3> periodic_{};
     Matrix3 full_{}, inverse_{};  // of the watch

@@ -21,11 +21,11 @@ public:
           forward_(spec, "forward", widths()),
           backward_(spec, "backward", widths()) {}
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         forward_.prepare(kernels);
         backward_.prepare(kernels);
         const std::size_t bytes = coefficients_.size() * sizeof(T);
-        on_device_ = std::make_shared<CudaMemory>(stream.device());
+        on_device_ = std::make_shared<DeviceMemory>(stream.device());
         on_device_->reserve(bytes);
         on_device_->upload(coefficients_.data(), bytes, stream);
     }
@@ -64,7 +64,7 @@ private:
     const Operand &x_, &out_;
     AlignedArray<T> coefficients_;
     CudaPassKernel forward_, backward_;
-    std::shared_ptr<CudaMemory> on_device_;
+    std::shared_ptr<DeviceMemory> on_device_;
 };
 
 const RegisterOp<ContractionSpec, CudaContraction> registered{"contraction"};

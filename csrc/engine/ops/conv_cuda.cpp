@@ -29,25 +29,25 @@ public:
           backward_(spec, "backward", widths()) {
         if (!spec.x.present()) x_table_ = spec.x_table<T>();
         if (CudaTableConv<T>::possible(spec)) fused_ = std::make_unique<CudaTableConv<T>>(spec);
-        fused_there_ = fused_ != nullptr;
+        can_fuse_ = fused_ != nullptr;
         // sums cost as the hidden units, fused kernels as the weights of an edge do
         const bool less = spec.description.weights.width > spec.hidden_stride;
         if (CudaTypeSums<T>::possible(spec) && (less || !fused_))
             types_ = std::make_unique<CudaTypeSums<T>>(spec);
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override;
-    void prepare_exact(CudaKernels& kernels, const CudaStream& stream) override;
-    void prepare_all(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override;
+    void prepare_exact(CudaKernels& kernels, const DeviceStream& stream) override;
+    void prepare_all(CudaKernels& kernels, const DeviceStream& stream) override {
         prepare(kernels, stream);
         if (types_) types_->prepare_all(kernels, stream);
         if (!others_) prepare_others(kernels, stream);
         prepare_exact(kernels, stream);
     }
-    void take_list(const CudaGraph& graph, const CudaStream& stream) override;
-    std::size_t scratch_bytes(const CudaGraph& graph) const override {
+    void take_list(const DeviceEdges& graph, const DeviceStream& stream) override;
+    std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         if (by_type_) return types_->scratch_bytes(graph, edges_);
-        return fused_there_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
+        return can_fuse_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
     void forward(CudaWorker<T>& worker, Range nodes) const override;
     void backward(CudaWorker<T>& worker, Range nodes) const override;
@@ -61,7 +61,7 @@ private:
         char* work;
         std::size_t bytes;
     };
-    Scratch lay_out(char* start, std::int64_t slots, bool backward) const;
+    Scratch lay_out(char* start, std::int64_t edges, bool backward) const;
     std::vector<std::pair<const char*, std::int64_t>> widths() const {
         const int l = spec_.description.l_max + 1;
         return {{"x", spec_.description.x.width},
@@ -69,16 +69,16 @@ private:
                 {"w", spec_.description.weights.width},
                 {"out", spec_.description.out.width}};
     }
-    std::size_t chunk_bytes(const CudaGraph& graph) const {
+    std::size_t chunk_bytes(const DeviceEdges& graph) const {
         return lay_out(nullptr, graph.longest_chunk, true).bytes;
     }
     bool sums_types(const CudaWorker<T>& worker) const {
         return by_type_ && !(worker.exact && types_->from_table());
     }
-    bool fuses(const CudaWorker<T>& worker) const { return fused_there_ && !worker.exact; }
+    bool fuses(const CudaWorker<T>& worker) const { return can_fuse_ && !worker.exact; }
     // What lists need that cannot be summed by type.
-    void prepare_others(CudaKernels& kernels, const CudaStream& stream);
-    void prepare_edges(CudaKernels& kernels, const CudaStream& stream);
+    void prepare_others(CudaKernels& kernels, const DeviceStream& stream);
+    void prepare_edges(CudaKernels& kernels, const DeviceStream& stream);
     const T* features(const CudaWorker<T>& worker) const {
         return spec_.x.present() ? worker.value(spec_.x) : device_table_->template as<const T>();
     }
@@ -91,7 +91,7 @@ private:
     std::unique_ptr<CudaTableConv<T>> fused_;
     std::unique_ptr<CudaTypeSums<T>> types_;
     bool by_type_ = false;  // the list can be summed by type
-    bool fused_there_ = false;
+    bool can_fuse_ = false;
     CudaKernels* kernels_ = nullptr;
     // Kernels of the other ways are there.
     bool others_ = false, chunked_ = false, edges_prepared_ = false;
@@ -101,14 +101,14 @@ private:
     CudaMatrix<T> last_, last_t_;  // [units][weights], [weights][units]
     CudaSenderSums<T> sums_;
     AlignedArray<T> x_table_;  // by type, where x is absent
-    std::shared_ptr<CudaMemory> device_table_;
+    std::shared_ptr<DeviceMemory> device_table_;
 };
 
 template <typename T>
-void CudaConv<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     if (!spec_.x.present()) {
         const std::size_t bytes = x_table_.size() * sizeof(T);
-        device_table_ = std::make_shared<CudaMemory>(stream.device());
+        device_table_ = std::make_shared<DeviceMemory>(stream.device());
         device_table_->reserve(bytes);
         device_table_->upload(x_table_.data(), bytes, stream);
     }
@@ -122,7 +122,7 @@ void CudaConv<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
 }
 
 template <typename T>
-void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+void CudaConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     by_type_ = types_ && types_->take_list(graph, stream);
     if (!by_type_ && !others_) {
         prepare_others(*kernels_, stream);
@@ -132,8 +132,8 @@ void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
         prepare_edges(*kernels_, stream);
         kernels_->load();
     }
-    if (!by_type_ && fused_there_ && !fused_->take_list(graph, stream)) {
-        fused_there_ = false;
+    if (!by_type_ && can_fuse_ && !fused_->take_list(graph, stream)) {
+        can_fuse_ = false;
         prepare_exact(*kernels_, stream);
         kernels_->load();
     }
@@ -141,10 +141,10 @@ void CudaConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
 }
 
 template <typename T>
-void CudaConv<T>::prepare_others(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare_others(CudaKernels& kernels, const DeviceStream& stream) {
     others_ = true;
     if (fused_ && !fused_->available(kernels)) fused_.reset();
-    fused_there_ = fused_ != nullptr;
+    can_fuse_ = fused_ != nullptr;
     if (fused_)
         fused_->prepare(kernels);
     else
@@ -152,13 +152,13 @@ void CudaConv<T>::prepare_others(CudaKernels& kernels, const CudaStream& stream)
 }
 
 template <typename T>
-void CudaConv<T>::prepare_edges(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare_edges(CudaKernels& kernels, const DeviceStream& stream) {
     if (!edges_prepared_) edges_.prepare(kernels, stream);
     edges_prepared_ = true;
 }
 
 template <typename T>
-void CudaConv<T>::prepare_exact(CudaKernels& kernels, const CudaStream& stream) {
+void CudaConv<T>::prepare_exact(CudaKernels& kernels, const DeviceStream& stream) {
     if (chunked_) return;
     chunked_ = true;
     prepare_edges(kernels, stream);
@@ -175,20 +175,20 @@ void CudaConv<T>::prepare_exact(CudaKernels& kernels, const CudaStream& stream) 
 }
 
 template <typename T>
-typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, std::int64_t slots,
+typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, std::int64_t edges,
                                                    bool backward) const {
     Scratch s{};
     Layout layout(start);
-    const std::int64_t harmonics = slots * edges_.harmonics_width();
-    const std::int64_t hidden = slots * edges_.hidden_stride();
-    const std::int64_t weights = slots * spec_.description.weights.width;
+    const std::int64_t harmonics = edges * edges_.harmonics_width();
+    const std::int64_t hidden = edges * edges_.hidden_stride();
+    const std::int64_t weights = edges * spec_.description.weights.width;
     layout.take(s.harmonics, harmonics);
     layout.take(s.hidden, hidden);
     layout.take(s.weights, weights);
     if (backward) {
         layout.take(s.d_harmonics, harmonics);
-        if (spec_.x.present()) layout.take(s.dx, slots * spec_.description.x.width);
-        layout.take(s.work, static_cast<std::int64_t>(edges_.work_bytes(slots)));
+        if (spec_.x.present()) layout.take(s.dx, edges * spec_.description.x.width);
+        layout.take(s.work, static_cast<std::int64_t>(edges_.work_bytes(edges)));
     }
     s.bytes = layout.bytes();
     return s;
@@ -214,18 +214,18 @@ typename CudaConv<T>::Ends CudaConv<T>::ends(const CudaWorker<T>& worker, bool g
 template <typename T>
 CudaArguments CudaConv<T>::fill(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
                                 const Scratch& s) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const std::int64_t width = spec_.description.weights.width;
-    if (chunk.num_slots > 0) {
+    if (chunk.num_edges > 0) {
         edges_.forward(worker, chunk, ends, s.work, s.harmonics, s.hidden);
-        gemm_.run(*worker.stream, chunk.num_slots, 1, s.hidden, edges_.hidden_stride(), 0, last_,
+        gemm_.run(*worker.stream, chunk.num_edges, 1, s.hidden, edges_.hidden_stride(), 0, last_,
                   s.weights, width, 0, false);
     }
     CudaArguments arguments;
     using A = CudaArgument;
-    // the chunk's first slot is first in memory
-    const std::int64_t first = chunk.first_slot;
-    arguments.set(A::order, graph.slot);
+    // the chunk's first edge is first in memory
+    const std::int64_t first = chunk.first_edge;
+    arguments.set(A::order, graph.identity);
     arguments.set(A::row_ptr, graph.row_ptr + chunk.first_receiver);
     arguments.set(A::n_rows, std::int64_t(chunk.num_receivers));
     arguments.set(A::y, s.harmonics - first * edges_.harmonics_width());
@@ -237,15 +237,15 @@ CudaArguments CudaConv<T>::fill(CudaWorker<T>& worker, const CudaChunk& chunk, c
 
 template <typename T>
 void CudaConv<T>::forward(CudaWorker<T>& worker, Range nodes) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const std::int64_t width = spec_.out.rows.width;
     T* const out = worker.value(spec_.out);
     if (sums_types(worker)) return types_->forward(worker, edges_, out);
     if (fuses(worker)) return fused_->forward(worker, features(worker), !spec_.x.present(), out);
-    if (forward_.zeroes(CudaArgument::out) || graph.num_slots == 0)
+    if (forward_.zeroes(CudaArgument::out) || graph.num_edges == 0)
         clear_on_device(out, static_cast<std::size_t>(nodes.end * width) * sizeof(T),
                         *worker.stream);
-    if (graph.num_slots == 0) return;
+    if (graph.num_edges == 0) return;
     const Scratch s =
         lay_out(worker.device_scratch(lay_out(nullptr, graph.longest_chunk, false).bytes),
                 graph.longest_chunk, false);
@@ -259,15 +259,15 @@ void CudaConv<T>::forward(CudaWorker<T>& worker, Range nodes) const {
 
 template <typename T>
 void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
-    const CudaGraph& graph = *worker.edges;
-    const CudaStream& stream = *worker.stream;
+    const DeviceEdges& graph = *worker.edges;
+    const DeviceStream& stream = *worker.stream;
     for (const Operand* operand : {&spec_.x, &spec_.sender, &spec_.receiver})
         if (operand->needs_gradient && !operand->accumulate)
             clear_on_device(
                 worker.gradient(*operand),
                 static_cast<std::size_t>(graph.num_local * operand->rows.width) * sizeof(T),
                 stream);
-    if (graph.num_slots == 0) return;
+    if (graph.num_edges == 0) return;
     if (sums_types(worker)) return types_->backward(worker, edges_, worker.gradient(spec_.out));
     if (fuses(worker))
         return fused_->backward(worker, features(worker), !spec_.x.present(),
@@ -280,12 +280,12 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
     using A = CudaArgument;
     for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
         const CudaChunk& chunk = graph.chunks[c];
-        if (chunk.num_slots == 0) continue;
+        if (chunk.num_edges == 0) continue;
         CudaArguments arguments = fill(worker, chunk, ends, s);
-        const std::int64_t first = chunk.first_slot, slots = chunk.num_slots;
+        const std::int64_t first = chunk.first_edge, edges = chunk.num_edges;
         const auto clear_result = [&](A name, T* rows, std::int64_t row) {
             if (backward_.zeroes(name))
-                clear_on_device(rows, static_cast<std::size_t>(slots * row) * sizeof(T), stream);
+                clear_on_device(rows, static_cast<std::size_t>(edges * row) * sizeof(T), stream);
         };
         clear_result(A::dy, s.d_harmonics, harmonics);
         clear_result(A::dx, s.dx, spec_.description.x.width);
@@ -296,7 +296,7 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
         arguments.set(A::dy, s.d_harmonics - first * harmonics);
         arguments.set(A::dw, s.weights - first * width);
         backward_.launch(stream, arguments);
-        gemm_.run(stream, slots, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
+        gemm_.run(stream, edges, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
         edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
         if (spec_.x.needs_gradient)
             sums_.run(worker, c, s.dx, spec_.x.rows.width, worker.gradient(spec_.x));

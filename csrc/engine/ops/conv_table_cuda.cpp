@@ -26,12 +26,12 @@ CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
       backward_(spec, "table_backward", widths(spec)) {}
 
 template <typename T>
-bool CudaTableConv<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     if (table_)
         table_->take_list(graph, stream);
     else
         exact_->take_list(graph, stream);
-    return !exact_ || exact_->there();
+    return !exact_ || exact_->available();
 }
 
 template <typename T>
@@ -46,23 +46,23 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
             "has kernels for another kind of radial network: make the file again");
     const WeightColumns& weights = spec_.description.weights;
     if (degree == 0)
-        table_ = std::make_unique<CudaPowerTable<T>>(radial, weights);
+        table_ = std::make_unique<SplineTable<T>>(radial, weights);
     else
-        exact_ = std::make_unique<CudaExactTable>(radial, weights, degree);
+        exact_ = std::make_unique<PolynomialTable>(radial, weights, degree);
     sums_ = CudaSenderSums<T>(kernels);
 }
 
 template <typename T>
-std::size_t CudaTableConv<T>::scratch_bytes(const CudaGraph& graph) const {
+std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     if (!backward_.uses(CudaArgument::dx)) return 0;
-    return static_cast<std::size_t>(graph.longest_chunk * slot_bytes());
+    return static_cast<std::size_t>(graph.longest_chunk * edge_bytes());
 }
 
 template <typename T>
 CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
                                           std::int64_t first_receiver,
                                           std::int64_t receivers) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     CudaArguments found;
     using A = CudaArgument;
     found.set(A::n_rows, receivers);
@@ -76,7 +76,7 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* 
     found.set(A::types, graph.types + first_receiver);
     found.set(A::unit, graph.unit);
     found.set(A::length, graph.length);
-    if (exact_) found.set(A::n_knots, std::int64_t(exact_->knots()));
+    if (exact_) found.set(A::n_intervals, std::int64_t(exact_->knots()));
     found.set(A::places, exact_ ? exact_->places() : table_->places());
     found.set(A::table, exact_ ? static_cast<const void*>(exact_->data()) : table_->data());
     found.set(A::short_edges, worker.short_edges);
@@ -98,7 +98,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
 template <typename T>
 void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient,
                                 T* dx) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
     if (!backward_.uses(A::dx)) {
         CudaArguments arguments = this->arguments(worker, x, by_type, 0, graph.num_local);
@@ -110,9 +110,9 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     T* const rows = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
     for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
         const CudaChunk& chunk = graph.chunks[c];
-        if (chunk.num_slots == 0) continue;
+        if (chunk.num_edges == 0) continue;
         if (backward_.zeroes(A::dx))
-            clear_on_device(rows, static_cast<std::size_t>(chunk.num_slots * slot_bytes()),
+            clear_on_device(rows, static_cast<std::size_t>(chunk.num_edges * edge_bytes()),
                             *worker.stream);
         CudaArguments arguments =
             this->arguments(worker, x, by_type, chunk.first_receiver, chunk.num_receivers);

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/cuda/edges/exact_table.hpp"
-#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/edges/polynomial_table.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/cuda/pass_kernel.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
@@ -27,11 +27,11 @@ public:
     }
     void prepare(CudaKernels& kernels);
     // False: no table is exact enough for the list, in a package whose radial networks are exact.
-    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
-    // Bytes per slot of a chunk.
-    std::int64_t slot_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
-    std::size_t scratch_bytes(const CudaGraph& graph) const;
+    // Bytes per edge of a chunk.
+    std::int64_t edge_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
+    std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
     void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
@@ -49,8 +49,8 @@ private:
     int num_types_;
     CudaPassKernel forward_, backward_;
     // One of the two: splines, or what is exact in double precision.
-    std::unique_ptr<CudaPowerTable<T>> table_;
-    std::unique_ptr<CudaExactTable> exact_;
+    std::unique_ptr<SplineTable<T>> table_;
+    std::unique_ptr<PolynomialTable> exact_;
     CudaSenderSums<T> sums_;
 };
 

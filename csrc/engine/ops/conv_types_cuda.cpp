@@ -50,10 +50,10 @@ template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     : spec_(spec), num_types_(spec.num_types), x_table_(spec.x_table<T>()) {
     if (spec.radial.knots > 0)
-        table_ = std::make_unique<CudaPowerTable<T>>(
-            hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride));
+        table_ = std::make_unique<SplineTable<T>>(hidden_spec(spec.radial),
+                                                  hidden_columns(spec.radial, spec.hidden_stride));
     else if (sizeof(T) == 8)
-        exact_ = std::make_unique<CudaExactTable>(
+        exact_ = std::make_unique<PolynomialTable>(
             hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (const Block& block : spec.description.out.blocks) {
@@ -96,28 +96,28 @@ void CudaTypeSums<T>::ask_for_kernels(int degree) {
 }
 
 template <typename T>
-void CudaTypeSums<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     const int l_max = spec_.description.l_max;
     kernels_ = &kernels;
     ask_for_kernels(table_ ? CUBIC : exact_ ? EXACT : ROWS);
     gemm_ = CudaGemm<T>(kernels);
     const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
-    number_ = std::make_unique<CudaMemory>(stream.device());
+    number_ = std::make_unique<DeviceMemory>(stream.device());
     number_->reserve(size(num_types_) * sizeof(std::int32_t));
-    factors_ = std::make_unique<CudaMemory>(stream.device());
+    factors_ = std::make_unique<DeviceMemory>(stream.device());
     factors_->reserve(factors.size() * sizeof(T));
     factors_->upload(factors.data(), factors.size() * sizeof(T), stream);
     stream.synchronize();
 }
 
 template <typename T>
-void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
     prepare(kernels, stream);
     if (exact_) ask_for_kernels(ROWS);
 }
 
 template <typename T>
-bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     std::vector<std::int32_t> present = graph.pairs.sender;
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
@@ -125,7 +125,7 @@ bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream
     if (table_) table_->take_list(graph, stream);
     if (exact_) {
         exact_->take_list(graph, stream);
-        if (!exact_->there()) {  // from rows of units
+        if (!exact_->available()) {  // from rows of units
             exact_.reset();
             ask_for_kernels(ROWS);
             kernels_->load();
@@ -143,7 +143,7 @@ bool CudaTypeSums<T>::take_list(const CudaGraph& graph, const CudaStream& stream
 }
 
 template <typename T>
-void CudaTypeSums<T>::make_matrices(const CudaStream& stream) {
+void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
     const ConvDescription& description = spec_.description;
     const std::vector<double> last = spec_.radial.last();
     const std::size_t outputs = description.weights.columns.size();
@@ -173,7 +173,7 @@ void CudaTypeSums<T>::make_matrices(const CudaStream& stream) {
 
 template <typename T>
 typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
-    char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const {
+    char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const {
     Scratch s{};
     Layout layout(start);
     std::int64_t receivers = graph.num_local;
@@ -196,7 +196,7 @@ typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
 }
 
 template <typename T>
-std::size_t CudaTypeSums<T>::scratch_bytes(const CudaGraph& graph,
+std::size_t CudaTypeSums<T>::scratch_bytes(const DeviceEdges& graph,
                                            const CudaEdgeFunctions<T>& edges) const {
     return lay_out(nullptr, graph, edges).bytes;
 }
@@ -204,7 +204,7 @@ std::size_t CudaTypeSums<T>::scratch_bytes(const CudaGraph& graph,
 template <typename T>
 TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
                                                const Scratch& scratch) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     TypeSumArguments<T> found{};
     found.num_types = num_types_;
     found.num_present = static_cast<std::int32_t>(present_.size());
@@ -241,7 +241,7 @@ template <typename T>
 template <typename Body>
 void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
                            const Body& body) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const Scratch scratch =
         lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
     TypeSumArguments<T> arguments = this->arguments(worker, scratch);
@@ -253,12 +253,12 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
     };
     if (from_table()) return receivers(0, graph.num_local);
     for (const CudaChunk& chunk : graph.chunks) {
-        if (chunk.num_slots > 0)
+        if (chunk.num_edges > 0)
             edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,
                           scratch.hidden);
-        arguments.first_slot = chunk.first_slot;
+        arguments.first_edge = chunk.first_edge;
         receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
-        if (backward && chunk.num_slots > 0)
+        if (backward && chunk.num_edges > 0)
             edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
     }
 }
@@ -266,7 +266,7 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
 template <typename T>
 void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                               T* out) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const std::int64_t out_width = spec_.description.out.width;
     if (gaps_ || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
@@ -296,7 +296,7 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
 template <typename T>
 void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                                const T* gradient) const {
-    const CudaStream& stream = *worker.stream;
+    const DeviceStream& stream = *worker.stream;
     const std::int64_t out_width = spec_.description.out.width;
     if (present_.empty()) return;
     walk(worker, edges, true,

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/cuda/edges/edge_functions.hpp"
-#include "engine/cuda/edges/exact_table.hpp"
-#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/edges/polynomial_table.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
@@ -27,15 +27,15 @@ public:
 
     // `spec` must stay.
     CudaTypeSums(const ConvSpec& spec);
-    void prepare(CudaKernels& kernels, const CudaStream& stream);
+    void prepare(CudaKernels& kernels, const DeviceStream& stream);
     // Also takes what only some lists need: for lists of texts.
-    void prepare_all(CudaKernels& kernels, const CudaStream& stream);
+    void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
-    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
     // May end with a list that no table is exact enough for.
     bool from_table() const { return table_ || exact_; }
 
-    std::size_t scratch_bytes(const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
+    std::size_t scratch_bytes(const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
     // Every row of `out` is written.
     void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, T* out) const;
     // Adds to worker.edge_gradient.
@@ -60,13 +60,13 @@ private:
     std::int64_t depth() const {  // of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
-    void make_matrices(const CudaStream& stream);
+    void make_matrices(const DeviceStream& stream);
     void ask_for_kernels(int degree);
-    Scratch lay_out(char* start, const CudaGraph& graph, const CudaEdgeFunctions<T>& edges) const;
+    Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
     TypeSumArguments<T> arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
     // `body(scratch, arguments, count)` for all receivers from arguments.first_receiver on, as many
     // at a time as there is room for. Where there is no table, with rows of hidden units of their
-    // slots; backward, the gradients that take the rows' place go on to the edges.
+    // edges; backward, the gradients that take the rows' place go on to the edges.
     template <typename Body>
     void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
               const Body& body) const;
@@ -74,15 +74,15 @@ private:
     const ConvSpec& spec_;
     int num_types_, threads_ = 128;
     AlignedArray<T> x_table_;  // by type
-    std::unique_ptr<CudaPowerTable<T>> table_;
-    std::unique_ptr<CudaExactTable> exact_;
+    std::unique_ptr<SplineTable<T>> table_;
+    std::unique_ptr<PolynomialTable> exact_;
     CudaKernels* kernels_ = nullptr;
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
     bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path
     CudaFunction sums_, gradient_;
     CudaGemm<T> gemm_;
-    std::unique_ptr<CudaMemory> number_, factors_;
+    std::unique_ptr<DeviceMemory> number_, factors_;
 };
 
 extern template class CudaTypeSums<float>;

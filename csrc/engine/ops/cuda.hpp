@@ -1,8 +1,8 @@
 // What implementations of operations see of one evaluation on a device, and what they are there.
 #pragma once
 
-#include "core/cuda_memory.hpp"
-#include "engine/cuda/graph.hpp"
+#include "core/device.hpp"
+#include "engine/cuda/device_edges.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "engine/ops/cpu.hpp"
 
@@ -11,12 +11,12 @@ namespace mdcg {
 template <typename T>
 class CudaGhosts;  // engine/cuda/ghosts.hpp
 
-// All rows are on the device; `edge_gradient` has one for every slot of `edges`.
+// All rows are on the device; `edge_gradient` has one for every edge of `edges`.
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
-    const CudaStream* stream = nullptr;
-    const CudaGraph* edges = nullptr;
+    const DeviceStream* stream = nullptr;
+    const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
@@ -29,7 +29,7 @@ public:
         return scratch_memory->template as<char>();
     }
 
-    CudaMemory* scratch_memory = nullptr;
+    DeviceMemory* scratch_memory = nullptr;
 };
 
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes.
@@ -40,18 +40,18 @@ public:
     virtual ~CudaOp() = default;
 
     // Once, before the first evaluation: takes kernels, uploads weights.
-    virtual void prepare(CudaKernels&, const CudaStream&) {}
+    virtual void prepare(CudaKernels&, const DeviceStream&) {}
     // Once, before the first evaluation with `exact`: what only those need.
-    virtual void prepare_exact(CudaKernels&, const CudaStream&) {}
+    virtual void prepare_exact(CudaKernels&, const DeviceStream&) {}
     // All that any evaluation could need: for lists of texts.
-    virtual void prepare_all(CudaKernels& kernels, const CudaStream& stream) {
+    virtual void prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
         prepare(kernels, stream);
         prepare_exact(kernels, stream);
     }
     // For every new list of edges, before its first evaluation.
-    virtual void take_list(const CudaGraph&, const CudaStream&) {}
+    virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
     // Scratch that forward or backward will ask for, of a graph of that size.
-    virtual std::size_t scratch_bytes(const CudaGraph&) const { return 0; }
+    virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;
     virtual void backward(CudaWorker<T>& worker, Range nodes) const = 0;
 };

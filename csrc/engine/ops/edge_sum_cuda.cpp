@@ -23,17 +23,17 @@ public:
         numbers_.insert(numbers_.end(), spec.radial.r_max.begin(), spec.radial.r_max.end());
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         functions_.prepare(kernels, stream);
-        values_ = kernels.fixed("edge_sum.cuh", "slot_values");
+        values_ = kernels.fixed("edge_sum.cuh", "edge_values");
         sums_ = kernels.fixed("edge_sum.cuh", "receiver_sums");
-        gradients_ = kernels.fixed("edge_sum.cuh", "slot_gradients");
-        memory_ = std::make_unique<CudaMemory>(kernels.device());
+        gradients_ = kernels.fixed("edge_sum.cuh", "edge_gradients");
+        memory_ = std::make_unique<DeviceMemory>(kernels.device());
         memory_->reserve(numbers_.size() * sizeof(double));
         memory_->upload(numbers_.data(), numbers_.size() * sizeof(double), stream);
         stream.synchronize();
     }
-    std::size_t scratch_bytes(const CudaGraph& graph) const override {
+    std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         return lay_out(nullptr, graph.longest_chunk).bytes;
     }
 
@@ -42,7 +42,7 @@ public:
         for (const CudaChunk& chunk : worker.edges->chunks) {
             functions_.forward(worker, chunk, {}, nullptr, nullptr, s.hidden);
             const EdgeSumArguments<T> a = arguments(worker, chunk, s);
-            launch(values_, worker, chunk.num_slots, a);
+            launch(values_, worker, chunk.num_edges, a);
             launch(sums_, worker, chunk.num_receivers, a);
         }
     }
@@ -50,7 +50,7 @@ public:
         const Scratch s = scratch(worker);
         for (const CudaChunk& chunk : worker.edges->chunks) {
             functions_.forward(worker, chunk, {}, s.work, nullptr, s.hidden);
-            launch(gradients_, worker, chunk.num_slots, arguments(worker, chunk, s));
+            launch(gradients_, worker, chunk.num_edges, arguments(worker, chunk, s));
             functions_.backward(worker, chunk, {}, s.work, nullptr, s.d_hidden);
         }
     }
@@ -62,19 +62,19 @@ private:
         char* work;
         std::size_t bytes;
     };
-    Scratch lay_out(char* start, std::int64_t slots) const {
+    Scratch lay_out(char* start, std::int64_t edges) const {
         Scratch s;
         Layout layout(start);
-        layout.take(s.hidden, slots * functions_.hidden_stride());
-        layout.take(s.d_hidden, slots * functions_.hidden_stride());
-        layout.take(s.values, slots * out_.rows.blocks[0].mul);
-        layout.take(s.work, static_cast<std::int64_t>(functions_.work_bytes(slots)));
+        layout.take(s.hidden, edges * functions_.hidden_stride());
+        layout.take(s.d_hidden, edges * functions_.hidden_stride());
+        layout.take(s.values, edges * out_.rows.blocks[0].mul);
+        layout.take(s.work, static_cast<std::int64_t>(functions_.work_bytes(edges)));
         s.bytes = layout.bytes();
         return s;
     }
     Scratch scratch(CudaWorker<T>& worker) const {
-        const std::int64_t slots = worker.edges->longest_chunk;
-        return lay_out(worker.device_scratch(lay_out(nullptr, slots).bytes), slots);
+        const std::int64_t edges = worker.edges->longest_chunk;
+        return lay_out(worker.device_scratch(lay_out(nullptr, edges).bytes), edges);
     }
     // A warp for each item.
     static void launch(const CudaFunction& function, const CudaWorker<T>& worker,
@@ -83,11 +83,11 @@ private:
     }
     EdgeSumArguments<T> arguments(const CudaWorker<T>& worker, const CudaChunk& chunk,
                                   const Scratch& s) const {
-        const CudaGraph& graph = *worker.edges;
+        const DeviceEdges& graph = *worker.edges;
         const RadialSpec& spec = spec_.radial;
         EdgeSumArguments<T> a{};
-        a.first = chunk.first_slot;
-        a.num_slots = chunk.num_slots;
+        a.first = chunk.first_edge;
+        a.num_edges = chunk.num_edges;
         a.first_receiver = chunk.first_receiver;
         a.num_receivers = chunk.num_receivers;
         a.num_types = spec.num_types;
@@ -120,7 +120,7 @@ private:
     const Operand& out_;
     CudaEdgeFunctions<T> functions_;
     std::vector<double> numbers_;  // last layer [units][outputs], r_max
-    std::unique_ptr<CudaMemory> memory_;
+    std::unique_ptr<DeviceMemory> memory_;
     CudaFunction values_, sums_, gradients_;
 };
 

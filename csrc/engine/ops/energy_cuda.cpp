@@ -10,7 +10,7 @@ class CudaEnergy : public CudaOp<T> {
 public:
     explicit CudaEnergy(const EnergySpec& spec) : spec_(spec) {}
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         forward_ = kernels.fixed(NODE_KERNELS, "energy_forward");
         backward_ = kernels.fixed(NODE_KERNELS, "energy_backward");
         scale_.upload(spec_.scale, stream);

@@ -44,7 +44,7 @@ public:
         }
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         forward_ = kernels.fixed(NODE_KERNELS, "gate_forward");
         backward_ = kernels.fixed(NODE_KERNELS, "gate_backward");
         device_x_blocks_.upload(x_blocks_, stream);

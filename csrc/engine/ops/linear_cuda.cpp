@@ -22,7 +22,7 @@ public:
         add_biases();
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         gemm_ = CudaGemm<T>(kernels);
         if (x_.needs_gradient) group_paths(true, backward_);
         for (Sum& sum : forward_)
@@ -86,7 +86,7 @@ private:
         return out ? out_.rows.blocks[p.out].mul : x_.rows.blocks[p.in].mul;
     }
 
-    CudaMatrix<T> stacked(const Sum& sum, bool back, const CudaStream& stream) const {
+    CudaMatrix<T> stacked(const Sum& sum, bool back, const DeviceStream& stream) const {
         const int count = sum.typed ? types_ : 1, columns = channels(sum.paths[0], !back);
         int rows = 0;
         for (const std::size_t p : sum.paths) rows += channels(p, back);
@@ -131,7 +131,7 @@ private:
         std::int32_t type, first, last;
     };
     // Of every type that occurs.
-    static std::vector<Group> groups(const CudaGraph& edges, Range nodes) {
+    static std::vector<Group> groups(const DeviceEdges& edges, Range nodes) {
         std::vector<Group> found;
         const auto add = [&](const std::vector<std::int32_t>& first) {
             for (std::size_t t = 0; t + 1 < first.size(); ++t)

@@ -31,8 +31,8 @@ constexpr std::int64_t pack_items() {
 template <typename N>
 class CudaArray {
 public:
-    void upload(const std::vector<N>& source, const CudaStream& stream) {
-        memory_ = std::make_shared<CudaMemory>(stream.device());
+    void upload(const std::vector<N>& source, const DeviceStream& stream) {
+        memory_ = std::make_shared<DeviceMemory>(stream.device());
         memory_->reserve(std::max<std::size_t>(1, source.size() * sizeof(N)));
         memory_->upload(source.data(), source.size() * sizeof(N), stream);
         stream.synchronize();
@@ -40,7 +40,7 @@ public:
     const N* data() const { return memory_->template as<N>(); }
 
 private:
-    std::shared_ptr<CudaMemory> memory_;
+    std::shared_ptr<DeviceMemory> memory_;
 };
 
 }  // namespace mdcg

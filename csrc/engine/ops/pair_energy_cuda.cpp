@@ -19,10 +19,10 @@ public:
             numbers_.insert(numbers_.end(), part->begin(), part->end());
     }
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         energies_ = kernels.fixed("pair_energy.cuh", "pair_energies");
         gradients_ = kernels.fixed("pair_energy.cuh", "pair_gradients");
-        memory_ = std::make_unique<CudaMemory>(kernels.device());
+        memory_ = std::make_unique<DeviceMemory>(kernels.device());
         memory_->reserve(numbers_.size() * sizeof(double));
         memory_->upload(numbers_.data(), numbers_.size() * sizeof(double), stream);
         stream.synchronize();
@@ -32,18 +32,18 @@ public:
                          THREADS, arguments(worker));
     }
     void backward(CudaWorker<T>& worker, Range) const override {
-        gradients_.launch(*worker.stream, (worker.edges->num_slots + THREADS - 1) / THREADS,
+        gradients_.launch(*worker.stream, (worker.edges->num_edges + THREADS - 1) / THREADS,
                           THREADS, arguments(worker));
     }
 
 private:
     PairArguments<T> arguments(const CudaWorker<T>& worker) const {
-        const CudaGraph& graph = *worker.edges;
+        const DeviceEdges& graph = *worker.edges;
         const double* const numbers = memory_->template as<const double>();
         const std::int64_t pairs = std::int64_t(spec_.num_types) * spec_.num_types;
         const auto terms = static_cast<std::int64_t>(spec_.exponents.size());
         return {graph.num_local,
-                graph.num_slots,
+                graph.num_edges,
                 spec_.num_types,
                 terms,
                 graph.row_ptr,
@@ -66,7 +66,7 @@ private:
 
     const PairEnergySpec& spec_;
     std::vector<double> numbers_;  // factor, a, r_max [T][T]; coefficients, exponents [terms]
-    std::unique_ptr<CudaMemory> memory_;
+    std::unique_ptr<DeviceMemory> memory_;
     CudaFunction energies_, gradients_;
 };
 

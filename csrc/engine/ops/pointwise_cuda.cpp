@@ -11,7 +11,7 @@ class CudaScale : public CudaOp<T> {
 public:
     explicit CudaScale(const ScaleSpec& spec)
         : x_(spec.x), out_(spec.out), factor_(spec.fields.read<T>(spec.factor)) {}
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         run_ = kernels.fixed(NODE_KERNELS, "scale");
         device_factor_.upload(factor_, stream);
     }
@@ -42,7 +42,7 @@ template <typename T>
 class CudaNormalize : public CudaOp<T> {
 public:
     explicit CudaNormalize(const NormalizeSpec& spec) : spec_(spec), x_(spec.x) {}
-    void prepare(CudaKernels& kernels, const CudaStream&) override {
+    void prepare(CudaKernels& kernels, const DeviceStream&) override {
         forward_ = kernels.fixed(NODE_KERNELS, "normalize_forward");
         backward_ = kernels.fixed(NODE_KERNELS, "normalize_backward");
     }
@@ -83,7 +83,7 @@ template <typename T>
 class CudaItemProduct : public CudaOp<T> {
 public:
     explicit CudaItemProduct(const ProductSpec& spec) : x_(spec.x), y_(spec.y), out_(spec.out) {}
-    void prepare(CudaKernels& kernels, const CudaStream&) override {
+    void prepare(CudaKernels& kernels, const DeviceStream&) override {
         forward_ = kernels.fixed(NODE_KERNELS, "product_forward");
         backward_ = kernels.fixed(NODE_KERNELS, "product_backward");
     }
@@ -120,7 +120,7 @@ template <typename T>
 class CudaSum : public CudaOp<T> {
 public:
     explicit CudaSum(const SumSpec& spec) : x_(spec.inputs), out_(spec.out) {}
-    void prepare(CudaKernels& kernels, const CudaStream&) override {
+    void prepare(CudaKernels& kernels, const DeviceStream&) override {
         forward_ = kernels.fixed(NODE_KERNELS, "sum_forward");
         backward_ = kernels.fixed(NODE_KERNELS, "sum_backward");
     }

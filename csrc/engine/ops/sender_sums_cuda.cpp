@@ -17,7 +17,7 @@ CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
 template <typename T>
 void CudaSenderSums<T>::run(const CudaWorker<T>& worker, std::size_t number, const T* rows,
                             std::int64_t width, T* target) const {
-    const CudaGraph& graph = *worker.edges;
+    const DeviceEdges& graph = *worker.edges;
     const CudaChunk& chunk = graph.chunks[number];
     // one pointer more than senders in every chunk before
     const std::int32_t* const row_ptr =
@@ -26,7 +26,7 @@ void CudaSenderSums<T>::run(const CudaWorker<T>& worker, std::size_t number, con
                                      reinterpret_cast<PackOf<T>*>(target),
                                      graph.chunk_sender + chunk.first_sender,
                                      row_ptr,
-                                     graph.slot_of_place + chunk.first_slot,
+                                     graph.edge_of_place + chunk.first_edge,
                                      graph.length,
                                      chunk.num_senders,
                                      width / PackOf<T>::ITEMS};

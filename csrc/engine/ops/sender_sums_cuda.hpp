@@ -1,4 +1,4 @@
-// Sums of rows of slots by their senders, chunk by chunk.
+// Sums of rows of edges by their senders, chunk by chunk.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ public:
     CudaSenderSums() = default;
     explicit CudaSenderSums(CudaKernels& kernels);
 
-    // Adds rows [slots of the chunk][width], at their places, to the rows of `target` of their
-    // senders, in a fixed order; those of dead slots may hold anything. `width` is a multiple of 16
+    // Adds rows [edges of the chunk][width], at their places, to the rows of `target` of their
+    // senders, in a fixed order; those of dead edges may hold anything. `width` is a multiple of 16
     // bytes.
     void run(const CudaWorker<T>& worker, std::size_t chunk, const T* rows, std::int64_t width,
              T* target) const;

@@ -10,7 +10,7 @@ class CudaTypeRows : public CudaOp<T> {
 public:
     explicit CudaTypeRows(const TypeRowsSpec& spec) : out_(spec.out), table_(spec.rows<T>()) {}
 
-    void prepare(CudaKernels& kernels, const CudaStream& stream) override {
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         run_ = kernels.fixed(NODE_KERNELS, "type_rows");
         device_table_.upload(table_, stream);
         table_ = {};

@@ -55,7 +55,7 @@ def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) ->
     -------
     tuple of str
         Numbers: ``n_rows`` receivers, ``n_types``, ``n_flip`` (1: vectors are turned round),
-        ``n_knots``. By receiver: ``row_ptr`` (n_rows + 1) of edges, ``num_live`` and ``types``
+        ``n_intervals``. By receiver: ``row_ptr`` (n_rows + 1) of edges, ``num_live`` and ``types``
         (n_rows). By edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit;
         ``length`` in Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges``
         (1) is set by an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its
@@ -66,7 +66,7 @@ def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) ->
         "n_rows",
         "n_types",
         "n_flip",
-        *(["n_knots"] if polynomials else []),
+        *(["n_intervals"] if polynomials else []),
         "row_ptr",
         "live",
         "num_live",
@@ -335,7 +335,7 @@ def emit_table_conv(
         f"// {plan}",
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {degree}\n"
-        f"#define INTERVALS {'p.n_knots' if polynomials else n_intervals}\n"
+        f"#define INTERVALS {'p.n_intervals' if polynomials else n_intervals}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
         template("common/table_entry.hpp") + "\n".join(struct),

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/cuda/edges/power_table.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/edges/radial_table.hpp"
@@ -24,7 +24,7 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
 }
 
 template <typename N>
-void upload(CudaMemory& memory, const std::vector<N>& source, const CudaStream& stream) {
+void upload(DeviceMemory& memory, const std::vector<N>& source, const DeviceStream& stream) {
     memory.reserve(std::max<std::size_t>(1, source.size()) * sizeof(N));
     if (!source.empty()) memory.upload(source.data(), source.size() * sizeof(N), stream);
 }
@@ -47,28 +47,28 @@ struct CudaEdgeFunctions<T>::Impl {
     }
 
     std::int64_t width() const { return std::int64_t(l_max + 1) * (l_max + 1); }
-    std::int64_t tiles(std::int64_t slots) const { return blocks(slots, text.slots); }
+    std::int64_t tiles(std::int64_t edges) const { return blocks(edges, text.edges); }
 
     struct Work {
         T *kept, *d_sender, *d_receiver;
         double* d_length;
         std::size_t bytes;
     };
-    Work lay_out(char* start, std::int64_t slots) const {
+    Work lay_out(char* start, std::int64_t edges) const {
         Work w;
         Layout layout(start);
-        layout.take(w.kept, tiles(slots) * text.kept_items);
-        layout.take(w.d_sender, text.sender_rows ? slots * text.first_stride : 0);
-        layout.take(w.d_receiver, text.receiver_rows ? slots * text.first_stride : 0);
-        layout.take(w.d_length, slots);
+        layout.take(w.kept, tiles(edges) * text.kept_items);
+        layout.take(w.d_sender, text.sender_rows ? edges * text.first_stride : 0);
+        layout.take(w.d_receiver, text.receiver_rows ? edges * text.first_stride : 0);
+        layout.take(w.d_length, edges);
         w.bytes = layout.bytes();
         return w;
     }
     HarmonicsArguments<T> harmonics_arguments(const CudaWorker<T>& worker,
                                               const CudaChunk& chunk) const {
         HarmonicsArguments<T> arguments{};
-        arguments.first = chunk.first_slot;
-        arguments.num_slots = chunk.num_slots;
+        arguments.first = chunk.first_edge;
+        arguments.num_edges = chunk.num_edges;
         arguments.unit = static_cast<const T*>(worker.edges->unit);
         arguments.length = worker.edges->length;
         arguments.factors = factors_there ? factors_there->template as<const T>() : nullptr;
@@ -78,11 +78,11 @@ struct CudaEdgeFunctions<T>::Impl {
     }
     RadialArguments<T> radial_arguments(const CudaWorker<T>& worker, const CudaChunk& chunk,
                                         const Ends& ends) const {
-        const CudaGraph& graph = *worker.edges;
+        const DeviceEdges& graph = *worker.edges;
         const BasisFunctions& functions = spec.functions;
         RadialArguments<T> arguments{};
-        arguments.first = chunk.first_slot;
-        arguments.num_slots = chunk.num_slots;
+        arguments.first = chunk.first_edge;
+        arguments.num_edges = chunk.num_edges;
         arguments.num_types = spec.num_types;
         arguments.sender = graph.sender;
         arguments.receiver = graph.receiver;
@@ -118,8 +118,8 @@ struct CudaEdgeFunctions<T>::Impl {
     std::vector<T> factors;
     std::unique_ptr<RadialTable<T>> table;
     int builds_there = 0;  // whose tables are on the device
-    std::shared_ptr<CudaMemory> weights, numbers, factors_there;
-    std::unique_ptr<CudaMemory> table_there, steps_there, places_there;
+    std::shared_ptr<DeviceMemory> weights, numbers, factors_there;
+    std::unique_ptr<DeviceMemory> table_there, steps_there, places_there;
     CudaFunction harmonics, to_vectors, radial_forward, radial_backward, sum_rows;
 };
 
@@ -129,7 +129,7 @@ CudaEdgeFunctions<T>::CudaEdgeFunctions(const RadialSpec& spec, int l_max,
     : impl_(std::make_shared<Impl>(spec, l_max, normalization, flip)) {}
 
 template <typename T>
-void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& stream) {
+void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     Impl& m = *impl_;
     const std::string defines = "#define L_MAX " + std::to_string(m.l_max) + "\n#define THREADS " +
                                 std::to_string(m.threads) + "\n";
@@ -142,7 +142,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
     m.radial_backward = radial("radial_backward", m.text.shared_bytes);
     m.sum_rows = radial("sum_rows", 0);
     for (auto* memory : {&m.weights, &m.numbers, &m.factors_there})
-        *memory = std::make_shared<CudaMemory>(kernels.device());
+        *memory = std::make_shared<DeviceMemory>(kernels.device());
     upload(*m.weights, m.text.weights, stream);
     upload(*m.numbers, m.text.numbers, stream);
     upload(*m.factors_there, m.factors, stream);
@@ -150,7 +150,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const CudaStream& strea
 }
 
 template <typename T>
-void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+void CudaEdgeFunctions<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     Impl& m = *impl_;
     if (!m.table || (m.table->complete() && m.builds_there == m.table->num_builds())) return;
     const int n = m.spec.num_types;
@@ -162,8 +162,8 @@ void CudaEdgeFunctions<T>::take_list(const CudaGraph& graph, const CudaStream& s
     if (m.table_there && m.builds_there == m.table->num_builds()) return;
     const std::vector<TableEntry> places = table_places(*m.table, n);
     for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
-        *memory = std::make_unique<CudaMemory>(stream.device());
-    const auto copy = [&](CudaMemory& memory, const auto* source, std::size_t count) {
+        *memory = std::make_unique<DeviceMemory>(stream.device());
+    const auto copy = [&](DeviceMemory& memory, const auto* source, std::size_t count) {
         memory.reserve(std::max<std::size_t>(1, count) * sizeof(*source));
         if (count > 0) memory.upload(source, count * sizeof(*source), stream);
     };
@@ -187,8 +187,8 @@ std::int64_t CudaEdgeFunctions<T>::hidden_stride() const {
 }
 
 template <typename T>
-std::size_t CudaEdgeFunctions<T>::work_bytes(std::int64_t slots) const {
-    return impl_->lay_out(nullptr, slots).bytes;
+std::size_t CudaEdgeFunctions<T>::work_bytes(std::int64_t edges) const {
+    return impl_->lay_out(nullptr, edges).bytes;
 }
 
 template <typename T>
@@ -198,13 +198,13 @@ void CudaEdgeFunctions<T>::forward(CudaWorker<T>& worker, const CudaChunk& chunk
     if (harmonics != nullptr) {
         HarmonicsArguments<T> arguments = m.harmonics_arguments(worker, chunk);
         arguments.harmonics = harmonics;
-        m.harmonics.launch(*worker.stream, blocks(chunk.num_slots, m.threads), m.threads,
+        m.harmonics.launch(*worker.stream, blocks(chunk.num_edges, m.threads), m.threads,
                            arguments);
     }
     RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
-    if (work != nullptr) arguments.kept = m.lay_out(work, chunk.num_slots).kept;
+    if (work != nullptr) arguments.kept = m.lay_out(work, chunk.num_edges).kept;
     arguments.hidden = hidden;
-    m.radial_forward.launch(*worker.stream, m.tiles(chunk.num_slots), m.text.threads, arguments,
+    m.radial_forward.launch(*worker.stream, m.tiles(chunk.num_edges), m.text.threads, arguments,
                             m.text.shared_bytes);
 }
 
@@ -212,15 +212,15 @@ template <typename T>
 void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
                                     char* work, const T* d_harmonics, T* d_hidden) const {
     const Impl& m = *impl_;
-    const CudaGraph& graph = *worker.edges;
-    const typename Impl::Work w = m.lay_out(work, chunk.num_slots);
+    const DeviceEdges& graph = *worker.edges;
+    const typename Impl::Work w = m.lay_out(work, chunk.num_edges);
     RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
     arguments.kept = w.kept;
     arguments.d_hidden = d_hidden;
     arguments.d_length = w.d_length;
     arguments.d_sender = ends.d_sender != nullptr ? w.d_sender : nullptr;
     arguments.d_receiver = ends.d_receiver != nullptr ? w.d_receiver : nullptr;
-    m.radial_backward.launch(*worker.stream, m.tiles(chunk.num_slots), m.text.threads, arguments,
+    m.radial_backward.launch(*worker.stream, m.tiles(chunk.num_edges), m.text.threads, arguments,
                              m.text.shared_bytes);
     const auto sum = [&](SumRowsArguments<T> a) {
         a.width = m.text.first_stride;
@@ -238,12 +238,12 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
     }
     if (ends.d_receiver != nullptr)
         sum({chunk.num_receivers, nullptr, chunk.first_receiver,
-             graph.row_ptr + chunk.first_receiver, chunk.first_slot, w.d_receiver, ends.d_receiver,
+             graph.row_ptr + chunk.first_receiver, chunk.first_edge, w.d_receiver, ends.d_receiver,
              0});
     HarmonicsArguments<T> vectors = m.harmonics_arguments(worker, chunk);
     vectors.d_harmonics = d_harmonics;
     vectors.d_length = w.d_length;
-    m.to_vectors.launch(*worker.stream, blocks(chunk.num_slots, m.threads), m.threads, vectors);
+    m.to_vectors.launch(*worker.stream, blocks(chunk.num_edges, m.threads), m.threads, vectors);
 }
 
 template class CudaEdgeFunctions<float>;

@@ -1,4 +1,4 @@
-// Harmonics and the radial network of the slots of a chunk, and back to their vectors.
+// Harmonics and the radial network of the edges of a chunk, and back to their vectors.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace mdcg {
 
-// Unit vectors and lengths of all slots from positions; part of every step, before all layers.
+// Unit vectors and lengths of all edges from positions; part of every step, before all layers.
 template <typename T>
 class CudaGeometry {
 public:
     CudaGeometry(CudaKernels& kernels, double r_max, bool flip);
-    // Where two nodes stand in one place, failures[0] becomes the largest such slot + 1.
-    void run(const CudaStream& stream, const CudaGraph& graph, int* failures) const;
+    // Where two nodes stand in one place, failures[0] becomes the largest such edge + 1.
+    void run(const DeviceStream& stream, const DeviceEdges& graph, int* failures) const;
     // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
-    // from edge gradients dE/dvec [slots][3], vec = pos[receiver] - pos[sender] + shift. Both in
+    // from edge gradients dE/dvec [edges][3], vec = pos[receiver] - pos[sender] + shift. Both in
     // the numbers of the graph.
-    void assemble(const CudaStream& stream, const CudaGraph& graph, const T* edge_gradient,
+    void assemble(const DeviceStream& stream, const DeviceEdges& graph, const T* edge_gradient,
                   double* forces, double* virials) const;
 
 private:
@@ -37,13 +37,13 @@ public:
     // `flip` as in CudaGeometry.
     CudaEdgeFunctions(const RadialSpec& spec, int l_max, const std::string& normalization,
                       bool flip);
-    void prepare(CudaKernels& kernels, const CudaStream& stream);
+    void prepare(CudaKernels& kernels, const DeviceStream& stream);
     // Before the first evaluation of a new list: builds the tables that its pairs of types need.
-    void take_list(const CudaGraph& graph, const CudaStream& stream);
+    void take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     std::int64_t harmonics_width() const;              // (l_max + 1)^2
     std::int64_t hidden_stride() const;                // units, padded; unused columns zero
-    std::size_t work_bytes(std::int64_t slots) const;  // of a chunk, for backward
+    std::size_t work_bytes(std::int64_t edges) const;  // of a chunk, for backward
 
     // Rows of nodes that are added to the first layer (see RadialRows); null: none.
     struct Ends {
@@ -52,7 +52,7 @@ public:
         std::int64_t sender_width = 0, receiver_width = 0;
     };
 
-    // harmonics [chunk slots][width], hidden [chunk slots][hidden_stride]; dead slots are zeros.
+    // harmonics [chunk edges][width], hidden [chunk edges][hidden_stride]; dead edges are zeros.
     // `harmonics` null: not wanted. `work` null: no backward follows.
     void forward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
                  T* harmonics, T* hidden) const;

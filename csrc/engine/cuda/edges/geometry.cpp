@@ -12,7 +12,7 @@ std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
     return (items + per_block - 1) / per_block;
 }
 
-EdgeShifts shifts_of(const CudaGraph& graph) {
+EdgeShifts shifts_of(const DeviceEdges& graph) {
     return {graph.shift, graph.image, graph.table, graph.packed};
 }
 
@@ -26,7 +26,8 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
       flip_(flip) {}
 
 template <typename T>
-void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int* failures) const {
+void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
+                          int* failures) const {
     const GeometryArguments<T> arguments{
         graph.num_local,   graph.row_ptr,   graph.sender,
         shifts_of(graph),  graph.positions, static_cast<T*>(graph.unit),
@@ -38,7 +39,7 @@ void CudaGeometry<T>::run(const CudaStream& stream, const CudaGraph& graph, int*
 }
 
 template <typename T>
-void CudaGeometry<T>::assemble(const CudaStream& stream, const CudaGraph& graph,
+void CudaGeometry<T>::assemble(const DeviceStream& stream, const DeviceEdges& graph,
                                const T* edge_gradient, double* forces, double* virials) const {
     const AssembleArguments<T> arguments{graph.num_nodes,  graph.num_local,  graph.row_ptr,
                                          graph.sender_ptr, graph.by_sender,  graph.sender,

@@ -11,7 +11,7 @@ namespace {
 
 // What every device has, and what those from compute capability 8.0 on give on request.
 constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
-constexpr int SLOT_BYTES = 120;  // of a slot in the text's Tile and Look
+constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile and Look
 
 template <typename T>
 std::int64_t padded(std::int64_t items) {
@@ -20,8 +20,8 @@ std::int64_t padded(std::int64_t items) {
 }
 
 template <typename T>
-int tile_bytes(std::int64_t widest, int slots) {
-    return static_cast<int>(2 * widest * (slots + 4) * static_cast<std::int64_t>(sizeof(T)));
+int tile_bytes(std::int64_t widest, int edges) {
+    return static_cast<int>(2 * widest * (edges + 4) * static_cast<std::int64_t>(sizeof(T)));
 }
 
 // Prints "constexpr int NAME[] = {1, 2};", with one number at least.
@@ -54,18 +54,18 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     std::int64_t widest = std::max<std::int64_t>(functions.count, units);
     for (std::size_t i = 0; i < depth; ++i)
         widest = std::max<std::int64_t>(widest, spec.layers[i].out);
-    slots = 64;
-    while (slots > 16 && tile_bytes<T>(widest, slots) + slots * SLOT_BYTES > SHARED_BYTES)
-        slots /= 2;
-    while (slots > 4 && tile_bytes<T>(widest, slots) + slots * SLOT_BYTES > MORE_SHARED_BYTES)
-        slots /= 2;
-    shared_bytes = tile_bytes<T>(widest, slots);
-    if (shared_bytes + slots * SLOT_BYTES > MORE_SHARED_BYTES)
+    edges = 64;
+    while (edges > 16 && tile_bytes<T>(widest, edges) + edges * EDGE_BYTES > SHARED_BYTES)
+        edges /= 2;
+    while (edges > 4 && tile_bytes<T>(widest, edges) + edges * EDGE_BYTES > MORE_SHARED_BYTES)
+        edges /= 2;
+    shared_bytes = tile_bytes<T>(widest, edges);
+    if (shared_bytes + edges * EDGE_BYTES > MORE_SHARED_BYTES)
         throw EngineError(ErrorKind::unsupported, "a radial network with layers of " +
                                                       std::to_string(widest) +
                                                       " units is too wide for the CUDA engine: use "
                                                       "device cpu");
-    const std::int64_t tasks = slots / 4 * (padded<T>(widest) / 4);
+    const std::int64_t tasks = edges / 4 * (padded<T>(widest) / 4);
     threads = static_cast<int>(std::min<std::int64_t>(256, (tasks + 31) / 32 * 32));
     threads = std::max(threads, 64);
 
@@ -104,14 +104,14 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
         factor.add(row({layer.factor}, 1));
         epsilon.add(row({layer.epsilon}, 1));
         kept.add(kept_items);
-        kept_items += std::int64_t(layer.out) * slots;
+        kept_items += std::int64_t(layer.out) * edges;
         kept_scale.add(kept_items);
-        if (normalizes) kept_items += slots;
+        if (normalizes) kept_items += edges;
     }
     std::int64_t kept_last = -1;
     if (depth > 0 && !functions.cutoff_on_basis) {
         kept_last = kept_items;
-        kept_items += last * slots;
+        kept_items += last * edges;
     }
     const auto table = [&](const std::vector<double>& source) -> std::int64_t {
         if (source.empty()) return -1;
@@ -132,7 +132,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     };
     const double power = functions.cutoff_power;
     const int whole = static_cast<int>(power);
-    define("SLOTS", slots);
+    define("EDGES", edges);
     define("THREADS", threads);
     define("BASIS", functions.count);
     define("BASIS_KIND", static_cast<int>(functions.kind));

@@ -17,7 +17,7 @@ struct RadialText {
     std::string defines;
     std::vector<T> weights;       // all layers, in T
     std::vector<double> numbers;  // of the basis, r_max, r_0
-    int slots = 0;                // of a tile: one block
+    int edges = 0;                // of a tile: one block
     int threads = 0;
     int shared_bytes = 0;                             // dynamic
     std::int64_t kept_items = 0;                      // of a tile, for the backward pass

@@ -41,9 +41,9 @@ struct FoundKernels {
 // "kernels: 3 cached", or what runs instead and why.
 std::string kernel_summary(const FoundKernels& found, std::size_t loaded, std::size_t generic);
 
-class KernelSource {
+class KernelFinder {
 public:
-    KernelSource(std::shared_ptr<const Package> package, KernelChoice choice);
+    KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice);
 
     const KernelChoice& choice() const { return choice_; }
     // Kernels for this CPU, or for a device of a compute capability such as 90. Those of the cache

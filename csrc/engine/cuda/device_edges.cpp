@@ -1,4 +1,4 @@
-#include "engine/cuda/graph.hpp"
+#include "engine/cuda/device_edges.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks(std::int64_t threads) { return (threads + THREADS - 1) / THREADS; }
 
-// What making a list takes beside it, for so many slots or nodes.
+// What making a list takes beside it, for so many edges or nodes.
 struct Workspace {
     std::uint32_t *sorted_keys, *spare_keys;
     std::int32_t *spare_values, *runs, *work;
@@ -41,15 +41,15 @@ std::int64_t padded(std::int64_t count, std::int64_t capacity) {
 
 // Lays memory out for as many items as there is room for; `take` returns the bytes.
 template <typename Take>
-void lay_out(CudaMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
+void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
     if (count > capacity) {
         const std::int64_t wanted = padded(count, capacity);
         capacity = 0;
         try {
             memory.reserve(take(nullptr, wanted));
             capacity = wanted;
-        } catch (const CudaError& error) {
-            if (error.code() != CUDA_OUT_OF_MEMORY) throw;
+        } catch (const DeviceError& error) {
+            if (error.kind() != DeviceError::out_of_memory) throw;
             memory.reserve(take(nullptr, count));
             capacity = count;
         }
@@ -59,7 +59,7 @@ void lay_out(CudaMemory& memory, std::int64_t count, std::int64_t& capacity, con
 
 }  // namespace
 
-CudaGraph::CudaGraph(CudaKernels& kernels)
+DeviceEdges::DeviceEdges(CudaKernels& kernels)
     : item_bytes_(kernels.item_bytes()),
       sort_(kernels),
       expand_rows_(kernels.fixed("edge_lists.cuh", "expand_rows")),
@@ -69,20 +69,20 @@ CudaGraph::CudaGraph(CudaKernels& kernels)
       count_senders_(kernels.fixed("edge_lists.cuh", "count_senders")),
       write_senders_(kernels.fixed("edge_lists.cuh", "write_senders")),
       nodes_(kernels.device()),
-      slots_(kernels.device()),
+      edges_(kernels.device()),
       senders_(kernels.device()),
       small_(kernels.device()),
       shift_memory_(kernels.device()),
       table_memory_(kernels.device()) {}
 
-std::size_t CudaGraph::bytes() const {
-    return nodes_.bytes() + slots_.bytes() + senders_.bytes() + small_.bytes() +
+std::size_t DeviceEdges::bytes() const {
+    return nodes_.bytes() + edges_.bytes() + senders_.bytes() + small_.bytes() +
            shift_memory_.bytes() + table_memory_.bytes();
 }
 
 // -- memory --------------------------------------------------------------------------------------
 
-void CudaGraph::reserve_nodes(std::int64_t local, std::int64_t nodes) {
+void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     num_local = local;
     num_nodes = nodes;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
@@ -98,21 +98,21 @@ void CudaGraph::reserve_nodes(std::int64_t local, std::int64_t nodes) {
             });
 }
 
-void CudaGraph::reserve_slots(const std::vector<std::int32_t>& rows) {
+void DeviceEdges::reserve_edges(const std::vector<std::int32_t>& rows) {
     row_ptr_ = rows;
-    num_slots = rows.back();
+    num_edges = rows.back();
     make_chunks();
     // nodes are sorted in the same workspace
-    lay_out(slots_, std::max({num_slots, num_nodes, std::int64_t(1)}), slot_capacity_,
+    lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
             [&](char* start, std::int64_t count) {
                 CudaParts parts(start);
                 parts.take(sender, count);
                 parts.take(receiver, count);
                 parts.take(sender_type, count);
                 parts.take(receiver_type, count);
-                parts.take(slot, count);
+                parts.take(identity, count);
                 parts.take(place, count);
-                parts.take(slot_of_place, count);
+                parts.take(edge_of_place, count);
                 parts.take(by_sender, count);
                 parts.take(image_rows, count);
                 const std::size_t made = parts.end();
@@ -132,25 +132,25 @@ void CudaGraph::reserve_slots(const std::vector<std::int32_t>& rows) {
 
 // -- lists ---------------------------------------------------------------------------------------
 
-void CudaGraph::make_chunks() {
+void DeviceEdges::make_chunks() {
     chunks.clear();
     longest_chunk = 0;
     for (std::int64_t begin = 0; begin < num_local;) {
         std::int64_t end = begin + 1;
         const std::int64_t first = row_ptr_[size(begin)];
-        while (end < num_local && row_ptr_[size(end + 1)] - first <= chunk_slots) ++end;
+        while (end < num_local && row_ptr_[size(end + 1)] - first <= chunk_edges) ++end;
         CudaChunk chunk{};
         chunk.first_receiver = narrow(begin);
         chunk.num_receivers = narrow(end - begin);
-        chunk.first_slot = narrow(first);
-        chunk.num_slots = narrow(row_ptr_[size(end)] - first);
-        longest_chunk = std::max(longest_chunk, chunk.num_slots);
+        chunk.first_edge = narrow(first);
+        chunk.num_edges = narrow(row_ptr_[size(end)] - first);
+        longest_chunk = std::max(longest_chunk, chunk.num_edges);
         chunks.push_back(chunk);
         begin = end;
     }
 }
 
-void CudaGraph::count_types(const std::int32_t* host_types, int num_types) {
+void DeviceEdges::count_types(const std::int32_t* host_types, int num_types) {
     const auto count = [&](std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& first) {
         first.assign(size(num_types) + 1, 0);
         for (std::int64_t n = begin; n < end; ++n) ++first[size(host_types[n]) + 1];
@@ -161,8 +161,8 @@ void CudaGraph::count_types(const std::int32_t* host_types, int num_types) {
     count(num_local, num_nodes, ghost_type_first);
 }
 
-void CudaGraph::sort_by_type(int num_types, const CudaStream& stream) {
-    const Workspace w(workspace_, slot_capacity_);
+void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
+    const Workspace w(workspace_, edge_capacity_);
     for (const auto& [begin, end] :
          {std::pair{std::int64_t(0), num_local}, std::pair{num_local, num_nodes}}) {
         const auto* keys = reinterpret_cast<const std::uint32_t*>(types) + begin;
@@ -171,13 +171,13 @@ void CudaGraph::sort_by_type(int num_types, const CudaStream& stream) {
     }
 }
 
-void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
-    const Workspace w(workspace_, slot_capacity_);
+void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
+    const Workspace w(workspace_, edge_capacity_);
     const auto num_chunks = static_cast<std::int64_t>(chunks.size());
-    std::vector<std::int32_t> first(chunks.size() + 1, narrow(num_slots));
-    for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_slot;
+    std::vector<std::int32_t> first(chunks.size() + 1, narrow(num_edges));
+    for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
     ListArguments a{};
-    a.num_slots = num_slots;
+    a.num_edges = num_edges;
     a.num_local = num_local;
     a.num_nodes = num_nodes;
     a.num_types = num_types;
@@ -188,25 +188,25 @@ void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
     a.receiver = receiver;
     a.sender_type = sender_type;
     a.receiver_type = receiver_type;
-    a.slot = slot;
+    a.identity = identity;
     a.sorted_sender = w.sorted_keys;
     a.sender_ptr = sender_ptr;
     a.by_sender = by_sender;
-    a.slot_of_place = slot_of_place;
+    a.edge_of_place = edge_of_place;
     a.place = place;
     a.runs = w.runs;
     // what comes back to the host: senders before each chunk, pairs of types
     const std::int64_t square = std::int64_t(num_types) * num_types;
-    std::int32_t* chunk_slot = nullptr;
+    std::int32_t* chunk_edge = nullptr;
     for (int there = 0; there < 2; ++there) {
         CudaParts parts(small_.as<char>());
-        parts.take(chunk_slot, num_chunks + 1);
+        parts.take(chunk_edge, num_chunks + 1);
         parts.take(a.chunk_first_sender, num_chunks + 1 + square);
         if (there == 0) small_.grow(parts.end());
     }
-    a.chunk_slot = chunk_slot;
+    a.chunk_edge = chunk_edge;
     a.pairs = a.chunk_first_sender + num_chunks + 1;
-    copy_to_device(chunk_slot, first.data(), 4 * first.size(), stream);
+    copy_to_device(chunk_edge, first.data(), 4 * first.size(), stream);
     clear_on_device(a.pairs, 4 * size(square), stream);
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
@@ -214,16 +214,16 @@ void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
     };
     launch(expand_rows_, 32 * num_local);
     const auto* senders = reinterpret_cast<const std::uint32_t*>(sender);
-    sort_.sort(stream, {num_slots, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
+    sort_.sort(stream, {num_edges, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
                         by_sender, w.spare_keys, w.spare_values, w.work});
     launch(find_senders_, num_nodes + 1);
     // by chunk and sender; keys of senders have served
     a.chunk_key = reinterpret_cast<std::uint32_t*>(w.runs);
-    launch(find_chunks_, num_slots);
-    sort_.sort(stream, {num_slots, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
-                        w.sorted_keys, slot_of_place, w.spare_keys, w.spare_values, w.work});
-    launch(find_runs_, num_slots);
-    sort_.sum(stream, w.runs, num_slots, w.work);
+    launch(find_chunks_, num_edges);
+    sort_.sort(stream, {num_edges, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
+                        w.sorted_keys, edge_of_place, w.spare_keys, w.spare_values, w.work});
+    launch(find_runs_, num_edges);
+    sort_.sum(stream, w.runs, num_edges, w.work);
     launch(count_senders_, num_chunks + 1);
     std::vector<std::int32_t> back(size(num_chunks + 1 + square));
     copy_to_host(back.data(), a.chunk_first_sender, 4 * back.size(), stream);
@@ -248,10 +248,11 @@ void CudaGraph::sort_by_sender(int num_types, const CudaStream& stream) {
     parts.take(chunk_sender_ptr, found + num_chunks);
     a.chunk_sender = chunk_sender;
     a.chunk_sender_ptr = chunk_sender_ptr;
-    launch(write_senders_, std::max(num_slots, num_chunks));
+    launch(write_senders_, std::max(num_edges, num_chunks));
 }
 
-void CudaGraph::complete(const std::int32_t* host_types, int num_types, const CudaStream& stream) {
+void DeviceEdges::complete(const std::int32_t* host_types, int num_types,
+                           const DeviceStream& stream) {
     count_types(host_types, num_types);
     sort_by_type(num_types, stream);
     sort_by_sender(num_types, stream);
@@ -259,11 +260,11 @@ void CudaGraph::complete(const std::int32_t* host_types, int num_types, const Cu
 
 // -- lists of the host ---------------------------------------------------------------------------
 
-void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stream) {
+void DeviceEdges::upload(const Graph& graph, int num_types, const DeviceStream& stream) {
     const std::vector<std::int64_t>& first = graph.all_row_ptr();
     const std::vector<std::int32_t> rows(first.begin(), first.end());
     reserve_nodes(graph.num_local, graph.num_nodes);
-    reserve_slots(rows);
+    reserve_edges(rows);
     const auto copy = [&](std::int32_t* target, const std::vector<std::int32_t>& source) {
         copy_to_device(target, source.data(), 4 * source.size(), stream);
     };
@@ -274,8 +275,8 @@ void CudaGraph::upload(const Graph& graph, int num_types, const CudaStream& stre
     stream.synchronize();
 }
 
-void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fresh,
-                              const CudaStream& stream) {
+void DeviceEdges::upload_shifts(const Graph& graph, const System& system, bool fresh,
+                                const DeviceStream& stream) {
     if (system.make_edges && system.num_copies == 0) return;
     if (system.images != nullptr || system.make_edges)
         return upload_images(graph, system, fresh, stream);
@@ -283,20 +284,20 @@ void CudaGraph::upload_shifts(const Graph& graph, const System& system, bool fre
     image = nullptr;
     table_.clear();
     if (system.shifts == nullptr) return;
-    shift_.resize(size(3 * num_slots));
+    shift_.resize(size(3 * num_edges));
     const std::vector<std::int32_t>& edge = graph.all_edge();
-    for (std::int64_t i = 0; i < num_slots; ++i)
+    for (std::int64_t i = 0; i < num_edges; ++i)
         for (int d = 0; d < 3; ++d)
             shift_[size(3 * i + d)] =
                 system.shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
-    shift_memory_.grow(24 * size(num_slots) + 1);
+    shift_memory_.grow(24 * size(num_edges) + 1);
     shift = shift_memory_.as<double>();
-    shift_memory_.upload(shift_.data(), 24 * size(num_slots), stream);
+    shift_memory_.upload(shift_.data(), 24 * size(num_edges), stream);
     stream.synchronize();
 }
 
-void CudaGraph::upload_images(const Graph& graph, const System& system, bool fresh,
-                              const CudaStream& stream) {
+void DeviceEdges::upload_images(const Graph& graph, const System& system, bool fresh,
+                                const DeviceStream& stream) {
     const double* const end = system.image_shifts + 3 * system.num_images;
     // rows of the table are there, and perhaps the same table
     const bool same_size = table != nullptr && size(3 * system.num_images) == table_.size();
@@ -310,21 +311,21 @@ void CudaGraph::upload_images(const Graph& graph, const System& system, bool fre
     table_memory_.upload(table_.data(), 8 * table_.size(), stream);
     if (!listed) {
         image = image_rows;
-        image_.resize(size(num_slots));
+        image_.resize(size(num_edges));
         const std::vector<std::int32_t>& edge = graph.all_edge();
-        for (std::int64_t i = 0; i < num_slots; ++i) image_[size(i)] = system.images[edge[size(i)]];
-        copy_to_device(image_rows, image_.data(), 4 * size(num_slots), stream);
+        for (std::int64_t i = 0; i < num_edges; ++i) image_[size(i)] = system.images[edge[size(i)]];
+        copy_to_device(image_rows, image_.data(), 4 * size(num_edges), stream);
     }
     stream.synchronize();
 }
 
-std::int32_t CudaGraph::receiver_of(std::int32_t slot) const {
-    return narrow(std::upper_bound(row_ptr_.begin(), row_ptr_.end(), slot) - row_ptr_.begin() - 1);
+std::int32_t DeviceEdges::receiver_of(std::int32_t edge) const {
+    return narrow(std::upper_bound(row_ptr_.begin(), row_ptr_.end(), edge) - row_ptr_.begin() - 1);
 }
 
-std::int32_t CudaGraph::sender_of(std::int32_t slot, const CudaStream& stream) const {
+std::int32_t DeviceEdges::sender_of(std::int32_t edge, const DeviceStream& stream) const {
     std::int32_t found = 0;
-    copy_to_host(&found, sender + slot, 4, stream);
+    copy_to_host(&found, sender + edge, 4, stream);
     stream.synchronize();
     return found;
 }

@@ -1,4 +1,4 @@
-#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -41,14 +41,14 @@ WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
 }
 
 template <typename T>
-CudaPowerTable<T>::CudaPowerTable(const RadialSpec& spec, WeightColumns columns)
+SplineTable<T>::SplineTable(const RadialSpec& spec, WeightColumns columns)
     : spline_(spec, spec.knots),
       columns_(std::move(columns)),
       groups_(spec, spline_, 4.0 * static_cast<double>(columns_.width) * spec.knots * sizeof(T)),
       num_types_(spec.num_types) {}
 
 template <typename T>
-bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stream) {
+bool SplineTable<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     if (data_ && groups_.complete()) return false;
     std::vector<std::int32_t> types(size(num_types_));  // one node of each
     std::iota(types.begin(), types.end(), 0);
@@ -63,10 +63,10 @@ bool CudaPowerTable<T>::take_list(const CudaGraph& graph, const CudaStream& stre
 }
 
 template <typename T>
-void CudaPowerTable<T>::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
+void SplineTable<T>::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
     const std::int64_t width = 4 * columns_.width, old_rows = std::max(rows_, ZERO_ROWS);
     const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots();
-    auto memory = std::make_unique<CudaMemory>(stream.device());
+    auto memory = std::make_unique<DeviceMemory>(stream.device());
     memory->reserve(size(rows * width) * sizeof(T));
     T* const data = memory->template as<T>();
     if (rows_ > 0)
@@ -91,7 +91,7 @@ void CudaPowerTable<T>::build(const std::vector<std::int32_t>& groups, const Cud
 
 // [knots()][columns()][4] of a pair of types.
 template <typename T>
-void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
+void SplineTable<T>::fill(int receiver, int sender, T* table) const {
     poll_interrupt();
     spline_.prepare(receiver, sender);
     const int outputs = static_cast<int>(columns_.columns.size());
@@ -126,15 +126,15 @@ void CudaPowerTable<T>::fill(int receiver, int sender, T* table) const {
 }
 
 template <typename T>
-void CudaPowerTable<T>::upload_places(const CudaStream& stream) {
+void SplineTable<T>::upload_places(const DeviceStream& stream) {
     const std::vector<TableEntry> places = table_places(groups_, num_types_);
-    if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
+    if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TableEntry));
     places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();
 }
 
-template class CudaPowerTable<float>;
-template class CudaPowerTable<double>;
+template class SplineTable<float>;
+template class SplineTable<double>;
 
 }  // namespace mdcg

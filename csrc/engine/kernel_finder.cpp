@@ -1,4 +1,4 @@
-#include "engine/kernel_source.hpp"
+#include "engine/kernel_finder.hpp"
 
 #include <dlfcn.h>
 
@@ -124,21 +124,21 @@ void set_python(const std::string& path) {
     present_python() = path;
 }
 
-KernelSource::KernelSource(std::shared_ptr<const Package> package, KernelChoice choice)
+KernelFinder::KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice)
     : package_(std::move(package)), choice_(std::move(choice)) {}
 
-const std::string& KernelSource::problem() const {
+const std::string& KernelFinder::problem() const {
     if (text_.empty()) text_ = kernel_problem(*package_);
     return text_;
 }
 
-std::string KernelSource::command(const std::string& target, const std::string& precision) const {
+std::string KernelFinder::command(const std::string& target, const std::string& precision) const {
     const bool native = target == host_target("native");
     return "python -m mdcg kernels " + package_->path() + " --target " +
            (native ? "native" : target) + (precision.empty() ? "" : " --precision " + precision);
 }
 
-FoundKernels KernelSource::for_host() {
+FoundKernels KernelFinder::for_host() {
     const std::vector<std::string> choices = host_choices();
     if (!choice_.file.empty()) return named(choices[0], choices, "");
     for (const std::string& target : choices)
@@ -146,7 +146,7 @@ FoundKernels KernelSource::for_host() {
     return make(choices[0], "", false);
 }
 
-FoundKernels KernelSource::for_device(int capability, const std::string& precision) {
+FoundKernels KernelFinder::for_device(int capability, const std::string& precision) {
     if (capability < OLDEST_DEVICE)
         throw EngineError(ErrorKind::unsupported,
                           "the device has compute capability " + std::to_string(capability / 10) +
@@ -162,11 +162,11 @@ FoundKernels KernelSource::for_device(int capability, const std::string& precisi
     return make(own, precision, false);
 }
 
-FoundKernels KernelSource::again(const FoundKernels& unusable, const std::string& precision) {
+FoundKernels KernelFinder::again(const FoundKernels& unusable, const std::string& precision) {
     return make(unusable.target, precision, true);
 }
 
-FoundKernels KernelSource::named(const std::string& own, const std::vector<std::string>& targets,
+FoundKernels KernelFinder::named(const std::string& own, const std::vector<std::string>& targets,
                                  const std::string& precision) const {
     FoundKernels found;
     found.origin = "named";
@@ -189,7 +189,7 @@ FoundKernels KernelSource::named(const std::string& own, const std::vector<std::
     return found;
 }
 
-FoundKernels KernelSource::cached(const std::string& target, const std::string& precision) const {
+FoundKernels KernelFinder::cached(const std::string& target, const std::string& precision) const {
     FoundKernels found;
     const auto entry = KernelCache(target, BINARY).find(kernel_key(problem(), precision));
     if (entry == nullptr) return found;
@@ -206,7 +206,7 @@ FoundKernels KernelSource::cached(const std::string& target, const std::string& 
     return found;
 }
 
-FoundKernels KernelSource::make(const std::string& target, const std::string& precision,
+FoundKernels KernelFinder::make(const std::string& target, const std::string& precision,
                                 bool again) const {
     FoundKernels found;
     const std::string advice = "run '" + command(target, precision) + "' beforehand";

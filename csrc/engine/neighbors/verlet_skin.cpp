@@ -1,4 +1,4 @@
-#include "engine/neighbors/list_watch.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,15 +9,15 @@
 
 namespace mdcg {
 
-ListWatch::ListWatch(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
+VerletSkin::VerletSkin(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
     if (!(cutoff > 0) || !std::isfinite(cutoff) || !(skin >= 0) || !std::isfinite(skin))
         throw std::invalid_argument("cutoff is " + number_text(cutoff) + " Å and skin " +
                                     number_text(skin) +
                                     " Å, expected finite lengths, above 0 and of 0 or more");
 }
 
-ListChange ListWatch::look(std::int64_t num_atoms, const double* positions, const double* cell,
-                           const bool* periodic) {
+ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* positions,
+                                     const double* cell, const bool* periodic) {
     if (num_atoms > std::numeric_limits<std::int32_t>::max())
         throw GeometryError("the system has " + std::to_string(num_atoms) +
                             " atoms, expected at most 2^31 - 1");
@@ -40,13 +40,13 @@ ListChange ListWatch::look(std::int64_t num_atoms, const double* positions, cons
     return ListChange::edges;
 }
 
-void ListWatch::keep(const double* positions) {
+void VerletSkin::keep(const double* positions) {
     built_at_.assign(positions, positions + 3 * num_atoms_);
     built_in_ = full_;
     valid_ = true;
 }
 
-Vector3 ListWatch::heights() const {
+Vector3 VerletSkin::heights() const {
     Vector3 found{};
     for (std::size_t k = 0; k < 3; ++k) {
         double square = 0;
@@ -58,7 +58,7 @@ Vector3 ListWatch::heights() const {
 
 // Pairs outside the list were further apart than cutoff + skin. With the cell they have come closer
 // by the smallest stretch at most, and by their own moves beside it.
-bool ListWatch::still_covers(const double* positions, const Matrix3& full) const {
+bool VerletSkin::still_covers(const double* positions, const Matrix3& full) const {
     if (skin_ == 0) {
         return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);
     }

@@ -5,16 +5,16 @@
 #include <memory>
 #include <vector>
 
-#include "engine/cuda/edges/power_table.hpp"
+#include "engine/cuda/edges/spline_table.hpp"
 
 namespace mdcg {
 
 // Polynomials of an odd degree in z in [-1, 1], the place in an interval counted from its middle;
-// intervals as CudaPowerTable has them. Item
+// intervals as SplineTable has them. Item
 //     data()[((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
 // is the factor of z^(2 k + i) in column c of a row. Row 0 is zeros. As few intervals, the same for
 // all pairs of types, as errors need; they are measured when a table is built.
-class CudaExactTable {
+class PolynomialTable {
 public:
     // Errors allowed, relative to the largest value and the largest derivative of a pair of types:
     // the latter is what rounding of the values leaves.
@@ -22,15 +22,15 @@ public:
     static constexpr int FEWEST = 64, MOST = 512;  // intervals
 
     // `spec` has no rows of nodes; columns that no weight stands at are zeros.
-    CudaExactTable(const RadialSpec& spec, WeightColumns columns, int degree);
+    PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree);
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
     // yet; synchronizes where it does, and addresses and knots() change.
-    void take_list(const CudaGraph& graph, const CudaStream& stream);
+    void take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     // After a list: false where MOST intervals are too few for a pair of types of it, or of one
     // before. There is no table then.
-    bool there() const { return there_; }
+    bool available() const { return available_; }
 
     const double* data() const { return data_ ? data_->template as<const double>() : nullptr; }
     const TableEntry* places() const {  // [types of receivers][types of senders]
@@ -48,20 +48,20 @@ private:
     // Powers of z, [knots][degree + 1][outputs].
     std::vector<double> fit(std::int32_t group) const;
     TableError measure(std::int32_t group, const std::vector<double>& powers) const;
-    void build(const std::vector<std::int32_t>& groups, const CudaStream& stream);
-    void upload(std::vector<std::int32_t> groups, const CudaStream& stream);
-    void upload_places(const CudaStream& stream);
+    void build(const std::vector<std::int32_t>& groups, const DeviceStream& stream);
+    void upload(std::vector<std::int32_t> groups, const DeviceStream& stream);
+    void upload_places(const DeviceStream& stream);
 
     RadialSpec spec_;
     WeightColumns columns_;
     std::vector<double> last_;  // [units][outputs]
     int degree_, knots_ = 0;
-    bool there_ = true;
+    bool available_ = true;
     TableError error_;
     std::unique_ptr<RadialSpline> units_, weights_;  // of hidden units, of weights
     std::unique_ptr<TableGroups> groups_;
     std::vector<std::int32_t> built_;
-    std::unique_ptr<CudaMemory> data_, places_;
+    std::unique_ptr<DeviceMemory> data_, places_;
     std::int64_t rows_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// When a list of neighbours must be made anew.
+// When a list of neighbours must be made again.
 #pragma once
 
 #include <array>
@@ -10,22 +10,22 @@
 namespace mdcg {
 
 enum class ListChange {
-    none,    // the list is that of the last look
+    none,    // the list is that of the last call
     shifts,  // other shifts: the cell has changed
     edges,   // another list
 };
 
 // Keeps what a list was made of: it holds all pairs closer than the cutoff while no pair outside it
 // can have come closer, also where the cell changes little.
-class ListWatch {
+class VerletSkin {
 public:
     // In Å; skin 0 makes a list at every move.
-    ListWatch(double cutoff, double skin);
+    VerletSkin(double cutoff, double skin);
 
     // Throws GeometryError. `cell`: [3][3], rows are vectors, only those of periodic directions are
-    // read (null: none). After ListChange::edges every look asks for a list until one was kept.
-    ListChange look(std::int64_t num_atoms, const double* positions, const double* cell,
-                    const bool* periodic);
+    // read (null: none). After ListChange::edges every call asks for a list until one was kept.
+    ListChange needs_rebuild(std::int64_t num_atoms, const double* positions, const double* cell,
+                             const bool* periodic);
     // A list was made of the positions that were looked at.
     void keep(const double* positions);
     void reset() { valid_ = false; }
@@ -36,7 +36,7 @@ public:
     // lose an edge.
     double reach() const { return cutoff_ + skin_ + 1e-6; }
 
-    // Of the last look: the cell, open directions being unit vectors perpendicular to the others;
+    // Of the last call: the cell, open directions being unit vectors perpendicular to the others;
     // the distances of its planes.
     const std::array<bool, 3>& periodic() const { return periodic_; }
     const Matrix3& full() const { return full_; }

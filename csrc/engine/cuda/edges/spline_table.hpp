@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda_memory.hpp"
-#include "engine/cuda/graph.hpp"
+#include "core/device.hpp"
+#include "engine/cuda/device_edges.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "kernels/table_entry.hpp"
 
@@ -33,14 +33,14 @@ std::vector<TableEntry> table_places(const Table& table, int num_types) {
 // Row 0 is zeros, for edges not shorter than the r_max of their types; a length before the first
 // interval is not in the table.
 template <typename T>
-class CudaPowerTable {
+class SplineTable {
 public:
     // `spec.knots` intervals; columns that no weight stands at are zeros.
-    CudaPowerTable(const RadialSpec& spec, WeightColumns columns);
+    SplineTable(const RadialSpec& spec, WeightColumns columns);
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
     // yet; synchronizes where it does, and addresses change. Returns whether it did.
-    bool take_list(const CudaGraph& graph, const CudaStream& stream);
+    bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     // On the device, after the first list.
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
@@ -55,15 +55,15 @@ public:
     }
 
 private:
-    void build(const std::vector<std::int32_t>& groups, const CudaStream& stream);
+    void build(const std::vector<std::int32_t>& groups, const DeviceStream& stream);
     void fill(int receiver, int sender, T* table) const;
-    void upload_places(const CudaStream& stream);
+    void upload_places(const DeviceStream& stream);
 
     RadialSpline spline_;
     WeightColumns columns_;
     TableGroups groups_;
     int num_types_;
-    std::unique_ptr<CudaMemory> data_, places_;
+    std::unique_ptr<DeviceMemory> data_, places_;
     std::int64_t rows_ = 0;
 };
 
@@ -73,7 +73,7 @@ private:
 RadialSpec hidden_spec(RadialSpec spec);
 WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
 
-extern template class CudaPowerTable<float>;
-extern template class CudaPowerTable<double>;
+extern template class SplineTable<float>;
+extern template class SplineTable<double>;
 
 }  // namespace mdcg

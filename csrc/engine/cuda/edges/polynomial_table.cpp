@@ -1,4 +1,4 @@
-#include "engine/cuda/edges/exact_table.hpp"
+#include "engine/cuda/edges/polynomial_table.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -35,12 +35,12 @@ std::vector<double> chebyshev_powers(int degree) {
 
 }  // namespace
 
-CudaExactTable::CudaExactTable(const RadialSpec& spec, WeightColumns columns, int degree)
+PolynomialTable::PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree)
     : spec_(spec), columns_(std::move(columns)), last_(spec.last()), degree_(degree) {
     start(FEWEST);
 }
 
-void CudaExactTable::start(int knots) {
+void PolynomialTable::start(int knots) {
     knots_ = knots;
     units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), knots);
     weights_ = std::make_unique<RadialSpline>(spec_, knots);
@@ -48,8 +48,8 @@ void CudaExactTable::start(int knots) {
         spec_, *weights_, static_cast<double>(row_items()) * knots * sizeof(double));
 }
 
-void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream) {
-    if (!there_ || (data_ && groups_->complete())) return;
+void PolynomialTable::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
+    if (!available_ || (data_ && groups_->complete())) return;
     std::vector<std::int32_t> types(size(spec_.num_types));  // one node of each
     std::iota(types.begin(), types.end(), 0);
     const TypePairs& pairs = graph.pairs;
@@ -64,7 +64,7 @@ void CudaExactTable::take_list(const CudaGraph& graph, const CudaStream& stream)
     build(missing, stream);
 }
 
-void CudaExactTable::build(const std::vector<std::int32_t>& groups, const CudaStream& stream) {
+void PolynomialTable::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
     const int before = knots_;
     for (const std::int32_t group : groups)
         for (;;) {
@@ -76,7 +76,7 @@ void CudaExactTable::build(const std::vector<std::int32_t>& groups, const CudaSt
             }
             if (2 * knots_ > MOST) {
                 error_ = error;
-                there_ = false;
+                available_ = false;
                 return;
             }
             start(2 * knots_);
@@ -93,7 +93,7 @@ void CudaExactTable::build(const std::vector<std::int32_t>& groups, const CudaSt
 
 // [knots][degree + 1][outputs]: projected on Chebyshev polynomials, for the hidden units, as a
 // polynomial is linear in what it stands for.
-std::vector<double> CudaExactTable::fit(std::int32_t group) const {
+std::vector<double> PolynomialTable::fit(std::int32_t group) const {
     const auto [receiver, sender] = groups_->representative(group);
     const double first = std::sqrt(units_->first(receiver, sender));
     const double step = units_->step(receiver, sender);
@@ -136,7 +136,7 @@ std::vector<double> CudaExactTable::fit(std::int32_t group) const {
 }
 
 // Between the nodes and at both ends of intervals.
-TableError CudaExactTable::measure(std::int32_t group, const std::vector<double>& powers) const {
+TableError PolynomialTable::measure(std::int32_t group, const std::vector<double>& powers) const {
     const auto [receiver, sender] = groups_->representative(group);
     const double first = std::sqrt(weights_->first(receiver, sender));
     const double step = weights_->step(receiver, sender);
@@ -185,10 +185,10 @@ TableError CudaExactTable::measure(std::int32_t group, const std::vector<double>
 }
 
 // Tables of the groups behind those that are there.
-void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& stream) {
+void PolynomialTable::upload(std::vector<std::int32_t> groups, const DeviceStream& stream) {
     const std::int64_t width = row_items(), old_rows = std::max(rows_, ZERO_ROWS);
     const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots_;
-    auto memory = std::make_unique<CudaMemory>(stream.device());
+    auto memory = std::make_unique<DeviceMemory>(stream.device());
     memory->reserve(size(rows * width) * sizeof(double));
     auto* const data = memory->template as<double>();
     if (rows_ > 0)
@@ -218,9 +218,9 @@ void CudaExactTable::upload(std::vector<std::int32_t> groups, const CudaStream& 
     rows_ = rows;
 }
 
-void CudaExactTable::upload_places(const CudaStream& stream) {
+void PolynomialTable::upload_places(const DeviceStream& stream) {
     const std::vector<TableEntry> places = table_places(*groups_, spec_.num_types);
-    if (!places_) places_ = std::make_unique<CudaMemory>(stream.device());
+    if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TableEntry));
     places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();

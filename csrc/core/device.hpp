@@ -1,0 +1,234 @@
+// Devices: memory, streams, captured graphs, kernels and handles between processes. This is the one
+// interface to a vendor's driver; cuda_device.cpp implements it for CUDA's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mdcg {
+
+// Stands for the absence of a device, where the kernels of a package are only listed.
+constexpr int NO_DEVICE = -1;
+
+// What the driver refused.
+class DeviceError : public std::runtime_error {
+public:
+    enum Kind {
+        other,
+        out_of_memory,
+        no_device,
+        forked,              // the process was forked from one that used the device
+        too_many_resources,  // a kernel needs more registers or memory than there are
+        unusable_code,       // the device cannot take the machine code, or it lacks a kernel
+        lost,                // every later call on the device fails too
+    };
+    // `complete`: the text also says what to do.
+    DeviceError(Kind kind, int code, const std::string& text, bool complete = false)
+        : std::runtime_error(text), kind_(kind), code_(code), complete_(complete) {}
+    Kind kind() const { return kind_; }
+    int code() const { return code_; }  // the driver's own number
+    bool complete() const { return complete_; }
+
+private:
+    Kind kind_;
+    int code_;
+    bool complete_;
+};
+
+// These throw std::runtime_error where there is no driver, and DeviceError where it fails.
+int device_count();
+std::string device_name(int device);
+int device_multiprocessors(int device);
+// As 10 * major + minor.
+int compute_capability(int device);
+// The same for the same device in all processes.
+std::array<unsigned char, 16> device_uuid(int device);
+// Version of CUDA that the driver is made for, as 1000 * major + 10 * minor.
+int driver_version();
+std::string driver_version_text();  // "CUDA 12.4"
+// The same number without starting the driver; 0 where there is none.
+int available_driver_version();
+
+// A stream of a device; the work of one evaluation is enqueued on one stream. With NO_DEVICE, all
+// operations do nothing.
+class DeviceStream {
+public:
+    explicit DeviceStream(int device);
+    ~DeviceStream();
+    DeviceStream(const DeviceStream&) = delete;
+    DeviceStream& operator=(const DeviceStream&) = delete;
+
+    int device() const { return device_; }
+    std::uintptr_t handle() const { return handle_; }
+    void synchronize() const;
+
+private:
+    int device_;
+    std::uintptr_t handle_ = 0;
+};
+
+// Bytes on a device, aligned to 256; growing loses the contents. Throws DeviceError, if memory is
+// short with the kind out_of_memory and a complete sentence.
+class DeviceMemory {
+public:
+    explicit DeviceMemory(int device) : device_(device) {}
+    ~DeviceMemory();
+    DeviceMemory(DeviceMemory&&) noexcept;
+    DeviceMemory& operator=(DeviceMemory&&) noexcept;
+
+    void reserve(std::size_t bytes);
+    // Like reserve; when it grows again, it adds an eighth if memory allows.
+    void grow(std::size_t bytes);
+    void release() noexcept;
+    std::size_t bytes() const { return bytes_; }
+    void* data() const { return reinterpret_cast<void*>(address_); }
+    template <typename N>
+    N* as() const {
+        return reinterpret_cast<N*>(address_);
+    }
+
+    // From and to the host, in the order of the stream; the host's bytes must stay until then.
+    void upload(const void* source, std::size_t bytes, const DeviceStream& stream);
+    void download(void* target, std::size_t bytes, const DeviceStream& stream) const;
+
+private:
+    int device_;
+    std::uint64_t address_ = 0;
+    std::size_t bytes_ = 0;
+};
+
+// Page-locked host memory, which the device copies from and to directly; growing loses the
+// contents. Throws like DeviceMemory and never falls back to ordinary memory, which would be
+// silently slow.
+class PinnedMemory {
+public:
+    explicit PinnedMemory(int device) : device_(device) {}
+    ~PinnedMemory();
+    PinnedMemory(const PinnedMemory&) = delete;
+    PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+    void reserve(std::size_t bytes);
+    void grow(std::size_t bytes);  // as DeviceMemory::grow
+    void release() noexcept;
+    std::size_t bytes() const { return bytes_; }
+    template <typename N>
+    N* as() const {
+        return static_cast<N*>(data_);
+    }
+
+private:
+    int device_;
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+// What was enqueued on a stream between begin and end, to be enqueued again as a whole. It may be
+// captured again: if only addresses and sizes differ, the existing graph is updated, which is many
+// times faster than building a new one.
+class CapturedGraph {
+public:
+    CapturedGraph() = default;
+    ~CapturedGraph();
+    CapturedGraph(const CapturedGraph&) = delete;
+    CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+    void begin(const DeviceStream& stream);
+    void end(const DeviceStream& stream);
+    // Ends a capture that went wrong, so that the stream can be used again.
+    void abandon(const DeviceStream& stream) noexcept;
+    void replay(const DeviceStream& stream) const;
+    void clear() noexcept;
+
+private:
+    int device_ = 0;
+    void* executable_ = nullptr;
+    bool begun_ = false;
+};
+
+// A point in the work of a stream.
+class DeviceEvent {
+public:
+    explicit DeviceEvent(int device);
+    ~DeviceEvent();
+    DeviceEvent(const DeviceEvent&) = delete;
+    DeviceEvent& operator=(const DeviceEvent&) = delete;
+
+    void record(const DeviceStream& stream);
+    // Milliseconds from another event to this one; both must have passed.
+    double since(const DeviceEvent& earlier) const;
+
+private:
+    int device_;
+    void* event_ = nullptr;
+};
+
+// Enqueues; the first two inside a capture too. Host memory must stay until it is done.
+void copy_on_device(void* target, const void* source, std::size_t bytes,
+                    const DeviceStream& stream);
+void clear_on_device(void* target, std::size_t bytes, const DeviceStream& stream);
+void copy_to_host(void* target, const void* source, std::size_t bytes, const DeviceStream& stream);
+void copy_to_device(void* target, const void* source, std::size_t bytes,
+                    const DeviceStream& stream);
+
+// Handle with which another process opens the memory; plain bytes that can be sent.
+struct SharedMemoryHandle {
+    unsigned char driver[64] = {};
+    std::uint64_t offset = 0;  // in the driver's allocation
+};
+
+// Throws DeviceError where the driver does not share memory. Others must have closed it before it
+// is freed.
+SharedMemoryHandle share(const DeviceMemory& memory, int device);
+
+// Another process's memory, for copies of `device`: over NVLink or PCIe if it is another device's.
+class PeerMemory {
+public:
+    // Throws DeviceError: the devices do not reach each other, or the memory does not exist.
+    PeerMemory(int device, const SharedMemoryHandle& handle);
+    ~PeerMemory();
+    PeerMemory(const PeerMemory&) = delete;
+    PeerMemory& operator=(const PeerMemory&) = delete;
+
+    const char* data() const { return reinterpret_cast<const char*>(base_ + offset_); }
+
+private:
+    int device_;
+    std::uint64_t base_ = 0, offset_;
+};
+
+// Enqueues a kernel whose only parameter is the struct at `arguments`. With `early` it may start
+// once all blocks of the kernel before it have let it, where the driver can do that. `what` is for
+// errors. Throws DeviceError, also where a grid cannot have so many blocks.
+void launch_kernel(int device, std::uintptr_t function, std::int64_t blocks, int threads,
+                   int shared_bytes, std::uintptr_t stream, const void* arguments, bool early,
+                   const char* what);
+
+// Machine code loaded on one device.
+class DeviceModule {
+public:
+    DeviceModule(int device, const std::string& code);
+    ~DeviceModule();
+    DeviceModule(const DeviceModule&) = delete;
+    DeviceModule& operator=(const DeviceModule&) = delete;
+
+    // Address of a kernel, allowed to use that many bytes of dynamic shared memory.
+    std::uintptr_t function(const std::string& name, int shared_bytes) const;
+
+    // Registers per thread, bytes of local memory per thread, bytes of static shared memory.
+    std::array<int, 3> resources(std::uintptr_t function) const;
+
+    // As launch_kernel; the struct is one of 64-bit values.
+    void launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
+                std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
+                bool early) const;
+
+private:
+    int device_;
+    void* module_ = nullptr;
+};
+
+}  // namespace mdcg
