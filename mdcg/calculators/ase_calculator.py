@@ -17,10 +17,12 @@ from ase.calculators.calculator import (
     all_changes,
     equal,
 )
+from ase.outputs import Properties, all_outputs
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from ..package.file import is_package
 from .evaluation import Evaluation, errors_of_images
-from .package_backend import PackageBackend, is_package
+from .package_backend import PackageBackend
 from .report import EngineReport
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from ..patch import PatchReport
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
-
-__all__ = ["MDCGCalculator"]
 
 Path = str | os.PathLike[str]
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
@@ -348,6 +348,12 @@ class MDCGCalculator(Calculator):
             )
         return {}
 
+    def export_properties(self) -> Properties:
+        """Return those of the results that ASE has names for; others are in `results` alone."""
+        return Properties(
+            {name: self.results[name] for name in self.results if name in all_outputs}
+        )
+
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Return what has changed since the last calculation.
 
@@ -468,17 +474,13 @@ def _packages(model: object) -> list[Path] | None:
 
 
 def _as_results(found: Evaluation) -> dict[str, Any]:
-    results: dict[str, Any] = {"energy": found.energy, "free_energy": found.energy}
-    if found.energies is not None:
-        results["energies"] = found.energies
-    if found.forces is not None:
-        results["forces"] = found.forces
-    if found.stress is not None:
-        results["stress"] = full_3x3_to_voigt_6_stress(found.stress)
-    for name, value in found.extra.items():
+    results = {"energy": found.energy, "free_energy": found.energy, **found.extra}
+    for name in ("energies", "forces", "stress"):
+        if getattr(found, name) is not None:
+            results[name] = getattr(found, name)
+    for name in results:
         if name.startswith("stress"):
-            value = full_3x3_to_voigt_6_stress(value)
-        results[name] = value
+            results[name] = full_3x3_to_voigt_6_stress(results[name])
     return results
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed, InputError
 
-__all__ = ["Evaluation", "check_finite", "errors_of_images"]
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 

@@ -31,8 +31,6 @@ from .mace_model import MaceModel
 from .neighbors import SkinNeighborList
 from .nequip_model import NequipModel
 
-__all__ = ["TorchBackend"]
-
 _LOG = logging.getLogger("mdcg")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
