@@ -8,17 +8,6 @@ from pathlib import Path
 
 from .errors import KernelCompileError
 
-__all__ = [
-    "VARIABLES",
-    "Variable",
-    "compile_timeout",
-    "compiler",
-    "cuda_home",
-    "debug",
-    "jit_disabled",
-    "nvrtc_library",
-]
-
 
 @dataclass(frozen=True)
 class Variable:

@@ -1,25 +1,10 @@
-"""Exceptions raised by mdcg, each with one sentence, and how such sentences are written."""
+"""Exceptions raised by mdcg, each with one sentence, and how text and tables are shown."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Sequence
 from typing import Any
-
-__all__ = [
-    "CheckpointError",
-    "DeviceError",
-    "KernelCompileError",
-    "MdcgError",
-    "MissingDependencyError",
-    "OutputError",
-    "PackageError",
-    "UnsupportedProblemError",
-    "VerificationError",
-    "a_type",
-    "installation",
-    "printable",
-    "printable_values",
-]
 
 # Control characters, marks that reorder or hide text, and halves of characters: a terminal acts on
 # them instead of showing them. csrc/core/text.hpp has the same ranges.
@@ -56,6 +41,27 @@ def a_type(value: object) -> str:
     """Return the name of a value's type after its article: ``"a Linear"``, ``"an Identity"``."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
+def format_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Container[int] = (),
+    indent: str = "",
+) -> str:
+    """Return text columns, two blanks apart, the ones listed in `right` aligned to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [
+        indent
+        + "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [header, *rows]
+    ]
+    return "\n".join(lines)
 
 
 _EXTRAS = {

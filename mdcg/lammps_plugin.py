@@ -25,8 +25,6 @@ from pathlib import Path
 from . import env
 from .errors import KernelCompileError, MdcgError, MissingDependencyError
 
-__all__ = ["Lammps", "build", "find_lammps", "folder"]
-
 PLUGIN = "mdcgplugin.so"
 MPI_LIBRARY = "libmpi.so.12"
 ENTRY = b"lammpsplugin_init\0"  # LAMMPS asks a plugin for this function

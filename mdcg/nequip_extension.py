@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["register"]
-
 _MODIFIERS = "nequip.model.modify_utils"
 _NAME = "enable_mdcg"
 

@@ -156,9 +156,15 @@ const Tensor& Fields::tensor(const char* key) const {
     return *found;
 }
 
-const Tensor& Fields::tensor(const char* key, const std::vector<std::int64_t>& shape) const {
+const Tensor& Fields::tensor(const char* key, const std::vector<std::int64_t>& shape,
+                             Content content) const {
     const Tensor& found = tensor(key);
-    if (found.dtype == Dtype::u8) fail(key, "a tensor of bytes", "numbers");
+    const Json& dtype = package_->manifest()["dtype"];
+    const Dtype wanted = content == Content::indices                         ? Dtype::i32
+                         : content == Content::weights && dtype == "float32" ? Dtype::f32
+                                                                             : Dtype::f64;
+    if (found.dtype != wanted)
+        fail(key, std::string("a tensor of ") + dtype_name(found.dtype), dtype_name(wanted));
     bool same = found.shape.size() == shape.size();
     for (std::size_t i = 0; same && i < shape.size(); ++i)
         same = shape[i] == -1 || shape[i] == found.shape[i];
@@ -182,15 +188,18 @@ std::vector<T> Fields::read(const Tensor& tensor) const {
 }
 
 template <typename T>
-std::vector<T> Fields::values(const char* key, const std::vector<std::int64_t>& shape) const {
-    return read<T>(tensor(key, shape));
+std::vector<T> Fields::values(const char* key, const std::vector<std::int64_t>& shape,
+                              Content content) const {
+    return read<T>(tensor(key, shape, content));
 }
 
 template std::vector<float> Fields::read(const Tensor&) const;
 template std::vector<double> Fields::read(const Tensor&) const;
 
-template std::vector<float> Fields::values(const char*, const std::vector<std::int64_t>&) const;
-template std::vector<double> Fields::values(const char*, const std::vector<std::int64_t>&) const;
+template std::vector<float> Fields::values(const char*, const std::vector<std::int64_t>&,
+                                           Content) const;
+template std::vector<double> Fields::values(const char*, const std::vector<std::int64_t>&,
+                                            Content) const;
 
 double parse_hex(const std::string& text) {
     const bool negative = !text.empty() && text[0] == '-';

@@ -13,6 +13,10 @@
 
 namespace mdcg {
 
+// What a tensor holds: weights have the dtype of the package, constants are float64 in all
+// packages, and indices are int32.
+enum class Content { weights, constants, indices };
+
 class Fields {
 public:
     // `where`: "layer 3 (linear)", said in errors.
@@ -37,12 +41,14 @@ public:
 
     // The tensor that the field names, of the given shape; -1: any size.
     const Tensor& tensor(const char* key) const;
-    const Tensor& tensor(const char* key, const std::vector<std::int64_t>& shape) const;
+    const Tensor& tensor(const char* key, const std::vector<std::int64_t>& shape,
+                         Content content = Content::weights) const;
     // Its numbers as T (float or double), all finite.
     template <typename T>
     std::vector<T> read(const Tensor& tensor) const;
     template <typename T>
-    std::vector<T> values(const char* key, const std::vector<std::int64_t>& shape) const;
+    std::vector<T> values(const char* key, const std::vector<std::int64_t>& shape,
+                          Content content = Content::weights) const;
 
     // "PATH: layer 3 (linear): field `key` is GOT, expected EXPECTED"
     [[noreturn]] void fail(const char* key, const std::string& got,

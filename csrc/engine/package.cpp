@@ -92,6 +92,20 @@ bool is_kernel_entry(const std::string& key) {
 
 }  // namespace
 
+const char* dtype_name(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::f32:
+            return "float32";
+        case Dtype::f64:
+            return "float64";
+        case Dtype::i32:
+            return "int32";
+        case Dtype::u8:
+            break;
+    }
+    return "uint8";
+}
+
 template <typename T>
 std::vector<T> Tensor::read() const {
     std::vector<T> out(static_cast<std::size_t>(count));

@@ -18,6 +18,7 @@ constexpr int PACKAGE_FORMAT = 2;
 constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
+const char* dtype_name(Dtype dtype);  // as numpy names it
 
 // A tensor of the file, in place.
 struct Tensor {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -219,8 +220,16 @@ void register_engine(py::module_& m) {
     register_error(m);
     register_interrupt();
     m.def(
-        "check_package",
-        [](const std::string& path) { mdcg::validate(*mdcg::Package::open(path)); },
+        "read_package",
+        [](const std::string& path) {
+            const auto package = mdcg::Package::open(path);
+            mdcg::validate(*package);
+            py::dict tensors;
+            for (const auto& [name, tensor] : package->tensors())
+                tensors[py::str(name)] =
+                    py::array(py::dtype(mdcg::dtype_name(tensor.dtype)), tensor.shape, tensor.data);
+            return py::make_tuple(package->manifest().dump(), tensors);
+        },
         py::arg("path"));
     m.def(
         "check_package_bytes",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mdcg.bench.model import refusal
-from mdcg.bench.report import format_number, format_table, milliseconds
+from mdcg.bench.report import format_number, milliseconds, numbers_table
 from mdcg.bench.timing import Clock, clock_for, interleave, peak_bytes, release_memory
 from mdcg.patch import neighbor_list
 
@@ -211,7 +211,7 @@ def table(section: Mapping[str, Any], system: str) -> str:
         f"  {one['impl']} ({', '.join(one['passes'])}): {one['reason']}"
         for one in section["refused"]
     ]
-    return "\n".join([title, *([format_table(columns, lines)] if lines else []), *refused])
+    return "\n".join([title, *([numbers_table(columns, lines)] if lines else []), *refused])
 
 
 def _cell(form: str, value: float | None) -> str:

@@ -27,8 +27,6 @@ from ..patch.hosts import copy_in_dtype
 from ..patch.nequip_inputs import as_outputs
 from .model import EngineStep, Maker, Settings, type_numbers
 
-__all__ = ["TorchStep", "convert", "exact", "load", "makers", "ready"]
-
 
 class TorchStep:
     """A MACE or NequIP model on inputs that are on its device, neighbour list included."""

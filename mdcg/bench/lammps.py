@@ -23,10 +23,8 @@ from ase.io import write
 from ..errors import MdcgError, MissingDependencyError
 from ..lammps_plugin import build, find_lammps
 from .model import EngineStep, Settings
-from .report import format_table
+from .report import numbers_table
 from .timing import clock_for, interleave
-
-__all__ = ["Job", "measure", "table"]
 
 _INPUT = """
 units metal
@@ -197,7 +195,7 @@ def table(rows: Sequence[dict[str, Any]], system: str) -> str:
         ratio = f"{row['pair'] / row['engine']:.3f}" if row["ranks"] == 1 else "-"
         start = [system, str(row["atoms"]), str(row["ranks"]), row["exchange_by"]]
         lines.append([*start, *times, ratio, *rest, f"{row['outside']:.1%}", *gain])
-    text = format_table(columns, lines)
+    text = numbers_table(columns, lines)
     text += f"\nns/day at 1 fs, with a new list every {_KEPT} steps, as the columns after it\n"
     if any(row["shared"] for row in rows):
         text += "some ranks shared a device: run with as many ranks as there are devices\n"

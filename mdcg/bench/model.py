@@ -18,8 +18,6 @@ from ..calculators.package_backend import engine_errors
 from ..errors import MdcgError, UnsupportedProblemError
 from .timing import clock_for, free_bytes, interleave, peak_bytes, release_memory
 
-__all__ = ["IMPLS", "EngineStep", "Maker", "Settings", "measure", "refusal"]
-
 _log = logging.getLogger("mdcg.bench")
 
 IMPLS = ("original", "patched", "engine")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-
-__all__ = ["document", "format_number", "format_table", "header", "model_table", "write_json"]
+from ..errors import format_table
 
 Row = Mapping[str, Any]
 
@@ -90,7 +89,7 @@ def model_table(section: Row, model: str, system: str) -> str:
         for row in rows
     ]
     notes = [f"  {row['impl']}: {row['note']}" for row in rows if "note" in row]
-    return "\n".join([title, format_table(columns, lines), *notes, *refused])
+    return "\n".join([title, numbers_table(columns, lines), *notes, *refused])
 
 
 def milliseconds(seconds: Row) -> list[str]:
@@ -101,14 +100,9 @@ def milliseconds(seconds: Row) -> list[str]:
     return [middle, f"{low}-{high}"]
 
 
-def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+def numbers_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Align text columns: the first to the left, the others to the right."""
-    widths = [max(len(line[n]) for line in (columns, *rows)) for n in range(len(columns))]
-    lines = []
-    for first, *others in (columns, *rows):
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append((indent + "  ".join([first.ljust(widths[0]), *cells])).rstrip())
-    return "\n".join(lines)
+    return format_table(columns, rows, right=range(1, len(columns)), indent="  ")
 
 
 def format_number(value: float, digits: int = 3) -> str:

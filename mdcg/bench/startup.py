@@ -14,9 +14,7 @@ from statistics import median
 from typing import Any
 
 from ..errors import MdcgError
-from .report import format_table
-
-__all__ = ["measure", "table"]
+from .report import numbers_table
 
 _PARTS = ("import", "core", "open", "kernels")
 # In a process of its own: modules and kernels are loaded only once.
@@ -76,4 +74,4 @@ def table(result: Mapping[str, Any]) -> str:
         times = [*(part[key] for key in _PARTS), part["open"] + part["kernels"]]
         lines.append([name, *(f"{1e3 * seconds:.1f}" for seconds in times)])
     note = "torch was imported" if result["torch"] else "without torch"
-    return f"{format_table(columns, lines)}\nmilliseconds, {note}; {result['summary']}"
+    return f"{numbers_table(columns, lines)}\nmilliseconds, {note}; {result['summary']}"

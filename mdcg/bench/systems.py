@@ -11,8 +11,6 @@ from ase.build import bulk
 from ase.io import read
 from numpy.typing import NDArray
 
-__all__ = ["DEFAULT_ATOMS", "make_system", "water_box"]
-
 # The first seed whose 5,184-atom box has 436,904 edges at 6 Å, as many as the box of published
 # GPU timings.
 _WATER_SEED = 103

@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Clock", "clock_for", "interleave", "keep_heap", "peak_bytes", "release_memory"]
-
 Run: TypeAlias = Callable[[], object]
 #: Calls a function a number of times and returns the mean seconds of one call.
 Clock: TypeAlias = Callable[[Run, int], float]

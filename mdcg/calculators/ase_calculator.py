@@ -16,9 +16,11 @@ from ase.calculators.calculator import (
     all_changes,
     equal,
 )
+from ase.outputs import Properties, all_outputs
 
+from ..package.file import is_package
 from .evaluation import Evaluation, as_results, errors_of_images, has_volume, require_volume
-from .package_backend import PackageBackend, is_package
+from .package_backend import PackageBackend
 from .report import EngineReport
 
 if TYPE_CHECKING:
@@ -29,10 +31,9 @@ if TYPE_CHECKING:
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
 
-__all__ = ["MDCGCalculator"]
-
 Path = str | os.PathLike[str]
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
+DERIVATIVES = ("forces", "stress", "stresses")
 
 
 class MDCGCalculator(Calculator):
@@ -330,10 +331,8 @@ class MDCGCalculator(Calculator):
         """
         images = list(images)
         self._check_properties(properties)
-        wanted: dict[str, Any] = {name: name in properties for name in ("forces", "stress")}
-        if "stresses" in properties:
-            wanted["stresses"] = True
-        for atoms in images if {"stress", "stresses"} & set(properties) else ():
+        wanted: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
+        for atoms in images if wanted.keys() - {"forces"} else ():
             require_volume(atoms)
 
         def single(atoms: Atoms) -> Evaluation:
@@ -372,6 +371,12 @@ class MDCGCalculator(Calculator):
                 "make a new one"
             )
         return {}
+
+    def export_properties(self) -> Properties:
+        """Return those of the results that ASE has names for; others are in `results` alone."""
+        return Properties(
+            {name: self.results[name] for name in self.results if name in all_outputs}
+        )
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """Return what has changed since the last calculation.
@@ -440,15 +445,12 @@ class MDCGCalculator(Calculator):
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
         periodic = has_volume(atoms)
-        if {"stress", "stresses"} & set(properties):
+        wanted: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
+        if wanted.keys() - {"forces"}:
             require_volume(atoms)
-        forces = "forces" in properties
-        beside = forces and {"forces", "stress"} <= self._asked_before  # constant-pressure run
-        stress = "stress" in properties or (beside and periodic)
+        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and periodic:
+            wanted["stress"] = True  # a constant-pressure run
         self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))
-        wanted: dict[str, Any] = {"forces": forces, "stress": stress}
-        if "stresses" in properties:
-            wanted["stresses"] = True
         self.results.update(as_results(self._backend.evaluate(atoms, **wanted)))
         self._require(self.results, properties)
 

@@ -13,17 +13,6 @@ from ase import Atoms
 from ase.calculators.calculator import CalculationFailed, InputError, PropertyNotImplementedError
 from ase.stress import full_3x3_to_voigt_6_stress
 
-__all__ = [
-    "Evaluation",
-    "as_results",
-    "check_finite",
-    "errors_of_images",
-    "has_volume",
-    "mean_of",
-    "require_volume",
-    "result_of",
-]
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 
@@ -131,19 +120,13 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
 
 def as_results(found: Evaluation) -> dict[str, Any]:
     """Return what ASE calls ``results``: stresses in Voigt's order."""
-    results: dict[str, Any] = {"energy": found.energy, "free_energy": found.energy}
-    if found.energies is not None:
-        results["energies"] = found.energies
-    if found.forces is not None:
-        results["forces"] = found.forces
-    if found.stress is not None:
-        results["stress"] = full_3x3_to_voigt_6_stress(found.stress)
-    if found.stresses is not None:
-        results["stresses"] = full_3x3_to_voigt_6_stress(found.stresses)
-    for name, value in found.extra.items():
+    results = {"energy": found.energy, "free_energy": found.energy, **found.extra}
+    for name in RESULTS[1:]:
+        if getattr(found, name) is not None:
+            results[name] = getattr(found, name)
+    for name in results:
         if name.startswith("stress"):
-            value = full_3x3_to_voigt_6_stress(value)
-        results[name] = value
+            results[name] = full_3x3_to_voigt_6_stress(results[name])
     return results
 
 

@@ -16,8 +16,6 @@ from ase import Atoms
 
 from .. import _core
 
-__all__ = ["Unfolded", "heat_flux", "unfold"]
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 

@@ -20,8 +20,6 @@ from .neighbors import BoolArray, Edges, FloatArray, IntArray
 from .species import require_known, types_by_number
 from .tensors import as_array, frozen, one_at_a_time
 
-__all__ = ["MaceModel"]
-
 # Classes whose energy is the sum of node energies; others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
 # Where MACECalculator looks for these inputs in `atoms.info`; other names stand for themselves.

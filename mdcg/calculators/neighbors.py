@@ -12,8 +12,6 @@ from ase.calculators.calculator import InputError
 
 from .. import _core
 
-__all__ = ["Edges", "SkinNeighborList"]
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 IntArray: TypeAlias = npt.NDArray[np.int64]

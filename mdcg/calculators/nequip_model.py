@@ -22,8 +22,6 @@ from .neighbors import Edges, IntArray
 from .species import known_symbols, require_known, types_by_number
 from .tensors import as_array, frozen, one_at_a_time
 
-__all__ = ["NequipModel"]
-
 
 class NequipModel:
     """A NequIP model and the facts that are needed to call it.

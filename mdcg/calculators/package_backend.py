@@ -32,8 +32,6 @@ from .heat_flux import heat_flux, unfold
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
 
-__all__ = ["PackageBackend", "is_package"]
-
 _LOG = logging.getLogger("mdcg")
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -45,7 +43,6 @@ Edges: TypeAlias = (
 #: Atoms that are evaluated at once in a batch: enough for all threads, few enough for the caches.
 BATCH_ATOMS = 2048
 
-_SUFFIX = ".mdcg"
 # Exceptions for the values of mdcg_status.
 _ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
 _DEVICE = 9
@@ -58,21 +55,6 @@ _ERRORS: dict[int, type[Exception]] = {
     _NUMERIC: CalculationFailed,
     _DEVICE: DeviceError,
 }
-
-
-def is_package(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a package, judged by its name or its first bytes."""
-    if os.fspath(path).endswith(_SUFFIX):
-        return True
-    if not Path(path).is_file():  # opening a pipe would wait for a writer
-        return False
-    try:
-        with Path(path).open("rb") as file:
-            start = file.read(9)
-    except OSError:
-        return False
-    # safetensors: length of the header, and a header that is JSON; checkpoints are zip or pickle
-    return len(start) == 9 and start[8:9] == b"{" and start[5:8] == b"\0\0\0"
 
 
 @contextmanager
@@ -304,7 +286,7 @@ class PackageBackend:
         return {}
 
     def evaluate(
-        self, atoms: Atoms, *, forces: bool, stress: bool, stresses: bool = False
+        self, atoms: Atoms, *, forces: bool = False, stress: bool = False, stresses: bool = False
     ) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
         self._check_species(atoms)
@@ -320,7 +302,12 @@ class PackageBackend:
         return found[0] if len(found) == 1 else mean_of(found)
 
     def evaluate_batch(
-        self, images: Sequence[Atoms], *, forces: bool, stress: bool, stresses: bool = False
+        self,
+        images: Sequence[Atoms],
+        *,
+        forces: bool = False,
+        stress: bool = False,
+        stresses: bool = False,
     ) -> list[Evaluation]:
         """Evaluate several structures as parts of one graph."""
         found: list[Evaluation] = []

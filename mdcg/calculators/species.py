@@ -9,8 +9,6 @@ import numpy.typing as npt
 from ase.calculators.calculator import InputError
 from ase.data import atomic_numbers, chemical_symbols
 
-__all__ = ["known_symbols", "require_known", "types_by_number"]
-
 IntArray = npt.NDArray[np.int64]
 
 

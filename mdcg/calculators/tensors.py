@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["as_array", "frozen", "one_at_a_time"]
-
 
 def as_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
     """Return a tensor as a float64 array."""

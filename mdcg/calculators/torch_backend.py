@@ -31,8 +31,6 @@ from .mace_model import MaceModel
 from .neighbors import SkinNeighborList
 from .nequip_model import NequipModel
 
-__all__ = ["TorchBackend"]
-
 _LOG = logging.getLogger("mdcg")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -199,13 +197,13 @@ class TorchBackend:
         """Return what the model reads besides the geometry."""
         return self._evaluator.inputs_of(atoms)
 
-    def evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
+    def evaluate(self, atoms: Atoms, *, forces: bool = False, stress: bool = False) -> Evaluation:
         """Evaluate the model on one structure of one atom or more."""
         # tensors that are kept between calls must not be those of torch.inference_mode
         with torch.inference_mode(False):
             return self._evaluate(atoms, forces=forces, stress=stress)
 
-    def _evaluate(self, atoms: Atoms, *, forces: bool, stress: bool) -> Evaluation:
+    def _evaluate(self, atoms: Atoms, *, forces: bool = False, stress: bool = False) -> Evaluation:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)
         self._evaluator.check_species(numbers)
         if len(atoms) == 0:

@@ -24,17 +24,6 @@ from ..errors import (
     printable,
 )
 
-__all__ = [
-    "OK",
-    "USAGE",
-    "UsageError",
-    "exit_code",
-    "guarded",
-    "heavy_work",
-    "sentence",
-    "terminable",
-]
-
 OK = 0
 USAGE = 2  # what argparse exits with, too
 _CODES: tuple[tuple[type[Exception], int], ...] = (

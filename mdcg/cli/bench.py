@@ -14,8 +14,6 @@ from typing import Any
 from ..errors import DeviceError, MdcgError
 from ._common import UsageError, guarded
 
-__all__ = ["main", "make_systems", "model_arguments", "run", "show_models", "start"]
-
 _MODEL_HELP = """\
 Time energy and forces of a model on this machine: the original checkpoint, the patched model, and
 the engine, in turns in one process. The neighbour list is made before and not counted. The engine

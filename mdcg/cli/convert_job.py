@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..package import ConversionOptions, Package
     from ..patch import VerificationReport
 
-__all__ = ["convert"]
-
 _DIFFERS = (
     "the results of the package differ from the original's, so nothing was written: patch the "
     "model in place, which keeps the original's arithmetic, by naming the output "

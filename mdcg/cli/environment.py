@@ -17,8 +17,6 @@ from typing import Any
 from .. import env
 from .._version import __version__
 
-__all__ = ["collect", "show"]
-
 _PACKAGES = (
     *("torch", "numpy", "ase", "filelock", "e3nn", "mace-torch", "nequip"),
     *("cuequivariance-torch", "openequivariance", "matplotlib"),

@@ -6,28 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
-__all__ = [
-    "CONVERTED",
-    "PACKAGE",
-    "file_sha256",
-    "is_package",
-    "kernels_path",
-    "output_problems",
-    "package_problems",
-    "report_path",
-]
-
 SUFFIXES = (".model", ".pt")
 PACKAGE = ".nequip.zip"
 CONVERTED = ".mdcg"
-
-
-def is_package(path: Path) -> bool:
-    """Whether a file is a package: it begins like a safetensors file."""
-    with path.open("rb") as file:
-        start = file.read(9)
-    # the length of the JSON header, and its first character
-    return (start[8:] == b"{" and not any(start[5:8])) or path.suffix == CONVERTED
 
 
 def report_path(output: Path) -> Path:

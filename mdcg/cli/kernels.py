@@ -9,8 +9,6 @@ from typing import Any
 
 from ._common import OK, UsageError
 
-__all__ = ["main"]
-
 _EPILOG = """\
 Kernels are compiled when a package is first evaluated on a machine. This command does it
 beforehand, for example on the login node of a cluster whose compute nodes have no compiler:

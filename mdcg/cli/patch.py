@@ -13,9 +13,7 @@ from typing import Any
 
 from .._version import __version__
 from ._common import OK, UsageError, exit_code, heavy_work, sentence, terminable
-from .files import CONVERTED, is_package, output_problems
-
-__all__ = ["main"]
+from .files import CONVERTED, output_problems
 
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
@@ -268,6 +266,8 @@ def _check_paths(options: argparse.Namespace) -> None:
 
 
 def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]:
+    from ..package.file import is_package
+
     if is_package(options.input):
         from .package_info import describe_package
 

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from ..patch import VerificationReport
     from ..patch.hosts import Info
 
-__all__ = [
-    "ROUNDING",
-    "check_choices",
-    "checked",
-    "closing",
-    "describe",
-    "headline",
-    "model_dict",
-    "report_bytes",
-    "run",
-    "versions",
-]
-
 Result = tuple[dict[str, Any], str]
 
 # Measured with MACE medium and 5,184 atoms of water on one H200 (BENCHMARKS.md).

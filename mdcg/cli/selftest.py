@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import UnsupportedProblemError
+from ..errors import UnsupportedProblemError, format_table
 
 if TYPE_CHECKING:
     import torch
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..problem import ConvProblem, SymmetricContractionProblem
 
     Problem: TypeAlias = ConvProblem | SymmetricContractionProblem
-
-__all__ = ["run", "show"]
 
 _LIMITS = {"float64": 1e-12, "float32": 2e-5}
 _NODES, _EDGES, _SPECIES = 12, 60, 3
@@ -213,8 +211,6 @@ def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def show(results: dict[str, Any]) -> str:
     """Return a table and the verdict."""
-    from ..patch.report import format_table
-
     labels = ("forward", "backward", "double backward")
     rows = [
         (

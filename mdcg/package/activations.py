@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ACTIVATIONS", "SLOPES", "name_of"]
-
 Array = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from .linear_map import LinearMap
 from .radial import Radial
 from .tables import choose_table
 
-__all__ = ["Builder", "Features"]
-
 Array = NDArray[np.float64]
 
 

@@ -13,8 +13,6 @@ from ..errors import UnsupportedProblemError
 from .builder import Builder
 from .package import Package
 
-__all__ = ["ConversionOptions", "convert_checkpoint", "convert_model", "outputs_in_place"]
-
 
 def outputs_in_place(model: Any) -> str:
     """Return what the output of a model that is patched in place is named."""

@@ -15,17 +15,6 @@ from .activations import name_of
 from .linear_map import LinearMap
 from .radial import RadialLayer
 
-__all__ = [
-    "activation",
-    "array",
-    "convolution",
-    "fully_connected",
-    "irreps_of",
-    "linear_map",
-    "real",
-    "typed_linear_map",
-]
-
 Array = NDArray[np.float64]
 
 

@@ -2,7 +2,7 @@
 
 The digest covers the text of the manifest, the index of the tensors and all bytes after the header.
 It shows what was altered or damaged after the file was written; it does not show who wrote it.
-Reading the manifest needs nothing but the standard library.
+The engine reads and checks packages (``csrc/engine/package.cpp``).
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OutputError, PackageError, printable, printable_values
+from .. import _core
+from ..errors import OutputError, PackageError
 
-__all__ = [
-    "FORMAT",
-    "encode",
-    "read_header",
-    "read_tensors",
-    "staged",
-    "write_file",
-    "write_synced",
-]
-
-#: Version of the manifest that is written; newer ones are refused.
+#: Version of the manifest that is written.
 FORMAT = 2
 
-#: As in ``csrc/engine/limits.hpp``: bytes of a header, which safetensors limits, and nested JSON.
-MAX_HEADER_BYTES = 100_000_000
-MAX_DEPTH = 64
-
+SUFFIX = ".mdcg"
 KEY = "mdcg"
 DIGEST = "sha256"
-_BYTES = {"F64": 8, "F32": 4, "I32": 4, "U8": 1}
-# What files of format 1 had beside the model: text and machine code of kernels.
-_KERNELS = ("kernels", "cuda_kernels", "cuda_binaries")
-_NAMES = {"float64": "F64", "float32": "F32", "int32": "I32", "uint8": "U8"}
-_COPY = "copy it again, or convert the checkpoint again"
+_TYPES = ("float64", "float32", "int32", "uint8")
+
+
+def is_package(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a package, judged by its name or its first bytes."""
+    if os.fspath(path).endswith(SUFFIX):
+        return True
+    if not Path(path).is_file():  # opening a pipe would wait for a writer
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(9)
+    except OSError:
+        return False
+    # safetensors: length of the header, and a header that is JSON; checkpoints are zip or pickle
+    return len(start) == 9 and start[8:9] == b"{" and start[5:8] == b"\0\0\0"
 
 
 def encode(
@@ -64,8 +63,8 @@ def encode(
     from safetensors.numpy import save
 
     for name, tensor in tensors.items():
-        if tensor.dtype.name not in _NAMES:
-            raise TypeError(f"tensor {name!r} is {tensor.dtype}, expected one of {list(_NAMES)}")
+        if tensor.dtype.name not in _TYPES:
+            raise TypeError(f"tensor {name!r} is {tensor.dtype}, expected one of {list(_TYPES)}")
     text = json.dumps(
         manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -184,8 +183,17 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]:
-    """Return manifest, and type and shape of every tensor, of a package whose digest is right.
+@contextmanager
+def engine_checks() -> Iterator[None]:
+    """Raise PackageError with the sentence of the engine where it refuses a package."""
+    try:
+        yield
+    except _core.EngineError as error:
+        raise PackageError(str(error)) from error
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return manifest and tensors of a package, which the engine reads and checks.
 
     What files of format 1 say of kernels is left out.
 
@@ -194,156 +202,6 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[str, tuple[
     PackageError
         The file is missing, damaged, altered, of another kind or of a newer version.
     """
-    if path.exists() and not path.is_file():  # opening a pipe would wait for its other end
-        raise PackageError(f"{path} is no file, expected a .mdcg package")
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(8)
-            length = int.from_bytes(start, "little")
-            if len(start) < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
-                raise PackageError(
-                    f"{path} is no .mdcg package, or it is truncated ({size} bytes): {_COPY}"
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise PackageError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        header = _parse(text.decode("utf-8"))
-        metadata = header.pop("__metadata__", None) or {}
-        tensors = _tensors(header, size - 8 - length)
-        index = _index(header)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise PackageError(f"{path} has a damaged header ({str(error)[:100]}): {_COPY}") from error
-    if not isinstance(metadata, dict) or KEY not in metadata:
-        raise PackageError(
-            f"{path} is a safetensors file without an mdcg manifest: give a package that "
-            "mdcg-patch has written"
-        )
-    manifest = _manifest(path, metadata[KEY])
-    old = manifest["format"] == 1
-    _check_digest(path, metadata, b"" if old else b"\0" + index, 8 + length)
-    numbers = {name: entry for name, entry in tensors.items() if entry[0] != "U8"}
-    if not old and len(numbers) < len(tensors):
-        raise PackageError(f"{path} has tensors of bytes, expected numbers alone: {_COPY}")
-    if old:
-        _forget_kernels(manifest)
-    return manifest, numbers
-
-
-def _forget_kernels(manifest: dict[str, Any]) -> None:
-    """Remove what a manifest of format 1 says of kernels."""
-    for name in _KERNELS:
-        manifest.pop(name, None)
-    layers = manifest.get("layers")
-    for layer in layers if isinstance(layers, list) else ():
-        if isinstance(layer, dict):
-            layer.pop("kernel", None)
-
-
-def _parse(text: str) -> Any:
-    """Parse JSON as the engine does: no NaN, no halves of characters, not nested without end."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is no number in JSON")
-
-    value = json.loads(text, parse_constant=refuse)
-    if _too_deep(value):
-        raise ValueError(f"it nests more than {MAX_DEPTH} lists or objects")
-    json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
-def _too_deep(value: Any) -> bool:
-    containers, depth = [value], 0
-    while containers:
-        depth += 1
-        if depth > MAX_DEPTH:
-            return True
-        inner = (each.values() if isinstance(each, dict) else each for each in containers)
-        containers = [v for values in inner for v in values if isinstance(v, (dict, list))]
-    return False
-
-
-def _check_digest(path: Path, metadata: Mapping[str, Any], index: bytes, start: int) -> None:
-    if DIGEST not in metadata:
-        raise PackageError(
-            f"{path} has no SHA-256 of what it holds, which every package has: convert the "
-            "checkpoint again"
-        )
-    digest = hashlib.sha256(metadata[KEY].encode() + index)
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            while part := file.read(1 << 20):
-                digest.update(part)
-    except OSError as error:
-        raise PackageError(f"{path} cannot be read: {error.strerror}") from error
-    if digest.hexdigest() != metadata[DIGEST]:
-        raise PackageError(
-            f"{path} was altered or damaged after it was written (its SHA-256 differs): {_COPY}"
-        )
-
-
-def _tensors(header: Any, room: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-    found = {}
-    spans = []
-    for name, entry in header.items():
-        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        if dtype not in _BYTES:
-            raise ValueError(f"tensor {name!r} is of type {dtype}")
-        count = _BYTES[dtype]
-        for length in shape:
-            if type(length) is not int or not 0 <= length <= room:
-                raise ValueError(f"tensor {name!r} has shape {shape}")
-            count *= length
-        if type(begin) is not int or end - begin != count:
-            raise ValueError(f"tensor {name!r} has {end - begin} bytes, expected {count}")
-        spans.append((begin, end))
-        found[printable(name)] = (dtype, tuple(shape))
-    at = 0
-    for begin, end in sorted(spans):
-        if begin != at:
-            raise ValueError(f"tensors leave a gap or overlap at byte {at}")
-        at = end
-    if at != room:
-        raise ValueError(f"tensors take {at} bytes and the file has {room}: it is truncated")
-    return found
-
-
-def _manifest(path: Path, text: Any) -> dict[str, Any]:
-    try:
-        manifest = _parse(text)
-        version = manifest["format"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise PackageError(f"{path} has a damaged manifest: {_COPY}") from error
-    if type(version) is not int or version < 1:
-        raise PackageError(f"{path} has format {version!r}, expected a number: {_COPY}")
-    if version > FORMAT:
-        raise PackageError(
-            f"{path} has format {version}, and this version of mdcg reads up to {FORMAT}: "
-            "update mdcg, or convert the checkpoint again"
-        )
-    found: dict[str, Any] = printable_values(dict(manifest))
-    return found
-
-
-def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Return all tensors of a package, which are numbers.
-
-    Raises
-    ------
-    PackageError
-        The file is damaged.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return {
-            printable(name): tensor
-            for name, tensor in load_file(path).items()
-            if tensor.dtype != np.uint8
-        }
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise PackageError(f"{path} is damaged ({str(error)[:100]}): {_COPY}") from error
+    with engine_checks():
+        manifest, tensors = _core.read_package(str(path))
+    return json.loads(manifest), tensors

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from ..problem.irreps import Irreps
 
-__all__ = ["LinearMap", "simplified"]
-
 Array = NDArray[np.float64]
 _Weights = dict[tuple[int, int], Array]
 

@@ -17,8 +17,6 @@ from .mace_fields import embedded_fields
 from .mace_radial import pair_repulsion, radial_embedding
 from .mace_readouts import add_readout
 
-__all__ = ["build_mace"]
-
 #: Classes whose forward is what is written here; others add or leave out terms.
 _MODELS = ("MACE", "ScaleShiftMACE")
 _REASONS = {

@@ -19,8 +19,6 @@ from .mace_gate import add_gate, gate_blocks
 from .mace_radial import radial_layers
 from .radial import Radial, RadialLayer
 
-__all__ = ["add_interaction", "add_product"]
-
 Array = NDArray[np.float64]
 _Parts = tuple[Features, Features | None]
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from .builder import Builder
 from .mace_radial import RadialEmbedding
 
-__all__ = ["MaceContext"]
-
 
 @dataclass(frozen=True)
 class MaceContext:

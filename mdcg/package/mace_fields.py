@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedProblemError
 from .e3nn_modules import array
 
-__all__ = ["embedded_fields"]
-
 
 def embedded_fields(model: Any, fields: Mapping[str, int]) -> NDArray[np.float64]:
     """Return what the ``joint_embedding`` adds to the features of each node.

@@ -11,8 +11,6 @@ from .builder import Builder, Features
 from .e3nn_modules import activation, irreps_of
 from .linear_map import simplified
 
-__all__ = ["GateBlocks", "add_gate", "gate_blocks"]
-
 
 @dataclass(frozen=True)
 class GateBlocks:

@@ -13,8 +13,6 @@ from ..errors import UnsupportedProblemError, a_type
 from .e3nn_modules import activation, array, fully_connected, real
 from .radial import Radial, RadialLayer
 
-__all__ = ["RadialEmbedding", "pair_repulsion", "radial_embedding", "radial_layers"]
-
 Array = NDArray[np.float64]
 
 # Constants of mace's ZBLBasis.forward: Å per Bohr radius, e²/(4 pi eps0) in eV Å, exponents.

@@ -11,8 +11,6 @@ from .linear_map import LinearMap
 from .mace_context import MaceContext
 from .mace_gate import add_gate, gate_blocks
 
-__all__ = ["add_readout"]
-
 
 def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
     """Write a readout; the energy of the chosen head is its only channel.

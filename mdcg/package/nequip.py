@@ -16,8 +16,6 @@ from .linear_map import LinearMap
 from .mace_gate import add_gate, gate_blocks
 from .radial import Radial, RadialLayer
 
-__all__ = ["build_nequip"]
-
 Array = NDArray[np.float64]
 
 # NequIP's ZBL, the constants of LAMMPS' pair_style zbl

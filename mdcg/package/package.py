@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from .. import _core
-from ..errors import PackageError
-from .file import FORMAT, encode, read_header, read_tensors, write_file
-
-__all__ = ["Package"]
-
-
-@contextmanager
-def _engine_checks() -> Iterator[None]:
-    try:
-        yield
-    except _core.EngineError as error:
-        raise PackageError(str(error)) from error
+from .file import FORMAT, encode, engine_checks, read_file, write_file
 
 
 class Package:
@@ -53,11 +41,7 @@ class Package:
         PackageError
             It is missing, damaged or of a newer version; the message is one sentence.
         """
-        path = Path(path)
-        manifest, _ = read_header(path)
-        with _engine_checks():
-            _core.check_package(str(path))
-        return cls(manifest, read_tensors(path))
+        return cls(*read_file(Path(path)))
 
     def check(self) -> None:
         """Let the engine check the network, and that all tensors are there and finite.
@@ -66,7 +50,7 @@ class Package:
         ------
         PackageError
         """
-        with _engine_checks():
+        with engine_checks():
             _core.check_package_bytes(self.to_bytes(), "the package")
 
     def to_bytes(self) -> bytes:

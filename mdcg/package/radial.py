@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from .activations import ACTIVATIONS, SLOPES
 
-__all__ = ["Radial", "RadialLayer"]
-
 Array = NDArray[np.float64]
 
 

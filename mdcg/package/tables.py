@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from .radial import Radial
 
-__all__ = ["TableError", "choose_table", "table_error"]
-
 Array = NDArray[np.float64]
 
 #: Numbers of intervals that are tried.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..patch.systems import Structure
     from ..patch.verify import Result
 
-__all__ = ["verify_package"]
-
 _OWN_FORCES = (
     "MACE's own forces and stress were left out: they are not the gradient of its energy, because "
     'torch gives the Chebyshev polynomials of radial_type="chebyshev" a derivative of zero; the '

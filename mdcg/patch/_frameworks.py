@@ -17,14 +17,6 @@ import torch
 
 from ..errors import MissingDependencyError
 
-__all__ = [
-    "default_dtype",
-    "import_e3nn_o3",
-    "import_mace",
-    "import_nequip",
-    "installed_version",
-]
-
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 # MACE prints it when it is imported; mdcg does not use cuEquivariance.
 _NOTICE = "Cuequivariance acceleration will be disabled"

@@ -9,15 +9,6 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 
-__all__ = [
-    "MACE",
-    "NEQUIP",
-    "NEQUIP_CHECKPOINT",
-    "NEQUIP_PACKAGE",
-    "PickleContents",
-    "checkpoint_kind",
-]
-
 #: Kinds of files that can be loaded.
 MACE = "pickled MACE model"
 NEQUIP = "pickled NequIP model"

@@ -9,8 +9,6 @@ from ..problem import ConvProblem
 from .layer import PROBLEM, Layer, forward_refusal, frozen_dtype, is_stock
 from .probe import LIMITS, probe_rows
 
-__all__ = ["Connection"]
-
 
 class Connection(Layer):
     """A ``FullyConnectedTensorProduct`` of features with an encoding of the atom's type.

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["copy_model"]
-
 M = TypeVar("M", bound=torch.nn.Module)
 
 

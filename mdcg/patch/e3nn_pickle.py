@@ -18,8 +18,6 @@ import torch
 
 from ._frameworks import import_e3nn_o3
 
-__all__ = ["e3nn_pickle_module"]
-
 
 def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
     """Return the `pickle_module` for ``torch.load``.

@@ -14,8 +14,6 @@ from ._frameworks import import_e3nn_o3
 from .layer import parsed_problem
 from .species_product import SpeciesProduct, can_group
 
-__all__ = ["FusedFullyConnectedTensorProduct", "fused_class"]
-
 o3 = import_e3nn_o3()
 
 _products: dict[tuple[str, str], SpeciesProduct] = {}

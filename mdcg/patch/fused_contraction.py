@@ -17,8 +17,6 @@ from ..problem import FoldedTensors, SymmetricContractionProblem
 from ._frameworks import import_mace
 from .fused_state import FusedState
 
-__all__ = ["FOLD", "MAP", "FusedSymmetricContraction", "fold_contraction", "stacked_weights"]
-
 _stock = import_mace().modules.symmetric_contraction
 
 #: Attributes of a patched layer: the JSON text of its fold, and the text with its matrix.

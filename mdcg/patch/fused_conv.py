@@ -15,8 +15,6 @@ from .fused_state import FusedConvState
 from .layer import parsed_problem
 from .paired_weights import PendingWeights, conv_of_pending
 
-__all__ = ["HOOK", "HOOK_VALUE", "FusedConvTensorProduct"]
-
 o3 = import_e3nn_o3()
 
 #: The attribute of a MACE interaction block that makes it call ``conv_tp`` with the edge index.

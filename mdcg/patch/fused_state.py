@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["FusedConvState", "FusedState", "forget_loads", "watch_loads"]
-
 #: Set on a submodule when a state is loaded into it directly, not through the layer above it.
 _LOADED = "_mdcg_loaded"
 _KERNEL_DTYPES = (torch.float32, torch.float64)

@@ -14,15 +14,6 @@ from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighb
 from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
 from .systems import Structure
 
-__all__ = [
-    "Info",
-    "copy_in_dtype",
-    "evaluate_structure",
-    "lacks_radial_derivative",
-    "model_info",
-    "with_radial_derivative",
-]
-
 Info: TypeAlias = ModelInfo | NequipInfo
 
 

@@ -11,18 +11,6 @@ import torch
 from ..problem import ConvProblem, wigner_3j
 from .report import LEFT, REFUSED, LayerReport
 
-__all__ = [
-    "ACCELERATED",
-    "PROBLEM",
-    "Layer",
-    "describe",
-    "forward_refusal",
-    "frozen_dtype",
-    "is_stock",
-    "parsed_problem",
-    "stock_e3nn",
-]
-
 #: Packages whose layers are recognised, by the top-level module of their classes.
 ACCELERATED = {"cuequivariance_torch": "cuEquivariance", "openequivariance": "OpenEquivariance"}
 #: The attribute of a patched layer that holds the JSON text of its problem.

@@ -18,8 +18,6 @@ from .e3nn_pickle import e3nn_pickle_module
 from .nequip_files import load_nequip_checkpoint, load_nequip_package
 from .nequip_inputs import is_nequip
 
-__all__ = ["load_model"]
-
 log = logging.getLogger("mdcg")
 _warned = False
 # unpickling can trace graphs, and torch.fx then replaces nn.Module.__call__ for all threads

@@ -15,8 +15,6 @@ from .layer import ACCELERATED, PROBLEM, Layer, is_stock, stock_e3nn
 from .mace_products import find_contractions
 from .probe import LIMITS, probe_conv
 
-__all__ = ["MaceConvolution", "find_layers"]
-
 #: Blocks whose weights depend on edges alone and are used by ``conv_tp`` alone.
 _RADIAL = (
     "RealAgnosticInteractionBlock",

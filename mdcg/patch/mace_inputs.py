@@ -15,8 +15,6 @@ from .. import _core
 from ..errors import printable
 from .record import model_record
 
-__all__ = ["ModelInfo", "complete_cell", "mace_batch", "mace_info", "neighbor_list"]
-
 
 @dataclass(frozen=True)
 class ModelInfo:

@@ -15,8 +15,6 @@ from .layer import Layer
 from .probe import relative_errors
 from .report import LayerReport
 
-__all__ = ["MaceContraction", "find_contractions"]
-
 _NODES = 7
 
 

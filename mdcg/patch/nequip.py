@@ -17,8 +17,6 @@ from .connections import Connection
 from .layer import ACCELERATED, PROBLEM, Layer, forward_refusal, frozen_dtype, is_stock
 from .probe import LIMITS, probe_conv
 
-__all__ = ["NequipConvolution", "find_layers"]
-
 _PARTS = ("feature_irreps_in", "irreps_edge_attr", "irreps_mid", "instructions")
 _SUBCLASSES = {
     "OpenEquivarianceTensorProductScatter": "openequivariance",

@@ -16,8 +16,6 @@ import torch
 from ..errors import CheckpointError, MissingDependencyError, a_type, installation
 from ._frameworks import default_dtype, import_nequip, installed_version
 
-__all__ = ["load_nequip_checkpoint", "load_nequip_package", "revive", "write_nequip_package"]
-
 
 def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
     """Load the model of a Lightning checkpoint of ``nequip-train``, with EMA weights if it has any.

@@ -14,16 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import printable
 
-__all__ = [
-    "NequipInfo",
-    "categorical_fields",
-    "copy_in_dtype",
-    "is_nequip",
-    "nequip_batch",
-    "nequip_info",
-    "without_derivatives",
-]
-
 
 @dataclass(frozen=True)
 class NequipInfo:

@@ -15,8 +15,6 @@ from ..ops.paired import can_pair, conv_of_pairs, find_pairs, mean_of_pairs
 from ..problem import ConvProblem
 from .layer import is_stock
 
-__all__ = ["DeferredRadialNetwork", "PendingWeights", "conv_of_pending", "defer", "undo_deferral"]
-
 #: The attribute of a radial network that holds the class it had.
 _STOCK = "_mdcg_stock"
 

@@ -15,8 +15,6 @@ from .layer import Layer, describe
 from .record import clear_record
 from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
 
-__all__ = ["inspect_model", "is_patched", "patch_model", "unpatch_model"]
-
 log = logging.getLogger("mdcg")
 
 _ADAPTERS = (mace.find_layers, nequip.find_layers)

@@ -13,8 +13,6 @@ from ..ops import conv
 from ..problem import ConvProblem
 from .copies import copy_model
 
-__all__ = ["LIMITS", "probe_conv", "probe_rows", "relative_errors"]
-
 #: Largest relative difference; a wrong sign or path weight gives 1e-2 and more.
 LIMITS = {torch.float64: 1e-11, torch.float32: 5e-5}
 _SENDER = (3, 0, 2, 2, 1, 3, 0, 2, 1)

@@ -9,8 +9,6 @@ import torch
 
 from ..errors import printable_values
 
-__all__ = ["clear_record", "model_record", "set_model_record"]
-
 #: Attribute of the model; JSON text, which TorchScript and older readers accept.
 _ATTRIBUTE = "_mdcg_record"
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import printable
-
-__all__ = ["LayerReport", "PatchReport", "format_table"]
+from ..errors import format_table
 
 #: Statuses of a convolution or a symmetric contraction; ``"left as is"`` is for other layers.
 PATCHED = "patched"
@@ -129,19 +126,3 @@ class PatchReport:
         return "\n".join(
             [format_table(header, rows, right=(4, 5, 6)), *(f"{LEFT}: {n}" for n in notes)]
         )
-
-
-def format_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
-) -> str:
-    """Return text columns, two blanks apart, the ones listed in `right` aligned to the right."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [header, *rows]
-    ]
-    return "\n".join(lines)

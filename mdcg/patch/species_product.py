@@ -21,8 +21,6 @@ from torch.autograd import forward_ad
 
 from ..problem import ConvProblem
 
-__all__ = ["SpeciesProduct", "can_group"]
-
 #: Grouping pays if there are this many times fewer distinct rows than rows.
 _REPEATS = 4
 

@@ -9,20 +9,10 @@ from typing import Any
 
 import torch
 
-from ..errors import MdcgError, VerificationError
+from ..errors import MdcgError, VerificationError, format_table
 from ._frameworks import default_dtype
 from .hosts import Info, copy_in_dtype, evaluate_structure, model_info
-from .report import format_table
 from .systems import Structure, verification_systems
-
-__all__ = [
-    "Deviation",
-    "Result",
-    "VerificationReport",
-    "evaluate_outputs",
-    "verify_function",
-    "verify_patch",
-]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from .irreps import Irreps
 from .reduction import monomials, reduce_rows, symmetrize
 from .text import ProblemText, check_dtype
 
-__all__ = ["MAX_DEGREE", "FoldedTensors", "Polynomial", "SymmetricContractionProblem"]
-
 # (coefficient, ascending indices of the input components that are multiplied)
 Monomial = tuple[float, tuple[int, ...]]
 

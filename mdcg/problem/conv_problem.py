@@ -17,8 +17,6 @@ from .irreps import Irreps
 from .text import ProblemText, check_dtype
 from .wigner import wigner_3j
 
-__all__ = ["ConvProblem", "Path"]
-
 Degrees = tuple[int, int, int]
 
 MODES = ("uvu", "uvw")

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Irrep", "Irreps", "MulIrrep"]
-
 _TERM = re.compile(r"^(?:(\d+)x)?(\d+)([eo])$")
 
 

@@ -9,8 +9,6 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["monomials", "reduce_rows", "symmetrize"]
-
 Array = NDArray[np.float64]
 
 # Orders of the columns that are tried; another order gives another basis of the same space.

@@ -6,8 +6,6 @@ import hashlib
 import json
 from typing import Any
 
-__all__ = ["DTYPES", "ProblemText", "check_dtype"]
-
 DTYPES = ("float32", "float64")
 
 

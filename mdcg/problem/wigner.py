@@ -14,8 +14,6 @@ from math import factorial, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["wigner_3j"]
-
 # Smallest nonzero entry up to l = 11 is above 1e-4; what lies below this is rounding of an exact
 # zero.
 _ZERO = 1e-12

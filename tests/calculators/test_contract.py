@@ -73,9 +73,14 @@ def test_properties_belong_together(kind: Kind) -> None:
     assert atoms.get_forces().dtype == np.float64
     assert_allclose(atoms.get_forces().sum(axis=0), 0.0, atol=1e-12 * np.abs(energy) + 1e-11)
     assert atoms.get_stress().shape == (6,)
-    if kind.name != "committee":  # ASE has no names for what it gives besides
-        found = calc.calculate_properties(atoms, ["energy", "forces", "stress"])
-        assert found["energy"] == pytest.approx(energy, rel=1e-12)
+    found = calc.calculate_properties(atoms, ["energy", "forces", "stress"])
+    assert found["energy"] == pytest.approx(energy, rel=1e-12)
+    assert found["forces"].shape == (6, 3)
+    if kind.name == "committee":  # ASE has no names for what it gives besides
+        assert "forces_std" in calc.results
+        assert "forces_std" not in found
+        with pytest.raises(PropertyNotImplementedError, match="forces_std"):
+            calc.get_property("forces_std", atoms)
 
 
 def test_atoms_that_flew_off_do_not_matter(kind: Kind) -> None:

@@ -136,8 +136,8 @@ def test_one_that_fails_does_not_stop_the_others() -> None:
 
 
 def test_table_is_aligned() -> None:
-    table = report.format_table(("a", "b", "c"), [["x", "yy", "1"], ["xxx", "y", "22"]], indent="")
-    assert table.splitlines() == ["a     b   c", "x    yy   1", "xxx   y  22"]
+    table = report.numbers_table(("a", "b", "c"), [["x", "yy", "1"], ["xxx", "y", "22"]])
+    assert table.splitlines() == ["  a     b   c", "  x    yy   1", "  xxx   y  22"]
 
 
 # ---- the command ----

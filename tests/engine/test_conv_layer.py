@@ -12,6 +12,7 @@ from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
 from mdcg import _core
+from mdcg.errors import PackageError
 from mdcg.package import Package
 from mdcg.problem import Irreps
 
@@ -293,6 +294,19 @@ def test_pair_repulsion(dtype: str, tmp_path: Path) -> None:
     )
     tolerance = (1e-14, 1e-13) if dtype == "float64" else (1e-14, 1e-6)
     compare(model.write(tmp_path), system(20, 300), *tolerance)
+
+
+def test_pair_repulsion_beyond_the_cutoff_of_the_package(tmp_path: Path) -> None:
+    model = Model()
+    p = model.package
+    length = p.manifest["r_max"] + 0.1
+    lists = {"coefficients": [1.0], "exponents": [1.0], "p": 6, "r_max": length}
+    square = {"factor": p.tensor(np.ones((2, 2))), "a": p.tensor(np.ones((2, 2)))}
+    p.layer("pair_energy", kind="zbl", **square, **lists)
+    with pytest.raises(
+        PackageError, match=rf"r_max is {length:g}, expected .* up to the package's"
+    ):
+        model.write(tmp_path)
 
 
 @pytest.mark.parametrize("by_pair", [False, True])

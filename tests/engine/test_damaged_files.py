@@ -15,7 +15,6 @@ import pytest
 from mdcg import _core
 from mdcg.errors import PackageError
 from mdcg.package import Package
-from mdcg.package.file import read_header
 
 from ..signing import signed
 from .small_package import SmallPackage
@@ -90,8 +89,6 @@ def test_an_altered_manifest(tmp_path: Path) -> None:
     del header["__metadata__"]["sha256"]
     path.write_bytes(joined(header, tensors))
     refused(path, "has no SHA-256 of what it holds")
-    with pytest.raises(PackageError, match="has no SHA-256"):
-        read_header(path)
 
 
 def test_the_digest_is_that_of_any_tool() -> None:
@@ -401,7 +398,7 @@ def test_a_pipe_is_no_package(tmp_path: Path) -> None:
     code = (
         "import signal, sys\nfrom pathlib import Path\nfrom mdcg import _core\n"
         "from mdcg.errors import PackageError\nfrom mdcg.package import Package\n"
-        "from mdcg.calculators.package_backend import is_package\n"
+        "from mdcg.package.file import is_package\n"
         "signal.alarm(20)\n"
         "for reader in (_core.Model, Package.open, ):\n"
         "    try:\n        reader(sys.argv[1])\n"

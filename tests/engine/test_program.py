@@ -259,6 +259,14 @@ def _tensor(kind: str, key: str, change: Callable[[Any], Any]) -> Change:
     return apply
 
 
+def _problem(kind: str, **fields: Any) -> Change:
+    def apply(m: dict[str, Any], _: dict[str, Any]) -> None:
+        layer = layer_of(m, kind)
+        layer["problem"] = json.dumps(json.loads(layer["problem"]) | fields)
+
+    return apply
+
+
 def _nan(a: Any) -> Any:
     a = a.copy()
     a.flat[3] = np.nan
@@ -352,6 +360,34 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
             r"field descriptors is \"nothing\", expected different names",
         ),
         (_top(energy_unit="kcal/mol"), r"field energy_unit is kcal/mol, expected eV"),
+        (
+            _tensor("contraction", "coefficients", lambda a: a.astype(np.float32)),
+            r"field coefficients is a tensor of float32, expected float64",
+        ),
+        (
+            _tensor("energy", "shift", lambda a: a.astype(np.float32)),
+            r"field shift is a tensor of float32, expected float64",
+        ),
+        (
+            _tensor("conv", "nonzeros", lambda a: a.astype(np.float64)),
+            r"field nonzeros is a tensor of float64, expected int32",
+        ),
+        (
+            _problem("contraction", dtype="float32"),
+            r"\(contraction\), problem: field dtype is float32, expected float64, the dtype of the",
+        ),
+        (
+            _problem("conv", dtype="float32"),
+            r"problem: field dtype is float32, expected float64, the dtype of the package",
+        ),
+        (
+            _problem("conv", irreps_in1="7x0o"),
+            r"field paths is 7x0o times 1x0e to 7x0e, expected an irrep that their product con",
+        ),
+        (
+            _problem("conv", paths=[[0, 1, 2, "uvu", 1, "0x1p+0"]]),
+            r"field paths is 7x0e times 1x1o to 7x2e, expected an irrep that their product con",
+        ),
     ],
 )
 def test_damaged(tmp_path: Path, change: Change, sentence: str) -> None:

@@ -252,6 +252,7 @@ def tables(outputs: int, knots: int) -> SmallPackage:
             "irreps_in2": "1x0e",
             "irreps_out": f"{outputs}x0e",
             "paths": [[0, 0, 0, "uvu", 1, 1.0]],
+            "dtype": "float64",
         },
         nonzeros=p.tensor(np.zeros((1, 4)), "int32"),
         values=p.tensor(np.ones(1)),

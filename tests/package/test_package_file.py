@@ -17,7 +17,7 @@ import mdcg
 from mdcg.errors import PackageError, printable
 from mdcg.package import Package
 from mdcg.package.builder import Builder
-from mdcg.package.file import FORMAT, read_header
+from mdcg.package.file import FORMAT
 from mdcg.package.linear_map import LinearMap
 from mdcg.package.radial import Radial, RadialLayer
 from mdcg.package.tables import choose_table, table_error
@@ -104,7 +104,7 @@ def test_any_tool_lists_it(file: Path) -> None:
         assert json.loads(archive.metadata()["mdcg"])["format"] == FORMAT
 
 
-def test_reading_a_manifest_needs_the_standard_library_only(file: Path) -> None:
+def test_reading_a_manifest_needs_no_framework(file: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom mdcg.cli.package_info import describe_package\n"
         f"result, text = describe_package(Path({str(file)!r}))\n"
@@ -135,7 +135,7 @@ def test_absurd_manifests_are_described_in_a_sentence(
     assert main(["patch", str(file), "--info"]) == 4
     printed = capsys.readouterr()
     assert not printed.out
-    assert "small.mdcg: the manifest " in printed.err
+    assert re.search(r"small\.mdcg: (the )?manifest", printed.err)
     assert len(printed.err.strip().splitlines()) == 1
 
 
@@ -255,8 +255,8 @@ def test_flipped_bits_end_in_a_sentence(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format=FORMAT + 1), "this version of mdcg reads up to"),
-        (lambda m: m.update(format="1"), "format '1'"),
+        (lambda m: m.update(format=FORMAT + 1), "reads up to 2: install a newer mdcg"),
+        (lambda m: m.update(format="1"), 'field format is "1", expected an integer'),
         (lambda m: m.pop("layers"), "layers is 0 layers, expected 1 to 10000"),
         (lambda m: m["layers"].pop(0), "before any layer has written it"),
         (lambda m: m["layers"].reverse(), "before any layer has written it"),
@@ -307,10 +307,10 @@ def test_numbers_must_be_finite(file: Path) -> None:
 def test_other_files(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
-    with pytest.raises(PackageError, match="cannot be read"):
-        read_header(tmp_path / "none.mdcg")
+    with pytest.raises(PackageError, match=r"none\.mdcg: cannot be opened: No such file"):
+        Package.open(tmp_path / "none.mdcg")
     save_file({"a": np.zeros(3)}, tmp_path / "other.mdcg")
-    with pytest.raises(PackageError, match="without an mdcg manifest"):
+    with pytest.raises(PackageError, match=r"without the manifest of a \.mdcg package"):
         Package.open(tmp_path / "other.mdcg")
     (tmp_path / "zip.mdcg").write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(PackageError, match=r"no \.mdcg package"):

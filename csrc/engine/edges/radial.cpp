@@ -23,11 +23,11 @@ void read_basis(const Fields& fields, RadialSpec& spec) {
     const std::string kind = fields.text("kind");
     if (kind == "bessel") {
         f.kind = BasisKind::bessel;
-        spec.basis_values = fields.values<double>("weights", {-1});
+        spec.basis_values = fields.values<double>("weights", {-1}, Content::constants);
         f.factor = fields.number("prefactor");
     } else if (kind == "gaussian") {
         f.kind = BasisKind::gaussian;
-        spec.basis_values = fields.values<double>("centers", {-1});
+        spec.basis_values = fields.values<double>("centers", {-1}, Content::constants);
         f.factor = fields.number("coefficient");
     } else if (kind == "chebyshev") {
         f.kind = BasisKind::chebyshev;
@@ -58,7 +58,7 @@ void read_transform(const Fields& fields, RadialSpec& spec) {
         fields.fail("kind", "'" + kind + "'", "agnesi or soft");
     }
     const std::int64_t n = spec.num_types;
-    spec.r_0 = fields.values<double>("r_0", {n, n});
+    spec.r_0 = fields.values<double>("r_0", {n, n}, Content::constants);
     for (const double r : spec.r_0)
         if (!(r > 0)) fields.fail("r_0", number_text(r), "lengths over 0");
 }
@@ -91,6 +91,20 @@ void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialS
 
 }  // namespace
 
+std::vector<double> read_cutoffs(const Fields& fields, const ModelInfo& info) {
+    const std::int64_t n = info.num_types();
+    std::vector<double> found;
+    if (fields.is_text("r_max"))
+        found = fields.values<double>("r_max", {n, n}, Content::constants);
+    else
+        found = {fields.number("r_max")};
+    for (const double r : found)
+        if (!(r > 0 && r <= info.r_max * (1 + limits::LENGTH_TOLERANCE)))
+            fields.fail("r_max", number_text(r),
+                        "a length over 0, up to the package's r_max of " + number_text(info.r_max));
+    return found;
+}
+
 void check_cutoff_power(const Fields& fields, double p) {
     if (!(p >= limits::MIN_CUTOFF_POWER && p <= limits::MAX_CUTOFF_POWER))
         fields.fail("p", number_text(p), "2 to 200");
@@ -119,14 +133,7 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
     spec.num_types = info.num_types();
     spec.table_bytes = info.layer_tables;
     const std::int64_t n = info.num_types();
-    if (fields.is_text("r_max"))
-        spec.r_max = fields.values<double>("r_max", {n, n});
-    else
-        spec.r_max = {fields.number("r_max")};
-    for (const double r : spec.r_max)
-        if (!(r > 0 && r <= info.r_max * (1 + limits::LENGTH_TOLERANCE)))
-            fields.fail("r_max", number_text(r),
-                        "a length over 0, up to the package's r_max of " + number_text(info.r_max));
+    spec.r_max = read_cutoffs(fields, info);
     read_basis(fields.object("basis"), spec);
     if (fields.has("transform")) read_transform(fields.object("transform"), spec);
     if (fields.has("cutoff")) {

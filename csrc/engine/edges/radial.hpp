@@ -77,6 +77,8 @@ private:
     }
 };
 
+// The field "r_max": one number, or [T][T]; none is beyond the cutoff of the package.
+std::vector<double> read_cutoffs(const Fields& fields, const ModelInfo& info);
 // Throws what Fields::fail does where a package may have no such power `p`.
 void check_cutoff_power(const Fields& fields, double p);
 

@@ -25,6 +25,7 @@ ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
     if (problem.text("kind") != "symmetric_contraction" ||
         problem.integer("format", 1, 1 << 30) != 1)
         fields.fail("problem", problem.text("kind"), "symmetric_contraction of format 1");
+    expect_same_dtype(problem);
     if (!same_irreps(read_rows(problem, "irreps_in", align), x.rows) ||
         !same_irreps(read_rows(problem, "irreps_out", align), out.rows))
         fields.fail("problem", problem.text("irreps_in") + " -> " + problem.text("irreps_out"),

@@ -12,6 +12,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
     const Fields from = fields.object("radial");
     const int outputs = RadialSpec::outputs(from);
     description = ConvDescription::read(fields, outputs, align);
+    expect_same_dtype(fields.object("problem"));
     radial = RadialSpec::read(from, given.info, outputs);
     units = radial.units();
     hidden_stride = (units + align - 1) / align * align;

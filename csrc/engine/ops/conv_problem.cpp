@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -43,6 +44,10 @@ ConvDescription ConvDescription::read(const Fields& fields, int outputs, int ali
         if (path[3] != "uvu" || path[4] != 1 || x.mul != out.mul)
             problem.fail("paths", path.dump().substr(0, 60),
                          "uvu with weights and equal multiplicities");
+        if (x.parity * y.parity != out.parity || out.l < std::abs(x.l - y.l) || out.l > x.l + y.l)
+            problem.fail("paths",
+                         block_text(x) + " times " + block_text(y) + " to " + block_text(out),
+                         "an irrep that their product contains");
         GenericPath p{};
         p.x_offset = x.offset;
         p.x_stride = x.stride;
@@ -67,9 +72,9 @@ ConvDescription ConvDescription::read(const Fields& fields, int outputs, int ali
                     std::to_string(outputs) + ", the outputs of the radial network");
     found.weights.width = offset;
 
-    const Tensor& indices = fields.tensor("nonzeros", {-1, 4});
-    if (indices.dtype != Dtype::i32) fields.fail("nonzeros", "another type", "int32");
-    const std::vector<double> values = fields.values<double>("values", {indices.shape[0]});
+    const Tensor& indices = fields.tensor("nonzeros", {-1, 4}, Content::indices);
+    const std::vector<double> values =
+        fields.values<double>("values", {indices.shape[0]}, Content::constants);
     std::vector<std::int32_t> rows(4 * values.size());  // tensors need not be aligned
     if (!rows.empty()) std::memcpy(rows.data(), indices.data, rows.size() * sizeof(rows[0]));
     struct Entry {

@@ -20,7 +20,7 @@ struct EnergySpec : OpSpec {
 
 private:
     std::vector<double> by_type(const char* key) const {
-        std::vector<double> values = fields.read<double>(one_or_by_type(key));
+        std::vector<double> values = fields.read<double>(one_or_by_type(key, Content::constants));
         values.resize(static_cast<std::size_t>(num_types), values[0]);
         return values;
     }

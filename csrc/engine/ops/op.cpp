@@ -36,13 +36,19 @@ void OpSpec::expect_same_irreps(const Operand& x, const Operand& out) const {
         fields.fail("x and out have different irreps, expected the same");
 }
 
+void OpSpec::expect_same_dtype(const Fields& problem) const {
+    const std::string wanted = entry.info.double_precision ? "float64" : "float32";
+    if (problem.text("dtype") != wanted)
+        problem.fail("dtype", problem.text("dtype"), wanted + ", the dtype of the package");
+}
+
 std::size_t OpSpec::block_index(const Fields& from, const char* key, const Operand& operand) {
     return static_cast<std::size_t>(
         from.integer(key, 0, static_cast<std::int64_t>(operand.rows.blocks.size()) - 1));
 }
 
-const Tensor& OpSpec::one_or_by_type(const char* key) const {
-    const Tensor& found = fields.tensor(key, {-1});
+const Tensor& OpSpec::one_or_by_type(const char* key, Content content) const {
+    const Tensor& found = fields.tensor(key, {-1}, content);
     if (found.count != 1 && found.count != num_types)
         fields.fail(key, std::to_string(found.count) + " numbers",
                     "1 or " + std::to_string(num_types));

@@ -87,10 +87,12 @@ protected:
     Operand& output(const char* key);
 
     void expect_same_irreps(const Operand& x, const Operand& out) const;
+    // The problem of generated kernels is of the dtype of the package.
+    void expect_same_dtype(const Fields& problem) const;
     // The number of a block, checked.
     static std::size_t block_index(const Fields& from, const char* key, const Operand& operand);
     // A tensor of one number, or of one for each type.
-    const Tensor& one_or_by_type(const char* key) const;
+    const Tensor& one_or_by_type(const char* key, Content content = Content::weights) const;
 
     const LayerEntry& entry;  // inside constructors only
     Operand absent;

@@ -3,6 +3,7 @@
 // factor, a and r_max by types of receiver and sender [T][T] (r_max may be one number), x_k > 0.
 #pragma once
 
+#include "core/text.hpp"
 #include "engine/edges/radial.hpp"
 #include "engine/ops/op.hpp"
 
@@ -18,12 +19,10 @@ struct PairEnergySpec : OpSpec {
         if (fields.text("kind") != "zbl")
             fields.fail("kind", "'" + fields.text("kind") + "'", "zbl");
         const std::int64_t n = num_types;
-        factor = fields.values<double>("factor", {n, n});
-        a = fields.values<double>("a", {n, n});
-        if (fields.is_text("r_max"))
-            r_max = fields.values<double>("r_max", {n, n});
-        else
-            r_max.assign(a.size(), fields.number("r_max"));
+        factor = fields.values<double>("factor", {n, n}, Content::constants);
+        a = fields.values<double>("a", {n, n}, Content::constants);
+        r_max = read_cutoffs(fields, given.info);
+        r_max.resize(a.size(), r_max[0]);  // [T][T] also where it is one number
         coefficients = fields.numbers("coefficients");
         exponents = fields.numbers("exponents");
         if (coefficients.size() > limits::MAX_SCREENING_TERMS)
@@ -34,8 +33,8 @@ struct PairEnergySpec : OpSpec {
                         std::to_string(coefficients.size()) + ", as many as coefficients");
         power = fields.number("p");
         check_cutoff_power(fields, power);
-        for (std::size_t i = 0; i < a.size(); ++i)
-            if (!(a[i] > 0) || !(r_max[i] > 0)) fields.fail("a and r_max must be over 0");
+        for (const double length : a)
+            if (!(length > 0)) fields.fail("a", number_text(length), "lengths over 0");
     }
 };
 inline const RegisterSpec<PairEnergySpec> pair_energy_spec{"pair_energy"};
