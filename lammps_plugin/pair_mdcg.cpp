@@ -230,6 +230,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
 {
   Impl &it = *impl;
   it.members.clear();
+  std::fill(pvector, pvector + nextra, 0.0);    // of other packages
   mdcg_options options{};
   options.size = sizeof(options);
   std::string device = it.device == "auto" ? "cpu" : it.device;
