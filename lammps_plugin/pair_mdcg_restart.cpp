@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -64,16 +63,24 @@ void PairMDCG::read_restart_settings(FILE *fp)
   std::string text(length, '\0');
   if (comm->me == 0) utils::sfread(FLERR, text.data(), 1, length, fp, nullptr, error);
   MPI_Bcast(text.data(), length, MPI_CHAR, 0, world);
+  std::size_t at = 0;
+  bool cut = false;
+  const auto next_line = [&] {
+    const std::size_t end = text.find('\n', at);
+    cut = cut || end == std::string::npos;
+    const std::string line = cut ? "" : text.substr(at, end - at);
+    at = end + 1;
+    return line;
+  };
   std::vector<std::string> given;
-  std::istringstream stream(text);
   for (auto *lines :
        {&given, &impl->restored.files, &impl->restored.digests, &impl->restored.names}) {
-    std::string line;
-    std::getline(stream, line);
-    lines->resize(std::min(std::strtoul(line.c_str(), nullptr, 10), 1UL << 16));
-    for (std::string &item : *lines) std::getline(stream, item);
+    lines->clear();
+    for (auto left = std::strtoul(next_line().c_str(), nullptr, 10); left > 0 && !cut; left--)
+      lines->push_back(next_line());
   }
-  if (!stream) error->all(FLERR, "pair_style mdcg: the restart file is damaged: write it again");
+  if (cut || impl->restored.files.size() != impl->restored.digests.size())
+    error->all(FLERR, "pair_style mdcg: the restart file is damaged: write it again");
   std::vector<char *> arg;
   for (std::string &word : given) arg.push_back(word.data());
   settings(static_cast<int>(arg.size()), arg.data());

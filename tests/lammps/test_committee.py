@@ -103,6 +103,9 @@ fix nve all nve
     ends = {"mean": "thermo 1\nrun 20\n", "first": "thermo 10\n"}
     ends["first"] += "fix s all pair 5 mdcg forces_std 1\n"
     dump = "dump d all custom 5 out.dump id x f_s\ndump_modify d sort id format float %.17g\n"
+    dump += "variable certain equal c_c[4]<0.0\ndump_modify d skip v_certain\n"
+    never = 'variable no equal "c_c[4] > 0.0"\ndump n all custom 5 no.dump id\n'
+    dump += never + "dump_modify n skip v_no\n"
     ends["first"] += dump + "run 20\n"
     two = MEMBERS[:2]
     runs = {}
@@ -118,6 +121,7 @@ fix nve all nve
     largest = [frame[:, 2].max() for frame in runs["first"].dump()]
     np.testing.assert_allclose(largest[::2], runs["first"].runs[0]["c_c[4]"], rtol=1e-9)
     assert len(largest) == 5
+    assert not (tmp_path / "no.dump").read_text()  # every step is certain enough
     assert np.ptp(largest) > 1e-3 * KCAL
 
 
