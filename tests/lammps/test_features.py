@@ -423,7 +423,7 @@ for _ in range(2):
         raise SystemExit("no error")
     lmp.close()
 assert found[0] == found[1]
-print(f" {found[0]:.17g} ")  # those of several ranks may share a line
+print(f"{found[0]:.17g}")
 """
     (tmp_path / "in.start").write_text(head(package("mace", "float64")) + "run 0\n")
     env = environment()
