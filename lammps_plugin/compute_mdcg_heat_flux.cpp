@@ -57,27 +57,34 @@ void ComputeMDCGHeatFlux::init_list(int, NeighList *made)
 // An atom or ghost becomes a node, unless its type is NULL.
 void ComputeMDCGHeatFlux::add(int i)
 {
-  const int kind = pair->impl->kind[atom->type[i]];
-  if (node[i] >= 0 || kind < 0) return;
+  if (node[i] >= 0 || pair->impl->is_null(atom->type[i])) return;
   node[i] = static_cast<std::int32_t>(atoms.size());
   atoms.push_back(i);
-  types.push_back(kind);
+}
+
+// Messages of the member with the most of them.
+int ComputeMDCGHeatFlux::layers() const
+{
+  int most = 0;
+  for (const PairMDCG::Member &member : pair->impl->members)
+    most = std::max(most, member.info.num_exchanges);
+  return most + 1;
 }
 
 // Follows the edges backwards from the atoms of the group, once for each layer of messages.
 void ComputeMDCGHeatFlux::unfold()
 {
-  const double r_max = pair->impl->info.r_max;
+  const double r_max = pair->impl->r_max;
+  const int layers = this->layers();
   node.assign(atom->nlocal + atom->nghost, -1);
   atoms.clear();
-  types.clear();
   sender.clear();
   receiver.clear();
   for (int i = 0; i < atom->nlocal; i++)
     if (atom->mask[i] & groupbit) add(i);
   num_own = static_cast<std::int64_t>(atoms.size());
   std::size_t begin = 0;
-  for (int layer = 0; layer <= pair->impl->info.num_exchanges; layer++) {
+  for (int layer = 0; layer < layers; layer++) {
     const std::size_t end = atoms.size();
     for (std::size_t n = begin; n < end; n++) {
       const int i = atoms[n];
@@ -118,7 +125,6 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
   system.size = sizeof(system);
   system.num_local = system.num_nodes = static_cast<std::int64_t>(count);
   system.positions = positions.data();
-  system.types = types.data();
   system.num_edges = static_cast<std::int64_t>(sender.size());
   system.sender = sender.data();
   system.receiver = receiver.data();
@@ -128,23 +134,33 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
   results.energies = energies.data();
   results.forces = forces.data();
 
-  it.fresh = true;    // the model will have seen other edges than the pair style's
-  for (int pass = 0; pass < 4; pass++) {
-    std::fill(weights.begin(), weights.end(), 0.0);
-    for (std::int64_t n = 0; n < num_own; n++)
-      weights[n] = pass == 0 ? 1.0 : positions[3 * n + pass - 1];
-    system.same_edges = pass > 0;
-    if (it.library->evaluate(it.model, &system, nullptr, &results) != MDCG_OK)
-      return it.library->last_error();
-    for (std::size_t n = 0; n < count; n++) {
-      double power = 0.0;
-      for (int k = 0; k < 3; k++) power += forces[3 * n + k] * velocities[3 * atoms[n] + k];
-      if (pass > 0) flux[pass - 1] -= power;
-      for (int k = 0; k < 3 && pass == 0; k++) flux[k] += positions[3 * n + k] * power;
+  // of a committee the mean, or the first alone
+  const std::size_t members = it.first_alone ? 1 : it.members.size();
+  for (std::size_t m = 0; m < members; m++) {
+    PairMDCG::Member &member = it.members[m];
+    const double share = 1.0 / static_cast<double>(members);
+    types.resize(count);
+    for (std::size_t n = 0; n < count; n++) types[n] = member.kind[atom->type[atoms[n]]];
+    system.types = types.data();
+    member.fresh = true;    // it will have seen other edges than the pair style's
+    for (int pass = 0; pass < 4; pass++) {
+      std::fill(weights.begin(), weights.end(), 0.0);
+      for (std::int64_t n = 0; n < num_own; n++)
+        weights[n] = pass == 0 ? 1.0 : positions[3 * n + pass - 1];
+      system.same_edges = pass > 0;
+      if (it.library->evaluate(member.model.get(), &system, nullptr, &results) != MDCG_OK)
+        return it.library->last_error();
+      for (std::size_t n = 0; n < count; n++) {
+        double power = 0.0;
+        for (int k = 0; k < 3; k++)
+          power += share * forces[3 * n + k] * velocities[3 * atoms[n] + k];
+        if (pass > 0) flux[pass - 1] -= power;
+        for (int k = 0; k < 3 && pass == 0; k++) flux[k] += positions[3 * n + k] * power;
+      }
     }
+    for (std::int64_t n = 0; n < num_own; n++)
+      for (int k = 0; k < 3; k++) carried[k] += share * energies[n] * velocities[3 * atoms[n] + k];
   }
-  for (std::int64_t n = 0; n < num_own; n++)
-    for (int k = 0; k < 3; k++) carried[k] += energies[n] * velocities[3 * atoms[n] + k];
   return "";
 }
 
@@ -152,13 +168,13 @@ void ComputeMDCGHeatFlux::compute_vector()
 {
   invoked_vector = update->ntimestep;
   const PairMDCG::Impl &it = *pair->impl;
-  const int layers = it.info.num_exchanges + 1;
-  const double depth = layers * it.info.r_max + neighbor->skin;
+  const int layers = this->layers();
+  const double depth = layers * it.r_max + neighbor->skin;
   if (comm->get_comm_cutoff() < depth * (1.0 - 1e-12))
     error->all(FLERR,
                "compute mdcg/heat/flux: ghosts are {:.8} Å deep, expected {:.8} Å ({} layers of "
                "messages over {:.8} Å, and the skin): use comm_modify cutoff {:.8}",
-               comm->get_comm_cutoff(), depth, layers, it.info.r_max, depth);
+               comm->get_comm_cutoff(), depth, layers, it.r_max, depth);
   velocities.resize(3 * (atom->nlocal + atom->nghost));
   for (int i = 0; i < atom->nlocal; i++) std::copy_n(atom->v[i], 3, &velocities[3 * i]);
   comm->forward_comm(this);

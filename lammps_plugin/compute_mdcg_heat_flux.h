@@ -38,6 +38,7 @@ class ComputeMDCGHeatFlux : public Compute {
   std::vector<std::int32_t> types, sender, receiver;
   std::vector<double> positions, forces, energies, weights;
 
+  int layers() const;
   void unfold();
   void add(int i);
   std::string evaluate(double *flux, double *carried);

@@ -16,12 +16,14 @@
 #include "device_choice.h"
 #include "error.h"
 #include "force.h"
+#include "input.h"
 #include "memory.h"
 #include "modify.h"
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
 #include "update.h"
 #include "utils.h"
+#include "variable.h"
 
 using namespace LAMMPS_NS;
 using mdcg_lammps::DeviceChoice;
@@ -42,14 +44,15 @@ static constexpr double EV_TO_KCAL = 23.060549;
 PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
 {
   single_enable = 0;
-  restartinfo = 0;
+  restartinfo = 1;
   one_coeff = 1;
   manybody_flag = 1;
   no_virial_fdotr_compute = 1;
   centroidstressflag = CENTROID_NOTAVAIL;
   comm_forward = 1;
-  // compute pair: seconds of the last step in exchanges and in the whole evaluation, of all ranks
-  nextra = 2;
+  // compute pair: seconds of the last step in exchanges and in the whole evaluation, of all ranks;
+  // standard deviations of a committee: of the energy per atom, the largest and the mean of forces
+  nextra = 5;
   pvector = new double[nextra]{};
   std::string reason;
   try {
@@ -89,6 +92,19 @@ PairMDCG::~PairMDCG()
   }
 }
 
+static bool is_package(const std::string &name)
+{
+  static const std::string END = ".mdcg";
+  return name.size() > END.size() && name.compare(name.size() - END.size(), END.size(), END) == 0;
+}
+
+static std::string known_names(const mdcg_info &info)
+{
+  std::string names;
+  for (int t = 0; t < info.num_types; t++) names += std::string(t ? " " : "") + info.type_names[t];
+  return names;
+}
+
 // "cuda:12"
 static bool is_device(const std::string &name)
 {
@@ -110,17 +126,20 @@ void PairMDCG::settings(int narg, char **arg)
   impl->kernels.clear();
   impl->threads = 0;
   impl->device_to_device = false;
-  impl->forget_model();
+  impl->first_alone = false;
+  impl->members.clear();
+  impl->settings.assign(arg, arg + narg);
   if (allocated)
     for (int i = 1; i <= atom->ntypes; i++)
       for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
     if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
-        key != "kernels")
+        key != "kernels" && key != "committee")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
                             "precision fp32|fp64|tf32|bf16, exchange host|peer, "
+                            "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     if (key == "device") {
@@ -134,6 +153,12 @@ void PairMDCG::settings(int narg, char **arg)
         error->all(FLERR, "pair_style mdcg: exchange is " + way +
                               ", expected host, or peer (from device to device)");
       impl->device_to_device = way == "peer";
+    } else if (key == "committee") {
+      const std::string whose = arg[i + 1];
+      if (whose != "mean" && whose != "first")
+        error->all(FLERR, "pair_style mdcg: committee is " + whose +
+                              ", expected mean, or first (the results of the first package)");
+      impl->first_alone = whose == "first";
     } else if (key == "kernels") {
       impl->kernels = arg[i + 1];    // the library checks it
     } else if (key == "precision") {
@@ -171,21 +196,41 @@ void PairMDCG::coeff(int narg, char **arg)
   // no package until this one is accepted: LAMMPS as a library continues after an error
   for (int i = 1; i <= ntypes; i++)
     for (int j = 1; j <= ntypes; j++) setflag[i][j] = 0;
-  const std::string usage = "pair_coeff * * water.mdcg O H (a package, then the package's type "
-                            "name, or NULL, for each of the " +
-                            std::to_string(ntypes) + " atom types)";
+  const std::string usage = "pair_coeff * * water.mdcg O H (a package, or several of a committee "
+                            "whose names end in .mdcg, then the package's type name, or NULL, for "
+                            "each of the " +
+                            std::to_string(ntypes) + " atom types, or the word labels)";
   if (narg < 3 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
     error->all(FLERR, "pair_style mdcg: expected " + usage);
-  if (narg != 3 + ntypes)
-    error->all(FLERR, "pair_style mdcg: got " + std::to_string(narg - 3) +
+  std::vector<std::string> files = {arg[2]}, names;
+  for (int i = 3; i < narg; i++)
+    (names.empty() && is_package(arg[i]) ? files : names).push_back(arg[i]);
+  const bool labels = names.size() == 1 && names[0] == "labels";
+  if (!labels && static_cast<int>(names.size()) != ntypes)
+    error->all(FLERR, "pair_style mdcg: got " + std::to_string(names.size()) +
                           " type names, expected " + usage);
 
   Impl &it = *impl;
-  it.forget_model();
-  it.file = arg[2];
-  // searches $LAMMPS_POTENTIALS too; if the file does not exist, the library reports that
-  std::string path = utils::get_potential_file_path(it.file);
-  if (path.empty()) path = it.file;
+  open_members(files);
+  it.names = labels ? names_of_labels() : names;
+  for (Member &member : it.members) take_names(member);
+  check_restored();
+  it.restored = {};
+  int count = 0;
+  for (int i = 1; i <= ntypes; i++)
+    for (int j = 1; j <= ntypes; j++) {
+      setflag[i][j] = !it.is_null(i) && !it.is_null(j);
+      count += setflag[i][j];
+    }
+  if (!count) error->all(FLERR, "pair_style mdcg: all atom types are NULL");
+  it.known_all = -1;
+}
+
+void PairMDCG::open_members(const std::vector<std::string> &files)
+{
+  Impl &it = *impl;
+  it.members.clear();
+  std::fill(pvector, pvector + nextra, 0.0);    // of other packages
   mdcg_options options{};
   options.size = sizeof(options);
   std::string device = it.device == "auto" ? "cpu" : it.device;
@@ -202,39 +247,70 @@ void PairMDCG::coeff(int narg, char **arg)
   options.precision = it.precision.c_str();
   options.kernels = it.kernels.c_str();
   options.threads = it.threads ? it.threads : comm->nthreads;
-  it.info = mdcg_info{};
-  it.info.size = sizeof(it.info);
-  std::string reason;
-  if (it.library->open(path.c_str(), &options, &it.model) != MDCG_OK ||
-      it.library->prepare(it.model) != MDCG_OK ||
-      it.library->describe(it.model, &it.info) != MDCG_OK)
-    reason = it.library->last_error();
-  all_or_none(FLERR, reason);
-  if (!it.device_to_device && it.info.num_exchanges > 0) it.advice += peers;
-
-  std::string known;
-  for (int t = 0; t < it.info.num_types; t++)
-    known += std::string(t ? " " : "") + it.info.type_names[t];
-  it.kind.assign(ntypes + 1, -1);
-  for (int i = 1; i <= ntypes; i++) {
-    const char *name = arg[2 + i];
-    if (std::strcmp(name, "NULL") == 0) continue;
-    for (int t = 0; t < it.info.num_types; t++)
-      if (std::strcmp(name, it.info.type_names[t]) == 0) it.kind[i] = t;
-    if (it.kind[i] < 0)
-      error->all(FLERR, std::string("pair_style mdcg: atom type ") + std::to_string(i) + " is " +
-                            name + ", which " + it.file + " does not know; it knows: " + known);
+  it.exchanges = false;
+  for (const std::string &file : files) {
+    Member &member = it.members.emplace_back();
+    member.file = file;
+    member.info.size = sizeof(member.info);
+    // searches $LAMMPS_POTENTIALS too; if the file does not exist, the library reports that
+    std::string path = utils::get_potential_file_path(file);
+    if (path.empty()) path = file;
+    mdcg_model *model = nullptr;
+    std::string reason;
+    const bool opened = it.library->open(path.c_str(), &options, &model) == MDCG_OK;
+    member.model = {model, it.library->close};
+    if (!opened || it.library->prepare(model) != MDCG_OK ||
+        it.library->describe(model, &member.info) != MDCG_OK)
+      reason = it.library->last_error();
+    all_or_none(FLERR, reason);
+    it.r_max = it.members.front().info.r_max;
+    if (member.info.r_max != it.r_max)
+      error->all(FLERR,
+                 "pair_style mdcg: the cutoff of {} is {} and that of {} is {}, expected a "
+                 "committee of packages with one cutoff",
+                 files[0], it.r_max, file, member.info.r_max);
+    if (member.info.num_exchanges > 0) it.exchanges = true;
   }
-  int count = 0;
-  for (int i = 1; i <= ntypes; i++)
-    for (int j = 1; j <= ntypes; j++) {
-      setflag[i][j] = it.kind[i] >= 0 && it.kind[j] >= 0;
-      count += setflag[i][j];
-    }
-  if (!count) error->all(FLERR, "pair_style mdcg: all atom types are NULL");
+  if (!it.device_to_device && it.exchanges) it.advice += peers;
+}
 
-  it.announced = false;
-  it.known_all = -1;
+// For each atom type the package's type whose name is its label. LAMMPS installs no header for
+// labels, but the functions of its variables know them.
+std::vector<std::string> PairMDCG::names_of_labels()
+{
+  const Member &first = impl->members.front();
+  if (!atom->labelmapflag)
+    error->all(FLERR, "pair_style mdcg: pair_coeff has the word labels, and atom types have no "
+                      "labels: use the labelmap command, or a data file with Atom Type Labels");
+  std::vector<std::string> names(atom->ntypes);
+  for (int t = 0; t < first.info.num_types; t++) {
+    const std::string name = first.info.type_names[t];
+    if (name.find_first_of("(),$ \t\"'") != std::string::npos) continue;    // no part of a formula
+    if (input->variable->compute_equal("is_typelabel(atom," + name + ")") == 0.0) continue;
+    const double type = input->variable->compute_equal("label2type(atom," + name + ")");
+    names[static_cast<std::size_t>(type) - 1] = name;
+  }
+  for (std::size_t i = 0; i < names.size(); i++)
+    if (names[i].empty())
+      error->all(FLERR, "pair_style mdcg: the label of atom type " + std::to_string(i + 1) +
+                            " is missing, or " + first.file +
+                            " does not know it; it knows: " + known_names(first.info));
+  return names;
+}
+
+void PairMDCG::take_names(Member &member)
+{
+  member.kind.assign(atom->ntypes + 1, -1);
+  for (int i = 1; i <= atom->ntypes; i++) {
+    const std::string &name = impl->names[i - 1];
+    if (name == "NULL") continue;
+    for (int t = 0; t < member.info.num_types; t++)
+      if (name == member.info.type_names[t]) member.kind[i] = t;
+    if (member.kind[i] < 0)
+      error->all(FLERR, "pair_style mdcg: atom type " + std::to_string(i) + " is " + name +
+                            ", which " + member.file +
+                            " does not know; it knows: " + known_names(member.info));
+  }
 }
 
 void PairMDCG::init_style()
@@ -248,6 +324,16 @@ void PairMDCG::init_style()
     error->all(FLERR, "pair_style mdcg: units are " + units + ", expected metal or real");
   if (!force->newton_pair)
     error->all(FLERR, "pair_style mdcg: newton pair is off, expected on (command: newton on)");
+  // a restart file was read, and pair_coeff has not been given again
+  if (impl->members.empty() && !impl->restored.files.empty()) {
+    std::vector<std::string> words = {"*", "*"};
+    const Restored restored = impl->restored;
+    words.insert(words.end(), restored.files.begin(), restored.files.end());
+    words.insert(words.end(), restored.names.begin(), restored.names.end());
+    std::vector<char *> arg;
+    for (std::string &word : words) arg.push_back(word.data());
+    coeff(static_cast<int>(arg.size()), arg.data());
+  }
   impl->own_list = can_do_without_list();
   if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (lmp->citeme) lmp->citeme->add(CITATION);
@@ -290,27 +376,33 @@ void PairMDCG::add_tally_callback(Compute *compute)
 double PairMDCG::init_one(int i, int j)
 {
   if (!setflag[i][j]) return 0.0;    // NULL
-  return impl->info.r_max;
+  return impl->r_max;
 }
 
 // Printed once: which kernels run, and on which ranks if they differ.
-void PairMDCG::announce()
+void PairMDCG::announce(Member &member)
 {
-  impl->announced = true;
+  member.announced = true;
   constexpr int LENGTH = 1024;
   char mine[LENGTH] = {};
-  std::strncpy(mine, impl->library->summary(impl->model), LENGTH - 1);
+  std::strncpy(mine, impl->library->summary(member.model.get()), LENGTH - 1);
   std::vector<char> all(comm->me == 0 ? LENGTH * comm->nprocs : 0);
   MPI_Gather(mine, LENGTH, MPI_CHAR, all.data(), LENGTH, MPI_CHAR, 0, world);
   if (comm->me) return;
-  std::string text = "pair_style mdcg: " + impl->file + ", ";
+  std::string text = "pair_style mdcg: " + member.file + ", ";
   text += std::to_string(comm->nprocs) + (comm->nprocs == 1 ? " rank: " : " ranks: ") + mine + "\n";
   for (int rank = 1; rank < comm->nprocs; rank++)
     if (const char *other = &all[LENGTH * rank]; std::strcmp(mine, other) != 0)
       text += "  rank " + std::to_string(rank) + ": " + other + "\n";
-  if (impl->device_to_device && comm->nprocs > 1 && impl->info.num_exchanges > 0)
-    text += "  rows of ghosts go from device to device\n";
-  if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
+  if (&member == &impl->members.front()) {
+    if (impl->members.size() > 1)
+      text += "  first of a committee of " + std::to_string(impl->members.size()) +
+              " packages; energy and forces are " +
+              (impl->first_alone ? "those of the first\n" : "the mean\n");
+    if (impl->device_to_device && comm->nprocs > 1 && impl->exchanges)
+      text += "  rows of ghosts go from device to device\n";
+    if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
+  }
   utils::logmesg(lmp, text);
   if (text.find(" generic, because ") != std::string::npos)
     error->warning(FLERR, "pair_style mdcg: generic kernels run, which are slower; the line above "
@@ -321,14 +413,17 @@ double PairMDCG::memory_usage()
 {
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
-  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.types.capacity() +
-                               it.node.capacity() + it.atom.capacity() + it.image.capacity() +
-                               it.copy_node.capacity() + it.copy_image.capacity()) *
+  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.node.capacity() +
+                               it.atom.capacity() + it.image.capacity() + it.copy_node.capacity() +
+                               it.copy_image.capacity()) *
            sizeof(std::int32_t);
   bytes +=
-      static_cast<double>(it.positions.capacity() + it.forces.capacity() + it.energies.capacity() +
-                          it.virials.capacity() + it.owner.capacity()) *
+      static_cast<double>(it.positions.capacity() + it.energies.capacity() + it.virials.capacity() +
+                          it.owner.capacity() + it.forces_std.capacity()) *
       sizeof(double);
+  for (const Member &member : it.members)
+    bytes += static_cast<double>(member.types.capacity() * sizeof(std::int32_t) +
+                                 member.forces.capacity() * sizeof(double));
   bytes += it.ghosts.bytes();
   return bytes;
 }

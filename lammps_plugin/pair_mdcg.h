@@ -4,10 +4,12 @@
 #define LMP_PAIR_MDCG_H
 
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "mdcg.h"
 #include "pair.h"
 
 namespace LAMMPS_NS {
@@ -24,6 +26,12 @@ class PairMDCG : public Pair {
   double init_one(int, int) override;
   double memory_usage() override;
   void add_tally_callback(class Compute *) override;
+  void write_restart(FILE *) override;
+  void read_restart(FILE *) override;
+  void write_restart_settings(FILE *) override;
+  void read_restart_settings(FILE *) override;
+  void *extract(const char *, int &) override;
+  void *extract_peratom(const char *, int &) override;
 
   int pack_forward_comm(int, int *, double *, int, int *) override;
   void unpack_forward_comm(int, int, double *) override;
@@ -31,11 +39,18 @@ class PairMDCG : public Pair {
  private:
   friend class ComputeMDCGHeatFlux;    // evaluates the same model with other edges
   struct Impl;
+  struct Member;
+  struct Exchange;
+  struct Restored;
   std::unique_ptr<Impl> impl;
 
   void allocate();
   void all_or_none(const std::string &file, int line, const std::string &reason);
-  void announce();
+  void open_members(const std::vector<std::string> &files);
+  std::vector<std::string> names_of_labels();
+  void take_names(Member &member);
+  void check_restored();
+  void announce(Member &member);
   void check_bonds();
   std::vector<char> ghosts_near() const;
   void take_nodes();
@@ -48,7 +63,9 @@ class PairMDCG : public Pair {
   void take_copies();
   void take_positions();
   void take_shifts();
-  void add_results(double energy, const double *sum);
+  void evaluate(Member &member, mdcg_system system, Exchange &exchange, double weight);
+  void add_results(const Member &member, const double *sum, double weight);
+  void take_deviations();
 };
 
 }    // namespace LAMMPS_NS

@@ -3,7 +3,9 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
@@ -15,33 +17,82 @@
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
 #include "platform.h"
+#include "update.h"
 
 using namespace LAMMPS_NS;
 using mdcg_lammps::GhostExchange;
 
-namespace {
-
-struct Exchange {
-  GhostExchange *ghosts;
+// The exchange of rows during a step, and its callbacks. Exceptions must not cross the C interface:
+// they are stored, and rethrown after the call.
+struct PairMDCG::Exchange {
+  GhostExchange &ghosts;
   std::int64_t num_local;
   double seconds = 0.0;
   std::exception_ptr error;
+
+  template <typename Function> static int timed(void *context, const Function &function) noexcept
+  {
+    auto &of = *static_cast<Exchange *>(context);
+    const double start = platform::walltime();
+    try {
+      function(of.ghosts, of.num_local);
+    } catch (...) {
+      of.error = std::current_exception();
+    }
+    of.seconds += platform::walltime() - start;
+    return of.error ? 1 : 0;
+  }
+
+  mdcg_communicator communicator();
+  void add_peers(mdcg_communicator &communicator, const Comm *comm);
 };
 
-// Exceptions must not cross the C interface: they are stored, and rethrown after the call.
-template <typename Function> int timed(Exchange &of, const Function &exchange) noexcept
+mdcg_communicator PairMDCG::Exchange::communicator()
 {
-  const double start = platform::walltime();
-  try {
-    exchange();
-  } catch (...) {
-    of.error = std::current_exception();
-  }
-  of.seconds += platform::walltime() - start;
-  return of.error ? 1 : 0;
+  mdcg_communicator out{};
+  out.size = sizeof(out);
+  out.context = this;
+  out.forward = [](void *context, void *rows, int width, int item_bytes) {
+    return timed(context, [&](GhostExchange &ghosts, std::int64_t num_local) {
+      char *const first = static_cast<char *>(rows);
+      ghosts.forward(first, first + num_local * width * item_bytes, width * item_bytes);
+    });
+  };
+  out.reverse = [](void *context, void *rows, int width, int item_bytes) {
+    return timed(context, [&](GhostExchange &ghosts, std::int64_t num_local) {
+      char *const first = static_cast<char *>(rows);
+      ghosts.reverse(first, first + num_local * width * item_bytes, width, item_bytes);
+    });
+  };
+  out.num_sent = static_cast<std::int64_t>(ghosts.sent.size());
+  out.sent = ghosts.sent.data();
+  out.forward_rows = [](void *context, const void *sent, void *rows, int row_bytes) {
+    return timed(context, [&](GhostExchange &ghosts, std::int64_t) {
+      ghosts.forward_rows(static_cast<const char *>(sent), static_cast<char *>(rows), row_bytes);
+    });
+  };
+  out.reverse_rows = [](void *context, const void *rows, void *sent, int row_bytes) {
+    return timed(context, [&](GhostExchange &ghosts, std::int64_t) {
+      ghosts.reverse_rows(static_cast<const char *>(rows), static_cast<char *>(sent), row_bytes);
+    });
+  };
+  out.any = [](void *context, int *flag) {
+    return timed(context, [&](GhostExchange &ghosts, std::int64_t) { *flag = ghosts.any(*flag); });
+  };
+  return out;
 }
 
-}    // namespace
+void PairMDCG::Exchange::add_peers(mdcg_communicator &communicator, const Comm *comm)
+{
+  communicator.rank = comm->me;
+  communicator.num_ranks = comm->nprocs;
+  communicator.num_peers = static_cast<std::int64_t>(ghosts.peers.size());
+  communicator.peers = ghosts.peers.data();
+  communicator.gather = [](void *context, const void *mine, void *all, int bytes) {
+    return timed(context,
+                 [&](GhostExchange &ghosts, std::int64_t) { ghosts.gather(mine, all, bytes); });
+  };
+}
 
 void PairMDCG::compute(int eflag, int vflag)
 {
@@ -69,7 +120,6 @@ void PairMDCG::compute(int eflag, int vflag)
   system.num_local = it.num_local;
   system.num_nodes = it.num_nodes;
   system.positions = it.positions.data();
-  system.types = it.types.data();
   const int periodic[3] = {domain->xperiodic, domain->yperiodic, domain->zperiodic};
   const bool images = it.own_list ? comm->nprocs > 1 : it.cells.size() > 1;
   if (images) {
@@ -93,85 +143,57 @@ void PairMDCG::compute(int eflag, int vflag)
     system.receiver = it.receiver.data();
     if (images) system.image = it.image.data();
   }
-  // the engine keeps a list of a periodic cell where it is still valid
-  system.same_edges = it.fresh || system.cell ? 0 : 1;
-  it.fresh = false;
 
-  double energy = 0.0, sum[9] = {};
+  // Members take turns; those beside the first are left out where nothing of them is wanted.
+  const bool all = !it.first_alone || eflag_global || it.deviations_asked;
+  const std::size_t count = all ? it.members.size() : 1;
+  Exchange exchange{it.ghosts, it.num_local, 0.0, nullptr};
+  pvector[1] = 0.0;
+  for (std::size_t m = 0; m < count; m++)
+    evaluate(it.members[m], system, exchange,
+             it.first_alone ? (m == 0 ? 1.0 : 0.0) : 1.0 / static_cast<double>(count));
+  pvector[0] = exchange.seconds;
+  if (count > 1) take_deviations();
+}
+
+// Evaluates one member, and adds its results with this weight to those of LAMMPS.
+void PairMDCG::evaluate(Member &member, mdcg_system system, Exchange &exchange, double weight)
+{
+  Impl &it = *impl;
+  system.types = member.types.data();
+  // the engine keeps a list of a periodic cell where it is still valid
+  system.same_edges = member.fresh || system.cell ? 0 : 1;
+  member.fresh = false;
+
+  double sum[9] = {};
   // never null, which means "not wanted" to the engine: all ranks must ask for the same results
-  it.forces.resize(std::max<std::size_t>(3 * it.num_nodes, 3));
+  member.forces.resize(std::max<std::size_t>(3 * it.num_nodes, 3));
   mdcg_results results{};
   results.size = sizeof(results);
-  if (eflag_global) results.energy = &energy;
-  results.forces = it.forces.data();
-  if (vflag_global) results.virial = sum;
-  if (eflag_atom) {
+  if (eflag_global) results.energy = &member.energy;
+  results.forces = member.forces.data();
+  if (vflag_global && weight != 0.0) results.virial = sum;
+  if (eflag_atom && weight != 0.0) {
     it.energies.resize(std::max<std::size_t>(it.num_local, 1));
     results.energies = it.energies.data();
   }
-  if (vflag_atom) {
+  if (vflag_atom && weight != 0.0) {
     it.virials.resize(std::max<std::size_t>(9 * it.num_nodes, 9));
     results.virials = it.virials.data();
   }
 
-  Exchange exchange{&it.ghosts, it.num_local, 0.0, nullptr};
-  mdcg_communicator communicator{};
-  communicator.size = sizeof(communicator);
-  communicator.context = &exchange;
-  communicator.forward = [](void *context, void *rows, int width, int item_bytes) {
-    auto &of = *static_cast<Exchange *>(context);
-    return timed(of, [&] {
-      char *const first = static_cast<char *>(rows);
-      of.ghosts->forward(first, first + of.num_local * width * item_bytes, width * item_bytes);
-    });
-  };
-  communicator.reverse = [](void *context, void *rows, int width, int item_bytes) {
-    auto &of = *static_cast<Exchange *>(context);
-    return timed(of, [&] {
-      char *const first = static_cast<char *>(rows);
-      of.ghosts->reverse(first, first + of.num_local * width * item_bytes, width, item_bytes);
-    });
-  };
-  communicator.num_sent = static_cast<std::int64_t>(it.ghosts.sent.size());
-  communicator.sent = it.ghosts.sent.data();
-  communicator.forward_rows = [](void *context, const void *sent, void *ghosts, int row_bytes) {
-    auto &of = *static_cast<Exchange *>(context);
-    return timed(of, [&] {
-      of.ghosts->forward_rows(static_cast<const char *>(sent), static_cast<char *>(ghosts),
-                              row_bytes);
-    });
-  };
-  communicator.reverse_rows = [](void *context, const void *ghosts, void *sent, int row_bytes) {
-    auto &of = *static_cast<Exchange *>(context);
-    return timed(of, [&] {
-      of.ghosts->reverse_rows(static_cast<const char *>(ghosts), static_cast<char *>(sent),
-                              row_bytes);
-    });
-  };
-  communicator.any = [](void *context, int *flag) {
-    auto &of = *static_cast<Exchange *>(context);
-    return timed(of, [&] { *flag = of.ghosts->any(*flag); });
-  };
-  if (it.device_to_device) {
-    communicator.rank = comm->me;
-    communicator.num_ranks = comm->nprocs;
-    communicator.num_peers = static_cast<std::int64_t>(it.ghosts.peers.size());
-    communicator.peers = it.ghosts.peers.data();
-    communicator.gather = [](void *context, const void *mine, void *all, int bytes) {
-      auto &of = *static_cast<Exchange *>(context);
-      return timed(of, [&] { of.ghosts->gather(mine, all, bytes); });
-    };
-  }
+  mdcg_communicator communicator = exchange.communicator();
+  if (it.device_to_device) exchange.add_peers(communicator, comm);
   const double start = platform::walltime();
   // Other ranks may be waiting in an exchange, so an error on one rank aborts all of them.
-  if (it.library->evaluate(it.model, &system, comm->nprocs == 1 ? nullptr : &communicator,
+  if (it.library->evaluate(member.model.get(), &system, comm->nprocs == 1 ? nullptr : &communicator,
                            &results) != MDCG_OK) {
     if (exchange.error) std::rethrow_exception(exchange.error);
     std::vector<std::int64_t> ids;    // atom ids of the nodes that the error names
     for (std::int64_t n = 0; n < it.num_nodes && atom->tag_enable; n++)
       ids.push_back(atom->tag[it.atom[n]]);
     const std::string reason =
-        std::string("pair_style mdcg: ") +
+        "pair_style mdcg: " + (it.members.size() > 1 ? member.file + ": " : std::string()) +
         (ids.empty() ? it.library->last_error() : it.library->last_error_about(ids.data()));
     if (comm->nprocs > 1) {    // launchers lose what a rank prints just before it aborts
       std::fprintf(stderr, "rank %d: %s\n", comm->me, reason.c_str());
@@ -180,22 +202,21 @@ void PairMDCG::compute(int eflag, int vflag)
     }
     error->one(FLERR, reason);
   }
-  pvector[0] = exchange.seconds;
-  pvector[1] = platform::walltime() - start;
-  if (!it.announced) announce();
-  add_results(energy, sum);
+  pvector[1] += platform::walltime() - start;
+  if (!member.announced) announce(member);
+  if (weight != 0.0) add_results(member, sum, weight);
 }
 
-void PairMDCG::add_results(double energy, const double *sum)
+void PairMDCG::add_results(const Member &member, const double *sum, double weight)
 {
   Impl &it = *impl;
-  const double unit = it.energy_unit;
+  const double unit = it.energy_unit * weight;
   static constexpr int PLACE[6] = {0, 4, 8, 1, 2, 5};    // xx yy zz xy xz yz
   for (std::int64_t n = 0; n < it.num_nodes; n++) {
     double *force = atom->f[it.atom[n]];
-    for (int k = 0; k < 3; k++) force[k] += unit * it.forces[3 * n + k];
+    for (int k = 0; k < 3; k++) force[k] += unit * member.forces[3 * n + k];
   }
-  if (eflag_global) eng_vdwl += unit * energy;
+  if (eflag_global) eng_vdwl += unit * member.energy;
   if (eflag_atom)
     for (std::int64_t n = 0; n < it.num_local; n++) eatom[it.atom[n]] += unit * it.energies[n];
   if (vflag_global)
@@ -203,6 +224,76 @@ void PairMDCG::add_results(double energy, const double *sum)
   if (vflag_atom)
     for (std::int64_t n = 0; n < it.num_nodes; n++)
       for (int k = 0; k < 6; k++) vatom[it.atom[n]][k] += unit * it.virials[9 * n + PLACE[k]];
+}
+
+// Standard deviations of a committee, of the population, as ASE's calculator has them: of each
+// atom's force the norm of those of its components, and of the energy.
+void PairMDCG::take_deviations()
+{
+  Impl &it = *impl;
+  const auto count = static_cast<double>(it.members.size());
+  if (comm->nprocs > 1)    // forces of other ranks' ghosts are added to their owners
+    for (Member &member : it.members) {
+      auto *rows = reinterpret_cast<char *>(member.forces.data());
+      it.ghosts.reverse(rows, rows + 3 * sizeof(double) * it.num_local, 3, sizeof(double));
+    }
+  it.forces_std.assign(std::max(atom->nlocal, 1), 0.0);
+  it.deviations_step = update->ntimestep;
+  double largest = 0.0, total = 0.0;
+  for (std::int64_t n = 0; n < it.num_local; n++) {
+    double variance = 0.0;
+    for (int k = 0; k < 3; k++) {
+      double mean = 0.0;
+      for (const Member &member : it.members) mean += member.forces[3 * n + k] / count;
+      for (const Member &member : it.members) {
+        const double difference = member.forces[3 * n + k] - mean;
+        variance += difference * difference / count;
+      }
+    }
+    const double deviation = it.energy_unit * std::sqrt(variance);
+    it.forces_std[it.atom[n]] = deviation;
+    largest = std::max(largest, deviation);
+    total += deviation;
+  }
+  if (!eflag_global) return;
+  std::vector<double> sums = {static_cast<double>(it.num_local), total};
+  for (const Member &member : it.members) sums.push_back(member.energy);
+  MPI_Allreduce(MPI_IN_PLACE, sums.data(), static_cast<int>(sums.size()), MPI_DOUBLE, MPI_SUM,
+                world);
+  MPI_Allreduce(MPI_IN_PLACE, &largest, 1, MPI_DOUBLE, MPI_MAX, world);
+  double mean = 0.0, variance = 0.0;
+  for (std::size_t m = 2; m < sums.size(); m++) mean += sums[m] / count;
+  for (std::size_t m = 2; m < sums.size(); m++)
+    variance += (sums[m] - mean) * (sums[m] - mean) / count;
+  const double atoms = std::max(sums[0], 1.0);
+  if (comm->me) return;    // compute pair adds the numbers of all ranks
+  pvector[2] = it.energy_unit * std::sqrt(variance) / atoms;
+  pvector[3] = largest;
+  pvector[4] = sums[1] / atoms;
+}
+
+// For fix pair, which sets this before a step whose deviations it reads.
+void *PairMDCG::extract(const char *name, int &dim)
+{
+  if (std::strcmp(name, "forces_std_flag") != 0) return nullptr;
+  dim = 0;
+  return &impl->deviations_asked;
+}
+
+// For fix pair, whose constructor asks as well, where nothing is computed yet.
+void *PairMDCG::extract_peratom(const char *name, int &columns)
+{
+  if (std::strcmp(name, "forces_std") != 0) return nullptr;
+  columns = 0;
+  if (update->whichflag == 0) return nullptr;
+  if (impl->members.size() < 2)
+    error->all(FLERR, "pair_style mdcg: fix pair reads forces_std, which a single package does not "
+                      "have: name two packages or more in pair_coeff");
+  if (impl->deviations_step != update->ntimestep)
+    error->all(FLERR, "pair_style mdcg: fix pair reads forces_std of a step at which the first "
+                      "package alone was evaluated: write forces_std 1 in place of forces_std 0, "
+                      "or committee mean");
+  return impl->forces_std.data();
 }
 
 // ---- LAMMPS tells each ghost its atom through these ----

@@ -39,11 +39,11 @@ void PairMDCG::check_bonds()
   if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   std::string reason;
   for (int i = 0; i < atom->nlocal; i++) {
-    if (impl->kind[atom->type[i]] < 0) continue;
+    if (impl->is_null(atom->type[i])) continue;
     for (int s = 0; s < atom->nspecial[i][2]; s++) {
       const int which = s < atom->nspecial[i][0] ? 1 : s < atom->nspecial[i][1] ? 2 : 3;
       const int j = removed[which] ? atom->map(atom->special[i][s]) : -1;
-      if (j >= 0 && impl->kind[atom->type[j]] >= 0)
+      if (j >= 0 && !impl->is_null(atom->type[j]))
         reason = "special_bonds leaves out bonded neighbours, such as atoms " +
                  std::to_string(atom->tag[i]) + " and " + std::to_string(atom->tag[j]) +
                  ", which the potential needs, expected special_bonds lj/coul 1 1 1";
@@ -74,12 +74,12 @@ std::vector<char> PairMDCG::ghosts_near() const
     low[k] = HUGE_VAL;
     high[k] = -HUGE_VAL;
     for (int i = 0; i < nlocal; i++) {
-      if (impl->kind[atom->type[i]] < 0) continue;
+      if (impl->is_null(atom->type[i])) continue;
       low[k] = std::min(low[k], x[i][k]);
       high[k] = std::max(high[k], x[i][k]);
     }
   }
-  const double reach = impl->info.r_max + neighbor->skin + 1e-6;
+  const double reach = impl->r_max + neighbor->skin + 1e-6;
   for (int j = 0; j < nghost; j++) {
     const double *at = x[nlocal + j];
     seen[j] = 1;
@@ -102,7 +102,7 @@ void PairMDCG::take_nodes()
   it.node.assign(nall, -1);
   it.atom.clear();
   for (int i = 0; i < nlocal; i++) {
-    if (it.kind[atom->type[i]] < 0) continue;
+    if (it.is_null(atom->type[i])) continue;
     it.node[i] = static_cast<std::int32_t>(it.atom.size());
     it.atom.push_back(i);
   }
@@ -111,7 +111,7 @@ void PairMDCG::take_nodes()
   const std::vector<char> seen = ghosts_near();
   std::vector<std::int32_t> images;    // of atoms of other ranks
   for (int j = nlocal; j < nall; j++) {
-    if (!seen[j - nlocal] || it.kind[atom->type[j]] < 0) continue;
+    if (!seen[j - nlocal] || it.is_null(atom->type[j])) continue;
     if (AtomId::rank(it.owner[j]) == comm->me)
       it.node[j] = it.node[AtomId::atom(it.owner[j])];
     else
@@ -126,7 +126,6 @@ void PairMDCG::take_nodes()
     it.node[j] = static_cast<std::int32_t>(it.atom.size()) - 1;
   }
   it.num_nodes = static_cast<std::int64_t>(it.atom.size());
-  it.types.resize(it.num_nodes);
   it.cells.assign(1, {0, 0, 0});
   it.cell_ghost.assign(1, -1);
   if (comm->nprocs == 1) return;
@@ -140,9 +139,12 @@ void PairMDCG::take_nodes()
 bool PairMDCG::take_types()
 {
   Impl &it = *impl;
-  for (std::int64_t n = 0; n < it.num_nodes; n++) {
-    it.types[n] = it.kind[atom->type[it.atom[n]]];
-    if (it.types[n] < 0) return false;
+  for (Member &member : it.members) {
+    member.types.resize(it.num_nodes);
+    for (std::int64_t n = 0; n < it.num_nodes; n++) {
+      member.types[n] = member.kind[atom->type[it.atom[n]]];
+      if (member.types[n] < 0) return false;
+    }
   }
   return true;
 }
@@ -186,7 +188,7 @@ void PairMDCG::take_copies()
     it.copy_node.push_back(it.node[j]);
     it.copy_image.push_back(image);
   }
-  it.fresh = true;
+  it.take_edges();
   it.known_local = atom->nlocal;
   it.known_all = nall;
 }
@@ -222,7 +224,7 @@ void PairMDCG::take_neighbors()
   it.sender.resize(edges);
   it.receiver.resize(edges);
   it.image.resize(edges);
-  it.fresh = true;
+  it.take_edges();
   it.known_local = atom->nlocal;
   it.known_all = nall;
 }

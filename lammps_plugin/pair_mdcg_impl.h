@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,25 +15,48 @@
 
 namespace LAMMPS_NS {
 
+// One package of a committee; a single package is a committee of one.
+struct PairMDCG::Member {
+  std::string file;
+  std::unique_ptr<mdcg_model, decltype(&mdcg_close)> model{nullptr, nullptr};
+  mdcg_info info{};
+  std::vector<int> kind;              // [ntypes + 1] type in the package, -1: NULL
+  std::vector<std::int32_t> types;    // [num_nodes]
+  double energy = 0.0;                // of the local nodes, eV
+  std::vector<double> forces;         // [num_nodes][3] eV/Å
+  bool fresh = true;                  // the engine has not seen these edges yet
+  bool announced = false;
+};
+
+// What a restart file names: the packages that it was written with, and their types.
+struct PairMDCG::Restored {
+  std::vector<std::string> files, digests, names;
+};
+
 struct PairMDCG::Impl {
   const mdcg_lammps::Library *library = nullptr;
-  mdcg_model *model = nullptr;
-  mdcg_info info{};
-  std::string device = "auto", file, advice;
+  std::vector<Member> members;
+  std::vector<std::string> settings, names;    // of the last commands pair_style and pair_coeff
+  Restored restored;                           // empty: not restored, or accepted since
+  std::string device = "auto", advice;
   std::string precision;            // empty: that of the package
   std::string kernels;              // empty: auto
   int threads = 0;                  // 0: those of LAMMPS
   bool device_to_device = false;    // rows of ghosts do not pass through the host
-  double energy_unit = 1.0;
-  bool announced = false, bonds_checked = false;
+  double energy_unit = 1.0, r_max = 0.0;
+  bool bonds_checked = false;
 
-  std::vector<int> kind;             // [ntypes + 1] type in the package, -1: NULL
+  bool exchanges = false;            // any member has some between its layers
+  bool first_alone = false;          // results are those of the first member, not the mean
+  int deviations_asked = 0;          // set by fix pair before the step
+  bigint deviations_step = -1;       // of forces_std
+  std::vector<double> forces_std;    // [nlocal] units of the run
+
   std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none
   std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
   std::int64_t num_local = 0, num_nodes = 0;
-  std::vector<std::int32_t> types, sender, receiver;
-  std::vector<double> positions, forces, energies, virials;
-  bool fresh = true;    // the engine has not seen these edges yet
+  std::vector<std::int32_t> sender, receiver;
+  std::vector<double> positions, energies, virials;
   // The device makes the edges, and LAMMPS makes no list. With several ranks it gets all images of
   // nodes beside those that are at the places of their nodes.
   bool own_list = false;
@@ -49,12 +73,11 @@ struct PairMDCG::Impl {
   std::array<double, 9> box{};              // cell vectors; shifts are multiples of them
   mdcg_lammps::GhostExchange ghosts;
 
-  void forget_model()
+  bool is_null(int type) const { return members.front().kind[type] < 0; }
+  void take_edges()    // as they are now, by all members
   {
-    if (model) library->close(model);
-    model = nullptr;
+    for (Member &member : members) member.fresh = true;
   }
-  ~Impl() { forget_model(); }
 };
 
 }    // namespace LAMMPS_NS

@@ -120,7 +120,8 @@ Struct read_struct(const Struct* given, const char* name,
 // Sizes of structs in headers that were published before this one: each ended before a field here.
 constexpr std::initializer_list<std::size_t> OPTIONS_SIZES = {offsetof(mdcg_options, skin),
                                                               offsetof(mdcg_options, precision)};
-constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes)};
+constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes),
+                                                           offsetof(mdcg_info, digest)};
 constexpr std::initializer_list<std::size_t> SYSTEM_SIZES = {
     offsetof(mdcg_system, same_shifts), offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
     offsetof(mdcg_system, energy_weights)};
@@ -370,6 +371,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
         out.manifest = model->evaluator.package().manifest_text().c_str();
         out.exchange_bytes =
             model->evaluator.model().max_exchanged_width() * (about.double_precision ? 8 : 4);
+        out.digest = model->evaluator.package().digest().c_str();
         std::memcpy(info, &out, std::min(info->size, sizeof out));
     });
 }

@@ -70,6 +70,8 @@ typedef struct mdcg_info {
     int num_exchanges;             /* communications per pass; 0: ghosts need none */
     const char* manifest;          /* JSON */
     int exchange_bytes;            /* longest row that a communicator is given; 0: none */
+    const char* digest;            /* SHA-256 of all that the package holds, 64 hexadecimal digits;
+                                      owned by the model */
 } mdcg_info;
 
 typedef struct mdcg_device {

@@ -167,7 +167,8 @@ static void check_opening(const char* path) {
 
 /* Sizes of structs: those of older headers, the own one, and such as a newer one may have. */
 static void check_sizes(mdcg_model* model, const mdcg_system* system) {
-    static const size_t infos[] = {offsetof(mdcg_info, exchange_bytes), sizeof(mdcg_info)};
+    static const size_t infos[] = {offsetof(mdcg_info, exchange_bytes), offsetof(mdcg_info, digest),
+                                   sizeof(mdcg_info)};
     static const size_t systems[] = {offsetof(mdcg_system, same_shifts),
                                      offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
                                      offsetof(mdcg_system, energy_weights), sizeof(mdcg_system)};
@@ -362,6 +363,7 @@ int main(int argc, char** argv) {
     check(mdcg_describe(model, &info) == MDCG_OK, "describe");
     check(info.num_types > 0 && info.r_max > 0 && info.manifest[0] == '{', "what is described");
     check(info.num_exchanges > 0 && info.exchange_bytes % 64 == 0, "a package that exchanges rows");
+    check(strlen(info.digest) == 64 && strspn(info.digest, "0123456789abcdef") == 64, "a digest");
     check(mdcg_descriptor_width(model) >= 0 && mdcg_descriptor_width(NULL) == -1, "descriptors");
     check(mdcg_prepare(model) == MDCG_OK, "prepare");
     make_system(info.num_types, info.r_max);

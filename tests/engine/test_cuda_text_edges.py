@@ -12,7 +12,7 @@ CASES = ("cuda_edge_cases.py", "cuda_power_cases.py")
 
 # As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.
 RADIAL = """
-#define SLOTS 16
+#define EDGES 16
 #define THREADS 64
 #define BASIS 8
 #define BASIS_KIND 0

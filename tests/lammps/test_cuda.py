@@ -115,6 +115,23 @@ def test_dynamics(tmp_path: Path, models: Models, env: Any, name: str) -> None:
     same(got, want)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "options"), [(1, "committee mean"), (2, "committee first"), (2, "exchange peer")]
+)
+def test_committee(tmp_path: Path, models: Models, env: Any, ranks: int, options: str) -> None:
+    """Members take turns on the device, each with its own list; their deviations, too."""
+    write_data(tmp_path / "test.data", water(2, seed=6))
+    files = f"{models('mace')} {models('nequip')}"
+    text = hot(models("mace")).replace(str(models("mace")), files)
+    deviations = "compute c all pair mdcg\nthermo_style custom step c_c[3] c_c[4] c_c[5] "
+    text = text.replace("thermo_style custom step ", deviations).replace("thermo 1\n", "thermo 3\n")
+    plain = options if options.startswith("committee") else ""
+    want = run_input(tmp_path, text.replace("pair_style mdcg", f"pair_style mdcg {plain}"))
+    assert want.runs[0]["c_c[4]"].min() > 1e-2
+    device = on("cuda", text).replace("device cuda", f"device cuda {options}")
+    same(run_input(tmp_path, device, ranks=ranks, env=env), want, 1e-9)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_box_that_moves(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
     """Shifts of edges across the boundary change while the list stays."""

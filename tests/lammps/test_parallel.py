@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +146,123 @@ def test_rerun_and_minimize(tmp_path: Path) -> None:
     energies = [run_input(tmp_path, text, ranks=ranks).runs[0]["PotEng"] for ranks in (1, 2)]
     assert energies[0][-1] < energies[0][0] - 0.1
     np.testing.assert_allclose(energies[1][-1], energies[0][-1], rtol=0, atol=1e-6)
+
+
+ENERGY = "thermo_style custom step pe\nthermo_modify format float %.17g\n"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_restart_names_the_package(tmp_path: Path, ranks: int) -> None:
+    """Settings and packages come back with it; others are refused until the style is none."""
+    write_data(tmp_path / "test.data", water(2, seed=13))
+    model, other = package("mace", "float64"), package("nequip", "float64")
+    text = head(model).replace("mdcg\n", "mdcg committee first threads 1\n", 1)
+    text = text.replace(f"{model}", f"{model} {other}") + ENERGY + "run 0\nwrite_restart middle\n"
+    want = run_input(tmp_path, text, ranks=ranks).last["PotEng"]
+    start = head(model).replace("read_data test.data", "read_restart middle")
+    start = start.split("pair_style")[0] + ENERGY
+    files = f"{model} {other}"
+    free = f"pair_style none\npair_style mdcg\npair_coeff * * {other} H O\nrun 0\n"
+    again = f"run 0\npair_style mdcg\npair_coeff * * {files} H O\nrun 0\n"
+    output = run_input(tmp_path, start + again + free, ranks=ranks)
+    found = [run["PotEng"][-1] for run in output.runs]
+    np.testing.assert_allclose(found[0], want, rtol=1e-12)
+    assert "energy and forces are those of the first" in output.text
+    assert "energy and forces are the mean" in output.text
+    assert abs(found[1] - want) > 1e-3
+    assert abs(found[2] - want) > 1e-3
+    for coeff, reason in (
+        (f"{other} {model} H O", "is not the package of the restart file, which names "),
+        (f"{files} O H", "atom type 1 is O, and the restart file was written with H: name the"),
+        (f"{model} H O", "pair_coeff names 1 packages, and the restart file 2: name the same"),
+    ):
+        text = start + f"pair_coeff * * {coeff}\nrun 0\n"
+        refused = run_input(tmp_path, text, ranks=ranks, check=False)
+        assert refused.code != 0
+        assert refused.text.count(reason) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_labels_and_units(tmp_path: Path, ranks: int) -> None:
+    """Types by their labels, in units metal and real."""
+    atoms, model = water(2, seed=14), package("nequip", "float64")
+    write_data(tmp_path / "test.data", atoms)
+    want = reference(atoms, model)["energy"]
+    for units, factor in (("metal", 1.0), ("real", 23.060549)):
+        text = head(model, types="labels", units=units)
+        text = text.replace("pair_style", "labelmap atom 1 H 2 O\npair_style", 1) + ENERGY
+        found = run_input(tmp_path, text + "run 0\n", ranks=ranks).last["PotEng"]
+        np.testing.assert_allclose(found, factor * want, rtol=1e-11)
+    for labels, reason in (
+        ("1 H 2 Ow", "the label of atom type 2 is missing, or "),
+        ("", "pair_coeff has the word labels, and atom types have no labels"),
+    ):
+        line = f"labelmap atom {labels}\n" * bool(labels)
+        text = head(model, types="labels").replace("pair_style", line + "pair_style", 1)
+        refused = run_input(tmp_path, text, ranks=ranks, check=False)
+        assert refused.code != 0
+        assert refused.text.count(reason) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_deposit(tmp_path: Path, ranks: int) -> None:
+    """Atoms that come during a run."""
+    atoms, model = water(2, seed=15), package("mace", "float64")
+    atoms.positions[:, 2] += 1.0
+    atoms.set_cell([*atoms.cell.lengths()[:2], 14.0])
+    atoms.pbc = (True, True, False)
+    write_data(tmp_path / "test.data", atoms)
+    text = head(model, boundary="p p f") + NVE + "region top block 0.5 5.5 0.5 5.5 9.0 11.0\n"
+    text += "fix d all deposit 3 2 5 4711 region top near 1.0 vz -20 -20\nrun 20\n"
+    text += "write_dump all custom out.dump id type x y z modify sort id format float %.17g\n"
+    output = run_input(tmp_path, text, ranks=ranks)
+    (end,) = output.dump()
+    assert len(end) == len(atoms) + 3
+    found = Atoms(["HO"[int(kind) - 1] for kind in end[:, 1]], end[:, 2:], pbc=atoms.pbc)
+    found.set_cell(atoms.cell)
+    np.testing.assert_allclose(output.last["PotEng"], reference(found, model)["energy"], rtol=1e-10)
+
+
+REPLICAS = {
+    "temper": """
+variable t world 300.0 310.0
+velocity all create 300 4711 loop geom
+timestep 0.0003
+fix nvt all nvt temp $t $t 0.05
+temper 20 5 $t nvt 4711 4712
+""",
+    "neb": """
+thermo 5
+timestep 0.001
+fix neb all neb 1.0
+min_style quickmin
+neb 0.0 0.01 10 5 5 final end.txt
+""",
+}
+
+
+@pytest.mark.parametrize("command", REPLICAS)
+def test_partitions(tmp_path: Path, command: str) -> None:
+    """Replicas on one rank each and on two."""
+    atoms, model, count = water(2, seed=16), package("mace", "float64"), 2
+    write_data(tmp_path / "test.data", atoms)
+    end = atoms.copy()
+    end.positions[0] += [0.1, 0.05, 0.0]
+    if command == "neb":
+        count = 3
+        lines = [f"{k} {x:.17g} {y:.17g} {z:.17g}" for k, (x, y, z) in enumerate(end.positions, 1)]
+        (tmp_path / "end.txt").write_text("\n".join([str(len(end)), *lines]) + "\n")
+    text = head(model).replace("map yes", "map yes sort 0 0") + REPLICAS[command]
+    tables = []
+    for ranks in (1, 2):
+        options = ["-partition", f"{count}x{ranks}", "-pscreen", "none", "-plog", "none"]
+        output = run_input(tmp_path, text, ranks=count * ranks, options=options)
+        rows = [line.split() for line in output.text.splitlines() if re.match(r" *\d+ ", line)]
+        tables.append(np.array([row for row in rows if len(row) == len(rows[-1])], dtype=float))
+    np.testing.assert_allclose(tables[0], tables[1], rtol=1e-5, atol=1e-6)
+    if command == "temper":
+        assert tables[0][:, 0].tolist() == [0, 5, 10, 15, 20]
+        return
+    for column, image in ((10, atoms), (14, end)):
+        want = reference(image, model)["energy"]
+        np.testing.assert_allclose(tables[0][0, column], want, rtol=1e-6)
