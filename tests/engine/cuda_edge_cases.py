@@ -23,8 +23,8 @@ LEVEL = core.simd_levels()[0]
 
 def _norm(package: SmallPackage, rng: Any, n: int) -> dict[str, Any]:
     return {
-        "weight": package.tensor(1.0 + 0.3 * rng.normal(size=n)),
-        "bias": package.tensor(0.3 * rng.normal(size=n)),
+        "weight": package.weights(1.0 + 0.3 * rng.normal(size=n)),
+        "bias": package.weights(0.3 * rng.normal(size=n)),
         "epsilon": 1e-5,
     }
 
@@ -40,14 +40,14 @@ def radial_network(kind: str, package: SmallPackage, rng: Any, num_types: int) -
     }
 
     def layer(n: int, m: int, **fields: Any) -> dict[str, Any]:
-        weight = package.tensor(rng.normal(size=(n, m)) / np.sqrt(n))
+        weight = package.weights(rng.normal(size=(n, m)) / np.sqrt(n))
         return {"weight": weight, **fields}
 
     def bias(n: int) -> str:
-        return package.tensor(rng.normal(size=n))
+        return package.weights(rng.normal(size=n))
 
     def last(n: int) -> dict[str, Any]:
-        return {"weight": package.tensor(np.eye(n))}
+        return {"weight": package.weights(np.eye(n))}
 
     found: dict[str, Any] = {
         "r_max": R_MAX,
@@ -74,20 +74,20 @@ def radial_network(kind: str, package: SmallPackage, rng: Any, num_types: int) -
         found["layers"] = [
             layer(7, 33, bias=bias(33), layer_norm=_norm(package, rng, 33), activation="silu"),
             layer(33, 6, layer_norm=_norm(package, rng, 6), activation="ssp", factor=1.1),
-            {**last(6), "bias": package.tensor(np.zeros(6))},
+            {**last(6), "bias": package.weights(np.zeros(6))},
         ]
     elif kind == "tables":
         found["basis"] = {"kind": "chebyshev", "order": 6, "argument": "normalized"}
         found["r_max"] = package.tensor(rng.uniform(1.5, R_MAX, size=square))
         found["cutoff"] = {"kind": "polynomial", "p": 5.5}
         found["layers"] = [layer(6, 12, activation="sigmoid", bias=bias(12)), last(12)]
-        found["sender"] = package.tensor(rng.normal(size=(num_types, 12)))
-        found["receiver"] = package.tensor(rng.normal(size=(num_types, 12)))
+        found["sender"] = package.weights(rng.normal(size=(num_types, 12)))
+        found["receiver"] = package.weights(rng.normal(size=(num_types, 12)))
     elif kind == "flat":
         found["transform"] = {"kind": "agnesi", "a": 1.08, "q": 0.92, "p": 4.58, "r_0": r_0}
         found["r_max"] = package.tensor(rng.uniform(1.5, R_MAX, size=square))
         found["cutoff_on"] = "weights"
-        found["layers"] = [{**last(5), "bias": package.tensor(np.zeros(5))}]
+        found["layers"] = [{**last(5), "bias": package.weights(np.zeros(5))}]
     elif kind == "wide":  # more shared memory than every device has without asking
         found["layers"] = [layer(5, 640, activation="silu"), layer(640, 5), last(5)]
     elif kind == "free":

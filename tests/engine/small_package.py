@@ -54,6 +54,10 @@ class SmallPackage:
         self.tensors[name] = np.ascontiguousarray(np.asarray(array).astype(dtype))
         return name
 
+    def weights(self, array: Any) -> str:
+        """Store an array in the precision of the package; return its name."""
+        return self.tensor(array, self.manifest["dtype"])
+
     def value(self, name: str, irreps: str) -> str:
         """Declare a value; return its name."""
         self.manifest["values"][name] = irreps
