@@ -15,7 +15,7 @@
 #include "core/threads.hpp"
 #include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/model.hpp"
-#include "engine/kernel_store.hpp"
+#include "engine/kernels/kernel_store.hpp"
 
 namespace mdcg {
 

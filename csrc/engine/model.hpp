@@ -9,8 +9,8 @@
 #include "engine/communicator.hpp"
 #include "engine/error.hpp"
 #include "engine/graph.hpp"
-#include "engine/kernels.hpp"
-#include "engine/package.hpp"
+#include "engine/kernels/kernel_loader.hpp"
+#include "engine/package/package.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {

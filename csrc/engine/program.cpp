@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
-#include "engine/limits.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

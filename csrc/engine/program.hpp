@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/budget.hpp"
 #include "engine/ops/op.hpp"
-#include "engine/package.hpp"
+#include "engine/package/budget.hpp"
+#include "engine/package/package.hpp"
 
 namespace mdcg {
 

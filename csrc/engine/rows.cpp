@@ -3,7 +3,7 @@
 #include <cctype>
 #include <stdexcept>
 
-#include "engine/limits.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

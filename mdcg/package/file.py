@@ -2,7 +2,7 @@
 
 The digest covers the text of the manifest, the index of the tensors and all bytes after the header.
 It shows what was altered or damaged after the file was written; it does not show who wrote it.
-The engine reads and checks packages (``csrc/engine/package.cpp``).
+The engine reads and checks packages (``csrc/engine/package/package.cpp``).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 #: Roundings of products of float32 on devices; "" is none.
 PRECISIONS = ("", "tf32", "bf16")
 
-_BINARY = "package.mdcg-kernels"  # as csrc/engine/kernel_finder.cpp has it
+_BINARY = "package.mdcg-kernels"  # as csrc/engine/kernels/kernel_finder.cpp has it
 # The oldest devices that kernels are written for.
 _OLDEST = 80
 

@@ -10,7 +10,7 @@
 
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/edges/spline_table.hpp"
-#include "engine/package.hpp"
+#include "engine/package/package.hpp"
 #include "python_code.hpp"
 
 namespace py = pybind11;

@@ -13,7 +13,7 @@
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/radial.hpp"
 #include "engine/edges/radial_table.hpp"
-#include "engine/package.hpp"
+#include "engine/package/package.hpp"
 
 namespace py = pybind11;
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/device.hpp"
-#include "engine/kernel_finder.hpp"
+#include "engine/kernels/kernel_finder.hpp"
 
 namespace mdcg {
 

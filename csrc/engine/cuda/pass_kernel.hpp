@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/cuda/kernels.hpp"
-#include "engine/fields.hpp"
 #include "engine/ops/op.hpp"
+#include "engine/package/fields.hpp"
 
 namespace mdcg {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/limits.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

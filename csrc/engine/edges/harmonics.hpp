@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/limits.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

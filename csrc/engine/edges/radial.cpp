@@ -6,7 +6,7 @@
 
 #include "core/text.hpp"
 #include "engine/edges/layout.hpp"
-#include "engine/limits.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

@@ -25,8 +25,8 @@
 
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/backend/cpu/simd.hpp"
-#include "engine/fields.hpp"
-#include "engine/limits.hpp"
+#include "engine/package/fields.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

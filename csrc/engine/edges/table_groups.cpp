@@ -2,9 +2,9 @@
 #include <map>
 #include <tuple>
 
-#include "engine/budget.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "engine/error.hpp"
+#include "engine/package/budget.hpp"
 
 namespace mdcg {
 

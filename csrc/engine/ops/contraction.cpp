@@ -4,7 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/limits.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

@@ -1,6 +1,6 @@
 // Generated kernel, or the lists of monomials in order.
 #include "engine/error.hpp"
-#include "engine/kernels.hpp"
+#include "engine/kernels/kernel_loader.hpp"
 #include "engine/ops/contraction.hpp"
 #include "engine/ops/contraction_kernel.hpp"
 #include "engine/ops/cpu.hpp"

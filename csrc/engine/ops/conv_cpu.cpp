@@ -8,7 +8,7 @@
 #include "engine/edges/radial.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "engine/error.hpp"
-#include "engine/kernels.hpp"
+#include "engine/kernels/kernel_loader.hpp"
 #include "engine/ops/conv_generic.hpp"
 #include "engine/ops/conv_kernel.hpp"
 #include "engine/ops/cpu.hpp"

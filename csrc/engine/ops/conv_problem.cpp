@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/limits.hpp"
 #include "engine/ops/op.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

@@ -6,7 +6,7 @@
 
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/edges/radial_table.hpp"
-#include "engine/fields.hpp"
+#include "engine/package/fields.hpp"
 #include "engine/rows.hpp"
 
 namespace mdcg {

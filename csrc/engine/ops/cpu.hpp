@@ -11,7 +11,7 @@ namespace mdcg {
 
 struct Graph;        // engine/graph.hpp: edges of this step, receiver-major and by sender block
 class Communicator;  // engine/communicator.hpp
-class KernelLoader;  // engine/kernels.hpp
+class KernelLoader;  // engine/kernels/kernel_loader.hpp
 
 struct Range {
     std::int64_t begin, end;

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/fields.hpp"
+#include "engine/package/fields.hpp"
 #include "engine/rows.hpp"
 
 namespace mdcg {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "engine/package.hpp"
+#include "engine/package/package.hpp"
 #include "engine/rows.hpp"
 
 namespace mdcg {

@@ -1,4 +1,4 @@
-#include "engine/kernel_file.hpp"
+#include "engine/kernels/kernel_file.hpp"
 
 #include <algorithm>
 #include <cstdlib>

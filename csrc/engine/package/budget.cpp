@@ -1,10 +1,10 @@
-#include "engine/budget.hpp"
+#include "engine/package/budget.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/json_text.hpp"
-#include "engine/limits.hpp"
+#include "engine/package/json_text.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernel_file.hpp"
-#include "engine/package.hpp"
+#include "engine/kernels/kernel_file.hpp"
+#include "engine/package/package.hpp"
 
 namespace mdcg {
 

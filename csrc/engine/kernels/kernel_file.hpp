@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/package.hpp"
+#include "engine/package/package.hpp"
 
 namespace mdcg {
 

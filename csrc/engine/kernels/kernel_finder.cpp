@@ -1,4 +1,4 @@
-#include "engine/kernel_finder.hpp"
+#include "engine/kernels/kernel_finder.hpp"
 
 #include <dlfcn.h>
 

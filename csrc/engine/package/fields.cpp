@@ -1,4 +1,4 @@
-#include "engine/fields.hpp"
+#include "engine/package/fields.hpp"
 
 #include <charconv>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
-#include "engine/json_text.hpp"
-#include "engine/limits.hpp"
+#include "engine/package/json_text.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

@@ -1,4 +1,4 @@
-#include "engine/kernel_store.hpp"
+#include "engine/kernels/kernel_store.hpp"
 
 #include <nlohmann/json.hpp>
 #include <stdexcept>

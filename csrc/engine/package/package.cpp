@@ -1,4 +1,4 @@
-#include "engine/package.hpp"
+#include "engine/package/package.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,9 +16,9 @@
 #include "core/text.hpp"
 #include "core/trusted_files.hpp"
 #include "engine/error.hpp"
-#include "engine/fields.hpp"
-#include "engine/json_text.hpp"
-#include "engine/limits.hpp"
+#include "engine/package/fields.hpp"
+#include "engine/package/json_text.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 

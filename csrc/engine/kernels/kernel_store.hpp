@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernel_finder.hpp"
-#include "engine/kernels.hpp"
+#include "engine/kernels/kernel_finder.hpp"
+#include "engine/kernels/kernel_loader.hpp"
 
 namespace mdcg {
 
