@@ -29,17 +29,21 @@ run 4
 """
 
 
+MODELS = [package("mace", "float64"), package("nequip", "float64")]  # of 2 and of 3 layers
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("units", ["metal", "real"])
-def test_heat_flux(tmp_path: Path, ranks: int, units: str) -> None:
+@pytest.mark.parametrize(("units", "members"), [("metal", 1), ("real", 1), ("metal", 2)])
+def test_heat_flux(tmp_path: Path, ranks: int, units: str, members: int) -> None:
     """That of ASE, during a run whose forces it does not change."""
-    atoms, model = water(2), package("mace", "float64")
+    atoms, models = water(2), MODELS[:members]
     write_data(tmp_path / "test.data", atoms)
-    text = head(model, units=units, before="comm_modify cutoff 13.0")
+    text = head(MODELS[0], units=units, before="comm_modify cutoff 15.0")
+    text = text.replace(str(MODELS[0]), " ".join(map(str, models)))
     output = run_input(tmp_path, text + HEAT_FLUX, ranks=ranks)
     plain = run_input(tmp_path, text + HEAT_FLUX.replace("c_flux[*] c_of_some[*]", ""), ranks=ranks)
     np.testing.assert_allclose(output.runs[0]["PotEng"], plain.runs[0]["PotEng"], rtol=0, atol=1e-9)
-    calc = MDCGCalculator(model, threads=1)
+    calc = MDCGCalculator(models, threads=1)
     energy, time = (1.0, 1000.0) if units == "metal" else (ase_units.kcal / ase_units.mol, 1.0)
     atoms.set_masses([15.0 if symbol == "O" else 12.0 for symbol in atoms.symbols])
     for frame, rows in enumerate(output.dump()):
