@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from ase import Atoms
-from ase.calculators.calculator import (
-    Calculator,
-    PropertyNotImplementedError,
-    all_changes,
-    equal,
-)
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes, equal
 from ase.outputs import Properties, all_outputs
 
-from ..package.file import is_package
 from .evaluation import Evaluation, as_results, errors_of_images, has_volume, require_volume
-from .package_backend import PackageBackend
+from .hessian import hessian
+from .package_backend import PackageBackend, packages_of
 from .report import EngineReport
 
 if TYPE_CHECKING:
@@ -154,7 +149,7 @@ class MDCGCalculator(Calculator):
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
             raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
-        paths = _packages(model)
+        paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
         if paths is not None:
             self.implemented_properties = [*PROPERTIES, "stresses"]
@@ -297,8 +292,7 @@ class MDCGCalculator(Calculator):
         Returns
         -------
         numpy.ndarray, shape (3,)
-            Derivative of the sum of positions times energies of atoms, in eV Å per ASE unit of
-            time.
+            Derivative of the sum of positions times energies of atoms, eV Å per ASE unit of time.
 
         Raises
         ------
@@ -306,6 +300,30 @@ class MDCGCalculator(Calculator):
             The calculator runs no package.
         """
         return self._package("get_heat_flux").heat_flux(self._atoms_or_last(atoms))
+
+    def get_hessian(
+        self, atoms: Atoms | None = None, step: float = 1e-3
+    ) -> npt.NDArray[np.float64]:
+        """Return second derivatives of the energy, central differences of forces.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms, optional
+            None is the structure of the last call.
+        step : float
+            Å by which each atom is moved; the error is of the order of its square.
+
+        Returns
+        -------
+        numpy.ndarray, shape (3 n_nodes, 3 n_nodes)
+            In eV/Å^2, symmetric; x, y and z of one atom after the other.
+
+        Raises
+        ------
+        ValueError
+            The model is in float32, whose forces are too coarse for differences.
+        """
+        return hessian(self._atoms_or_last(atoms), step, str(self.parameters["dtype"]), self.batch)
 
     def batch(
         self, images: Sequence[Atoms], properties: Sequence[str] = ("energy", "forces")
@@ -366,10 +384,8 @@ class MDCGCalculator(Calculator):
             Any argument was given.
         """
         if kwargs:
-            raise TypeError(
-                f"MDCGCalculator cannot change {', '.join(sorted(kwargs))} after it was made; "
-                "make a new one"
-            )
+            names = ", ".join(sorted(kwargs))
+            raise TypeError(f"MDCGCalculator cannot change {names} after it was made: make another")
         return {}
 
     def export_properties(self) -> Properties:
@@ -444,11 +460,10 @@ class MDCGCalculator(Calculator):
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
-        periodic = has_volume(atoms)
         wanted: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
         if wanted.keys() - {"forces"}:
             require_volume(atoms)
-        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and periodic:
+        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
             wanted["stress"] = True  # a constant-pressure run
         self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))
         self.results.update(as_results(self._backend.evaluate(atoms, **wanted)))
@@ -463,9 +478,9 @@ class MDCGCalculator(Calculator):
     def _check_properties(self, properties: Sequence[str]) -> None:
         unknown = sorted(set(properties) - set(self.implemented_properties))
         if unknown:
+            known = ", ".join(self.implemented_properties)
             raise PropertyNotImplementedError(
-                f"{', '.join(unknown)} not implemented; available: "
-                f"{', '.join(self.implemented_properties)}"
+                f"{', '.join(unknown)} not implemented; available: {known}"
             )
 
     def _require(self, results: Mapping[str, Any], properties: Sequence[str]) -> None:
@@ -482,18 +497,3 @@ class MDCGCalculator(Calculator):
                 "NAME.mdcg' and give that file"
             )
         return self._backend
-
-
-def _packages(model: object) -> list[Path] | None:
-    """Return the packages that were given, or None for a model that torch runs."""
-    if isinstance(model, (str, os.PathLike)):
-        return [model] if is_package(model) else None
-    if not isinstance(model, (list, tuple)):
-        return None
-    for path in model:
-        if not isinstance(path, (str, os.PathLike)) or not is_package(path):
-            raise ValueError(
-                f"a committee has the member {path!r}, expected paths of packages (.mdcg), as "
-                "mdcg-patch writes them"
-            )
-    return list(model)

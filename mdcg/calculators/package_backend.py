@@ -26,6 +26,7 @@ from ..errors import (
     UnsupportedProblemError,
     printable_values,
 )
+from ..package.file import is_package
 from ..runtime.cache import log_cache_warning
 from .evaluation import Evaluation, mean_of, result_of
 from .heat_flux import heat_flux, unfold
@@ -55,6 +56,21 @@ _ERRORS: dict[int, type[Exception]] = {
     _NUMERIC: CalculationFailed,
     _DEVICE: DeviceError,
 }
+
+
+def packages_of(model: object) -> list[str | os.PathLike[str]] | None:
+    """Return the packages that were given, or None for a model that torch runs."""
+    if isinstance(model, (str, os.PathLike)):
+        return [model] if is_package(model) else None
+    if not isinstance(model, (list, tuple)):
+        return None
+    for path in model:
+        if not isinstance(path, (str, os.PathLike)) or not is_package(path):
+            raise ValueError(
+                f"a committee has the member {path!r}, expected paths of packages (.mdcg), as "
+                "mdcg-patch writes them"
+            )
+    return list(model)
 
 
 @contextmanager

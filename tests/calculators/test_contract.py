@@ -242,6 +242,24 @@ def test_stresses_of_atoms_are_parts_of_the_stress(kind: Kind) -> None:
     assert_allclose(both[0]["stress"], stress, rtol=0, atol=1e-10 * size)
 
 
+def test_hessian(kind: Kind) -> None:
+    """Its product with a direction is the change of the forces along it."""
+    calc, atoms = kind.make(), box()[:4]
+    found = calc.get_hessian(atoms)
+    assert_array_equal(found, found.T)
+    way = np.random.default_rng(3).normal(size=(4, 3))
+    ends = [atoms.copy(), atoms.copy()]
+    for end, step in zip(ends, (1e-4, -1e-4), strict=True):
+        end.positions += step * way
+    forward, backward = (calc.get_forces(end) for end in ends)
+    size = np.abs(found).max()
+    want = (backward - forward).ravel() / 2e-4
+    assert_allclose(found @ way.ravel(), want, rtol=0, atol=1e-4 * size)
+    assert calc.get_hessian(Atoms()).shape == (0, 0)
+    with pytest.raises(ValueError, match="step is 0, expected a length"):
+        calc.get_hessian(atoms, step=0)
+
+
 # -- batches and descriptors -----------------------------------------------------------------------
 
 

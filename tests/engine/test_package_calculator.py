@@ -132,6 +132,12 @@ def test_options_that_make_no_sense(
         MDCGCalculator(package, **options)
 
 
+def test_no_hessian_in_float32(tmp_path: Path) -> None:
+    calc = MDCGCalculator(write(tmp_path / "p.mdcg", dtype="float32"))
+    with pytest.raises(ValueError, match="needs a model in float64, got float32: convert"):
+        calc.get_hessian(molecule("H2O"))
+
+
 def test_files_that_are_no_packages(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"nowhere.mdcg: cannot be opened"):
         MDCGCalculator(tmp_path / "nowhere.mdcg")
