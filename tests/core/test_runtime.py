@@ -162,7 +162,11 @@ def test_switches(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_variable_has_a_meaning() -> None:
     assert len({variable.name for variable in env.VARIABLES}) == len(env.VARIABLES) <= 8
     root = Path(__file__).parents[2]
-    places = ("lammps_plugin/mdcg_library", "csrc/engine/kernel_source", "csrc/core/kernel_cache")
+    places = (
+        "lammps_plugin/mdcg_library",
+        "csrc/engine/kernels/kernel_finder",
+        "csrc/core/kernel_cache",
+    )
     text = Path(env.__file__).read_text() + "".join(
         (root / f"{place}.cpp").read_text() for place in places
     )

@@ -309,7 +309,7 @@ def test_messages_where_libstdcxx_is_linked_statically(tmp_path: Path) -> None:
     (tmp_path / "refuse.cpp").write_text(STATIC_LIBRARY)
     sources = [tmp_path / "refuse.cpp", CSRC / "core" / "text.cpp"]
     sources += [
-        CSRC / "engine/neighbors" / name for name in ("list_watch.cpp", "geometry_check.cpp")
+        CSRC / "engine/neighbors" / name for name in ("verlet_skin.cpp", "geometry_check.cpp")
     ]
     options = ["-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-static-libstdc++"]
     library = tmp_path / "refuse.so"

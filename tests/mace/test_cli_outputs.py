@@ -170,9 +170,12 @@ def test_interrupted(water: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_leaves_nothing(name: str, water: Path, tmp_path: Path) -> None:
+    handler = "default_int_handler" if name == "SIGINT" else "SIG_DFL"
     code = (
         "import os, signal, sys, time, mdcg.patch\n"
         "from mdcg.cli.patch import main\n"
+        # not ignored, as processes that nohup has started inherit it
+        f"signal.signal(signal.{name}, signal.{handler})\n"
         "def stop(*args, **options):\n"
         f"    os.kill(os.getpid(), signal.{name})\n"
         "    time.sleep(60)\n"
