@@ -165,7 +165,8 @@ lint() {
     VENV=$venvs/mace bash tests/lint.sh || status=1
 }
 
-# Of the tests of MACE those that depend on the version of e3nn, through what it has built or saved.
+# These tests of MACE run under both versions of e3nn, because models that e3nn has built or saved
+# differ between them.
 both=("$repo"/tests/mace/test_{backend_round_trip,loader,package,patch_blocks,patch_products}.py)
 both+=("$repo/tests/nequip" "$repo/tests/calculators" "$repo/tests/benchmark")
 

@@ -10,7 +10,7 @@ from ase import units as ase_units
 
 from mdcg import MDCGCalculator
 
-from .lmp import head, package, run_input, water, write_data
+from .lmp import head, molecule_in_a_corner, package, run_input, water, write_data
 
 HEAT_FLUX = """
 mass * 12.0
@@ -60,6 +60,24 @@ def test_heat_flux(tmp_path: Path, ranks: int, units: str, members: int) -> None
         kinetic = 0.5 * atoms.get_masses() * (atoms.get_velocities() ** 2).sum(axis=1)
         carried = (kinetic + calc.get_potential_energies(atoms)) @ rows[:, 4:7] / energy
         np.testing.assert_allclose(found[3:], carried, rtol=0, atol=2e-7 * np.abs(carried).max())
+
+
+def test_heat_flux_with_empty_ranks(tmp_path: Path) -> None:
+    """Ranks without atoms, and with atoms that are not of the group."""
+    write_data(tmp_path / "test.data", molecule_in_a_corner())
+    text = head(MODELS[0], boundary="f f f", before="comm_modify cutoff 15.0\nprocessors 4 1 1")
+    one, four = (
+        run_input(
+            tmp_path, text.replace("processors 4", f"processors {ranks}") + HEAT_FLUX, ranks=ranks
+        )
+        for ranks in (1, 4)
+    )
+    for name in (f"c_{which}[{k}]" for which in ("flux", "of_some") for k in range(1, 7)):
+        want = one.runs[0][name]
+        assert np.isfinite(want).all()
+        np.testing.assert_allclose(
+            four.runs[0][name], want, rtol=0, atol=1e-9 * max(1.0, np.abs(want).max())
+        )
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

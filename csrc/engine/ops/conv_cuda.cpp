@@ -54,8 +54,8 @@ public:
 
 private:
     using Ends = typename CudaEdgeFunctions<T>::Ends;
-    // Of one chunk. Gradients of weights and hidden units take the place of their values: the
-    // thread that writes the one has read the other before, and nobody else reads it.
+    // The buffers of one chunk. Gradients of weights and hidden units overwrite their values: each
+    // thread reads a value before it writes the gradient, and no other thread reads that value.
     struct Scratch {
         T *harmonics, *hidden, *weights, *d_harmonics, *dx;
         char* work;
