@@ -13,7 +13,15 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes, equal
 from ase.outputs import Properties, all_outputs
 
-from .evaluation import Evaluation, as_results, errors_of_images, has_volume, require_volume
+from .evaluation import (
+    Evaluation,
+    as_results,
+    changes_since,
+    errors_of_images,
+    has_volume,
+    remembered,
+    require_volume,
+)
 from .hessian import hessian
 from .package_backend import PackageBackend, packages_of
 from .report import EngineReport
@@ -130,8 +138,6 @@ class MDCGCalculator(Calculator):
 
     # not ClassVar, as ASE declares them as instance variables
     implemented_properties: list[str] = [*PROPERTIES]  # noqa: RUF012
-    # models do not read magnetic moments, so setting them does not cause an evaluation
-    ignored_changes: set[str] = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -361,10 +367,7 @@ class MDCGCalculator(Calculator):
                 found = self._backend.evaluate_batch(images, **wanted)
             else:
                 found = [single(atoms) for atoms in images]
-        results = [as_results(each) for each in found]
-        for each in results:
-            self._require(each, properties)
-        return results
+        return [as_results(each, properties, self._backend.model_class) for each in found]
 
     def __repr__(self) -> str:
         known = " ".join(self.species)
@@ -404,7 +407,7 @@ class MDCGCalculator(Calculator):
         tol : float
             Changes up to this size are ignored.
         """
-        changes: list[str] = super().check_state(atoms, tol=tol)  # type: ignore[no-untyped-call]
+        changes = changes_since(self.atoms, atoms, tol)
         if not changes and not equal(self._inputs_seen, self._backend.inputs_of(atoms)):
             changes.append("info")
         return changes
@@ -423,10 +426,17 @@ class MDCGCalculator(Calculator):
         allow_calculation : bool
             Return None rather than compute.
         """
-        value = super().get_property(name, atoms, allow_calculation)  # type: ignore[no-untyped-call]
+        self._check_properties([name])
+        changes = [] if atoms is None else self.check_state(atoms)
+        if changes:
+            self.results = {}
         if allow_calculation:
+            if name not in self.results:
+                self.calculate(atoms, [name], changes)
             self._asked.add(name)
-        return value
+        elif changes:
+            self.atoms = None
+        return copy.copy(self.results.get(name))
 
     def calculate(
         self,
@@ -455,7 +465,7 @@ class MDCGCalculator(Calculator):
         """
         atoms = self._atoms_or_last(atoms)
         self._check_properties(properties)
-        self.atoms = atoms.copy()
+        self.atoms = remembered(self.atoms, atoms, system_changes)
         if system_changes:
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
@@ -466,8 +476,8 @@ class MDCGCalculator(Calculator):
         if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
             wanted["stress"] = True  # a constant-pressure run
         self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))
-        self.results.update(as_results(self._backend.evaluate(atoms, **wanted)))
-        self._require(self.results, properties)
+        found = self._backend.evaluate(atoms, **wanted)
+        self.results.update(as_results(found, properties, self._backend.model_class))
 
     def _atoms_or_last(self, atoms: Atoms | None) -> Atoms:
         found = self.atoms if atoms is None else atoms
@@ -476,19 +486,9 @@ class MDCGCalculator(Calculator):
         return found
 
     def _check_properties(self, properties: Sequence[str]) -> None:
-        unknown = sorted(set(properties) - set(self.implemented_properties))
-        if unknown:
+        if unknown := ", ".join(sorted(set(properties) - set(self.implemented_properties))):
             known = ", ".join(self.implemented_properties)
-            raise PropertyNotImplementedError(
-                f"{', '.join(unknown)} not implemented; available: {known}"
-            )
-
-    def _require(self, results: Mapping[str, Any], properties: Sequence[str]) -> None:
-        if "energies" in properties and "energies" not in results:
-            raise PropertyNotImplementedError(
-                f"the energy of {self._backend.model_class} is not a sum over atoms, so it has "
-                "no energies"
-            )
+            raise PropertyNotImplementedError(f"{unknown} not implemented; available: {known}")
 
     def _package(self, what: str) -> PackageBackend:
         if not isinstance(self._backend, PackageBackend):

@@ -10,7 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from ase import Atoms
-from ase.calculators.calculator import CalculationFailed, InputError, PropertyNotImplementedError
+from ase.calculators.calculator import (
+    CalculationFailed,
+    InputError,
+    PropertyNotImplementedError,
+    all_changes,
+)
 from ase.stress import full_3x3_to_voigt_6_stress
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -118,8 +123,12 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(**means, extra=extra)
 
 
-def as_results(found: Evaluation) -> dict[str, Any]:
+def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> dict[str, Any]:
     """Return what ASE calls ``results``: stresses in Voigt's order."""
+    if "energies" in wanted and found.energies is None:
+        raise PropertyNotImplementedError(
+            f"the energy of {model_class} is not a sum over atoms, so it has no energies"
+        )
     results = {"energy": found.energy, "free_energy": found.energy, **found.extra}
     for name in RESULTS[1:]:
         if getattr(found, name) is not None:
@@ -128,6 +137,37 @@ def as_results(found: Evaluation) -> dict[str, Any]:
         if name.startswith("stress"):
             results[name] = full_3x3_to_voigt_6_stress(results[name])
     return results
+
+
+def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[str]:
+    """Return what differs between two structures, in ASE's words, of what models read."""
+    if last is None:
+        return list(all_changes)
+    changes = []
+    for name, old, new in (
+        ("positions", last.positions, atoms.positions),
+        ("numbers", last.numbers, atoms.numbers),
+        ("cell", last.cell.array, atoms.cell.array),
+        ("pbc", last.pbc, atoms.pbc),
+    ):
+        if old.shape == new.shape:
+            # most calls ask again for the same structure, which this comparison finds fastest
+            if (old == new).all():
+                continue
+            if (np.abs(np.subtract(old, new, dtype=float)) <= tolerance).all():
+                continue
+        changes.append(name)
+    return changes
+
+
+def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atoms:
+    """Return a copy of a structure; the one before with new arrays where only atoms have moved."""
+    if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
+        copied: Atoms = atoms.copy()
+        return copied
+    for name, values in atoms.arrays.items():
+        last.arrays[name] = values.copy()
+    return last
 
 
 def has_volume(atoms: Atoms) -> bool:

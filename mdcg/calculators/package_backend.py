@@ -115,7 +115,7 @@ class _Member:
     def evaluate(
         self,
         positions: FloatArray,
-        types: IntArray,
+        types: npt.NDArray[np.integer[Any]],
         edges: Edges,
         *,
         version: int | None = None,
@@ -236,7 +236,8 @@ class PackageBackend:
         self._version = 0  # of the neighbour list
         self._lock = threading.RLock()  # held from the update of the list until it has been read
         self._evaluates = threading.Lock()
-        self._numbers: bytes | None = None
+        self._numbers: IntArray | None = None  # of the last structure, and the types of its atoms
+        self._types: list[npt.NDArray[np.int32]] = []
         self._said = False
         self._is_torn = False  # set after a fork during an evaluation in another thread
         _backends.add(self)
@@ -305,14 +306,14 @@ class PackageBackend:
         self, atoms: Atoms, *, forces: bool = False, stress: bool = False, stresses: bool = False
     ) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
-        self._check_species(atoms)
         if len(atoms) == 0:
             return Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
         with self._turn():
             self._update(atoms)
             wanted = {"forces": forces, "virial": stress, "virials": stresses}
             found = [
-                result_of(self._run(member, atoms, **wanted), atoms) for member in self._members
+                result_of(self._run(number, atoms, **wanted), atoms)
+                for number in range(len(self._members))
             ]
         self._say()
         return found[0] if len(found) == 1 else mean_of(found)
@@ -340,13 +341,11 @@ class PackageBackend:
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
         """Return features of every atom, for a committee those of the first package."""
-        self._check_species(atoms)
-        first = self._members[0]
         if len(atoms) == 0:
-            return np.zeros((0, first.model.descriptor_width))
+            return np.zeros((0, self._members[0].model.descriptor_width))
         with self._turn():
             self._update(atoms)
-            found = self._run(first, atoms, forces=False, descriptors=True)
+            found = self._run(0, atoms, forces=False, descriptors=True)
         self._say()
         return np.asarray(found["descriptors"])
 
@@ -419,8 +418,8 @@ class PackageBackend:
             results.append(each[0] if len(each) == 1 else mean_of(each))
         return results
 
-    def _run(self, member: _Member, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
-        types = member.types[atoms.numbers]
+    def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
+        member, types = self._members[number], self._types[number]
         if self._lists_on_device:
             with engine_errors(InputError):
                 found: dict[str, Any] = member.model.evaluate(
@@ -432,13 +431,15 @@ class PackageBackend:
         )
 
     def _update(self, atoms: Atoms) -> None:
-        """Update the neighbour list, unless the packages make their own on a device."""
+        """Update types and, unless the packages make their own on a device, the neighbour list."""
+        if self._numbers is None or not np.array_equal(self._numbers, atoms.numbers):
+            self._numbers = None
+            self._check_species(atoms)
+            self._types = [m.types[atoms.numbers].astype(np.int32) for m in self._members]
+            self.neighbors.reset()
+            self._numbers = atoms.numbers.copy()
         if self._lists_on_device:
             return
-        numbers = atoms.numbers.tobytes()
-        if numbers != self._numbers:
-            self.neighbors.reset()
-            self._numbers = numbers
         self._version += 1  # also if the update fails
         with engine_errors(InputError):
             change = self.neighbors.update(

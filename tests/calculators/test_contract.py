@@ -198,6 +198,35 @@ def test_files_keep_results(kind: Kind, tmp_path: Path) -> None:
         assert_allclose(again.get_forces(), forces, atol=1e-7)
 
 
+def test_check_state_names_what_models_read(kind: Kind) -> None:
+    calc, atoms = kind.make(), box()
+    assert set(calc.check_state(atoms)) >= {"positions", "numbers", "cell", "pbc"}
+    atoms.new_array("tag of mine", np.arange(len(atoms)))
+    calc.get_forces(atoms)
+    atoms.set_initial_magnetic_moments(np.ones(len(atoms)))
+    atoms.positions[0, 0] *= 1 + 1e-16
+    assert calc.check_state(atoms) == []
+    atoms.positions[0, 0] += 1e-3
+    atoms.arrays["tag of mine"] = np.full(len(atoms), 0.5)
+    assert calc.check_state(atoms) == ["positions"]
+    assert calc.check_state(atoms, tol=1e-2) == []
+    calc.get_forces(atoms)
+    assert calc.atoms == atoms
+    assert calc.atoms.arrays["tag of mine"][0] == 0.5
+    before = calc.atoms.positions.copy()
+    atoms.positions[0, 0] += 1e-3
+    assert_array_equal(calc.atoms.positions, before)
+    for change in (
+        lambda: atoms.set_cell(atoms.cell * 1.001),
+        lambda: atoms.set_pbc(False),
+        lambda: atoms.numbers.__setitem__(slice(None), atoms.numbers[::-1].copy()),
+        lambda: atoms.__delitem__(0),
+    ):
+        calc.get_forces(atoms)
+        change()
+        assert calc.check_state(atoms), change
+
+
 @pytest.mark.parametrize("pbc", [(0, 0, 0), (1, 1, 0), (0, 1, 1)], ids=str)
 def test_stress_needs_three_periodic_directions(kind: Kind, pbc: tuple[int, ...]) -> None:
     atoms, calc = molecule("H2O", cell=[9.0, 9.0, 9.0], pbc=pbc), kind.shared()
