@@ -50,9 +50,9 @@ def test_flipped_vectors(tmp_path: Path) -> None:
 def test_degrees(tmp_path: Path, lmax: int) -> None:
     model = Model(knots=32)
     first = model.conv(None, "4x0e", lmax, "+".join(f"4x{k}{'eo'[k % 2]}" for k in range(lmax + 1)))
-    x = model.linear(first, "40x0e" + "+33x1o" * (lmax > 0))
-    out = "40x0e" + "+33x0e+33x1o+40x1o" * (lmax > 0)
-    model.energy(model.conv(x, "40x0e" + "+33x1o" * (lmax > 0), lmax, out))
+    x = model.linear(first, "70x0e" + "+33x1o" * (lmax > 0))
+    out = "70x0e" + "+33x0e+33x1o+40x1o" * (lmax > 0)
+    model.energy(model.conv(x, "70x0e" + "+33x1o" * (lmax > 0), lmax, out))
     compare(model.write(tmp_path), system(8, 90), 1e-12)
 
 

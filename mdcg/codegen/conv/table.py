@@ -8,7 +8,7 @@ backward pass ends in the gradient of the edge's vector and a row for its sender
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..._version import __version__
 from ...errors import UnsupportedProblemError
@@ -94,6 +94,15 @@ class _Block:
     def threads(self) -> int:
         return self.kernel.warps * WARP
 
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
+        least, most = self.tile.limited
+        if not least <= max(map(_held, self.kernel.roles)) <= most:
+            return 0
+        blocks = resident_blocks(self.threads, self.tile.registers)
+        return blocks if blocks > 1 else 0
+
     # Shared memory, in items: records twice, path matrices twice, parts of gradients twice.
     @property
     def record_items(self) -> int:
@@ -118,7 +127,7 @@ class _Block:
 def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
     """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
     found: list[RoleSet] = []
-    alone = CudaTile(1, tile.components * words, warps=1)
+    alone = CudaTile(tile.channels, tile.components * words, warps=1)
     for single in role_sets(lowered, alone, alone=True):
         role = single.roles[0]
         if found and _joins(found[-1].roles, role, tile):
@@ -131,12 +140,20 @@ def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[Role
 
 def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
     """Warps of a kernel wait for each other, and none writes what another one does."""
-    work = [sum(len(path.coupling.entries) for path in r.paths) for r in (*roles, role)]
+    every = (*roles, role)
+    work = [sum(len(path.coupling.entries) + 3 for path in r.paths) for r in every]
     return (
-        sum(r.chunks for r in (*roles, role)) <= tile.warps
+        sum(r.chunks for r in every) <= tile.warps
+        and max(map(_held, every)) <= tile.alone
         and max(work) <= tile.imbalance * min(work)
         and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
     )
+
+
+def _held(role: Role) -> int:
+    """Return how many values a lane holds from edge to edge: outputs and cubic weights."""
+    outputs = sum(block.ir.dim for block in role.outputs.values())
+    return role.channels * (outputs + 4 * len(role.paths))
 
 
 def _factors(l_max: int, normalization: str) -> list[float]:
@@ -182,11 +199,10 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
 
 
 def _entry(name: str, prefix: str, block: _Block) -> str:
-    kernel, tile = block.kernel, block.tile
+    kernel = block.kernel
     warps = kernel.warps
-    blocks = resident_blocks(block.threads, tile.registers)
     lines = [
-        kernel_head(name, block.threads, blocks if blocks > 1 else 0),
+        kernel_head(name, block.threads, block.resident),
         "    extern __shared__ Quad shared_memory[];",
         "    Record* const records = (Record*)shared_memory;",
         f"    T* const matrices = (T*)shared_memory + {block.record_items};",
@@ -283,17 +299,26 @@ def emit_table_conv(
     if polynomials and (degree < 5 or degree % 2 == 0):
         raise ValueError(f"plan.degree is {degree}, expected an odd number from 5 on")
     arguments = table_conv_arguments(kind, wants_x, polynomials)
+    tables = [NonzeroTable.of(lowered, kernel.groups, 16 // itemsize) for kernel in sets]
+
+    def blocks(tile: TableConvTile) -> list[_Block]:
+        return [
+            _Block(kernel, table, tile, forward, attributes, itemsize)
+            for kernel, table in zip(sets, tables, strict=True)
+        ]
+
+    if any(block.shared_bytes > tile.shared_bytes * block.kernel.warps for block in blocks(tile)):
+        tile = replace(tile, batch=-(-tile.batch // 2))
     written_out: set[int] = set()
     written_in: set[int] = set()
     texts, entries = [], []
-    for number, kernel in enumerate(sets):
+    for number, block in enumerate(blocks(tile)):
+        kernel, table = block.kernel, block.table
         if kernel.warps > WARP:
             raise UnsupportedProblemError(
                 f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
                 "more than one CUDA block can take"
             )
-        table = NonzeroTable.of(lowered, kernel.groups, 16 // itemsize)
-        block = _Block(kernel, table, tile, forward, attributes, itemsize)
         prefix = f"set{number}"
         texts.append(_make_function(prefix, lowered, block))
         for i, role in enumerate(kernel.roles):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...plan.device import WARP
 from ..common.emit import power_of_two, store_lane_sums
 from ..common.expression import Statement, Sum, print_statements
@@ -47,6 +49,16 @@ def sum_chunks(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(chunks)
 
 
+def _each_channel(statements: Iterable[str]) -> list[str]:
+    """Print statements for each channel ``c`` of a lane."""
+    return [
+        "#pragma unroll",
+        "for (int c = 0; c < CHANNELS; ++c) {",
+        *(f"    {statement}" for statement in statements),
+        "}",
+    ]
+
+
 class TableRoleWriter:
     """Prints the function of one role.
 
@@ -56,7 +68,7 @@ class TableRoleWriter:
     spec : KernelSpec
         Forward or backward; with or without gradients of x.
     role : Role
-        One channel per lane.
+        Channels of a lane are 32 apart.
     table : NonzeroTable
     batch : int
         Edges per evaluation of the path matrices.
@@ -103,16 +115,21 @@ class TableRoleWriter:
             f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
             "T* matrices, T* parts, Long row, Long begin, int count, int lane, int warp, "
             "int chunk) {",
-            f"    const int channel = chunk * {WARP} + lane;",
-            *self._channel(),
-            *self._table(),
-            f"    const T* const features = p.x + {role.in1.offset} + u;",
+            f"    constexpr int CHANNELS = {role.channels};",
+            *(f"    {line}" for line in self._channels()),
+            *(f"    {line}" for line in self._table()),
+            f"    const T* const features = p.x + {role.in1.offset};",
             *(f"    {line}" for line in self._state()),
-            f"    T {', '.join(f'n{a}' for a in range(self.dim))};",
+            f"    T {', '.join(f'n{a}[CHANNELS]' for a in range(self.dim))};",
             "    const auto load_edge = [&](const Record& r) {",
             *(f"        {line}" for line in self._load_row()),
             f"        const T* const x = features + Long(r.sender) * {features};",
-            *(f"        n{a} = __ldg(x + {a * role.in1.mul});" for a in range(self.dim)),
+            *(
+                f"        {line}"
+                for line in _each_channel(
+                    f"n{a}[c] = __ldg(x + {a * role.in1.mul} + u[c]);" for a in range(self.dim)
+                )
+            ),
             "    };",
             "    int buffer = 0, turn = 0;",
             f"    for (int first = 0; first < count; first += {batch}) {{",
@@ -160,12 +177,11 @@ class TableRoleWriter:
 
     def _table(self) -> list[str]:
         if self.degree != 3:
-            return ["    const Two* const table = (const Two*)p.table + u;"]
-        names = ", ".join(f"c{i}" for i in range(len(self.role.paths)))
+            return ["const Two* const table = (const Two*)p.table;"]
+        names = ", ".join(f"cubic{i}[CHANNELS]" for i in range(len(self.role.paths)))
         return [
-            "    const Cubic* const table = p.table + u;",
-            f"    Cubic {names};",
-            "    int there = -1;  // row of the table in registers: edges are in order of length",
+            f"Cubic {names};",
+            "int there = -1;  // row of the table in registers: edges are in order of length",
         ]
 
     def _load_row(self) -> list[str]:
@@ -173,10 +189,13 @@ class TableRoleWriter:
             return []
         return [
             "if (r.row != there) {",
-            f"    const Cubic* const from = table + Long(r.row) * {self.problem.weight_numel};",
+            f"    const Cubic* const from = p.table + Long(r.row) * {self.problem.weight_numel};",
             *(
-                f"    c{i} = load(from + {path.weight_offset});"
-                for i, path in enumerate(self.role.paths)
+                f"    {line}"
+                for line in _each_channel(
+                    f"cubic{i}[c] = load(from + {path.weight_offset} + u[c]);"
+                    for i, path in enumerate(self.role.paths)
+                )
             ),
             "    there = r.row;",
             "}",
@@ -187,67 +206,83 @@ class TableRoleWriter:
             columns = self.problem.weight_numel * ((self.degree + 1) // 2)
             return [f"const Two* const from = table + Long(record[k].row) * {columns};"]
         lines = [] if self.forward else ["const T twice = 2 * t, half_more = T(1.5) * t;"]
+        evaluated = []
         for i in range(len(self.role.paths)):
-            lines.append(f"const T w{i} = value_of(c{i}, t);")
+            lines.append(f"T w{i}[CHANNELS];")
+            evaluated.append(f"w{i}[c] = value_of(cubic{i}[c], t);")
             if not self.forward:
-                lines.append(f"const T v{i} = slope_of(c{i}, twice, half_more);")
-        return lines
+                lines.append(f"T slope{i}[CHANNELS];")
+                evaluated.append(f"slope{i}[c] = slope_of(cubic{i}[c], twice, half_more);")
+        return [*lines, *_each_channel(evaluated)]
 
     def _weight(self, number: int, path: LoweredPath) -> list[str]:
         if self.degree == 3:
-            return [f"const T wv = w{number};"]
-        call = f"value_at<{self.problem.weight_numel}>(from + {path.weight_offset}, t"
+            slope = [] if self.forward else [f"const T slope = slope{number}[c];"]
+            return [f"const T wv = w{number}[c];", *slope]
+        call = f"value_at<{self.problem.weight_numel}>(from + {path.weight_offset} + u[c], t"
         if self.forward:
             return [f"const T wv = {call});"]
-        return [f"T v{number};", f"const T wv = {call}, v{number});"]
+        return ["T slope;", f"const T wv = {call}, slope);"]
 
     # -- operands -------------------------------------------------------------------------------
 
-    def _channel(self) -> list[str]:
-        if self.role.whole:
-            return ["    const int u = channel;"]
-        mul = self.role.in1.mul
-        return [
-            f"    const bool inside = channel < {mul};",
-            f"    const int u = inside ? channel : {mul - 1};",
-        ]
+    def _channels(self) -> list[str]:
+        mul, whole = self.role.in1.mul, self.role.whole
+        first = f"chunk * {WARP * self.role.channels} + lane"
+        channels = [f"{first} + {WARP * c}" if c else first for c in range(self.role.channels)]
+        if whole:
+            return [f"const int u[] = {{{', '.join(channels)}}};"]
+        inside = ", ".join(f"{channel} < {mul}" for channel in channels)
+        places = ", ".join(f"min({channel}, {mul - 1})" for channel in channels)
+        return [f"const bool inside[] = {{{inside}}};", f"const int u[] = {{{places}}};"]
 
     def _place(self, i_out: int, component: int) -> str:
         block = self.problem.irreps_out[i_out]
-        return f"{block.offset + component * block.mul} + u"
+        return f"{block.offset + component * block.mul} + u[c]"
 
     def _state(self) -> list[str]:
         width = self.problem.irreps_out.dim
-        lines = []
-        if not self.forward:
-            lines.append(f"const T* const gradient = p.g + row * {width};")
-        for i_out, block in self.role.outputs.items():
-            for i in range(block.ir.dim):
-                if self.forward:
-                    lines.append(f"T o_{i_out}_{i} = 0;")
-                else:
-                    place = self._place(i_out, i)
-                    lines.append(f"const T g_{i_out}_{i} = __ldg(gradient + {place});")
-        return lines
+        components = [
+            (i_out, i) for i_out, block in self.role.outputs.items() for i in range(block.ir.dim)
+        ]
+        if self.forward:
+            return [f"T o_{i_out}_{i}[CHANNELS] = {{}};" for i_out, i in components]
+        return [
+            f"const T* const gradient = p.g + row * {width};",
+            *(f"T g_{i_out}_{i}[CHANNELS];" for i_out, i in components),
+            *_each_channel(
+                f"g_{i_out}_{i}[c] = __ldg(gradient + {self._place(i_out, i)});"
+                for i_out, i in components
+            ),
+        ]
 
     def _store_outputs(self) -> list[str]:
-        width = self.problem.irreps_out.dim
-        lines = [f"T* const out = p.out + row * {width};"]
-        lines.append("{" if self.role.whole else "if (inside) {")
+        stores = []
         for i_out, block in self.role.outputs.items():
             sign = "=" if i_out in self.stored_outputs else "+="
-            for i in range(block.ir.dim):
-                lines.append(f"    out[{self._place(i_out, i)}] {sign} o_{i_out}_{i};")
-        return [*lines, "}"]
+            stores += [
+                f"out[{self._place(i_out, i)}] {sign} o_{i_out}_{i}[c];"
+                for i in range(block.ir.dim)
+            ]
+        return [
+            f"T* const out = p.out + row * {self.problem.irreps_out.dim};",
+            *self._each_inside(stores),
+        ]
+
+    def _each_inside(self, statements: Iterable[str]) -> list[str]:
+        """Print statements for the channels that exist."""
+        skip = [] if self.role.whole else ["if (!inside[c]) continue;"]
+        return _each_channel([*skip, *statements])
 
     # -- one edge -------------------------------------------------------------------------------
 
     def _edge(self) -> list[str]:
         role = self.role
-        value = "n{0}" if role.whole else "inside ? n{0} : T(0)"
+        value = "n{0}[c]" if role.whole else "inside[c] ? n{0}[c] : T(0)"
         lines = [
             "const T t = record[k].t;",
-            *(f"const T x{a} = {value.format(a)};" for a in range(self.dim)),
+            f"T {', '.join(f'feature{a}[CHANNELS]' for a in range(self.dim))};",
+            *_each_channel(f"feature{a}[c] = {value.format(a)};" for a in range(self.dim)),
         ]
         lines += [
             *self._weights(),
@@ -259,7 +294,7 @@ class TableRoleWriter:
             lines.append("T along = 0;")
             lines += [f"T dy{n}[{size}] = {{}};" for n, (_, size) in enumerate(chunks)]
             if self.spec.wanted("x"):
-                lines += [f"T dx{a} = 0;" for a in range(self.dim)]
+                lines += [f"T dx{a}[CHANNELS] = {{}};" for a in range(self.dim)]
         for i, path in enumerate(role.paths):
             lines += ["{", *(f"    {line}" for line in self._path(i, path)), "}"]
         if self.forward:
@@ -268,13 +303,11 @@ class TableRoleWriter:
             sign = "=" if self.stores_inputs else "+="
             lines.append(
                 f"T* const to = p.dx + Long(record[k].to) * {self.problem.irreps_in1.dim} + "
-                f"{role.in1.offset} + u;"
+                f"{role.in1.offset};"
             )
-            if not role.whole:
-                lines.append("if (inside) {")
-            lines += [f"    to[{a * role.in1.mul}] {sign} dx{a};" for a in range(self.dim)]
-            if not role.whole:
-                lines.append("}")
+            lines += self._each_inside(
+                f"to[{a * role.in1.mul} + u[c]] {sign} dx{a}[c];" for a in range(self.dim)
+            )
         lines.append("dy0[0] = along * record[k].slope;")
         for n, (start, size) in enumerate(chunks):
             count = min(size, self.attributes - start)
@@ -291,23 +324,27 @@ class TableRoleWriter:
 
     def _path(self, number: int, path: LoweredPath) -> list[str]:
         c = path.coupling
-        lines = [*self.table.loads(path, "m"), *self._weight(number, path)]
+        nonzeros = [f"p{s}" for s in range(c.num_nonzeros)]
+        channel = [
+            *self._weight(number, path),
+            *(f"const T x{a} = feature{a}[c];" for a in range(c.dim_in)),
+        ]
         if not self.forward:
-            lines += [f"const T g{i} = g_{path.i_out}_{i};" for i in range(c.dim_out)]
-            lines += [f"T p{s} = 0;" for s in range(c.num_nonzeros)]
-        sums = uvu_sums(c, True, self.spec)
-        lines += print_statements(
-            sums, declare="T", declared=[f"p{s}" for s in range(c.num_nonzeros)]
-        )
+            channel += [f"const T g{i} = g_{path.i_out}_{i}[c];" for i in range(c.dim_out)]
+        channel += print_statements(uvu_sums(c, True, self.spec), declare="T", declared=nonzeros)
         for i, message in output_sums(c, True, self.spec).items():
             # the message first: adding each product to the large total would lose digits
-            lines += print_statements([Statement(f"o{i}", message)], declare="T")
-            lines.append(f"o_{path.i_out}_{i} += o{i};")
+            channel += print_statements([Statement(f"o{i}", message)], declare="T")
+            channel.append(f"o_{path.i_out}_{i}[c] += o{i};")
+        if not self.forward:
+            if self.spec.wanted("x"):
+                channel += [f"dx{a}[c] += d{a};" for a in range(c.dim_in)]
+            channel.append("along += dwv * slope;")
+        lines = self.table.loads(path, "m")
         if self.forward:
-            return lines
-        if self.spec.wanted("x"):
-            lines += [f"dx{a} += d{a};" for a in range(c.dim_in)]
-        lines.append(f"along += dwv * v{number};")
+            return [*lines, *_each_channel(channel)]
+        lines += [f"T {name} = 0;" for name in nonzeros]
+        lines += _each_channel(channel)
         for s, form in enumerate(self.lowered.forms(path)):
             for b, value in form.terms:
                 if b:  # the constant's place is the length's
