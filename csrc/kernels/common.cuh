@@ -15,3 +15,7 @@ constexpr int LANE_ITEMS = Pack::ITEMS;
 // Number of this thread in the grid, and of all threads.
 INLINE Long thread_number() { return Long(blockIdx.x) * blockDim.x + threadIdx.x; }
 INLINE Long thread_count() { return Long(gridDim.x) * blockDim.x; }
+
+// Number of this thread's warp in the block. The compiler then knows that all lanes have the same
+// one; otherwise it expects loops over parts of a warp to diverge at every exchange of lanes.
+INLINE int warp_of_block() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0); }

@@ -69,7 +69,7 @@ struct Tile {
     // at all.
     INLINE void fill(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number,
                      Edge (&edge)[COUNT / THREADS], int (&at)[COUNT / THREADS]) {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int lane = threadIdx.x % 32, warp = warp_of_block();
 #pragma unroll
         for (int i = 0; i < COUNT / THREADS; ++i) {
             edge[i] = look_at(p, receiver, begin, count, number + i * THREADS);
@@ -180,7 +180,7 @@ struct Units {
 extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArguments<T> p) {
     __shared__ Tile<TILE> tile;
     __shared__ T parts[WARPS * WIDTH * GROUP];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = warp_of_block();
     const int receiver = p.first_receiver + int(blockIdx.x);
     const int begin = p.row_ptr[receiver], count = p.num_live[receiver];
     T* const sums = p.sums + Long(blockIdx.x) * WIDTH * p.num_present * UNITS;
@@ -247,26 +247,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArg
     } while (done < count);
 }
 
+// Adds halves of columns and of lanes until one column is left. Template arguments, since the
+// compiler keeps arrays in registers only where it knows every index.
+template <int HALF, int BIT>
+INLINE void add_halves(T (&sum)[COLUMNS], int lane) {
+    if constexpr (HALF >= 4) {
+#pragma unroll
+        for (int i = 0; i < HALF; ++i) sum[i] += __shfl_xor_sync(ALL, sum[i + HALF], BIT);
+    } else if constexpr (HALF >= 1) {
+        const bool upper = lane & BIT;
+#pragma unroll
+        for (int i = 0; i < HALF; ++i) {
+            const T sent = upper ? sum[i] : sum[i + HALF];
+            const T kept = upper ? sum[i + HALF] : sum[i];
+            sum[i] = kept + __shfl_xor_sync(ALL, sent, BIT);
+        }
+    } else {
+        sum[0] += __shfl_xor_sync(ALL, sum[0], BIT);
+    }
+    if constexpr (BIT > 1) add_halves<HALF / 2, BIT / 2>(sum, lane);
+}
+
 // Sums over all lanes of sum[i], which stands for column i ^ 4 swap with swap = lane /
 // (128 / COLUMNS): lane i * (32 / COLUMNS) returns that of column i.
 INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
-    int bit = 16;
-#pragma unroll
-    for (int half = COLUMNS / 2; half >= 4; half /= 2, bit /= 2)
-#pragma unroll
-        for (int i = 0; i < half; ++i) sum[i] += __shfl_xor_sync(ALL, sum[i + half], bit);
-#pragma unroll
-    for (int half = 2; half >= 1; half /= 2, bit /= 2) {
-        const bool upper = lane & bit;
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-            const T sent = upper ? sum[i] : sum[i + half];
-            const T kept = upper ? sum[i + half] : sum[i];
-            sum[i] = kept + __shfl_xor_sync(ALL, sent, bit);
-        }
-    }
-#pragma unroll
-    for (; bit >= 1; bit /= 2) sum[0] += __shfl_xor_sync(ALL, sum[0], bit);
+    add_halves<COLUMNS / 2, 16>(sum, lane);
     return sum[0];
 }
 
@@ -276,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ Tile<THREADS> tile;
     constexpr int RESULT = COLUMNS + 1;
     __shared__ T d_harmonics[THREADS * RESULT], d_place[THREADS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = warp_of_block();
     const int swap = lane / (128 / COLUMNS);
     const int receiver = p.first_receiver + int(blockIdx.x);
     const int begin = p.row_ptr[receiver], count = p.num_live[receiver];
