@@ -31,6 +31,12 @@ them. MODEL is small, medium or large (random weights, the shapes of MACE-MP-0),
 mpa-medium (those of MACE-OFF23 and MACE-MPA-0), nequip-s, -m, -l or -xl (those of NequIP's
 foundation models) or a checkpoint."""
 
+_DYNAMICS_HELP = """\
+Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package in
+ASE's VelocityVerlet, and FastMACE in its own loop on the device. Milliseconds per step, with the
+integrator and neighbour lists; loading, compiling and 200 steps before are not counted. Use a
+trained model and a structure near equilibrium: where atoms fly apart, every step makes new lists."""
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -55,6 +61,16 @@ def _parser() -> argparse.ArgumentParser:
     model_arguments(model)
     model.add_argument("--head", help="head of a model with several")
     model.add_argument("--stress", action="store_true", help="the stress too")
+    dynamics = command("dynamics", "time dynamics beside FastMACE", _DYNAMICS_HELP)
+    dynamics.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of MACE")
+    dynamics.add_argument("structure", metavar="STRUCTURE", help="any file that ASE reads")
+    dynamics.add_argument("--copies", type=names, default=["1", "3"], metavar="N,...",
+        help="repeats the structure so often along each axis (default 1,3)")  # fmt: skip
+    dynamics.add_argument("--steps", type=int, default=2000, help="default 2000")
+    dynamics.add_argument("--timestep", type=float, default=0.5, help="fs (default 0.5)")
+    dynamics.add_argument("--temperature", type=float, default=300.0, help="K (default 300)")
+    dynamics.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    dynamics.add_argument("--impl", type=names, metavar="NAME,...", help="mdcg, fastmace")
     package = command("package", "convert a model with random weights, for `mdcg bench lammps`")
     package.add_argument("model", metavar="MODEL", help="as in `model`")
     package.add_argument("-o", "--output", required=True, type=Path, metavar="FILE.mdcg")
@@ -79,7 +95,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, which is 1 if something could not be measured."""
     options = _parser().parse_args(argv)
-    commands = {"conv": _conv, "model": _model, "package": _package, "engine-conv": _engine_conv}
+    commands = {
+        "conv": _conv,
+        "model": _model,
+        "dynamics": _dynamics,
+        "package": _package,
+        "engine-conv": _engine_conv,
+    }
     return run(options, commands.get(options.command, _show))
 
 
@@ -178,6 +200,33 @@ def _load(name: str, dtype: str | None) -> Any:
     if name in models.NAMES:
         return models.build(name, dtype or "float32")
     return checkpoint.load(name)
+
+
+def _dynamics(options: argparse.Namespace) -> int:
+    import ase.io
+
+    from . import dynamics
+
+    if unknown := set(options.impl or ()) - set(dynamics.PROGRAMS):
+        known = ", ".join(dynamics.PROGRAMS)
+        raise ValueError(f"program {unknown.pop()!r} is unknown, expected one of {known}")
+    for file in (options.checkpoint, Path(options.structure)):
+        if not file.is_file():
+            raise ValueError(f"{file} does not exist: check the path")
+    reasons = {name: dynamics.missing(name, options.device) for name in dynamics.PROGRAMS}
+    _tell_skipped({name: reason for name, reason in reasons.items() if reason})
+    structure = ase.io.read(options.structure)
+    for copies in options.copies:
+        atoms = dynamics.with_velocities(structure, int(copies), options.temperature)
+        run = dynamics.Run(
+            options.checkpoint, atoms, options.device, options.steps, options.timestep
+        )
+        for name in options.impl or dynamics.PROGRAMS:
+            if reasons[name] is None:
+                row = dynamics.measure(name, run)
+                milliseconds = 1e3 * row["seconds"]
+                print(f"{name:10} {row['atoms']:>9,} atoms {milliseconds:9.4f} ms/step", flush=True)
+    return 0
 
 
 def _package(options: argparse.Namespace) -> int:
