@@ -35,7 +35,7 @@ _DYNAMICS_HELP = """\
 Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package in
 ASE's VelocityVerlet, and FastMACE in its own loop on the device. Milliseconds per step, with the
 integrator and neighbour lists; loading, compiling and 200 steps before are not counted. Use a
-trained model and a structure near equilibrium: where atoms fly apart, every step makes new lists."""
+trained model and a structure near equilibrium: where atoms fly apart, each step makes a list."""
 
 
 def _parser() -> argparse.ArgumentParser:
