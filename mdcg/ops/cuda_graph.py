@@ -134,10 +134,6 @@ def sorted_edges(
     They sort once per call for all layers. Orders are not remembered by their memory, because a
     compiled program writes other indices to the same memory without counting the change. The host
     does not wait for the device; an index out of range stops the program there with an assertion.
-
-    Returns
-    -------
-    torch.Tensor, shape (packed_length(n_edges, num_receivers),), int32
     """
     edges = sender.shape[0]
     _check_count(edges)
@@ -186,11 +182,6 @@ def cuda_graph(
     A list is known by its memory and by torch's count of changes to it, so that looking it up does
     not wait for the device. A new list is checked once, which does wait. While a CUDA graph is
     captured, the order is made inside the graph: replays then follow indices that change in place.
-
-    Parameters
-    ----------
-    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64, contiguous, CUDA
-    num_senders, num_receivers : int
 
     Raises
     ------

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 import torch
 
 from .. import _core, env
+from ..codegen import CudaKernel
 from ..errors import DeviceError
 from ..plan import CudaDevice
 from ..runtime import discard_cuda_kernel, load_cuda_kernels
 
-__all__ = ["CudaProgram", "cuda_device", "current_stream"]
+__all__ = ["CudaPass", "CudaProgram", "cuda_device", "current_stream"]
 
 # CUresult
 _INVALID_VALUE = 1
@@ -185,3 +186,44 @@ class CudaProgram:
             )
         except RuntimeError as error:
             raise _launch_error(error, self.index) from error
+
+
+class CudaPass:
+    """The loaded kernels of one pass.
+
+    Parameters
+    ----------
+    index : int
+        Of the device, as torch counts them.
+    target : str
+        Architecture, such as ``"sm_90"``.
+    kernel : CudaKernel
+
+    Attributes
+    ----------
+    program : CudaProgram
+        The programs of the kernels, and last one of the copies of node rows if there is one.
+    """
+
+    def __init__(self, index: int, target: str, kernel: CudaKernel) -> None:
+        self.kernel = kernel
+        self.program = CudaProgram(index, target, kernel.sources)
+        self._functions = [
+            self.program.function(number if kernel.programs else 0, entry.name, entry.shared_bytes)
+            for number, entry in enumerate(kernel.entries)
+        ]
+
+    def launch(self, rows: int, values: Mapping[str, int], *, overlap: bool = False) -> None:
+        """Enqueue all kernels for so many rows; `values` has at least the kernels' arguments."""
+        arguments = [values[name] for name in self.kernel.arguments]
+        stream = current_stream(self.program.index)
+        for entry, function in zip(self.kernel.entries, self._functions, strict=True):
+            self.program.launch(
+                function,
+                -(-rows // entry.rows),
+                entry.threads,
+                entry.shared_bytes,
+                stream,
+                arguments,
+                early=entry.early and overlap,
+            )

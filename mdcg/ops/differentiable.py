@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import compress
 from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
 
+from .kernels import Tensors
+
 __all__ = [
     "Totals",
     "define",
+    "define_passes",
     "differentiable",
-    "gradient_shapes",
-    "named",
-    "on_device",
     "only",
     "remember",
     "remembered",
@@ -36,51 +37,110 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # -- operators ------------------------------------------------------------------------------------
 
 
-def define(
-    name: str, schema: str, function: Callable[..., Any], shapes: Callable[..., Any]
+def define_passes(
+    name: str,
+    operands: tuple[str, ...],
+    where: str,
+    run: Callable[..., Tensors],
+    shape: Callable[..., Tensor],
 ) -> None:
-    """Define an operator.
+    """Define the operators of a value, of its gradients, and of the gradients of those.
 
+    They are called ``name``, ``name_backward`` and ``name_double_backward``. The last two take
+    flags of the gradients that are wanted, and return empty tensors for the others.
     ``torch.library.custom_op`` would do the same, but imports the compiler stack on the first call,
     which takes a second.
 
     Parameters
     ----------
     name : str
-    schema : str
-        Arguments and results, as torch writes them.
-    function : callable
-        Runs the operator on CPUs and on CUDA devices.
-    shapes : callable
-        Returns empty results of the same shapes, for compilers.
+    operands : tuple of str
+        Names of the operands that it is differentiable in; they come first. The gradient ``g`` of
+        the value follows, and then, in a double backward, a cotangent or None for each operand.
+    where : str
+        The other arguments, as torch writes them.
+    run : callable
+        Takes the kind of pass, operands and cotangents by name, the other arguments, and the names
+        of the wanted gradients; returns results by name, the value as "out".
+    shape : callable
+        Returns an empty value of the right shape, for compilers.
     """
-    torch.library.define(f"mdcg::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for key in ("CPU", "CUDA"):
-        torch.library.impl(f"mdcg::{name}", key)(function)
-    torch.library.register_fake(f"mdcg::{name}", shapes)
-    _FUNCTIONS[name] = function
+    count, names = len(operands), (*operands, "g")
 
+    def call(kind: str, args: tuple[Any, ...], first: int, wants: tuple[str, ...]) -> Tensors:
+        given = operands if kind == "forward" else names
+        cotangents: Tensors = {}
+        if kind == "double_backward":
+            found = zip(operands, args[count + 1 : first], strict=True)
+            cotangents = {name: tensor for name, tensor in found if tensor is not None}
+        rest = args[first:] if kind == "forward" else args[first:-1]
+        if args[0].is_cuda:
+            with _on_device(args[0].device):
+                return run(kind, dict(zip(given, args, strict=False)), cotangents, rest, wants)
+        tensors = {name: tensor.contiguous() for name, tensor in zip(given, args, strict=False)}
+        if cotangents:
+            cotangents = {name: tensor.contiguous() for name, tensor in cotangents.items()}
+        return run(kind, tensors, cotangents, rest, wants)
 
-def gradient_shapes(count: int) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the shapes of an operator that returns gradients of its first `count` operands.
+    def value(*args: Any) -> Tensor:
+        return call("forward", args, count, ())["out"]
 
-    Its last argument tells which are wanted; others are empty.
-    """
+    def gradients(
+        kind: str, first: int, results: tuple[str, ...]
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        def function(*args: Any) -> tuple[Tensor, ...]:
+            wants = tuple(compress(results, args[-1]))
+            found = call(kind, args, first, wants) if wants else {}
+            return tuple([found[n] if n in found else args[0].new_empty(0) for n in results])
+
+        return function
 
     def shapes(*args: Any) -> tuple[Tensor, ...]:
         return tuple(
             torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            if want
+            if wanted
             else args[0].new_empty(0)
-            for tensor, want in zip(args[:count], args[-1], strict=True)
+            for tensor, wanted in zip(args, args[-1], strict=False)
         )
 
-    return shapes
+    value_schema = ", ".join(f"Tensor {operand}" for operand in operands)
+    directions = ", ".join(f"Tensor? {letter}" for letter in "abc"[:count])
+    for kind, schema, function, fake in (
+        ("", f"({value_schema}, {where}) -> Tensor", value, shape),
+        (
+            "_backward",
+            f"({value_schema}, Tensor g, {where}, bool[] wants) -> ({_tensors(count)})",
+            gradients("backward", count + 1, operands),
+            shapes,
+        ),
+        (
+            "_double_backward",
+            f"({value_schema}, Tensor g, {directions}, {where}, bool[] wants) -> "
+            f"({_tensors(count + 1)})",
+            gradients("double_backward", 2 * count + 1, names),
+            shapes,
+        ),
+    ):
+        define(f"{name}{kind}", schema, function, fake, ("CPU", "CUDA"))
+        _FUNCTIONS[f"{name}{kind}"] = function
 
 
-def named(flags: Iterable[bool], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names whose flag is set."""
-    return tuple(name for name, flag in zip(names, flags, strict=False) if flag)
+def define(
+    name: str,
+    schema: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    keys: Iterable[str],
+) -> None:
+    """Define one operator: its schema, what runs it on which devices, and what compilers see."""
+    torch.library.define(f"mdcg::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in keys:
+        torch.library.impl(f"mdcg::{name}", key)(function)
+    torch.library.register_fake(f"mdcg::{name}", fake)
+
+
+def _tensors(count: int) -> str:
+    return ", ".join(["Tensor"] * count)
 
 
 def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None, ...]:
@@ -88,7 +148,7 @@ def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None
     return tuple(v if want else None for v, want in zip(values, wants, strict=True))
 
 
-def on_device(device: torch.device) -> AbstractContextManager[Any]:
+def _on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
     if torch.cuda.current_device() == device.index:
         return nullcontext()
@@ -200,7 +260,7 @@ def differentiable(
     Parameters
     ----------
     name : str
-        Of an operator that :func:`define` has defined.
+        Of an operator that :func:`define_passes` has defined.
     setup, vjp, jvp : callable
         Save the arguments; multiply the Jacobian from the left, and from the right.
     """

@@ -211,11 +211,6 @@ def graph_of(
     Lists are compared by content, so an index tensor changed in place is never mistaken for the old
     one.
 
-    Parameters
-    ----------
-    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64, contiguous, CPU
-    num_senders, num_receivers : int
-
     Raises
     ------
     ValueError

@@ -58,22 +58,10 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         wants: tuple[str, ...],
         pairs: Pairs | None = None,
     ) -> Tensors:
-        """Return the results of one pass: "out", or the gradients named in `wants`.
+        """Run one pass, see :class:`Kernels`; all tensors are contiguous.
 
-        Parameters
-        ----------
-        kind : str
-            As in :class:`~mdcg.codegen.KernelSpec`.
-        operands : dict
-            "x", "y", "w", and "g" except for the value; contiguous.
-        cotangents : dict
-            Those present of "x", "y" and "w", for a double backward; contiguous.
-        graph : Graph, optional
-            Without it, every row of the operands gives a row of the output.
-        wants : tuple of str
-            Of "x", "y", "w", and in a double backward "g".
-        pairs : Pairs, optional
-            "w" has a row for each of these pairs of edges; not for a double backward.
+        Without a `graph`, every row of the operands gives a row of the output. With `pairs`, which
+        a double backward does not take, "w" has a row for each of these pairs of edges.
         """
         given = tuple(name for name in COTANGENTS if name in cotangents) if cotangents else ()
         program = self.load(kernel_spec(kind, graph is not None, wants, given, pairs is not None))

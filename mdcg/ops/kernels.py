@@ -25,7 +25,13 @@ kernel_spec = lru_cache(maxsize=256)(KernelSpec)
 
 
 class Kernels(Generic[Spec, Loaded]):
-    """Loaded kernels by their description."""
+    """Loaded kernels of one problem under one plan, by their description.
+
+    Subclasses have a method ``run`` for the passes. It takes the kind of the pass, as the
+    description has it; the operands by name, with ``g`` except for the value; the cotangents that a
+    double backward has, by the name of their operand; and the names of the gradients that are
+    wanted. It returns results by name: "out", or the gradients.
+    """
 
     def __init__(self) -> None:
         self._loaded: dict[Spec, Loaded] = {}

@@ -83,25 +83,15 @@ def find_pairs(
     return pairs if pairs.pay else None
 
 
-class _Spread(torch.autograd.Function):
-    """Rows of pairs to rows of edges."""
+class _Rows(torch.autograd.Function):
+    """Rows of pairs to rows of edges; or its transpose, the sum over the edges of each pair."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
-        return rows.index_select(0, pairs.row)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _sum(gradient, ctx.pairs), None
-
-
-class _Sum(torch.autograd.Function):
-    """Rows of edges, summed over each pair. ``index_add`` does the same in many times the time."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
+    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs, to_edges: bool) -> torch.Tensor:
+        ctx.pairs, ctx.to_edges = pairs, to_edges
+        if to_edges:
+            return rows.index_select(0, pairs.row)
+        # `index_add` does the same in many times the time
         total = rows.index_select(0, pairs.first)
         other = rows.index_select(0, pairs.second)
         if pairs.single is not None:
@@ -109,46 +99,24 @@ class _Sum(torch.autograd.Function):
         return total.add_(other)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _spread(gradient, ctx.pairs), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return (_sum if ctx.to_edges else _spread)(gradient, ctx.pairs), None, None
 
 
 def _spread(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     if not can_pair(rows):
         return rows.index_select(0, pairs.row)
-    return cast(torch.Tensor, cast(Any, _Spread).apply(rows, pairs))
+    return cast(torch.Tensor, cast(Any, _Rows).apply(rows, pairs, True))
 
 
 def _sum(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     if not can_pair(rows):
         return rows.new_zeros(len(pairs), rows.shape[1]).index_add(0, pairs.row, rows)
-    return cast(torch.Tensor, cast(Any, _Sum).apply(rows, pairs))
-
-
-class _Mean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
-        return _part(_sum(rows, pairs), pairs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _spread(_part(gradient, ctx.pairs), ctx.pairs), None
-
-
-def _part(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-    """Divide rows by the number of their edges."""
-    half = rows * 0.5
-    return half if pairs.single is None else torch.where(pairs.single, rows, half)
+    return cast(torch.Tensor, cast(Any, _Rows).apply(rows, pairs, False))
 
 
 def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     """Return one row per pair: the mean of both edges, which differ by rounding.
-
-    Parameters
-    ----------
-    features : torch.Tensor, shape (n_edges, n_features)
-    pairs : Pairs
 
     Returns
     -------
@@ -156,8 +124,10 @@ def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         Each edge of a pair gets half of the gradient. Derivatives with respect to positions and
         cells are those of one row per edge, because both edges have the same length.
     """
-    mean: torch.Tensor = cast(Any, _Mean).apply(features, pairs)
-    return mean
+    total = _sum(features, pairs)
+    if pairs.single is None:
+        return total * 0.5
+    return total * torch.where(pairs.single, 1.0, 0.5).to(total.dtype)
 
 
 class _Conv(torch.autograd.Function):

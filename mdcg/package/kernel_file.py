@@ -46,7 +46,7 @@ def check_targets(targets: Sequence[str]) -> None:
     UnsupportedProblemError
         A target is unknown.
     KernelCompileError
-        There is no NVRTC for devices (``sm_NN``), or it does not know one.
+        NVRTC is missing, or it does not compile for one of the devices (``sm_NN``).
     """
     for target in targets:
         if re.fullmatch(r"sm_\d{2,3}", target):
@@ -70,7 +70,7 @@ def _check_device(target: str) -> None:
 
 
 def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool = False) -> Path:
-    """Put the kernels of a package for one target into the cache, unless they are there.
+    """Put the kernels of a package for one target into the cache, if they are missing there.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
     precision : str
         One of :data:`PRECISIONS`; of devices.
     again : bool
-        Whether kernels that are there are compiled again.
+        Whether cached kernels are compiled again.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
     UnsupportedProblemError
         The target is unknown, or devices cannot run the package.
     KernelCompileError
-        There is no compiler, it rejected a kernel, or the cache cannot be written.
+        No compiler was found, it rejected a kernel, or the cache cannot be written.
     """
     problem = _read_problem(path)
     name = _label(target)
@@ -181,10 +181,10 @@ def _compile_host(
 ) -> list[str | None]:
     """Add the libraries of layers; return the name of the tensor of each layer."""
     from ..runtime.compiler import build_host_kernels
-    from .kernels import host_sources
+    from .cuda_kernels import host_source
 
     shapes = {name: shape for name, (_, shape) in content["tensors"].items()}
-    sources = host_sources(content["layers"], shapes)
+    sources = [host_source(layer, shapes) for layer in content["layers"]]
     option = "-march=" if platform.machine() in ("x86_64", "AMD64") else "-mcpu="
     label = _label(target)
     level = "native" if label == _core.host_target("native") else target

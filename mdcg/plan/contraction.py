@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..problem import SymmetricContractionProblem
 from .device import WARP, CudaDevice
-from .host import ITEMSIZE, LEVELS, HostDevice
+from .host import ITEMSIZE, HostDevice, check_vectors
 from .text import Plan
 
 __all__ = [
@@ -36,10 +36,7 @@ class HostContractionPlan(Plan):
     nodes_per_task: int = 4
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"plan level is {self.level!r}, expected one of {', '.join(LEVELS)}")
-        if self.lanes < 1 or self.lanes & (self.lanes - 1):
-            raise ValueError(f"plan has {self.lanes} lanes, expected a power of two")
+        check_vectors(self.level, self.lanes)
         if self.nodes_per_task < 1:
             raise ValueError(f"plan has {self.nodes_per_task} nodes per task, expected 1 or more")
 

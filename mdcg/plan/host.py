@@ -51,6 +51,14 @@ class HostDevice:
         return LEVELS[self.level][0]
 
 
+def check_vectors(level: str, lanes: int) -> None:
+    """Raise unless the instruction set level is known and the lanes are a power of two."""
+    if level not in LEVELS:
+        raise ValueError(f"plan level is {level!r}, expected one of {', '.join(LEVELS)}")
+    if lanes < 1 or lanes & (lanes - 1):
+        raise ValueError(f"plan has {lanes} lanes, expected a power of two")
+
+
 @dataclass(frozen=True)
 class HostPlan(Plan):
     """Choices of the C++ emitter; printable, and can be given by hand.
@@ -79,10 +87,7 @@ class HostPlan(Plan):
     streaming_stores: bool = True
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"plan level is {self.level!r}, expected one of {', '.join(LEVELS)}")
-        if self.lanes < 1 or self.lanes & (self.lanes - 1):
-            raise ValueError(f"plan has {self.lanes} lanes, expected a power of two")
+        check_vectors(self.level, self.lanes)
         if self.senders_per_block < 1 or self.prefetch_edges < 0:
             raise ValueError(
                 "plan blocks must hold at least one sender, and edges ahead cannot be negative"

@@ -117,7 +117,7 @@ def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
     -------
     cubin : bytes
     log : str
-        NVRTC's own words.
+        What NVRTC printed.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
     if not accepted:
         if "libnvrtc-builtins" in log:
             raise KernelCompileError(
-                f"{name} misses its libnvrtc-builtins, which must lie beside it: {_INSTALL}"
+                f"{name} lacks its libnvrtc-builtins, which must be in the same folder: {_INSTALL}"
             )
         first = next((line for line in log.splitlines() if "error" in line), log)
         raise KernelCompileError(

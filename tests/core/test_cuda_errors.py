@@ -270,7 +270,7 @@ def test_an_nvrtc_without_its_second_file(
     another_nvrtc: Callable[[str], None], old_nvrtc: str
 ) -> None:
     another_nvrtc(old_nvrtc)
-    with pytest.raises(KernelCompileError, match=r"misses its libnvrtc-builtins.*pip install"):
+    with pytest.raises(KernelCompileError, match=r"lacks its libnvrtc-builtins.*pip install"):
         compile_cuda("", "sm_80")
 
 

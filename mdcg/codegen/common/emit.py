@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
 from ..._version import __version__
 from ...plan.contraction import HostContractionPlan
-from ...plan.device import WARP
+from ...plan.device import WARP, CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
 from ...problem import ConvProblem, SymmetricContractionProblem
 from .expression import LinearForm, Statement, Sum, Term, print_statements
 
 __all__ = [
     "ENGINE_ROW_BYTES",
+    "AttributeSums",
     "CudaEntry",
     "CudaKernel",
     "HostKernel",
     "argument_struct",
-    "attribute_gradients",
+    "cuda_head",
+    "engine_stride",
     "host_head",
     "kernel_head",
     "power_of_two",
@@ -28,6 +30,7 @@ __all__ = [
     "scalar_type",
     "store_lane_sums",
     "template",
+    "title",
 ]
 
 # Rows of the engine are padded to whole multiples of this.
@@ -46,6 +49,12 @@ _TYPES = {
     "places": "const mdcg::TableEntry*",
     "short_edges": "int*",
 }
+
+
+def engine_stride(mul: int, dtype: str) -> int:
+    """Return the channels of a component in a row of the engine, padding included."""
+    align = ENGINE_ROW_BYTES // ITEMSIZE[dtype]
+    return -(-mul // align) * align
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,11 @@ class CudaKernel:
     programs: tuple[str, ...] = ()
     copies: str = ""
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The programs that operators load, those that copy node rows last."""
+        return (*self.programs, self.copies) if self.programs else (self.source,)
+
 
 @lru_cache(maxsize=64)
 def template(path: str) -> str:
@@ -159,9 +173,14 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def title(problem: ConvProblem | SymmetricContractionProblem, kernel: str) -> str:
+    """Return the first line of a text; `kernel` says which kernel of the problem it is."""
+    return f"// mdcg {__version__}, problem {problem.key()}, {kernel}"
+
+
 def host_head(
     problem: ConvProblem | SymmetricContractionProblem,
-    title: str,
+    kernel: str,
     plan: HostPlan | HostContractionPlan,
     arguments: Iterable[str],
     **defines: int,
@@ -175,7 +194,7 @@ def host_head(
         **defines,
     }
     return [
-        f"// mdcg {__version__}, problem {problem.key()}, {title}",
+        title(problem, kernel),
         f"// {plan}",
         f"// arg: {', '.join(arguments)}",
         f"typedef {scalar_type(problem.dtype)} T;",
@@ -185,6 +204,18 @@ def host_head(
 
 
 # -- CUDA -----------------------------------------------------------------------------------------
+
+
+def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan) -> list[str]:
+    """Return the title, the definitions and the prelude that CUDA kernels of a plan start with."""
+    atomics = plan.vector_atomics and problem.dtype == "float32"
+    return [
+        title(problem, kernel),
+        f"// {plan}",
+        f"typedef {scalar_type(problem.dtype)} T;",
+        f"#define MDCG_VECTOR_ATOMICS {int(atomics)}",
+        template("common/cuda_prelude.cuh") + template("common/warp_sums.cuh"),
+    ]
 
 
 def argument_struct(
@@ -233,27 +264,43 @@ def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{'
 
 
-def attribute_gradients(
-    forms: Iterable[LinearForm], letter: str, name: Callable[[int], str]
-) -> list[str]:
-    """Print the sums that turn gradients of nonzeros into gradients of edge attributes.
+class AttributeSums:
+    """Prints the gradients of edge attributes: sums over the lanes of a warp.
 
     Parameters
     ----------
-    forms : iterable of LinearForm
-        The nonzeros of a path.
-    letter : str
-        First letter of the names of their gradients.
-    name : callable
-        From an edge attribute to the name of its gradient.
+    attributes : sequence of int
+        In order; those between the first and the last are summed, too.
     """
-    terms: dict[int, list[Term]] = {}
-    for n, form in enumerate(forms):
-        for b, value in form.terms:
-            terms.setdefault(b, []).append((value, (f"{letter}{n}",)))
-    return print_statements(
-        [Statement(name(b), Sum.of(found), add=True) for b, found in sorted(terms.items())]
-    )
+
+    def __init__(self, attributes: Sequence[int]) -> None:
+        self.low = attributes[0] if attributes else 0
+        self.count = attributes[-1] + 1 - self.low if attributes else 0
+
+    def declare(self) -> list[str]:
+        """Return the arrays of a lane, of a warp's length at most."""
+        return [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, n in enumerate(self._sizes())]
+
+    def add(self, forms: Iterable[LinearForm], letter: str) -> list[str]:
+        """Return the sums that turn gradients of nonzeros, ``letter0`` etc., into those."""
+        terms: dict[int, list[Term]] = {}
+        for n, form in enumerate(forms):
+            for b, value in form.terms:
+                terms.setdefault(b - self.low, []).append((value, (f"{letter}{n}",)))
+        return print_statements(
+            Statement(f"dy{b // WARP}[{b % WARP}]", Sum.of(found), add=True)
+            for b, found in sorted(terms.items())
+        )
+
+    def store(self, statement: Callable[[int], str]) -> list[str]:
+        """Return the sums over lanes; see :func:`store_lane_sums` for the statement of a start."""
+        lines = []
+        for i, n in enumerate(self._sizes()):
+            lines += store_lane_sums(i, n, power_of_two(n), statement(self.low + i * WARP))
+        return lines
+
+    def _sizes(self) -> list[int]:
+        return [min(WARP, self.count - first) for first in range(0, self.count, WARP)]
 
 
 def store_lane_sums(number: int, count: int, size: int, store: str) -> list[str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ...plan import CudaPlan, HostPlan
+from collections.abc import Callable
+
 from ...problem import Irreps
 
 __all__ = ["packed_row"]
 
 
-def packed_row(irreps: Irreps, plan: HostPlan | CudaPlan) -> tuple[int, tuple[int, ...]]:
-    """Return items of a packed row and where each block starts in it."""
+def packed_row(irreps: Irreps, padded: Callable[[int], int]) -> tuple[int, tuple[int, ...]]:
+    """Return items of a packed row and where each block starts, from padded multiplicities."""
     offsets, total = [], 0
     for block in irreps:
         offsets.append(total)
-        total += block.ir.dim * plan.padded(block.mul)
+        total += block.ir.dim * padded(block.mul)
     return total, tuple(offsets)

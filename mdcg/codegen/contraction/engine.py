@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._version import __version__
 from ...plan.contraction import CudaContractionPlan
 from ...plan.host import ITEMSIZE
 from ...problem import SymmetricContractionProblem
-from ..common.emit import ENGINE_ROW_BYTES, CudaKernel, scalar_type, template
+from ..common.emit import CudaKernel, engine_stride, scalar_type, template, title
 from ..common.expression import Statement
-from .cuda import ContractionBody, contraction_kernel
+from .cuda import ContractionBody
 from .program import ContractionSpec, contraction_groups, group_function
 
 __all__ = ["ABI", "emit_engine_contraction", "emit_engine_contraction_cuda"]
@@ -33,18 +32,12 @@ def _spec(kind: str) -> ContractionSpec:
     return ContractionSpec(kind, mixed=False, wants=() if kind == "forward" else ("x",))
 
 
-def _stride(problem: SymmetricContractionProblem) -> int:
-    """Return the channels of a component in a row of the engine, padding included."""
-    align = ENGINE_ROW_BYTES // ITEMSIZE[problem.dtype]
-    return -(-problem.channels // align) * align
-
-
 class _HostText:
     """Writes the passes of one problem for CPUs."""
 
     def __init__(self, problem: SymmetricContractionProblem) -> None:
         self.problem = problem
-        self.stride = _stride(problem)
+        self.stride = engine_stride(problem.channels, problem.dtype)
         self.x_width, self.out_width = (
             dim * self.stride for dim in (problem.dim_in, problem.dim_out)
         )
@@ -99,7 +92,7 @@ class _HostText:
         info = [ABI, ITEMSIZE[problem.dtype], self.x_width, self.out_width]
         info += [coefficients * self.stride, coefficients]
         parts = [
-            f"// mdcg {__version__}, problem {problem.key()}, engine contraction",
+            title(problem, "engine contraction"),
             f"typedef {scalar_type(problem.dtype)} T;",
             template("contraction/engine_prelude.hpp"),
             'extern "C" {',
@@ -117,10 +110,6 @@ class _HostText:
 def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
     """Generate the C++ text of both passes of a contraction.
 
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-
     Returns
     -------
     str
@@ -133,9 +122,11 @@ def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
 class _CudaBody(ContractionBody):
     """Writes what a thread does with rows of the engine."""
 
+    names_lane = False
+
     def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
         super().__init__(problem, spec)
-        self.stride = _stride(problem)
+        self.stride = engine_stride(problem.channels, problem.dtype)
 
     def _row(self) -> str:
         return f"n * {self.problem.dim_in * self.stride} + u"
@@ -165,33 +156,28 @@ class _CudaBody(ContractionBody):
             f"constexpr int {letter}_stride = {self.stride};",
         ]
 
+    @property
+    def channels(self) -> int:
+        return self.stride
+
+    def arguments(self) -> tuple[str, ...]:
+        results = ("out",) if self.spec.kind == "forward" else ("g", "dx")
+        return ("n_rows", "n_types", "n_adds", "types", "x", "w", *results)
+
+    def definitions(self) -> list[str]:
+        return ["typedef long long Long;"]
+
+    def guards(self) -> list[str]:
+        return [f"if (n >= p.n_rows || u >= {self.stride}) return;"]
+
 
 def emit_engine_contraction_cuda(
     problem: SymmetricContractionProblem, plan: CudaContractionPlan, kind: str
 ) -> CudaKernel:
     """Generate the CUDA text of one pass.
 
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : CudaContractionPlan
-    kind : {"forward", "backward"}
-        Value, or gradient of x, which is added to where ``n_adds`` is not 0.
-
-    Returns
-    -------
-    CudaKernel
-        One entry; ``run`` groups of 32 channels per node, ``rows`` of them per block.
+    It has one entry: ``run`` groups of 32 channels per node, ``rows`` of them per block. The
+    "forward" pass is the value; "backward" the gradient of x, which is added to where ``n_adds`` is
+    not 0.
     """
-    results = ("out",) if kind == "forward" else ("g", "dx")
-    body = _CudaBody(problem, _spec(kind))
-    return contraction_kernel(
-        problem,
-        plan,
-        body.spec,
-        f"engine contraction, {kind}",
-        ("n_rows", "n_types", "n_adds", "types", "x", "w", *results),
-        ("typedef long long Long;",),
-        (f"if (n >= p.n_rows || u >= {body.stride}) return;", *body.write()),
-        channels=body.stride,
-    )
+    return _CudaBody(problem, _spec(kind)).kernel(plan, f"engine contraction, {kind}")

@@ -299,12 +299,6 @@ def emit_contraction_host(
     The entry ``mdcg_sum`` adds up gradients of coefficients: arg = n_species, attributes, rows per
     node, nodes by species, where each species starts, result.
 
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : HostContractionPlan
-    spec : ContractionSpec
-
     Returns
     -------
     HostKernel

@@ -6,7 +6,7 @@ flight to fill the memory's bandwidth. A warp copies only what its own lanes rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...plan import CudaPlan
 from ...plan.device import WARP
@@ -35,14 +35,14 @@ class RingPlace:
         Entries of each, a power of two; 1: there are none.
     start, items : int
         Start of the first, and length of each, in units of T.
-    plain : bool
-        Node features are copied as the user stores them, ``mul_ir``; else from packed rows.
+    rings : dict
+        By role; those that have none load operands into registers.
     """
 
     depth: int = 1
     start: int = 0
     items: int = 0
-    plain: bool = False
+    rings: dict[Role, Ring | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,8 @@ class Ring:
     ) -> Ring | None:
         """Return the ring of a role; None where rows are not whole 16-byte words.
 
-        Parameters
-        ----------
-        role : Role
-        problem : ConvProblem
-        plan : CudaPlan
-        spec : KernelSpec
-        depth : int
-            Entries; with fewer than 2 there is no ring.
-        plain : bool
-            As in :class:`RingPlace`.
+        With a `depth` below 2 there is none. `plain`: node features are copied as the user stores
+        them, ``mul_ir``; else from packed rows.
         """
         itemsize = ITEMSIZE[problem.dtype]
         chunk = _CHUNK // itemsize
@@ -130,7 +122,7 @@ class Ring:
         if plain:
             row, starts = problem.irreps_in1.dim, (role.in1.offset,)
         else:
-            row, offsets = packed_row(problem.irreps_in1, plan)
+            row, offsets = packed_row(problem.irreps_in1, plan.padded)
             starts = tuple(offsets[role.i_in1] + a * pad for a in range(dim))
         fits = (
             depth > 1
@@ -270,26 +262,14 @@ def place_ring(
     plain: bool,
     start: int,
 ) -> RingPlace:
-    """Return as many entries as fit, behind ``start`` items of shared memory.
-
-    Parameters
-    ----------
-    kernel : RoleSet
-    problem : ConvProblem
-    plan : CudaPlan
-    spec : KernelSpec
-    depth : int
-        Entries at most.
-    plain : bool
-        As in :class:`RingPlace`.
-    start : int
-    """
+    """Return rings of at most `depth` entries that fit, behind `start` items of shared memory."""
     while depth > 1:
-        rings = [
-            Ring.of(role, problem, plan, spec, depth=depth, plain=plain) for role in kernel.roles
-        ]
-        longest = max((ring.nbytes for ring in rings if ring is not None), default=0)
+        rings = {
+            role: Ring.of(role, problem, plan, spec, depth=depth, plain=plain)
+            for role in kernel.roles
+        }
+        longest = max((ring.nbytes for ring in rings.values() if ring is not None), default=0)
         if kernel.warps * longest <= _RING_BYTES:
-            return RingPlace(depth, start, longest // ITEMSIZE[problem.dtype], plain)
+            return RingPlace(depth, start, longest // ITEMSIZE[problem.dtype], rings)
         depth //= 2
     return RingPlace()

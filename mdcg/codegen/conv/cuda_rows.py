@@ -30,7 +30,7 @@ def row_functions(problem: ConvProblem, plan: CudaPlan) -> str:
 
     One thread takes an item of a row, or a vector of them.
     """
-    row, offsets = packed_row(problem.irreps_in1, plan)
+    row, offsets = packed_row(problem.irreps_in1, plan.padded)
     texts = [_STRUCTS]
     for step, struct in (("pack", "RowCopy"), ("unpack", "RowCopy"), ("sum", "RowSum")):
         # padded blocks are whole vectors

@@ -257,7 +257,7 @@ class UvwLayout:
         widths = {name: irreps.dim for name, irreps in sides.items()}
         packed = {}
         if spec.conv and plan.deterministic:
-            widths["dx"], starts = packed_row(problem.irreps_in1, plan)
+            widths["dx"], starts = packed_row(problem.irreps_in1, plan.padded)
             packed = {
                 i: (start, plan.padded(block.mul))
                 for i, (start, block) in enumerate(zip(starts, problem.irreps_in1, strict=True))
