@@ -8,121 +8,12 @@ program finds its kernels in any process. Eager calls go through ``torch.autogra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from itertools import compress
 from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
 
-from .kernels import Tensors
-
-__all__ = [
-    "Totals",
-    "define",
-    "define_passes",
-    "differentiable",
-    "only",
-    "remember",
-    "remembered",
-    "tangents",
-]
-
-Tensor = torch.Tensor
-
-# What runs an operator, by its name.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-# -- operators ------------------------------------------------------------------------------------
-
-
-def define_passes(
-    name: str,
-    operands: tuple[str, ...],
-    where: str,
-    run: Callable[..., Tensors],
-    shape: Callable[..., Tensor],
-) -> None:
-    """Define the operators of a value, of its gradients, and of the gradients of those.
-
-    They are called ``name``, ``name_backward`` and ``name_double_backward``. The last two take
-    flags of the gradients that are wanted, and return empty tensors for the others.
-    ``torch.library.custom_op`` would do the same, but imports the compiler stack on the first call,
-    which takes a second.
-
-    Parameters
-    ----------
-    name : str
-    operands : tuple of str
-        Names of the operands that it is differentiable in; they come first. The gradient ``g`` of
-        the value follows, and then, in a double backward, a cotangent or None for each operand.
-    where : str
-        The other arguments, as torch writes them.
-    run : callable
-        Takes the kind of pass, operands and cotangents by name, the other arguments, and the names
-        of the wanted gradients; returns results by name, the value as "out".
-    shape : callable
-        Returns an empty value of the right shape, for compilers.
-    """
-    count, names = len(operands), (*operands, "g")
-
-    def call(kind: str, args: tuple[Any, ...], first: int, wants: tuple[str, ...]) -> Tensors:
-        given = operands if kind == "forward" else names
-        cotangents: Tensors = {}
-        if kind == "double_backward":
-            found = zip(operands, args[count + 1 : first], strict=True)
-            cotangents = {name: tensor for name, tensor in found if tensor is not None}
-        rest = args[first:] if kind == "forward" else args[first:-1]
-        if args[0].is_cuda:
-            with _on_device(args[0].device):
-                return run(kind, dict(zip(given, args, strict=False)), cotangents, rest, wants)
-        tensors = {name: tensor.contiguous() for name, tensor in zip(given, args, strict=False)}
-        if cotangents:
-            cotangents = {name: tensor.contiguous() for name, tensor in cotangents.items()}
-        return run(kind, tensors, cotangents, rest, wants)
-
-    def value(*args: Any) -> Tensor:
-        return call("forward", args, count, ())["out"]
-
-    def gradients(
-        kind: str, first: int, results: tuple[str, ...]
-    ) -> Callable[..., tuple[Tensor, ...]]:
-        def function(*args: Any) -> tuple[Tensor, ...]:
-            wants = tuple(compress(results, args[-1]))
-            found = call(kind, args, first, wants) if wants else {}
-            return tuple([found[n] if n in found else args[0].new_empty(0) for n in results])
-
-        return function
-
-    def shapes(*args: Any) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            if wanted
-            else args[0].new_empty(0)
-            for tensor, wanted in zip(args, args[-1], strict=False)
-        )
-
-    value_schema = ", ".join(f"Tensor {operand}" for operand in operands)
-    directions = ", ".join(f"Tensor? {letter}" for letter in "abc"[:count])
-    for kind, schema, function, fake in (
-        ("", f"({value_schema}, {where}) -> Tensor", value, shape),
-        (
-            "_backward",
-            f"({value_schema}, Tensor g, {where}, bool[] wants) -> ({_tensors(count)})",
-            gradients("backward", count + 1, operands),
-            shapes,
-        ),
-        (
-            "_double_backward",
-            f"({value_schema}, Tensor g, {directions}, {where}, bool[] wants) -> "
-            f"({_tensors(count + 1)})",
-            gradients("double_backward", 2 * count + 1, names),
-            shapes,
-        ),
-    ):
-        define(f"{name}{kind}", schema, function, fake, ("CPU", "CUDA"))
-        _FUNCTIONS[f"{name}{kind}"] = function
+__all__ = ["define", "differentiable"]
 
 
 def define(
@@ -137,98 +28,6 @@ def define(
     for key in keys:
         torch.library.impl(f"mdcg::{name}", key)(function)
     torch.library.register_fake(f"mdcg::{name}", fake)
-
-
-def _tensors(count: int) -> str:
-    return ", ".join(["Tensor"] * count)
-
-
-def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None, ...]:
-    """Return the values that are wanted, None for the others."""
-    return tuple(v if want else None for v, want in zip(values, wants, strict=True))
-
-
-def _on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
-    if torch.cuda.current_device() == device.index:
-        return nullcontext()
-    return torch.cuda.device(device)
-
-
-# -- what formulas need ---------------------------------------------------------------------------
-
-
-def remember(operands: int, tensors: int, others: int) -> Callable[..., None]:
-    """Return the function that saves the arguments of an operator for its derivatives.
-
-    Parameters
-    ----------
-    operands : int
-        Operands that it is differentiable in; they come first.
-    tensors, others : int
-        Arguments after them that say where to evaluate it: tensors or None, and others. Flags of
-        wanted results may follow.
-    """
-
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        saved, end = operands + tensors, operands + tensors + others
-        ctx.save_for_backward(*inputs[:saved])
-        if hasattr(ctx, "save_for_forward"):
-            ctx.save_for_forward(*inputs[:saved])
-        ctx.operands, ctx.where = operands, inputs[saved:end]
-        if len(inputs) > end:
-            ctx.wanted = tuple(inputs[end])
-            ctx.shapes = tuple(t.shape for t in output)
-        ctx.set_materialize_grads(False)
-
-    return setup
-
-
-def remembered(ctx: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-    """Return the operands that :func:`remember` saved, and where to evaluate the operator."""
-    saved = tuple(ctx.saved_tensors)
-    return saved[: ctx.operands], (*saved[ctx.operands :], *ctx.where)
-
-
-def tangents(
-    ctx: Any, found: dict[str, Tensor], names: Iterable[str], like: Tensor
-) -> tuple[Tensor, ...]:
-    """Return one tangent per output; zeros where nothing contributes."""
-    return tuple(
-        found[name] if name in found else like.new_zeros(shape)
-        for name, shape in zip(names, ctx.shapes, strict=False)
-    )
-
-
-class Totals:
-    """Adds up contributions by name; what is not asked for is dropped.
-
-    Parameters
-    ----------
-    names : iterable of str
-        What is asked for.
-
-    Attributes
-    ----------
-    found : dict of str to torch.Tensor
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = set(names)
-        self.found: dict[str, Tensor] = {}
-
-    def wants(self, *names: str) -> list[bool]:
-        """Return which of the names are asked for."""
-        return [name in self.names for name in names]
-
-    def add(self, names: Iterable[str], values: Iterable[Tensor]) -> None:
-        """Add values to the sums of these names."""
-        for name, value in zip(names, values, strict=True):
-            if name in self.names:
-                self.found[name] = self.found[name] + value if name in self.found else value
-
-
-# -- registration ---------------------------------------------------------------------------------
 
 
 def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,19 +52,21 @@ def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def differentiable(
-    name: str, setup: Callable[..., None], vjp: Callable[..., Any], jvp: Callable[..., Any]
+    name: str,
+    schema: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup: Callable[..., None],
+    vjp: Callable[..., Any],
+    jvp: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Give an operator its formulas, and return what eager code and ``torch.func`` call.
+    """Define an operator with its formulas, and return what eager code and ``torch.func`` call.
 
-    Parameters
-    ----------
-    name : str
-        Of an operator that :func:`define_passes` has defined.
-    setup, vjp, jvp : callable
-        Save the arguments; multiply the Jacobian from the left, and from the right.
+    `setup` saves the arguments; `vjp` and `jvp` multiply the Jacobian from the left, and from the
+    right. The others are those of :func:`define`.
     """
+    define(name, schema, function, fake, ("CPU", "CUDA"))
     operator = getattr(torch.ops.mdcg, name).default
-    function = _FUNCTIONS[name]
 
     def call(*args: Any) -> Any:
         # a compiler traces the operator itself; it cannot look into a Function with jvp and vmap

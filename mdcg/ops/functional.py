@@ -7,7 +7,7 @@ import torch
 from ..errors import DeviceError, a_type
 from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem, SymmetricContractionProblem
-from .autograd import conv as conv_operator
+from .operators import conv as conv_operator
 
 __all__ = ["check_device", "check_operand", "check_together", "conv", "tensor_product"]
 

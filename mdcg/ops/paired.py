@@ -13,12 +13,12 @@ from torch.autograd import forward_ad
 
 from ..codegen.common.spec import DERIVATIVES
 from ..problem import ConvProblem
-from .autograd import conv as conv_operator
-from .autograd import conv_backward
-from .differentiable import only
+from .autograd import only
 from .functional import check_operand
 from .graph import Pairs, graph_of
 from .host import host_kernels
+from .operators import conv as conv_operator
+from .operators import conv_backward
 
 __all__ = ["can_pair", "conv_of_pairs", "find_pairs", "mean_of_pairs"]
 
