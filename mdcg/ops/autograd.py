@@ -1,10 +1,10 @@
 """The operators of a value and of its gradients, and how they differentiate, to any order.
 
-The backward operator has the gradients of ``phi(x, y, ..., g) = <g, value(x, y, ...)>`` in x, y, ...;
-the double backward operator has those of ``psi``, the derivative of ``phi`` along the cotangents
-a, b, ... of the operands. ``phi`` is linear in g. Where it is linear in an operand, the derivative
-of ``psi`` along that operand is ``psi`` itself: the direction replaces the operand, whose cotangent
-is left out. The gradients of ``psi`` with respect to cotangents are those of ``phi``.
+The backward operator has the gradients of ``phi(x, y, ..., g) = <g, value(x, y, ...)>`` in x, y,
+and so on; the double backward operator has those of ``psi``, the derivative of ``phi`` along the
+cotangents a, b, ... of the operands. ``phi`` is linear in g. Where it is linear in an operand, the
+derivative of ``psi`` along that operand is ``psi`` itself: the direction replaces the operand, and
+its cotangent is left out. The gradients of ``psi`` with respect to cotangents are those of ``phi``.
 """
 
 from __future__ import annotations
