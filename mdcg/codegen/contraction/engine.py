@@ -17,10 +17,7 @@ from ..common.expression import Statement
 from .cuda import ContractionBody
 from .program import ContractionSpec, contraction_groups, group_function
 
-__all__ = ["ABI", "emit_engine_contraction", "emit_engine_contraction_cuda"]
-
-# MDCG_CONTRACTION_ABI of csrc/engine/ops/contraction_kernel.hpp.
-ABI = 1
+__all__ = ["emit_engine_contraction", "emit_engine_contraction_cuda"]
 
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -89,12 +86,18 @@ class _HostText:
     def write(self) -> str:
         problem = self.problem
         coefficients = problem.num_coefficients
-        info = [ABI, ITEMSIZE[problem.dtype], self.x_width, self.out_width]
+        info: list[str | int] = [
+            "mdcg::MDCG_CONTRACTION_ABI",
+            ITEMSIZE[problem.dtype],
+            self.x_width,
+            self.out_width,
+        ]
         info += [coefficients * self.stride, coefficients]
         parts = [
             title(problem, "engine contraction"),
             f"typedef {scalar_type(problem.dtype)} T;",
-            template("contraction/engine_prelude.hpp"),
+            template("contraction/contraction_kernel.hpp")
+            + template("contraction/engine_prelude.hpp"),
             'extern "C" {',
             '__attribute__((visibility("default"))) extern const int64_t mdcg_contraction_info[6];',
             f"const int64_t mdcg_contraction_info[6] = {{{', '.join(map(str, info))}}};",

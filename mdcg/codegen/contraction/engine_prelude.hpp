@@ -10,14 +10,4 @@ typedef T V __attribute__((vector_size(VECTOR_BYTES), may_alias));
 constexpr int L = VECTOR_BYTES / sizeof(T);
 static inline __attribute__((always_inline)) V splat(T value) { return value - V{}; }
 
-struct Block {
-    int64_t num_nodes;
-    const int32_t* types;
-    const T* x;
-    const T* coefficients;
-    int64_t typed;
-    T* out;
-    const T* g;
-    T* dx;
-    int64_t accumulate;
-};
+typedef mdcg::ContractionBlock<T> Block;

@@ -20,10 +20,7 @@ from ..common.packing import packed_row
 from .engine_paths import EnginePaths
 from .engine_scalar import EnginePath, ScalarWalk
 
-__all__ = ["ABI", "EngineConv", "emit_engine_conv"]
-
-# MDCG_CONV_ABI of csrc/engine/ops/conv_kernel.hpp.
-ABI = 3
+__all__ = ["EngineConv", "emit_engine_conv"]
 
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -108,9 +105,9 @@ class EngineConv:
         for group in self.groups:
             for path in group:
                 self.paths.number(path.path.coupling)
-        info = [ABI, self.itemsize, self.plan.edges, self.scratch_bytes]
+        info = ["mdcg::MDCG_CONV_ABI", self.itemsize, self.plan.edges, self.scratch_bytes]
         info += [self.x_width, self.out_width, self.weight_width, self.hidden_stride]
-        templates = ["engine_prelude.hpp"]
+        templates = ["conv_kernel.hpp", "engine_prelude.hpp"]
         defines = {
             "EDGES": self.plan.edges,
             "HIDDEN": self.hidden,

@@ -154,30 +154,7 @@ MDCG_INLINE V lane_sums(const V* v) {
     }
 }
 
-// The block as the kernel gets it; see csrc/engine/ops/conv_kernel.hpp.
-struct ConvBlock {
-    int64_t num_edges;
-    const int32_t* sender;
-    const int32_t* receiver;
-    const T* harmonics;
-    const T* hidden;
-    const T* w2;
-    const T* w2_t;
-    const T* table;
-    const T* steps;
-    int64_t table_rows;
-    const int32_t* knot;
-    const T* basis;
-    const T* slope;
-    const T* x;
-    T* out;
-    const T* g;
-    T* dx;
-    T* d_harmonics;
-    T* d_hidden;
-    T* d_length;
-    char* scratch;
-};
+typedef mdcg::ConvBlock<T> ConvBlock;
 
 // Rows of a block's edges; edges of one receiver are a run.
 struct Edges {
