@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,80 +32,54 @@ _REMEMBERED = 8
 _REMEMBERED_EDGES = 1 << 21
 
 
-def _address(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-class Graph:
-    """Orders of one edge list.
+class Order:
+    """Arrays of an order of edges (csrc/core/edges.hpp, csrc/core/pairs.hpp).
 
     Attributes
     ----------
-    order, sender, row_ptr, task_ptr : int
-        Addresses of the receiver order (csrc/core/edges.hpp).
-    num_tasks : int
+    addresses, lengths : dict of str to int
+        By the names of the arrays.
     """
 
-    def __init__(
-        self,
-        sender: torch.Tensor,
-        receiver: torch.Tensor,
-        num_senders: int,
-        num_receivers: int,
-    ) -> None:
-        self.num_edges = sender.shape[0]
-        self.num_senders = num_senders
-        self.num_receivers = num_receivers
-        self.itemsize = sender.element_size()
-        self._edges = _core.Edges(
-            sender.data_ptr(),
-            receiver.data_ptr(),
-            self.num_edges,
-            self.itemsize,
-            num_senders,
-            num_receivers,
-            EDGES_PER_TASK,
-        )
-        arrays = self._edges.by_receiver()
-        self._arrays: list[Any] = [arrays]
-        self.order, self.sender, self.row_ptr, self.task_ptr = (_address(a) for a in arrays)
-        self.num_tasks = len(arrays[3]) - 1
-        self._blocks: dict[int, Blocks] = {}
-        self._pairs: Pairs | None = None
+    def __init__(self, names: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        self._arrays = arrays  # kept alive
+        found = dict(zip(names.split(), arrays, strict=True))
+        self.addresses = {n: int(a.__array_interface__["data"][0]) for n, a in found.items()}
+        self.lengths = {name: len(array) for name, array in found.items()}
 
-    def same(
-        self,
-        sender: torch.Tensor,
-        receiver: torch.Tensor,
-        num_senders: int,
-        num_receivers: int,
-    ) -> bool:
-        """Return whether this graph has exactly these edges (the contents are compared)."""
-        return self._edges.same(
-            sender.data_ptr(),
-            receiver.data_ptr(),
-            sender.shape[0],
-            sender.element_size(),
-            num_senders,
-            num_receivers,
-        )
+
+class Graph:
+    """Orders of one edge list, given as ``_core.Edges`` takes it.
+
+    Attributes
+    ----------
+    by_receiver : Order
+    """
+
+    def __init__(self, edges: tuple[int, int, int, int, int, int]) -> None:
+        _, _, self.num_edges, _, self.num_senders, self.num_receivers = edges
+        self._edges = _core.Edges(*edges, EDGES_PER_TASK)
+        self.same = self._edges.same  # compares the contents
+        self.by_receiver = Order("order sender row_ptr task_ptr", self._edges.by_receiver())
+        self._blocks: dict[int, Order] = {}
+        self._pairs: Pairs | None = None
 
     def block_size(self, senders_per_block: int) -> int:
         """Return how many nodes make a block."""
         return max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
 
-    def blocks(self, senders_per_block: int, shared_weights: bool) -> Blocks:
-        """Return the block order for the backward passes.
+    def blocks(self, senders_per_block: int, shared_weights: bool) -> tuple[int, Order]:
+        """Return the size of a block of senders, and the order for the backward passes.
 
-        Its block size depends on the graph and the plan alone, so results do not depend on the
-        threads.
+        The size depends on the graph and the plan alone, so results do not depend on the threads.
         """
         size = self.block_size(senders_per_block)
         if shared_weights:
             size = max(size, -(-self.num_senders // MAX_SHARED_BLOCKS))
         if size not in self._blocks:
-            self._blocks[size] = Blocks(self._edges, size)
-        return self._blocks[size]
+            names = "order sender receiver block_ptr tiles round_ptr"
+            self._blocks[size] = Order(names, self._edges.by_block(size))
+        return size, self._blocks[size]
 
     def pairs(self, directions: torch.Tensor, features: torch.Tensor) -> Pairs:
         """Return which edges are the two directions of one edge, by their values.
@@ -135,20 +110,6 @@ class Graph:
         return found
 
 
-class Blocks:
-    """Edges by blocks of senders: addresses of ``BlockOrder``'s arrays (csrc/core/edges.hpp)."""
-
-    def __init__(self, edges: _core.Edges, size: int) -> None:
-        self.size = size
-        arrays = edges.by_block(size)
-        self._arrays = arrays
-        self.order, self.sender, self.receiver, self.block_ptr, self.tiles, self.round_ptr = (
-            _address(a) for a in arrays
-        )
-        self.num_blocks = len(arrays[3]) - 1
-        self.num_rounds = len(arrays[5]) - 1
-
-
 class Pairs:
     """Edges that share a row of weights, because they are the two directions of one edge.
 
@@ -170,7 +131,7 @@ class Pairs:
             self.row, self.first, self.second = (torch.from_numpy(a) for a in pairing.rows())
             alone = self.first == self.second
             self.single = alone.unsqueeze(1) if bool(alone.any()) else None
-        self._tiles: dict[int, PairTiles] = {}
+        self._tiles: dict[int, Order] = {}
 
     def __len__(self) -> int:
         return int(self.first.shape[0])
@@ -180,23 +141,12 @@ class Pairs:
         """Whether there are enough pairs to gain from."""
         return len(self) < _PAYS * len(self.row)
 
-    def tiles(self, size: int) -> PairTiles:
+    def tiles(self, size: int) -> Order:
         """Return the order for the backward pass; `size` nodes make a block."""
         if size not in self._tiles:
-            self._tiles[size] = PairTiles(self._edges, self.pairing, size)
+            arrays = self._edges.by_pair(self.pairing, size)
+            self._tiles[size] = Order("order sender receiver tiles round_ptr", arrays)
         return self._tiles[size]
-
-
-class PairTiles:
-    """Addresses of ``PairOrder``'s arrays (csrc/core/pairs.hpp)."""
-
-    def __init__(self, edges: _core.Edges, pairing: _core.Pairing, size: int) -> None:
-        arrays = edges.by_pair(pairing, size)
-        self._arrays = arrays
-        self.order, self.sender, self.receiver, self.tiles, self.round_ptr = (
-            _address(a) for a in arrays
-        )
-        self.num_rounds = len(arrays[4]) - 1
 
 
 _graphs: OrderedDict[int, Graph] = OrderedDict()
@@ -216,15 +166,18 @@ def graph_of(
     ValueError
         An index is out of range.
     """
+    sender, receiver = sender.contiguous(), receiver.contiguous()
+    addresses = sender.data_ptr(), receiver.data_ptr()
+    edges = *addresses, len(sender), sender.element_size(), num_senders, num_receivers
     with _lock:
         candidates = list(reversed(_graphs.values()))
     for graph in candidates:
-        if graph.same(sender, receiver, num_senders, num_receivers):
+        if graph.same(*edges):
             with _lock:
                 if id(graph) in _graphs:
                     _graphs.move_to_end(id(graph))
             return graph
-    graph = Graph(sender, receiver, num_senders, num_receivers)
+    graph = Graph(edges)
     with _lock:
         _graphs[id(graph)] = graph
         while len(_graphs) > 1 and (

@@ -13,7 +13,7 @@ from ..codegen.conv.host import ROWS_PER_TASK
 from ..codegen.conv.host_entry import ENTRY
 from ..plan import HostPlan, plan_host
 from ..problem import ConvProblem
-from .graph import MAX_SHARED_BLOCKS, Blocks, Graph, Pairs, PairTiles
+from .graph import MAX_SHARED_BLOCKS, Graph, Pairs
 from .kernels import HostProgram, Kernels, Tensors, host_device, kernel_spec
 
 __all__ = ["HostKernels", "host_device", "host_kernels"]
@@ -125,23 +125,20 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
             return _Walk({"n_rows": rows, "n_task_rows": per_task}, tasks, tasks)
         if kind == "forward":
             # whole receivers
-            names = ("order", "sender", "row_ptr", "task_ptr")
-            return _Walk({"n_rows": rows} | {n: getattr(graph, n) for n in names}, graph.num_tasks)
+            values = {"n_rows": rows} | graph.by_receiver.addresses
+            return _Walk(values, graph.by_receiver.lengths["task_ptr"] - 1)
         limit = self.plan.senders_per_block
-        order: Blocks | PairTiles
-        if pairs is not None:
-            order, size, parts = pairs.tiles(graph.block_size(limit)), 0, 0
-        else:
-            order = graph.blocks(limit, self.problem.shared_weights)
-            size, parts = order.size, order.num_blocks
-        values = {"n_rows": rows, "n_block": size}
-        values |= {name: getattr(order, name) for name in ("order", "sender", "receiver")}
-        if isinstance(order, Blocks) and kind == "backward":
+        size, order = 0, pairs.tiles(graph.block_size(limit)) if pairs is not None else None
+        if order is None:
+            size, order = graph.blocks(limit, self.problem.shared_weights)
+        values = {"n_rows": rows, "n_block": size} | order.addresses
+        parts = order.lengths.get("block_ptr", 1) - 1
+        if kind == "backward" and pairs is None:
             # blocks of senders, each of which one task takes
-            return _Walk(values | {"task_ptr": order.block_ptr}, parts, parts)
+            return _Walk(values | {"task_ptr": values["block_ptr"]}, parts, parts)
         # tiles: each adds to rows that no other tile of its round touches
-        values["task_ptr"] = order.tiles
-        return _Walk(values, order.num_rounds, parts, order.round_ptr)
+        rounds = order.lengths["round_ptr"] - 1
+        return _Walk(values | {"task_ptr": values["tiles"]}, rounds, parts, values["round_ptr"])
 
     def _pack(self, program: HostProgram, rows: torch.Tensor, side: str) -> torch.Tensor:
         if self._plain[side]:

@@ -58,7 +58,7 @@ class _Conv(Passes):
             return on_device.run(kind, operands, cotangents, order, wants)
         graph = None
         if sender is not None and receiver is not None:
-            graph = graph_of(sender.contiguous(), receiver.contiguous(), x.shape[0], num_receivers)
+            graph = graph_of(sender, receiver, x.shape[0], num_receivers)
         return host_kernels(problem, plan).run(kind, operands, cotangents, graph, wants)
 
     @staticmethod

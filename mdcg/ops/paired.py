@@ -77,7 +77,7 @@ def find_pairs(
         return None
     if vector.mul != 1:
         return None
-    graph = graph_of(sender.contiguous(), receiver.contiguous(), num_nodes, num_nodes)
+    graph = graph_of(sender, receiver, num_nodes, num_nodes)
     directions = edge_attrs.detach().contiguous()[:, vector.offset : vector.offset + 3]
     pairs = graph.pairs(directions, features.detach().contiguous())
     return pairs if pairs.pay else None
@@ -144,7 +144,7 @@ class _Conv(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, y, w, sender, receiver)
         ctx.pairs, ctx.problem = pairs, problem
-        graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
+        graph = graph_of(sender, receiver, len(x), len(x))
         operands = {"x": x.contiguous(), "y": y.contiguous(), "w": w.contiguous()}
         return host_kernels(problem, "").run("forward", operands, {}, graph, (), pairs)["out"]
 
@@ -159,7 +159,7 @@ class _Conv(torch.autograd.Function):
             # gradients that are differentiated themselves, or many at once
             found = _backward_by_edges(x, y, w, g, sender, receiver, ctx.pairs, ctx.problem, wants)
             return (*found, *(None,) * 4)
-        graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
+        graph = graph_of(sender, receiver, len(x), len(x))
         operands = {n: t.contiguous() for n, t in zip(DERIVATIVES, (x, y, w, g), strict=True)}
         kernels = host_kernels(ctx.problem, "")
         results = kernels.run("backward", operands, {}, graph, names, ctx.pairs)
