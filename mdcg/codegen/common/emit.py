@@ -11,7 +11,7 @@ from ..._version import __version__
 from ...plan.contraction import HostContractionPlan
 from ...plan.device import WARP, CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
-from ...problem import ConvProblem, SymmetricContractionProblem
+from ...problem import ConvProblem, Irreps, SymmetricContractionProblem
 from .expression import LinearForm, Statement, Sum, Term, print_statements
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "engine_stride",
     "host_head",
     "kernel_head",
+    "packed_row",
     "power_of_two",
     "resident_blocks",
     "scalar_type",
@@ -163,6 +164,18 @@ def template(path: str) -> str:
     return text.replace("#pragma once\n", "")
 
 
+def packed_row(irreps: Irreps, padded: Callable[[int], int]) -> tuple[int, tuple[int, ...]]:
+    """Return items of a packed row and where each block starts, from padded multiplicities.
+
+    Packed rows are component-major, their multiplicities whole vectors.
+    """
+    offsets, total = [], 0
+    for block in irreps:
+        offsets.append(total)
+        total += block.ir.dim * padded(block.mul)
+    return total, tuple(offsets)
+
+
 def scalar_type(dtype: str) -> str:
     """Return the C type of "float32" or "float64"."""
     return "float" if dtype == "float32" else "double"
@@ -186,19 +199,18 @@ def host_head(
     **defines: int,
 ) -> list[str]:
     """Return the title, the definitions and the prelude that a CPU kernel starts with."""
-    itemsize = ITEMSIZE[problem.dtype]
-    defines = {
-        "L": plan.lanes,
-        "MDCG_ITEM_BYTES": itemsize,
-        "MDCG_VECTOR_BYTES": itemsize * plan.lanes,
-        **defines,
-    }
+    size = ITEMSIZE[problem.dtype] * plan.lanes
+    found: dict[str, object] = {"L": plan.lanes, "MDCG_VECTOR_BYTES": size, **defines}
+    if size in (16, 32, 64):
+        width = {16: "", 32: "256", 64: "512"}[size]
+        kind = "ps" if problem.dtype == "float32" else "pd"
+        found["MDCG_INTRINSIC(name)"] = f"_mm{width}_##name##{kind}"
     return [
         title(problem, kernel),
         f"// {plan}",
         f"// arg: {', '.join(arguments)}",
         f"typedef {scalar_type(problem.dtype)} T;",
-        *(f"#define {name} {value}" for name, value in defines.items()),
+        *(f"#define {name} {value}" for name, value in found.items()),
         template("common/host_prelude.hpp"),
     ]
 

@@ -18,11 +18,11 @@ from ..common.emit import (
     argument_struct,
     cuda_head,
     kernel_head,
+    packed_row,
     resident_blocks,
 )
 from ..common.expression import Statement, Sum, print_statements
 from ..common.lowering import LoweredProblem, NonzeroGroup, lower
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec, cuda_arguments
 from .cuda_paths import NonzeroTable, RoleWriter
 from .cuda_ring import Ring, place_ring

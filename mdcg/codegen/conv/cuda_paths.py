@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...problem import MulIrrep
-from ..common.emit import AttributeSums
+from ..common.emit import AttributeSums, packed_row
 from ..common.lowering import LoweredPath, LoweredProblem
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec, cuda_arguments
 from ..common.uvu import uvu_lines
 from .cuda_ring import Ring, RingPlace

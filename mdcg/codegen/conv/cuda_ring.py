@@ -12,7 +12,7 @@ from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
-from ..common.packing import packed_row
+from ..common.emit import packed_row
 from ..common.spec import KernelSpec
 from .cuda_roles import Role, RoleSet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...plan import CudaPlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem, MulIrrep
-from ..common.packing import packed_row
+from ..common.emit import packed_row
 
 __all__ = ["ROW_THREADS", "row_functions"]
 

@@ -14,9 +14,8 @@ from itertools import chain
 from ...plan import EnginePlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
-from ..common.emit import ENGINE_ROW_BYTES, engine_stride, scalar_type, template, title
+from ..common.emit import ENGINE_ROW_BYTES, engine_stride, packed_row, scalar_type, template, title
 from ..common.lowering import LoweredProblem, lower
-from ..common.packing import packed_row
 from .engine_paths import EnginePaths
 from .engine_scalar import EnginePath, ScalarWalk
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from ...plan import HostPlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem, Irreps
-from ..common.emit import HostKernel, host_head
+from ..common.emit import HostKernel, host_head, packed_row
 from ..common.expression import Statement, Sum, broadcast, print_statements
 from ..common.lowering import LoweredProblem, lower
-from ..common.packing import packed_row
 from ..common.spec import COTANGENTS, KernelSpec
 from .host_entry import EntryWriter
 from .host_paths import PathFunctions

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ...plan import HostPlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
+from ..common.emit import packed_row
 from ..common.lowering import lower
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec
 
 __all__ = ["ENTRY", "EntryWriter"]

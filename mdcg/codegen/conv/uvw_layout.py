@@ -9,8 +9,8 @@ from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import MulIrrep
+from ..common.emit import packed_row
 from ..common.lowering import LoweredPath, LoweredProblem
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec
 
 __all__ = ["Body", "Piece", "Stack", "Turn", "UvwLayout"]
