@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-__all__ = ["COTANGENTS", "DERIVATIVES", "KINDS", "KernelSpec", "cuda_arguments"]
+__all__ = ["COTANGENTS", "DERIVATIVES", "KernelSpec", "PassSpec", "cuda_arguments"]
 
 KINDS = ("forward", "backward", "double_backward")
 
@@ -15,8 +17,45 @@ DERIVATIVES = ("x", "y", "w", "g")
 COTANGENTS = {"x": "xa", "y": "yb", "w": "wc"}
 
 
+class PassSpec:
+    """Base of the descriptions of kernels."""
+
+    # names of the operands' cotangents in the arguments of kernels
+    cotangents: ClassVar[Mapping[str, str]]
+    kind: str
+    wants: tuple[str, ...]
+    given: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kernel kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
+        order = [*self.cotangents, "g"]
+        for names in (self.wants, self.given):
+            if tuple(sorted(set(names), key=order.index)) != names:
+                raise ValueError(f"{names} must be distinct, in the order {', '.join(order)}")
+
+    def has(self, name: str) -> bool:
+        """Return whether the cotangent of an operand is given."""
+        return name in self.given
+
+    def wanted(self, name: str) -> bool:
+        """Return whether the gradient with respect to an operand is wanted."""
+        return name in self.wants
+
+    def tensors(self, *operands: str) -> list[str]:
+        """Return the names of all operands, of cotangents and of results, as arguments."""
+        if self.kind == "forward":
+            return [*operands, "out"]
+        given = [self.cotangents[name] for name in self.given]
+        return [*operands, "g", *given, *(f"d{name}" for name in self.wants)]
+
+    def _text(self, *parts: str) -> str:
+        gradients = {"given": self.given, "wants": self.wants}
+        return "_".join([*parts, *(f"{k}_{''.join(n)}" for k, n in gradients.items() if n)])
+
+
 @dataclass(frozen=True)
-class KernelSpec:
+class KernelSpec(PassSpec):
     """One generated kernel.
 
     Parameters
@@ -36,6 +75,7 @@ class KernelSpec:
         their gradients in it; forward and backward convolutions only.
     """
 
+    cotangents = COTANGENTS
     kind: str
     conv: bool
     wants: tuple[str, ...] = ()
@@ -43,37 +83,18 @@ class KernelSpec:
     paired: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kernel kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
+        super().__post_init__()
         if self.paired and (self.kind == "double_backward" or not self.conv):
             raise ValueError("only forward and backward convolutions take weights of pairs")
-        for names in (self.wants, self.given):
-            if tuple(sorted(set(names), key=DERIVATIVES.index)) != names:
-                raise ValueError(f"{names} must be distinct, in the order {', '.join(DERIVATIVES)}")
 
     @property
     def operation(self) -> str:
         """What the names of CUDA kernels begin with."""
         return "conv" if self.conv else "tensor_product"
 
-    def has(self, name: str) -> bool:
-        """Return whether the cotangent of an operand is given."""
-        return name in self.given
-
-    def wanted(self, name: str) -> bool:
-        """Return whether the gradient with respect to an operand is wanted."""
-        return name in self.wants
-
     def __str__(self) -> str:
-        rows = "conv" if self.conv else "tp"
-        parts = [f"{rows}_{self.kind}"]
-        if self.given:
-            parts.append("given_" + "".join(self.given))
-        if self.wants:
-            parts.append("wants_" + "".join(self.wants))
-        if self.paired:
-            parts.append("paired")
-        return "_".join(parts)
+        text = self._text(f"{'conv' if self.conv else 'tp'}_{self.kind}")
+        return f"{text}_paired" if self.paired else text
 
 
 def cuda_arguments(spec: KernelSpec, deterministic: bool) -> tuple[str, ...]:
@@ -81,10 +102,5 @@ def cuda_arguments(spec: KernelSpec, deterministic: bool) -> tuple[str, ...]:
     names = ["order", "sender", "row_ptr"] if spec.conv else []
     if spec.conv and spec.wanted("x") and deterministic:
         names.append("place")
-    names += ["n_rows", "x", "y", "w"]
-    if spec.kind != "forward":
-        names.append("g")
-    names += [COTANGENTS[name] for name in spec.given]
-    if spec.kind == "forward":
-        return (*names, "out")
-    return (*names, *("out" if name == "g" else f"d{name}" for name in spec.wants))
+    found = spec.tensors("x", "y", "w")
+    return (*names, "n_rows", *("out" if name == "dg" else name for name in found))

@@ -13,7 +13,7 @@ from ...problem import ConvProblem, Irreps
 from ..common.emit import HostKernel, host_head, packed_row
 from ..common.expression import Statement, Sum, broadcast, print_statements
 from ..common.lowering import LoweredProblem, lower
-from ..common.spec import COTANGENTS, KernelSpec
+from ..common.spec import KernelSpec
 from .host_entry import EntryWriter
 from .host_paths import PathFunctions
 
@@ -83,11 +83,7 @@ MDCG_INLINE void load_attributes(const T* y, const int64_t* id, int n, T* t) {
 
 
 def _arguments(spec: KernelSpec) -> tuple[str, ...]:
-    names = ["n_rows", "x", "y", "w"]
-    if spec.kind != "forward":
-        names.append("g")
-    names += [COTANGENTS[name] for name in spec.given]
-    names += ["out"] if spec.kind == "forward" else [f"d{name}" for name in spec.wants]
+    names = ["n_rows", *spec.tensors("x", "y", "w")]
     if spec.conv:
         if spec.kind == "forward":
             names += ["order", "sender", "row_ptr", "task_ptr"]
