@@ -87,14 +87,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
 
 
 class HostContraction(_Contraction[HostProgram]):
-    """The kernels of one problem for CPUs.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : HostContractionPlan, optional
-        Default: :func:`mdcg.plan.contraction.plan_contraction_host` for this machine.
-    """
+    """The kernels of one problem for CPUs; without a plan, that for this machine."""
 
     def __init__(
         self, problem: SymmetricContractionProblem, plan: HostContractionPlan | None = None
@@ -126,16 +119,7 @@ class HostContraction(_Contraction[HostProgram]):
 
 
 class CudaContraction(_Contraction[CudaPass]):
-    """The kernels of one problem on one CUDA device.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    index : int
-        Number of the device, as torch counts them.
-    plan : CudaContractionPlan, optional
-        Default: :func:`mdcg.plan.contraction.plan_contraction_cuda` for the device.
-    """
+    """The kernels of one problem on the CUDA device `index`; without a plan, that for it."""
 
     def __init__(
         self,

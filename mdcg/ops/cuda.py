@@ -37,16 +37,7 @@ class _Loaded(CudaPass):
 
 
 class CudaKernels(Kernels[KernelSpec, _Loaded]):
-    """All kernels of one problem on one device, loaded when first used.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    index : int
-        Of the device, as torch counts them.
-    plan : CudaPlan, optional
-        Default: :func:`mdcg.plan.plan_cuda` for the device.
-    """
+    """The kernels of one problem on the CUDA device `index`; without a plan, that for it."""
 
     def __init__(self, problem: ConvProblem, index: int, plan: CudaPlan | None = None) -> None:
         super().__init__()
@@ -209,17 +200,9 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
 def cuda_kernels(
     problem_json: str, plan_json: str, index: int, deterministic: bool = False
 ) -> CudaKernels:
-    """Return the kernels of a problem on a device.
+    """Return the kernels of a problem on a device; ``plan_json`` empty: the automatic plan.
 
-    Parameters
-    ----------
-    problem_json : str
-    plan_json : str
-        Empty: the automatic plan.
-    index : int
-        Of the device, as torch counts them.
-    deterministic : bool
-        Make the plan deterministic, whatever it says.
+    `deterministic` makes the plan deterministic, whatever it says.
     """
     problem = ConvProblem.from_json(problem_json)
     plan = CudaPlan.from_json(plan_json) if plan_json else plan_cuda(problem, cuda_device(index))

@@ -98,16 +98,9 @@ def _launch_error(error: RuntimeError, index: int) -> DeviceError:
 
 
 class CudaProgram:
-    """Loaded kernels of one or more programs.
+    """Kernels of one or more programs, loaded on the device `index`, as torch counts them.
 
-    Parameters
-    ----------
-    index : int
-        Of the device, as torch counts them.
-    target : str
-        Architecture, such as ``"sm_90"``.
-    sources : sequence of str
-        Programs; those that no cache holds are compiled side by side.
+    Programs that no cache holds are compiled side by side.
 
     Raises
     ------
@@ -189,24 +182,11 @@ class CudaProgram:
 
 
 class CudaPass:
-    """The loaded kernels of one pass.
-
-    Parameters
-    ----------
-    index : int
-        Of the device, as torch counts them.
-    target : str
-        Architecture, such as ``"sm_90"``.
-    kernel : CudaKernel
-
-    Attributes
-    ----------
-    program : CudaProgram
-        The programs of the kernels, and last one of the copies of node rows if there is one.
-    """
+    """The loaded kernels of one pass."""
 
     def __init__(self, index: int, target: str, kernel: CudaKernel) -> None:
         self.kernel = kernel
+        # the programs of the kernels, and last one of the copies of node rows if there is one
         self.program = CudaProgram(index, target, kernel.sources)
         self._functions = [
             self.program.function(number if kernel.programs else 0, entry.name, entry.shared_bytes)

@@ -34,14 +34,7 @@ class _Walk(NamedTuple):
 
 
 class HostKernels(Kernels[KernelSpec, HostProgram]):
-    """All kernels of one problem under one plan, loaded when first used.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    plan : HostPlan, optional
-        Default: :func:`mdcg.plan.plan_host` for this machine.
-    """
+    """The kernels of one problem for CPUs; without a plan, that for this machine."""
 
     def __init__(self, problem: ConvProblem, plan: HostPlan | None = None) -> None:
         super().__init__()

@@ -59,21 +59,7 @@ def host_device() -> HostDevice:
 
 
 class HostProgram:
-    """A CPU kernel in memory.
-
-    Parameters
-    ----------
-    kernel : HostKernel
-    level : str
-        Instruction set level to compile for, a key of ``LEVELS``.
-    names : sequence of str
-        Functions; the first is the kernel itself.
-
-    Attributes
-    ----------
-    functions : dict of str to int
-        Addresses of the functions, valid as long as this object.
-    """
+    """A CPU kernel in memory; the first of the `names` of functions is the kernel itself."""
 
     def __init__(self, kernel: HostKernel, level: str, names: Sequence[str]) -> None:
         self.kernel = kernel
@@ -81,6 +67,7 @@ class HostProgram:
         self._library = load_host_kernel(
             kernel.source, target=level, flags=(march,) if march else (), symbols=tuple(names)
         )
+        # addresses, valid as long as this object
         self.functions = {name: self._library.symbol(name) for name in names}
         self._run = self.functions[names[0]]
 

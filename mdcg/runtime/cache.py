@@ -67,12 +67,8 @@ def log_cache_warning() -> None:
 class KernelCache:
     """Finds or makes one kernel.
 
-    Parameters
-    ----------
-    target : str
-        Sub-folder, such as ``"x86-64-v4"`` or ``"sm_90"``.
-    binary : str
-        File that makes a folder complete, one of ``BINARIES``.
+    The target is a sub-folder, such as ``"x86-64-v4"`` or ``"sm_90"``. The file `binary` of
+    ``BINARIES`` makes a folder complete.
     """
 
     def __init__(self, target: str, binary: str = BINARIES[0]) -> None:

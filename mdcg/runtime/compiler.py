@@ -126,19 +126,8 @@ def run_compiler(
 ) -> tuple[int, str]:
     """Run a compiler to its end, or to an interruption, which ends it.
 
-    Parameters
-    ----------
-    command : list of str
-    folder : Path
-        Where its messages are written for a while.
-    stop : StopFlag, optional
-        Ends it, too, when it is set; for threads, which no signal interrupts.
-
-    Returns
-    -------
-    status : int
-        Exit status.
-    messages : str
+    Its messages are written to the folder for a while. Returns its exit status and its messages.
+    When `stop` is set, it ends, too; for threads, which no signal interrupts.
 
     Raises
     ------
@@ -188,16 +177,8 @@ def build_host_kernels(
 ) -> list[bytes]:
     """Return the libraries of texts, as many compiled side by side as there are cores.
 
-    Parameters
-    ----------
-    sources : sequence of str
-        C++ texts.
-    target : str
-        Sub-folder of the cache.
-    flags : tuple of str
-        Compiler options of that target.
-    again : bool
-        Whether those of the cache are compiled again.
+    The target is a sub-folder of the cache, and the flags are its compiler options. With `again`,
+    libraries of the cache are compiled again.
 
     Raises
     ------
@@ -236,16 +217,8 @@ def load_host_kernel(
 ) -> _core.SharedLibrary:
     """Return the loaded library of a kernel, from memory, from the cache, or compiled now.
 
-    Parameters
-    ----------
-    source : str
-        C++ text.
-    target : str
-        Name of the instruction set level; a sub-folder of the cache.
-    flags : tuple of str
-        Compiler options of that level.
-    symbols : tuple of str
-        Functions that the library must have.
+    The target names an instruction set level, is a sub-folder of the cache, and has these compiler
+    flags. The library must have the functions `symbols`.
 
     Raises
     ------

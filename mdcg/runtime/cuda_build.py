@@ -96,29 +96,14 @@ def _load(source: str, target: str, key: str) -> bytes:
 def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
     """Begin loading or compiling a kernel on a thread, unless that has begun, and do not wait.
 
-    Parameters
-    ----------
-    source : str
-        CUDA text.
-    target : str
-        Architecture, such as ``"sm_90"``; a sub-folder of the cache.
-
-    Returns
-    -------
-    concurrent.futures.Future
-        Its result is the machine code; it raises what :func:`load_cuda_kernel` raises.
+    The target is an architecture, such as ``"sm_90"``, and a sub-folder of the cache. The result is
+    the machine code; it raises what :func:`load_cuda_kernel` raises.
     """
     return _builds.start(source, target)
 
 
 def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
     """Return the machine code of several kernels, those that need compiling side by side.
-
-    Parameters
-    ----------
-    sources : sequence of str
-    target : str
-        Architecture, such as ``"sm_90"``.
 
     Raises
     ------

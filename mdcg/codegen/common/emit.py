@@ -60,89 +60,48 @@ def engine_stride(mul: int, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class HostKernel:
-    """Text of a CPU kernel and what its launcher must know.
+    """Text of a CPU kernel and what its launcher must know."""
 
-    Attributes
-    ----------
-    source : str
-        C++17 for gcc or clang that includes the C library and intrinsics only.
-    arguments : tuple of str
-        Names of the 64-bit values of ``arg``, in order: addresses, or sizes for names starting with
-        ``n_``.
-    scratch_bytes : int
-        Scratch memory per thread, 64-byte aligned.
-    packed_in1, packed_out : int
-        Items of a packed row of node features and of output.
-    """
-
-    source: str
+    source: str  # C++17 for gcc or clang that includes the C library and intrinsics only
+    # names of the 64-bit values of ``arg``, in order: addresses, or sizes for names starting with
+    # ``n_``
     arguments: tuple[str, ...]
-    scratch_bytes: int
+    scratch_bytes: int  # scratch memory per thread, 64-byte aligned
+    # items of a packed row of node features and of output
     packed_in1: int
     packed_out: int
 
 
 @dataclass(frozen=True)
 class CudaEntry:
-    """One CUDA kernel of a program.
+    """One CUDA kernel of a program."""
 
-    Attributes
-    ----------
-    name : str
-        Operation, pass and number, such as ``conv_table_forward_0``: what profilers show.
-    threads : int
-        Threads per block.
-    shared_bytes : int
-        Dynamic shared memory per block.
-    rows : int
-        Receivers, or runs of input rows, per block.
-    early : bool
-        The kernel may start before the one launched before it has ended, and ends after it.
-    """
-
-    name: str
-    threads: int
-    shared_bytes: int
-    rows: int
+    name: str  # operation, pass and number, such as ``conv_table_forward_0``: what profilers show
+    threads: int  # threads per block
+    shared_bytes: int  # dynamic shared memory per block
+    rows: int  # receivers, or runs of input rows, per block
+    # the kernel may start before the one launched before it has ended, and ends after it
     early: bool = False
 
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """Text of the CUDA kernels of one pass and what their launcher must know.
+    """Text of the CUDA kernels of one pass and what their launcher must know."""
 
-    Attributes
-    ----------
-    source : str
-        CUDA C++17 without includes: all kernels in one program.
-    entries : tuple of CudaEntry
-        To be launched one after the other.
-    arguments : tuple of str
-        Names of the 64-bit values of the only parameter, in order: addresses, or sizes for names
-        starting with ``n_``.
-    packed_in1 : int
-        Items of a packed row of node features.
-    packs : bool
-        Rows of node features are read in packed form.
-    run : int
-        1 for convolutions; else length of a run of input rows.
-    zeroed : tuple of str
-        Results that must be zeros before the launch, of "out", "dx", "dy", "dw".
-    programs : tuple of str
-        The same kernels as programs of one entry each, which compile side by side; empty:
-        ``source`` is not divided.
-    copies : str
-        Program that packs and unpacks node rows, the same for all passes; empty: in ``source``.
-    """
-
-    source: str
-    entries: tuple[CudaEntry, ...]
+    source: str  # CUDA C++17 without includes: all kernels in one program
+    entries: tuple[CudaEntry, ...]  # to be launched one after the other
+    # names of the 64-bit values of the only parameter, in order: addresses, or sizes for names
+    # starting with ``n_``
     arguments: tuple[str, ...]
-    packed_in1: int
-    packs: bool
-    run: int
+    packed_in1: int  # items of a packed row of node features
+    packs: bool  # rows of node features are read in packed form
+    run: int  # 1 for convolutions; else length of a run of input rows
+    # results that must be zeros before the launch, of "out", "dx", "dy", "dw"
     zeroed: tuple[str, ...]
+    # the same kernels as programs of one entry each, which compile side by side; empty: ``source``
+    # is not divided
     programs: tuple[str, ...] = ()
+    # program that packs and unpacks node rows, the same for all passes; empty: in ``source``
     copies: str = ""
 
     @property
@@ -153,13 +112,7 @@ class CudaKernel:
 
 @lru_cache(maxsize=64)
 def template(path: str) -> str:
-    """Return a file of C++ or CUDA text that kernels contain.
-
-    Parameters
-    ----------
-    path : str
-        Relative to ``mdcg/codegen``, such as ``"common/host_prelude.hpp"``.
-    """
+    """Return a file of C++ or CUDA text that kernels contain, such as common/host_prelude.hpp."""
     text = files("mdcg.codegen").joinpath(path).read_text(encoding="utf-8")
     return text.replace("#pragma once\n", "")
 
@@ -235,14 +188,8 @@ def argument_struct(
 ) -> str:
     """Print the type of the only parameter of CUDA kernels.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Those that start with ``n_`` are numbers, others are addresses.
-    types : mapping, optional
-        Types of addresses beside those that mean the same in all kernels.
-    integer : str
-        Type of numbers.
+    Names that start with ``n_`` are numbers, others are addresses, whose `types` are given beside
+    those that mean the same in all kernels.
     """
     types = {**_TYPES, **(types or {})}
     fields = [
@@ -264,13 +211,8 @@ def resident_blocks(threads: int, registers: int) -> int:
 def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
     """Print the first line of a kernel.
 
-    Parameters
-    ----------
-    name : str
-    threads : int
-        Threads per block.
-    blocks : int
-        Blocks per multiprocessor that registers must leave room for; 0: the compiler's choice.
+    `blocks` is the number of blocks per multiprocessor that registers must leave room for; 0: the
+    compiler's choice.
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{'
@@ -279,10 +221,7 @@ def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
 class AttributeSums:
     """Prints the gradients of edge attributes: sums over the lanes of a warp.
 
-    Parameters
-    ----------
-    attributes : sequence of int
-        In order; those between the first and the last are summed, too.
+    All attributes between the first and the last are summed.
     """
 
     def __init__(self, attributes: Sequence[int]) -> None:
@@ -318,15 +257,8 @@ class AttributeSums:
 def store_lane_sums(number: int, count: int, size: int, store: str) -> list[str]:
     """Print the sum of array ``dy<number>`` over the lanes of a warp, and its store.
 
-    Parameters
-    ----------
-    number : int
-    count : int
-        Values that are stored.
-    size : int
-        Length of the array, a power of two up to 32.
-    store : str
-        Statement that stores ``{sum}``, the value of index ``{at}``.
+    The array's length `size` is a power of two up to 32, and `count` of its values are stored: the
+    statement `store` takes ``{sum}``, the value of index ``{at}``.
     """
     lanes = WARP // size
     guard = [f"lane % {lanes} == 0"] if lanes > 1 else []

@@ -56,30 +56,19 @@ class PassSpec:
 
 @dataclass(frozen=True)
 class KernelSpec(PassSpec):
-    """One generated kernel.
-
-    Parameters
-    ----------
-    kind : {"forward", "backward", "double_backward"}
-        Value; gradients of ``phi`` with respect to x, y, w; gradients of
-        ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)`` with respect to x, y, w, g.
-    conv : bool
-        True: rows are gathered from senders and summed on receivers. False: one output row per
-        input row.
-    wants : tuple of str
-        Gradients to compute, of ``DERIVATIVES``; empty for forward.
-    given : tuple of str
-        Cotangents present in a double backward: "x" for a, "y" for b, "w" for c.
-    paired : bool
-        Edges read their weights from a row that the two directions of one edge share, and sum
-        their gradients in it; forward and backward convolutions only.
-    """
+    """One generated kernel."""
 
     cotangents = COTANGENTS
+    # value; gradients of ``phi`` with respect to x, y, w; with respect to x, y, w, g those of
+    # ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``
     kind: str
+    # rows are gathered from senders and summed on receivers; else one output row per input row
     conv: bool
-    wants: tuple[str, ...] = ()
+    wants: tuple[str, ...] = ()  # gradients to compute, of ``DERIVATIVES``; empty for forward
+    # cotangents present in a double backward: "x" for a, "y" for b, "w" for c
     given: tuple[str, ...] = ()
+    # edges read their weights from a row that the two directions of one edge share, and sum their
+    # gradients in it; forward and backward convolutions only
     paired: bool = False
 
     def __post_init__(self) -> None:

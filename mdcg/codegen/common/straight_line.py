@@ -15,13 +15,7 @@ __all__ = ["Program"]
 
 
 class Program:
-    """Named sums in order of evaluation; equal sums share a name.
-
-    Parameters
-    ----------
-    prefix : str
-        Of the names that are made here.
-    """
+    """Named sums in order of evaluation; equal sums share a name."""
 
     def __init__(self, prefix: str = "t") -> None:
         self.prefix = prefix
@@ -58,17 +52,9 @@ class Program:
         return found
 
     def tangents(self, directions: Mapping[str, str]) -> dict[str, str]:
-        """Append directional derivatives.
+        """Append directional derivatives; return the tangents of all sums and inputs that move.
 
-        Parameters
-        ----------
-        directions : mapping
-            Name of the tangent of each input that moves.
-
-        Returns
-        -------
-        dict
-            Name of the tangent of every sum that moves, the inputs' included.
+        `directions` has the tangent of each input that moves.
         """
         found = dict(directions)
         for name, value in list(self.sums.items()):
@@ -88,17 +74,8 @@ class Program:
     ) -> dict[str, list[Term]]:
         """Append the derivatives of ``sum seeds[t] * t`` with respect to inputs.
 
-        Parameters
-        ----------
-        seeds : mapping
-            Factors of sums or inputs, constant in `wanted`.
-        wanted : iterable of str
-            Inputs.
-
-        Returns
-        -------
-        dict
-            Terms that add up to each derivative; absent where it is zero.
+        The seeds are constant in the `wanted` inputs. Returns the terms that add up to each
+        derivative; absent where it is zero.
         """
         wanted = list(wanted)
         needed = self.depending(wanted)

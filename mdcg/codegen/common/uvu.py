@@ -30,18 +30,8 @@ def uvu_lines(
 ) -> list[str]:
     """Print the sums of a uvu path; nonzero gradients ``p`` are declared and are added to.
 
-    Parameters
-    ----------
-    coupling : Coupling
-    has_weight : bool
-    spec : KernelSpec
-    declare : str
-        Type of a value.
-    add_output, add_input : callable
-        From the number of a component to the statement that adds its message ``o``, or the gradient
-        ``d`` of the feature, to the total.
-    literal : callable
-        See :func:`~mdcg.codegen.common.expression.print_statements`.
+    `declare` is the type of a value. From the number of a component, `add_output` makes the
+    statement that adds its message ``o`` to the total, `add_input` that for its gradient ``d``.
     """
     lines = print_statements(
         uvu_sums(coupling, has_weight, spec),

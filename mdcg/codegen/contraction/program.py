@@ -31,27 +31,18 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ContractionSpec(PassSpec):
-    """One generated kernel.
-
-    Parameters
-    ----------
-    kind : {"forward", "backward", "double_backward"}
-        Value; gradients of ``phi(x, w, g) = <g, out>`` with respect to x and w; gradients of
-        ``<a, dphi/dx> + phi(x, b, g)`` with respect to x, w and g.
-    mixed : bool
-        True: coefficients of a node are sums over species, weighted by its attributes. False: each
-        node has a row of coefficients of its own.
-    wants : tuple of str
-        Gradients to compute, of "x", "w", "g"; empty for forward. The gradient of w is per node.
-    given : tuple of str
-        Cotangents present in a double backward: "x" for a, "w" for b.
-    """
+    """One generated kernel."""
 
     cotangents = COTANGENTS
+    # value; gradients of ``phi(x, w, g) = <g, out>`` with respect to x and w; with respect to x, w
+    # and g those of ``<a, dphi/dx> + phi(x, b, g)``
     kind: str
+    # coefficients of a node are sums over species, weighted by its attributes; else each node has a
+    # row of coefficients of its own
     mixed: bool
+    # gradients to compute, of "x", "w", "g"; empty for forward. The gradient of w is per node.
     wants: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()  # cotangents present in a double backward: "x" for a, "w" for b
 
     def __str__(self) -> str:
         return self._text("contraction", self.kind, *([] if self.mixed else ["per_node"]))
@@ -106,16 +97,8 @@ def group_function(
 ) -> str:
     """Print a C++ function of one group: few values are alive at a time, and compilers are quick.
 
-    Parameters
-    ----------
-    name : str
-    parameters : str
-        Declarations of the function's parameters.
-    statements : sequence of Statement
-    load : callable
-        From the name of an operand to the expression that reads its vector.
-    add : callable
-        From the name of a result to the statement that adds ``t`` to it.
+    `load` makes of the name of an operand the expression that reads its vector, `add` of the name
+    of a result the statement that adds ``t`` to it.
     """
     lines = [f"static __attribute__((noinline)) void {name}({parameters}) {{"]
     lines += [f"    const V {symbol} = {load(symbol)};" for symbol in operand_names(statements)]

@@ -19,21 +19,13 @@ __all__ = ["NonzeroTable", "RoleWriter"]
 
 @dataclass(frozen=True)
 class NonzeroTable:
-    """Where the nonzeros of a kernel's groups lie in the row of an edge, in units of T.
+    """Where the nonzeros of a kernel's groups lie in the row of an edge, in units of T."""
 
-    Attributes
-    ----------
-    starts : dict
-        From a group's first nonzero to its place; every group starts at a multiple of 16 bytes.
-    stride : int
-        Distance of the rows of two edges: lanes that write rows in turn meet few bank conflicts.
-    quad : int
-        Items of 16 bytes.
-    """
-
+    # from a group's first nonzero to its place; every group starts at a multiple of 16 bytes
     starts: dict[int, int]
+    # distance of the rows of two edges: lanes that write rows in turn meet few bank conflicts
     stride: int
-    quad: int
+    quad: int  # items of 16 bytes
 
     @classmethod
     def of(cls, lowered: LoweredProblem, groups: tuple[int, ...], quad: int) -> NonzeroTable:
@@ -61,26 +53,14 @@ class NonzeroTable:
 
 @dataclass
 class RoleWriter:
-    """Prints the function of one role.
-
-    Attributes
-    ----------
-    lowered : LoweredProblem
-    plan : CudaPlan
-    spec : KernelSpec
-    table : NonzeroTable
-    batch : int
-        Edges per evaluation of the nonzeros.
-    shared_outputs, shared_inputs : set of int
-        Positions of blocks that several roles add to.
-    ring : RingPlace
-    """
+    """Prints the function of one role."""
 
     lowered: LoweredProblem
     plan: CudaPlan
     spec: KernelSpec
     table: NonzeroTable
-    batch: int
+    batch: int  # edges per evaluation of the nonzeros
+    # positions of blocks that several roles add to
     shared_outputs: set[int]
     shared_inputs: set[int]
     ring: RingPlace

@@ -27,75 +27,39 @@ _RING_BYTES = 40 * 1024
 
 @dataclass(frozen=True)
 class RingPlace:
-    """Where the rings of a block's warps lie in shared memory.
+    """Where the rings of a block's warps lie in shared memory."""
 
-    Attributes
-    ----------
-    depth : int
-        Entries of each, a power of two; 1: there are none.
-    start, items : int
-        Start of the first, and length of each, in units of T.
-    rings : dict
-        By role; those that have none load operands into registers.
-    """
-
-    depth: int = 1
+    depth: int = 1  # entries of each, a power of two; 1: there are none
+    # start of the first, and length of each, in units of T
     start: int = 0
     items: int = 0
+    # by role; those that have none load operands into registers
     rings: dict[Role, Ring | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Operands copied from rows of one array.
+    """Operands copied from rows of one array."""
 
-    Attributes
-    ----------
-    pointer : str
-        Array, and row of the edge.
-    names : tuple of str
-        Registers the operands are taken into.
-    starts : tuple of int
-        Where each begins in the row.
-    items : int
-        Channels of an operand that exist; later ones are zeros.
-    once : bool
-        Read by one block only.
-    mixed : bool
-        The operands are components of ``mul_ir``, next to each other for each channel; ``starts``
-        has one number.
-    """
-
-    pointer: str
-    names: tuple[str, ...]
-    starts: tuple[int, ...]
-    items: int
-    once: bool
+    pointer: str  # array, and row of the edge
+    names: tuple[str, ...]  # registers the operands are taken into
+    starts: tuple[int, ...]  # where each begins in the row
+    items: int  # channels of an operand that exist; later ones are zeros
+    once: bool  # read by one block only
+    # the operands are components of ``mul_ir``, next to each other for each channel; ``starts`` has
+    # one number
     mixed: bool = False
 
 
 @dataclass(frozen=True)
 class Ring:
-    """What a warp of one role copies per edge, and where it lies in an entry of the ring.
-
-    Attributes
-    ----------
-    sources : tuple of _Source
-    width : int
-        Items of an operand: all channels of the warp.
-    channels : int
-        Per lane.
-    itemsize : int
-        Bytes.
-    depth : int
-        Entries, a power of two.
-    """
+    """What a warp of one role copies per edge, and where it lies in an entry of the ring."""
 
     sources: tuple[_Source, ...]
-    width: int
-    channels: int
-    itemsize: int
-    depth: int
+    width: int  # items of an operand: all channels of the warp
+    channels: int  # per lane
+    itemsize: int  # bytes
+    depth: int  # entries, a power of two
 
     @classmethod
     def of(

@@ -15,21 +15,11 @@ __all__ = ["EnginePath", "ScalarWalk"]
 
 @dataclass(frozen=True)
 class EnginePath:
-    """A path, and where its rows and its columns of weights start.
-
-    Attributes
-    ----------
-    path : LoweredPath
-    stride : int
-        Channels of a component, padding included.
-    panels : int
-        Panels of 64 bytes of channels that are taken at a time.
-    x_offset, out_offset, column : int
-    """
+    """A path, and where its rows and its columns of weights start."""
 
     path: LoweredPath
-    stride: int
-    panels: int
+    stride: int  # channels of a component, padding included
+    panels: int  # panels of 64 bytes of channels that are taken at a time
     x_offset: int
     out_offset: int
     column: int
@@ -42,14 +32,7 @@ def _is_identity(path: LoweredPath) -> bool:
 
 
 class ScalarWalk:
-    """Text of the passes over groups of edges.
-
-    Parameters
-    ----------
-    paths : iterable of EnginePath
-    num_nonzeros : int
-        Of the problem.
-    """
+    """Text of the passes over groups of edges."""
 
     def __init__(self, paths: Iterable[EnginePath], num_nonzeros: int) -> None:
         self.paths = tuple(paths)

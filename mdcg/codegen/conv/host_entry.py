@@ -49,15 +49,8 @@ class _Scratch:
 class EntryWriter:
     """Writes the entry of one kernel.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-    plan : HostPlan
-    spec : KernelSpec
-    uvw_items : int
-        Scratch items the path functions need.
-    groups : list of list of str
-        Statements that evaluate an edge; all edges of a batch take a group before the next one.
+    The path functions need `uvw_items` of scratch. The `groups` are the statements that evaluate an
+    edge; all edges of a batch take a group before the next one.
     """
 
     def __init__(

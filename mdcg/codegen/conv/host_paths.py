@@ -30,12 +30,7 @@ class _Shape:
 class PathFunctions:
     """Emits each distinct path function once and prints calls to it.
 
-    Parameters
-    ----------
-    plan : HostPlan
-    spec : KernelSpec
-        The functions take what this kernel needs and nothing else.
-    problem : ConvProblem
+    The functions take what this kernel needs and nothing else.
     """
 
     def __init__(self, plan: HostPlan, spec: KernelSpec, problem: ConvProblem) -> None:
@@ -54,13 +49,8 @@ class PathFunctions:
     def call(self, path: LoweredPath, offset_in: int, offset_out: int, first_use: bool) -> str:
         """Return the statement that evaluates ``path`` for the current edge.
 
-        Parameters
-        ----------
-        path : LoweredPath
-        offset_in, offset_out : int
-            Start of the path's blocks in the padded rows.
-        first_use : bool
-            The path is the first to write its nonzero gradients.
+        The path's blocks start at the offsets in the padded rows. On `first_use` it writes its
+        nonzero gradients, later it adds to them.
         """
         lanes = self.plan.lanes
         aligned = not (path.in1.mul % lanes or path.weight_offset % lanes)

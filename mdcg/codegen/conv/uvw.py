@@ -340,13 +340,6 @@ class _Writer:
 def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
     """Print the kernel of one pass; it reads rows of node features as they are, never packed.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        At least one path has mode ``uvw``.
-    plan : CudaPlan
-    spec : KernelSpec
-
     Raises
     ------
     UnsupportedProblemError

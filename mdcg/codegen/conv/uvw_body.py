@@ -28,16 +28,10 @@ class BodyWriter:
         self.shared_gradient = f"p.dw{block}"
 
     def calls(self, turn: int, phase: str) -> list[str]:
-        """Return the calls of a turn's bodies.
+        """Return the calls of a turn's bodies before the weights ("left"), or after ("pull").
 
         What follows the bodies of a phase waits for all lanes. So do bodies that add to the same
         rows; in the first phase each has vectors of its own.
-
-        Parameters
-        ----------
-        turn : int
-        phase : {"left", "pull"}
-            Before the weights, or after them.
         """
         found = []
         for i, body in enumerate(self.layout.turns[turn].bodies):
