@@ -40,14 +40,10 @@ class _Ordered:
 
 
 class SenderOrder(_Ordered):
-    """Edges by sender.
+    """Edges by sender, as int32.
 
-    Attributes
-    ----------
-    place : torch.Tensor, shape (n_edges,), int32
-        Places, in sender order, of the edges in receiver order.
-    row_ptr : torch.Tensor, shape (n_senders + 1,), int32
-        Where each sender's edges start.
+    `place` has the places, in sender order, of the edges in receiver order; `row_ptr` where each
+    sender's edges start.
     """
 
     def __init__(self, sender: torch.Tensor, num_senders: int) -> None:
@@ -64,15 +60,10 @@ def _bounds(in_order: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 class CudaGraph(_Ordered):
-    """Edges by receiver.
+    """Edges by receiver, as int32.
 
-    Attributes
-    ----------
-    order, sender : torch.Tensor, shape (n_edges,), int32
-        Edges in receiver order, and their senders in that order.
-    row_ptr : torch.Tensor, shape (n_receivers + 1,), int32
-        Where each receiver's edges start.
-    num_receivers : int
+    `order` and `sender` have the edges in receiver order, and their senders in that order;
+    `row_ptr` where each receiver's edges start.
     """
 
     def __init__(

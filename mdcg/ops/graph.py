@@ -33,13 +33,7 @@ _REMEMBERED_EDGES = 1 << 21
 
 
 class Order:
-    """Arrays of an order of edges (csrc/core/edges.hpp, csrc/core/pairs.hpp).
-
-    Attributes
-    ----------
-    addresses, lengths : dict of str to int
-        By the names of the arrays.
-    """
+    """Addresses and lengths of arrays of csrc/core/edges.hpp and csrc/core/pairs.hpp."""
 
     def __init__(self, names: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         self._arrays = arrays  # kept alive
@@ -49,12 +43,7 @@ class Order:
 
 
 class Graph:
-    """Orders of one edge list, given as ``_core.Edges`` takes it.
-
-    Attributes
-    ----------
-    by_receiver : Order
-    """
+    """Orders of one edge list, given as ``_core.Edges`` takes it."""
 
     def __init__(self, edges: tuple[int, int, int, int, int, int]) -> None:
         _, _, self.num_edges, _, self.num_senders, self.num_receivers = edges
@@ -87,12 +76,9 @@ class Graph:
         The last answer is checked against the values first; it holds in most steps of molecular
         dynamics.
 
-        Parameters
-        ----------
-        directions : torch.Tensor, shape (n_edges, 3)
-            Vectors, opposite for the two directions; they may be columns of a larger matrix.
-        features : torch.Tensor, shape (n_edges, n_features), contiguous
-            Values of the same type, equal for the two directions.
+        The vectors `directions` of shape (n_edges, 3) are opposite for the two directions; they may
+        be columns of a larger matrix. The `features` of shape (n_edges, n_features) are values of
+        the same type, equal for the two directions.
         """
         if directions.stride(1) != 1 or not features.is_contiguous():
             raise ValueError("directions and features must have contiguous rows")
@@ -111,25 +97,18 @@ class Graph:
 
 
 class Pairs:
-    """Edges that share a row of weights, because they are the two directions of one edge.
-
-    Attributes
-    ----------
-    row : torch.Tensor of int32, shape (n_edges,)
-        Row of every edge.
-    first, second : torch.Tensor of int64, shape (n_rows,)
-        The two edges of every row; both are the same edge if it has no partner.
-    single : torch.Tensor of bool, shape (n_rows, 1), or None
-        Which rows have one edge only; None if all have two.
-    """
+    """Edges that share a row of weights, because they are the two directions of one edge."""
 
     def __init__(self, edges: _core.Edges, pairing: _core.Pairing) -> None:
         self.pairing = pairing
         self._edges = edges
         # ordinary tensors, whatever mode the first caller is in
         with torch.inference_mode(False):
+            # row of every edge (int32), and the two edges of every row (int64), which are the same
+            # edge if it has no partner
             self.row, self.first, self.second = (torch.from_numpy(a) for a in pairing.rows())
             alone = self.first == self.second
+            # shape (n_rows, 1): which rows have one edge only; None if all have two
             self.single = alone.unsqueeze(1) if bool(alone.any()) else None
         self._tiles: dict[int, Order] = {}
 

@@ -68,22 +68,10 @@ def host_source(layer: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -
 def cuda_passes(
     layers: Sequence[Mapping[str, Any]], tensors: Container[str]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Write the CUDA kernels of all layers that have some.
+    """Write the CUDA kernels of all layers of a manifest that have some.
 
-    Parameters
-    ----------
-    layers : sequence of dict
-        Of a manifest.
-    tensors : container of str
-        Names of the tensors of the package.
-
-    Returns
-    -------
-    passes : list of dict
-        One entry for each pass of a layer, as a kernel file holds them. A layer that no kernel fits
-        has none: it runs on CPUs alone.
-    programs : dict of str to str
-        Texts by their keys, each text once.
+    Returns the passes of the layers as a kernel file holds them, and the texts by their keys. A
+    layer that no kernel fits has no passes: it runs on CPUs alone.
     """
     found: list[dict[str, Any]] = []
     programs: dict[str, str] = {}

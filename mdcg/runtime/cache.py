@@ -90,7 +90,7 @@ class KernelCache:
     def find_or_compile(
         self,
         key: str,
-        build: Callable[[Path], None],
+        build: Callable[[Path], object],
         *,
         stop: _core.StopFlag | None = None,
     ) -> _core.CachedKernel:
@@ -119,7 +119,7 @@ class KernelCache:
     def make(
         self,
         key: str,
-        build: Callable[[Path], None],
+        build: Callable[[Path], object],
         *,
         stop: _core.StopFlag | None = None,
     ) -> _core.CachedKernel:
@@ -141,7 +141,7 @@ class KernelCache:
         except RuntimeError as error:
             raise KernelCompileError(str(error)) from error
 
-    def _make(self, root: Path, key: str, build: Callable[[Path], None]) -> _core.CachedKernel:
+    def _make(self, root: Path, key: str, build: Callable[[Path], object]) -> _core.CachedKernel:
         name = f"{self.target}-{key}.{_core.host_name()}.{uuid.uuid4().hex}"
         temporary, final = root / "tmp" / name, root / self.target / key
         try:

@@ -88,11 +88,6 @@ class LoweredProblem:
         """Values per edge that all channels share."""
         return sum(len(group.forms) for group in self.groups)
 
-    @property
-    def num_entries(self) -> int:
-        """Nonzero matrix entries, summed over paths."""
-        return sum(len(path.coupling.entries) for path in self.paths)
-
     def forms(self, path: LoweredPath) -> tuple[LinearForm, ...]:
         """Return the nonzeros of a path."""
         if not path.coupling.num_nonzeros:

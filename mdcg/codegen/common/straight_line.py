@@ -1,4 +1,4 @@
-"""Straight-line programs of sums of products: building, tangents, adjoints, operation counts.
+"""Straight-line programs of sums of products: building, tangents, adjoints.
 
 A program is a list of named sums ``t = sum_i k_i * f_i1 * f_i2`` of at most two factors each; the
 factors are inputs or earlier sums. Tangents and adjoints of such programs are programs again, so
@@ -17,8 +17,7 @@ __all__ = ["Program"]
 class Program:
     """Named sums in order of evaluation; equal sums share a name."""
 
-    def __init__(self, prefix: str = "t") -> None:
-        self.prefix = prefix
+    def __init__(self) -> None:
         self.sums: dict[str, Sum] = {}
         self._names: dict[Sum, str] = {}
         self.outputs: dict[str, list[Term]] = {}
@@ -32,7 +31,7 @@ class Program:
             return value.terms[0][1][0]
         found = self._names.get(value)
         if found is None:
-            found = f"{self.prefix}{len(self.sums)}"
+            found = f"t{len(self.sums)}"
             self._names[value] = found
             self.sums[found] = value
         return found
@@ -108,15 +107,3 @@ class Program:
             if value.terms:
                 lines.append(Statement(name, value, add=True))
         return lines
-
-
-def operations(statements: Iterable[Statement]) -> int:
-    """Return the number of multiplications, additions and fused multiply-adds."""
-    total = 0
-    for statement in statements:
-        for n, (k, factors) in enumerate(statement.value.terms):
-            products = len(factors) - 1 + (abs(k) != 1.0)
-            first = n == 0 and not statement.add
-            # one product joins its addition
-            total += max(products, 1) if not first else products
-    return total

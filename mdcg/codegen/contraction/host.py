@@ -138,16 +138,11 @@ def _shuffle(itemsize: int) -> str:
 
 def _reference(name: str) -> str:
     """Return where a value lives outside the statements."""
-    for prefix, vectors in (("dx", "dx"), ("dc", "dc"), ("x", "x"), ("a", "a"), ("c", "c")):
-        if name.startswith(prefix):
-            number = name[len(prefix) :]
-            if prefix in ("c", "dc"):
-                stride = "cs" if prefix == "c" else "ds"
-                return f"*({'const ' if prefix == 'c' else ''}VU*)({prefix} + {number} * {stride})"
-            return f"{vectors}[{number}]"
-    if name.startswith("b"):
-        return f"*(const VU*)(b + {name[1:]} * cs)"
-    return f"{name[0]}[{name[1:]}]"  # g and o
+    array = name.rstrip("0123456789")
+    number = name[len(array) :]
+    if array == "dc":
+        return f"*(VU*)(dc + {number} * ds)"
+    return f"*(const VU*)({array} + {number} * cs)" if array in "bc" else f"{array}[{number}]"
 
 
 def _group_function(number: int, statements: Sequence[Statement]) -> str:
