@@ -54,18 +54,9 @@ def find_pairs(
     """Return which edges are the two directions of one edge; None if few are, or none can be found.
 
     Two such edges join the same nodes and have opposite vectors and equal features up to rounding.
-    Two images of an edge in a small cell have different vectors.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        With one weight row per edge.
-    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
-        Spherical harmonics; those of degree 1 are the directions.
-    features : torch.Tensor, shape (n_edges, n_features)
-        What the weights are made from.
-    sender, receiver : torch.Tensor, shape (n_edges,)
-    num_nodes : int
+    Two images of an edge in a small cell have different vectors. The problem has one weight row per
+    edge; all tensors have a row per edge. Spherical harmonics of degree 1 in `edge_attrs` are the
+    directions; the weights are made from the `features`.
     """
     vector = next((b for b in problem.irreps_in2 if b.ir.l == 1 and b.mul), None)
     rows = (len(edge_attrs), len(features), len(sender), len(receiver))
@@ -118,11 +109,8 @@ def _sum(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
 def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     """Return one row per pair: the mean of both edges, which differ by rounding.
 
-    Returns
-    -------
-    torch.Tensor, shape (n_pairs, n_features)
-        Each edge of a pair gets half of the gradient. Derivatives with respect to positions and
-        cells are those of one row per edge, because both edges have the same length.
+    Each edge of a pair gets half of the gradient. Derivatives with respect to positions and cells
+    are those of one row per edge, because both edges have the same length.
     """
     total = _sum(features, pairs)
     if pairs.single is None:
@@ -194,20 +182,8 @@ def conv_of_pairs(
 ) -> torch.Tensor:
     """Evaluate :func:`mdcg.ops.conv` with ``weights[pairs.row]``, which are never formed.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-    node_feats : torch.Tensor, shape (n_nodes, problem.irreps_in1.dim)
-    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
-    weights : torch.Tensor, shape (n_pairs, problem.weight_numel)
-    sender, receiver : torch.Tensor, shape (n_edges,)
-    pairs : Pairs
-        Of this graph.
-
-    Returns
-    -------
-    torch.Tensor, shape (n_nodes, problem.irreps_out.dim)
-        Differentiable any number of times.
+    The `pairs` are those of this graph; `weights` has a row for each. The result has a row for each
+    node and is differentiable any number of times.
 
     Raises
     ------

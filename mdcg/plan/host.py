@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..problem import ConvProblem
 from .text import Plan
 
-__all__ = ["HostDevice", "HostPlan", "plan_host"]
+__all__ = ["EnginePlan", "HostDevice", "HostPlan", "plan_host"]
 
 ITEMSIZE = {"float32": 4, "float64": 8}
 
@@ -127,3 +127,32 @@ def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
     row_bytes *= itemsize
     senders = max(4, min(64, device.l2_bytes // 4 // (2 * row_bytes)))
     return HostPlan(level=device.level, lanes=lanes, senders_per_block=senders)
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Choices of the emitter of engine kernels; printable, and can be given by hand.
+
+    Parameters
+    ----------
+    edges : int
+        Edges of a block, a multiple of 48 (whole vectors and whole register tiles).
+    panels : int
+        Panels of 64 bytes of channels taken at a time where a multiplicity is a multiple of them.
+    nonzeros_per_sum : int
+        Gradients of nonzeros that are summed in registers at a time.
+    """
+
+    edges: int = 96
+    panels: int = 2
+    nonzeros_per_sum: int = 8
+
+    def __post_init__(self) -> None:
+        if self.edges < 48 or self.edges % 48:
+            raise ValueError(f"plan has blocks of {self.edges} edges, expected a multiple of 48")
+        if self.panels not in (1, 2, 4):
+            raise ValueError(f"plan takes {self.panels} panels at a time, expected 1, 2 or 4")
+        if self.nonzeros_per_sum < 1:
+            raise ValueError(
+                f"plan sums {self.nonzeros_per_sum} nonzeros at a time, expected 1 or more"
+            )

@@ -40,19 +40,11 @@ _CANDIDATES = ("c++", "g++", "clang++")
 
 @dataclass
 class CompileStatistics:
-    """What this process compiled and loaded; read with :func:`statistics`.
+    """What this process compiled and loaded; read with :func:`statistics`."""
 
-    Attributes
-    ----------
-    compiled, loaded : int
-        Kernels compiled here, and kernels loaded in all.
-    compile_seconds, load_seconds : float
-        Wall time spent on each.
-    """
-
-    compiled: int = 0
-    loaded: int = 0
-    compile_seconds: float = 0.0
+    compiled: int = 0  # kernels compiled here
+    loaded: int = 0  # kernels loaded in all
+    compile_seconds: float = 0.0  # wall time
     load_seconds: float = 0.0
 
 

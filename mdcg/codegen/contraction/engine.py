@@ -111,13 +111,9 @@ class _HostText:
 
 
 def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
-    """Generate the C++ text of both passes of a contraction.
+    """Generate the C++ text of both passes of a contraction; equal problems give equal text.
 
-    Returns
-    -------
-    str
-        Exports ``mdcg_contraction_info``, ``mdcg_contraction_forward`` and
-        ``mdcg_contraction_backward``. Equal problems give equal text.
+    It exports the names in ``engine/ops/contraction_kernel.hpp``.
     """
     return _HostText(problem).write()
 

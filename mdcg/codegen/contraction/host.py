@@ -289,15 +289,10 @@ def _entry(
 def emit_contraction_host(
     problem: SymmetricContractionProblem, plan: HostContractionPlan, spec: ContractionSpec
 ) -> HostKernel:
-    """Generate the C++ text of one kernel.
+    """Generate the C++ text of one kernel; equal arguments give equal text.
 
     The entry ``mdcg_sum`` adds up gradients of coefficients: arg = n_species, attributes, rows per
     node, nodes by species, where each species starts, result.
-
-    Returns
-    -------
-    HostKernel
-        Equal arguments give equal text.
     """
     itemsize = ITEMSIZE[problem.dtype]
     groups = contraction_groups(problem, spec)

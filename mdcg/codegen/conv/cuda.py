@@ -195,12 +195,7 @@ def _zeroed(
 
 
 def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
-    """Print the kernels of one pass.
-
-    Returns
-    -------
-    CudaKernel
-        Equal arguments give equal text.
+    """Print the kernels of one pass; equal arguments give equal text.
 
     Raises
     ------

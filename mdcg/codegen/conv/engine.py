@@ -251,22 +251,12 @@ class EngineConv:
 def emit_engine_conv(
     problem: ConvProblem, hidden: int, *, table: bool = True, plan: EnginePlan | None = None
 ) -> str:
-    """Return the C++17 source of a convolution of the engine.
+    """Return the C++17 source of a convolution of the engine, for any instruction set.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        Weighted "uvu" paths; second input: spherical harmonics, multiplicity 1.
-    hidden : int
-        Inputs of the last linear of the radial network; 0: no exact radial network.
-    table : bool
-        Also weights from a table.
-    plan : EnginePlan, optional
-
-    Returns
-    -------
-    str
-        For gcc or clang, any instruction set; exports the names in ``engine/ops/conv_kernel.hpp``.
+    It exports the names in ``engine/ops/conv_kernel.hpp``. The problem has weighted "uvu" paths,
+    its second input is spherical harmonics of multiplicity 1. `hidden` is the number of inputs of
+    the last linear of the radial network; 0: no exact radial network. With `table`, it also takes
+    weights from a table.
 
     Raises
     ------

@@ -144,13 +144,7 @@ def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
 
 
 def emit_host(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> HostKernel:
-    """Generate the C++ text of one kernel.
-
-    Returns
-    -------
-    HostKernel
-        Equal arguments give equal text.
-    """
+    """Generate the C++ text of one kernel; equal arguments give equal text."""
     lowered = lower(problem)
     arguments = _arguments(spec)
     functions = PathFunctions(plan, spec, problem)
