@@ -86,29 +86,16 @@ class Passes:
         self.names, self.cotangents = (*operands, "g"), tuple("abc"[:count])
         self.tensors, self.others = where.count("Tensor"), where.count(",") + 1
         self.refusal = refusal
-        values = ", ".join(f"Tensor {operand}" for operand in operands)
-        directions = ", ".join(f"Tensor? {letter}" for letter in self.cotangents)
-        forms = (
-            ("forward", count, f"{values}, {where}", self._value_vjp, self._value_jvp),
-            (
-                "backward",
-                count + 1,
-                f"{values}, Tensor g, {where}, bool[] wants",
-                self._backward_vjp,
-                self._backward_jvp,
-            ),
-            (
-                "double_backward",
-                2 * count + 1,
-                f"{values}, Tensor g, {directions}, {where}, bool[] wants",
-                self._double_vjp,
-                self._double_jvp,
-            ),
-        )
+        tensors = [f"Tensor {name}" for name in self.names]
+        tensors += [f"Tensor? {letter}" for letter in self.cotangents]
         operators = []
-        for kind, first, arguments, vjp, jvp in forms:
+        for kind, first, results, vjp, jvp in (
+            ("forward", count, 1, self._value_vjp, self._value_jvp),
+            ("backward", count + 1, count, self._backward_vjp, self._backward_jvp),
+            ("double_backward", 2 * count + 1, count + 1, self._double_vjp, self._double_jvp),
+        ):
             forward = kind == "forward"
-            results = count + (kind == "double_backward")
+            arguments = ", ".join([*tensors[:first], where, *([] if forward else ["bool[] wants"])])
             returned = "Tensor" if forward else f"({', '.join(['Tensor'] * results)})"
             operators.append(
                 differentiable(

@@ -140,18 +140,16 @@ class CudaProgram:
 
     def function(self, number: int, name: str, shared_bytes: int) -> int:
         """Return the address of a kernel of program ``number``, for :meth:`launch`."""
-        try:
-            return self._modules[number].function(name, shared_bytes)
-        except RuntimeError as error:
-            if _code(error) != _NOT_FOUND or env.jit_disabled():
-                raise _load_error(error, self.index, self.target) from error
-        # the cache held another program under this name
-        self._replaced.append(self._modules[number])
-        self._modules[number] = self._make_again(self._sources[number])
-        try:
-            return self._modules[number].function(name, shared_bytes)
-        except RuntimeError as error:
-            raise _load_error(error, self.index, self.target) from error
+        for again in (False, True):
+            try:
+                return self._modules[number].function(name, shared_bytes)
+            except RuntimeError as error:
+                if again or _code(error) != _NOT_FOUND or env.jit_disabled():
+                    raise _load_error(error, self.index, self.target) from error
+            # the cache held another program under this name
+            self._replaced.append(self._modules[number])
+            self._modules[number] = self._make_again(self._sources[number])
+        raise AssertionError("unreachable")
 
     def launch(
         self,

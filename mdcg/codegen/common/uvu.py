@@ -112,32 +112,29 @@ def uvu_sums(coupling: Coupling, has_weight: bool, spec: KernelSpec) -> list[Sta
     if kind == "forward":
         return out
     need_w = spec.wanted("w") and has_weight
-    weighted_c = spec.has("w") and has_weight
+    # (feature, its gradient) that add to the gradient of the weight; (weight, gradient) to dx
+    double = kind == "double_backward"
+    features, weights = [("x", "q")], [(*w, "q")]
+    if double:
+        features = [("a", "q")] if spec.has("x") else []
+        features += [("x", "h")] if spec.has("y") else []
+        weights = [("cv", "q")] if spec.has("w") and has_weight else []
+        weights += [(*w, "h")] if spec.has("y") else []
+    used = {g for _, g in features if need_w} | {f[-1] for f in weights if spec.wanted("x")}
     for a, entries in coupling.by_input().items():
-        pulled = [(float(e.sign), (f"m{e.nonzero}", f"g{e.c}")) for e in entries]
-        pulled_b = [(float(e.sign), (f"b{e.nonzero}", f"g{e.c}")) for e in entries]
-        if kind == "backward":
-            if spec.wanted("x") or need_w:
-                out.append(Statement(f"q{a}", _sum_of(pulled)))
-            if spec.wanted("x"):
-                out.append(Statement(f"d{a}", _sum_of([(1.0, (*w, f"q{a}"))])))
-            continue
-        if (spec.wanted("x") and weighted_c) or (need_w and spec.has("x")):
-            out.append(Statement(f"q{a}", _sum_of(pulled)))
-        if spec.has("y") and (spec.wanted("x") or need_w):
-            out.append(Statement(f"h{a}", _sum_of(pulled_b)))
+        for matrix, letter in (("m", "q"), ("b", "h")):
+            if letter in used:
+                terms = [(float(e.sign), (f"{matrix}{e.nonzero}", f"g{e.c}")) for e in entries]
+                out.append(Statement(f"{letter}{a}", _sum_of(terms)))
         if spec.wanted("x"):
-            terms = [(1.0, ("cv", f"q{a}"))] if weighted_c else []
-            terms += [(1.0, (*w, f"h{a}"))] if spec.has("y") else []
+            terms = [(1.0, (*f[:-1], f"{f[-1]}{a}")) for f in weights]
             out.append(Statement(f"d{a}", _sum_of(terms)))
     if need_w:
-        terms = []
-        for a in range(coupling.dim_in):
-            if kind == "backward":
-                terms.append((1.0, (f"x{a}", f"q{a}")))
-            else:
-                terms += [(1.0, (f"a{a}", f"q{a}"))] if spec.has("x") else []
-                terms += [(1.0, (f"x{a}", f"h{a}"))] if spec.has("y") else []
+        terms = [
+            (1.0, (f"{feature}{a}", f"{gradient}{a}"))
+            for a in range(coupling.dim_in)
+            for feature, gradient in features
+        ]
         out.append(Statement("dwv", _sum_of(terms)))
     if spec.wanted("y"):
         for nonzero, entries in coupling.by_nonzero().items():

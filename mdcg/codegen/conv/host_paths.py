@@ -69,23 +69,17 @@ class PathFunctions:
             self.texts.append(self._function(self._names[shape], shape))
         stride = path.out.mul if path.mode == "uvw" else 1
         weight = path.weight_offset + path.v * stride
-        values = {
-            "x": f"x + {offset_in}",
-            "xa": f"xa + {offset_in}",
-            "dx": f"dx + {offset_in}",
-            "o": f"o + {offset_out}",
-            "g": f"g + {offset_out}",
-            "w": f"w + {weight}",
-            "wc": f"wc + {weight}",
-            "dw": f"dw + {weight}",
-            "old": f"old + {weight}",
-            "ahead": f"ahead + {weight}",
-            "m": f"m + {path.first_nonzero} * L",
-            "mb": f"mb + {path.first_nonzero} * L",
-            "p": f"p + {path.first_nonzero}",
-            "z": "z",
+        starts: dict[str, object] = {
+            **dict.fromkeys(("x", "xa", "dx"), offset_in),
+            **dict.fromkeys(("o", "g"), offset_out),
+            **dict.fromkeys(("w", "wc", "dw", "old", "ahead"), weight),
+            **dict.fromkeys(("m", "mb"), f"{path.first_nonzero} * L"),
+            "p": path.first_nonzero,
         }
-        arguments = ", ".join(values[name] for name in self._parameters(shape))
+        arguments = ", ".join(
+            f"{name} + {starts[name]}" if name in starts else name
+            for name in self._parameters(shape)
+        )
         template = f"<{'true' if first_use else 'false'}>" if "y" in self.spec.wants else ""
         return f"{self._names[shape]}{template}({arguments});"
 
