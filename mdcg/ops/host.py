@@ -95,10 +95,7 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
             shared["dw"] = x.new_zeros(max(walk.parts, 1), self.problem.weight_numel)
         tensors |= results | sums | shared
         values = {name: tensor.data_ptr() for name, tensor in tensors.items()} | walk.values
-        if walk.round_ptr:
-            program.run_rounds(values, walk.round_ptr, walk.tasks)
-        else:
-            program.run(values, walk.tasks)
+        program.run(values, walk.tasks, walk.round_ptr)
         for name, packed in sums.items():
             self._copy(program, f"mdcg_unpack_{_SIDES[name[1:]]}", packed, results[name])
         if shared:

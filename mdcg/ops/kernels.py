@@ -71,17 +71,17 @@ class HostProgram:
         self.functions = {name: self._library.symbol(name) for name in names}
         self._run = self.functions[names[0]]
 
-    def run(self, values: dict[str, int], tasks: int) -> None:
-        """Run the kernel on all threads; `values` has at least its arguments."""
-        arguments = [values[name] for name in self.kernel.arguments]
-        threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
-        _core.launch(self._run, arguments, tasks, threads, scratch)
+    def run(self, values: dict[str, int], tasks: int, round_ptr: int = 0) -> None:
+        """Run the kernel on all threads; `values` has at least its arguments.
 
-    def run_rounds(self, values: dict[str, int], round_ptr: int, num_rounds: int) -> None:
-        """Run rounds of tasks, one round after the other."""
+        With the address of rounds of tasks, `tasks` of them run one after the other.
+        """
         arguments = [values[name] for name in self.kernel.arguments]
         threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
-        _core.launch_rounds(self._run, arguments, round_ptr, num_rounds, threads, scratch)
+        if round_ptr:
+            _core.launch_rounds(self._run, arguments, round_ptr, tasks, threads, scratch)
+        else:
+            _core.launch(self._run, arguments, tasks, threads, scratch)
 
     def call(self, name: str, arguments: list[int], tasks: int) -> None:
         """Run another function on all threads."""

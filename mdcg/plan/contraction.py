@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..problem import SymmetricContractionProblem
 from .device import WARP, CudaDevice
 from .host import ITEMSIZE, HostDevice, check_vectors
-from .text import Plan
+from .text import CudaTarget, Plan
 
 __all__ = [
     "CudaContractionPlan",
@@ -58,7 +58,7 @@ def plan_contraction_host(
 
 
 @dataclass(frozen=True)
-class CudaContractionPlan(Plan):
+class CudaContractionPlan(CudaTarget, Plan):
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
     Parameters
@@ -81,11 +81,6 @@ class CudaContractionPlan(Plan):
                 f"plan has {self.threads} threads and {self.blocks} blocks, expected a multiple "
                 "of 32 up to 1024, and 0 or more"
             )
-
-    @property
-    def target(self) -> str:
-        """Name of the architecture, such as ``"sm_90"``."""
-        return f"sm_{self.capability}"
 
     def __str__(self) -> str:
         return (

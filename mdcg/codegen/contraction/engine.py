@@ -96,8 +96,9 @@ class _HostText:
         parts = [
             title(problem, "engine contraction"),
             f"typedef {scalar_type(problem.dtype)} T;",
-            template("contraction/contraction_kernel.hpp")
-            + template("contraction/engine_prelude.hpp"),
+            template("common/engine_vectors.hpp"),
+            template("contraction/contraction_kernel.hpp"),
+            "typedef mdcg::ContractionBlock<T> Block;",
             'extern "C" {',
             '__attribute__((visibility("default"))) extern const int64_t mdcg_contraction_info[6];',
             f"const int64_t mdcg_contraction_info[6] = {{{', '.join(map(str, info))}}};",

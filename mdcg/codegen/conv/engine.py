@@ -106,21 +106,21 @@ class EngineConv:
                 self.paths.number(path.path.coupling)
         info = ["mdcg::MDCG_CONV_ABI", self.itemsize, self.plan.edges, self.scratch_bytes]
         info += [self.x_width, self.out_width, self.weight_width, self.hidden_stride]
-        templates = ["conv_kernel.hpp", "engine_prelude.hpp"]
+        templates = ["common/engine_vectors.hpp", "conv/conv_kernel.hpp", "conv/engine_prelude.hpp"]
         defines = {
             "EDGES": self.plan.edges,
             "HIDDEN": self.hidden,
             "HIDDEN_STRIDE": self.hidden_stride,
         }
         if self.scalar:
-            templates.append("engine_scalar.hpp")
+            templates.append("conv/engine_scalar.hpp")
             defines |= {"NONZEROS": self.lowered.num_nonzeros, "RATIO": self.scalar.ratio}
         parts = [
             title(self.problem, f"engine convolution, hidden {self.hidden}, table {self.table}"),
             f"// {self.plan}",
             f"typedef {scalar_type(self.problem.dtype)} T;",
             *(f"#define MDCG_{name} {value}" for name, value in defines.items()),
-            *(template(f"conv/{name}").rstrip("\n") for name in templates),
+            *(template(name).rstrip("\n") for name in templates),
             "",
             "namespace {",
             "",

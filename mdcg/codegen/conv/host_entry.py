@@ -18,12 +18,11 @@ ENTRY = "mdcg_run"
 
 def _declarations(arguments: Iterable[str]) -> list[str]:
     integers = dict.fromkeys(("order", "sender", "receiver", "weight_row"), "int32_t")
+    integers |= dict.fromkeys(("row_ptr", "task_ptr"), "int64_t")
     lines = []
     for i, name in enumerate(arguments):
         if name.startswith("n_"):
             lines.append(f"    const int64_t {name} = arg[{i}];")
-        elif name in ("row_ptr", "task_ptr"):
-            lines.append(f"    const int64_t* const {name} = (const int64_t*)arg[{i}];")
         elif name in integers:
             lines.append(
                 f"    const {integers[name]}* const {name} = (const {integers[name]}*)arg[{i}];"
