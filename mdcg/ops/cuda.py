@@ -126,22 +126,6 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
                     "split it"
                 )
             runs = -(-n_rows // kernel.run)
-        results = self._results(spec, tensors, runs, n_rows, kernel)
-        tensors |= results
-        values = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        # a captured graph keeps plain order, which every driver can replay
-        overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
-        loaded.launch(runs, values | {"n_rows": n_rows}, overlap=overlap)
-        found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
-        if "x" in found and graph is not None:
-            found["x"] = self._node_rows(loaded, found["x"], operands["x"], graph)
-        if "w" in found and found["w"].shape != operands["w"].shape:
-            found["w"] = found["w"].sum(0)
-        return found
-
-    def _results(
-        self, spec: KernelSpec, tensors: Tensors, runs: int, n_rows: int, kernel: CudaKernel
-    ) -> Tensors:
         shapes: dict[str, torch.Size | tuple[int, ...]] = {}
         for name in spec.wants:
             shapes["out" if name == "g" else f"d{name}"] = tensors[name].shape
@@ -153,10 +137,21 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         if "dw" in shapes and self.problem.shared_weights and self.plan.deterministic:
             shapes["dw"] = (runs, self.problem.weight_numel)
         x = tensors["x"]
-        return {
+        results = {
             name: (x.new_zeros if name in kernel.zeroed else x.new_empty)(shape)
             for name, shape in shapes.items()
         }
+        tensors |= results
+        values = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        # a captured graph keeps plain order, which every driver can replay
+        overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
+        loaded.launch(runs, values | {"n_rows": n_rows}, overlap=overlap)
+        found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
+        if "x" in found and graph is not None:
+            found["x"] = self._node_rows(loaded, found["x"], operands["x"], graph)
+        if "w" in found and found["w"].shape != operands["w"].shape:
+            found["w"] = found["w"].sum(0)
+        return found
 
     def _pack(self, loaded: _Loaded, rows: torch.Tensor) -> torch.Tensor:
         packed = rows.new_empty(rows.shape[0], loaded.kernel.packed_in1)

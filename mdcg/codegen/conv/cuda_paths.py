@@ -85,7 +85,7 @@ class RoleWriter:
             f"    const int left = {role.in1.mul} - u;",
             f"    const bool inside = {self._inside(role)};",
         ]
-        lines += self._state(role)
+        lines += [f"    {line}" for line in self._state(role)]
         ring = self.ring.rings.get(role)
         before, prologue, head = self._registers(role) if ring is None else self._ringed(role, ring)
         lines += [f"    {line}" for line in before]
@@ -183,16 +183,13 @@ class RoleWriter:
         ]
         prologue = ["int e2 = 0, s2 = 0;"]
         prologue += [
-            line
+            f"if (begin + {ahead} < end) {{ {self._ids(2, f'begin + {ahead}')} "
+            f"copy({ahead}, e2, s2); }} else copy_commit();"
             for ahead in range(depth - 1)
-            for line in (
-                f"if (begin + {ahead} < end) {{ {self._ids(2, f'begin + {ahead}')} "
-                f"copy({ahead}, e2, s2); }} else copy_commit();",
-            )
         ]
-        prologue += [
-            f"if (begin + {depth - 1} < end) {{ {self._ids(2, f'begin + {depth - 1}')} }}",
-        ]
+        prologue.append(
+            f"if (begin + {depth - 1} < end) {{ {self._ids(2, f'begin + {depth - 1}')} }}"
+        )
         uses_ids = self.spec.wanted("x") or self.spec.wanted("w")
         if uses_ids:
             prologue += ["int e1 = 0, s1 = 0;", f"if (begin < end) {{ {self._ids(1, 'begin')} }}"]
@@ -215,24 +212,24 @@ class RoleWriter:
     # -- registers that live across edges -------------------------------------------------------
 
     def _state(self, role: Role) -> list[str]:
-        lines = []
-        if self.spec.conv:
-            for i_out, block in role.outputs.items():
-                if self.sums:
-                    lines.append(f"    V o_{i_out}[{block.ir.dim}] = {{}};")
-                if self.pulls:
-                    lines.append(f"    V g_{i_out}[{block.ir.dim}];")
-                    lines += [f"    {line}" for line in self._load_gradient(role, i_out, "row")]
+        lines = self._outputs(role, "row") if self.spec.conv else []
         if self.spec.wanted("w") and self.problem.shared_weights:
-            lines += [f"    V dw{i} = {{}};" for i, p in enumerate(role.paths) if p.has_weight]
+            lines += [f"V dw{i} = {{}};" for i, p in enumerate(role.paths) if p.has_weight]
         return lines
 
-    def _load_gradient(self, role: Role, i_out: int, row: str) -> list[str]:
-        block = self.problem.irreps_out[i_out]
-        return [
-            f"g_{i_out}[{c}] = {self._load_plain(role, 'g', 'out', block, c, row)};"
-            for c in range(block.ir.dim)
-        ]
+    def _outputs(self, role: Role, row: str) -> list[str]:
+        """Sums of a row of outputs, and the gradient of one."""
+        lines = []
+        for i_out, block in role.outputs.items():
+            if self.sums:
+                lines.append(f"V o_{i_out}[{block.ir.dim}] = {{}};")
+            if self.pulls:
+                lines.append(f"V g_{i_out}[{block.ir.dim}];")
+                lines += [
+                    f"g_{i_out}[{c}] = {self._load_plain(role, 'g', 'out', block, c, row)};"
+                    for c in range(block.ir.dim)
+                ]
+        return lines
 
     def _store_outputs(self, role: Role, row: str) -> list[str]:
         lines = []
@@ -327,12 +324,7 @@ class RoleWriter:
         dim = role.in1.ir.dim
         gradients = AttributeSums(self.lowered.attributes(role.paths) or [0])
         if not spec.conv:
-            for i_out, block in role.outputs.items():
-                if self.sums:
-                    lines.append(f"V o_{i_out}[{block.ir.dim}] = {{}};")
-                if self.pulls:
-                    lines.append(f"V g_{i_out}[{block.ir.dim}];")
-                    lines += self._load_gradient(role, i_out, "e")
+            lines += self._outputs(role, "e")
         if spec.wanted("x"):
             lines += [f"V dx{a} = {{}};" for a in range(dim)]
         if spec.wanted("y"):
