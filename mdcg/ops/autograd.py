@@ -175,19 +175,15 @@ class Passes:
             raise NotImplementedError(self.refusal)
         return list(ctx.needs_input_grad[: ctx.first])
 
-    def _add_phi(
+    def _add(
         self, total: Totals, names: Sequence[str], operands: Sequence[Any], where: Where
     ) -> None:
+        """Add gradients of phi, or those of psi, which has cotangents as well."""
+        cotangents = operands[self.count + 1 :]
         wants = total.wants(*names)
-        if any(wants):
-            total.add(names, self.backward(*operands, *where, wants))
-
-    def _add_psi(
-        self, total: Totals, names: Sequence[str], operands: Sequence[Any], where: Where
-    ) -> None:
-        wants = total.wants(*names)
-        if any(wants) and any(t is not None for t in operands[self.count + 1 :]):
-            total.add(names, self.double_backward(*operands, *where, wants))
+        if any(wants) and (not cotangents or any(t is not None for t in cotangents)):
+            operator = self.double_backward if cotangents else self.backward
+            total.add(names, operator(*operands, *where, wants))
 
     def _where(self, place: int, where: Where) -> Where:
         """Return where to evaluate what is left of the value as a direction replaces an operand."""
@@ -212,8 +208,8 @@ class Passes:
         if place < self.count:
             moved[self.count + 1 + place], cotangents[place] = None, ""
         where = self._where(place, where)
-        self._add_psi(total, names, moved, where)
-        self._add_phi(total, cotangents, moved[: self.count + 1], where)
+        self._add(total, names, moved, where)
+        self._add(total, cotangents, moved[: self.count + 1], where)
 
     def _tangents(self, ctx: Any, total: Totals, like: Tensor) -> tuple[Tensor, ...]:
         """Return one tangent per output; zeros where nothing contributes."""
@@ -256,11 +252,11 @@ class Passes:
         operands, where = _remembered(ctx)
         count, names = self.count, self.names[: self.count]
         total = Totals(compress(names, ctx.wanted))
-        self._add_psi(total, (*names, ""), (*operands, *moves[:count]), where)
+        self._add(total, (*names, ""), (*operands, *moves[:count]), where)
         if moves[count] is not None:
-            self._add_phi(total, names, (*operands[:count], moves[count]), where)
+            self._add(total, names, (*operands[:count], moves[count]), where)
         if moves[count + 1] is not None:
-            self._add_phi(total, names, operands, (moves[count + 1], *where[1:]))
+            self._add(total, names, operands, (moves[count + 1], *where[1:]))
         return self._tangents(ctx, total, operands[0])
 
     def _double_vjp(self, ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
@@ -279,9 +275,9 @@ class Passes:
         for place, direction in enumerate(moves[:first]):
             if direction is not None:
                 self._add_moved_psi(total, place, direction, operands, where)
-        self._add_psi(total, self.names, (*operands[:first], *moves[first:last]), where)
+        self._add(total, self.names, (*operands[:first], *moves[first:last]), where)
         if moves[last] is not None:
-            self._add_psi(total, self.names, operands, (moves[last], *where[1:]))
+            self._add(total, self.names, operands, (moves[last], *where[1:]))
         return self._tangents(ctx, total, operands[0])
 
 

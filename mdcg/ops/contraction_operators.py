@@ -94,7 +94,7 @@ class _Contraction(Passes):
                     total.add(("x", "a"), tuple(dz.chunk(2, -1)))
                 total.add(("w", "g"), (dw, dg))
         if b is not None:
-            self._add_psi(total, ("x", "b", "g"), (x, b, g, direction, None), where)
+            self._add(total, ("x", "b", "g"), (x, b, g, direction, None), where)
 
 
 contraction = _Contraction(

@@ -15,7 +15,7 @@ from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
 from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
-from .cuda_program import CudaPass, cuda_device, current_stream
+from .cuda_program import CudaPass, cuda_device
 from .kernels import Kernels, Tensors, kernel_spec
 
 __all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
@@ -180,9 +180,8 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         return rows
 
     def _launch_rows(self, loaded: _Loaded, function: int, arguments: list[int]) -> None:
-        stream = current_stream(self.index)
         blocks = -(-arguments[2] * loaded.kernel.packed_in1 // ROW_THREADS)
-        loaded.program.launch(function, blocks, ROW_THREADS, 0, stream, arguments)
+        loaded.program.launch(function, (blocks, ROW_THREADS, 0), arguments)
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:

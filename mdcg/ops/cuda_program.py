@@ -154,27 +154,24 @@ class CudaProgram:
     def launch(
         self,
         function: int,
-        blocks: int,
-        threads: int,
-        shared_bytes: int,
-        stream: int,
+        shape: tuple[int, int, int],
         arguments: Sequence[int],
         *,
         early: bool = False,
     ) -> None:
         """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
 
-        An `early` kernel may start before the previous one has ended, and waits for it itself.
+        The shape has blocks, threads and bytes of shared memory. An `early` kernel may start before
+        the previous one has ended, and waits for it itself.
 
         Raises
         ------
         DeviceError
             The driver does not start it.
         """
+        stream = current_stream(self.index)
         try:
-            self._modules[0].launch(
-                function, blocks, threads, shared_bytes, stream, arguments, early
-            )
+            self._modules[0].launch(function, *shape, stream, arguments, early)
         except RuntimeError as error:
             raise _launch_error(error, self.index) from error
 
@@ -194,14 +191,6 @@ class CudaPass:
     def launch(self, rows: int, values: Mapping[str, int], *, overlap: bool = False) -> None:
         """Enqueue all kernels for so many rows; `values` has at least the kernels' arguments."""
         arguments = [values[name] for name in self.kernel.arguments]
-        stream = current_stream(self.program.index)
         for entry, function in zip(self.kernel.entries, self._functions, strict=True):
-            self.program.launch(
-                function,
-                -(-rows // entry.rows),
-                entry.threads,
-                entry.shared_bytes,
-                stream,
-                arguments,
-                early=entry.early and overlap,
-            )
+            shape = -(-rows // entry.rows), entry.threads, entry.shared_bytes
+            self.program.launch(function, shape, arguments, early=entry.early and overlap)

@@ -19,7 +19,7 @@ from .cache import KernelCache
 from .compiler import count_compiled, count_loaded, usable_cores
 from .nvrtc import FLAGS, compile_cuda
 
-__all__ = ["discard_cuda_kernel", "load_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
+__all__ = ["discard_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
 
 _BINARY = "kernel.cubin"
 
@@ -97,7 +97,7 @@ def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
     """Begin loading or compiling a kernel on a thread, unless that has begun, and do not wait.
 
     The target is an architecture, such as ``"sm_90"``, and a sub-folder of the cache. The result is
-    the machine code; it raises what :func:`load_cuda_kernel` raises.
+    the machine code; it raises what :func:`load_cuda_kernels` raises.
     """
     return _builds.start(source, target)
 
@@ -113,11 +113,6 @@ def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
     longest_first = sorted(set(sources), key=len, reverse=True)
     started = {source: start_cuda_kernel(source, target) for source in longest_first}
     return [started[source].result() for source in sources]
-
-
-def load_cuda_kernel(source: str, target: str) -> bytes:
-    """Return the machine code of one kernel; see :func:`load_cuda_kernels`."""
-    return start_cuda_kernel(source, target).result()
 
 
 def discard_cuda_kernel(source: str, target: str) -> None:

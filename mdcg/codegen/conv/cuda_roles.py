@@ -101,19 +101,9 @@ def role_sets(
     if not alone:  # the longest first: blocks of the shortest fill the device at the end
         sets.sort(key=lambda roles: -sum(_work(role) for role in roles))
     first = {group.first: i for i, group in enumerate(lowered.groups) if group.forms}
-    return tuple(
-        RoleSet(
-            tuple(roles),
-            tuple(
-                sorted(
-                    {
-                        first[path.first_nonzero]
-                        for role in roles
-                        for path in role.paths
-                        if path.coupling.num_nonzeros
-                    }
-                )
-            ),
-        )
-        for roles in sets
-    )
+    found = []
+    for roles in sets:
+        paths = [path for role in roles for path in role.paths if path.coupling.num_nonzeros]
+        groups = sorted({first[path.first_nonzero] for path in paths})
+        found.append(RoleSet(tuple(roles), tuple(groups)))
+    return tuple(found)

@@ -142,10 +142,9 @@ class EngineConv:
 
     def _exports(self) -> list[str]:
         lines = []
-        for table in (False, True):
-            if (table and not self.table) or (not table and not self.hidden):
+        for suffix, value, wanted in (("", "false", self.hidden), ("_table", "true", self.table)):
+            if not wanted:
                 continue
-            suffix, value = ("_table", "true") if table else ("", "false")
             lines += [
                 f"{_EXPORT} void mdcg_conv_forward{suffix}(const ConvBlock* b) {{",
                 f"    forward<{value}>(b);",
