@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .differentiable import differentiable
-from .kernels import Tensors
+from .kernels import Names, Tensors
 
 __all__ = ["Passes", "Totals", "only"]
 
@@ -111,12 +111,7 @@ class Passes:
         self.value, self.backward, self.double_backward = operators
 
     def run(
-        self,
-        kind: str,
-        operands: Tensors,
-        cotangents: Tensors,
-        where: Where,
-        wants: tuple[str, ...],
+        self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
     ) -> Tensors:
         """Run the kernels of one pass; return results by operand, the value as "out"."""
         raise NotImplementedError
@@ -128,9 +123,7 @@ class Passes:
 
     # -- running --------------------------------------------------------------------------------
 
-    def _call(
-        self, kind: str, args: tuple[Any, ...], first: int, wants: tuple[str, ...]
-    ) -> Tensors:
+    def _call(self, kind: str, args: tuple[Any, ...], first: int, wants: Names) -> Tensors:
         names = self.names[: self.count] if kind == "forward" else self.names
         cotangents: Tensors = {}
         if kind == "double_backward":

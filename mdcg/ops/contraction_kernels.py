@@ -20,7 +20,7 @@ from ..plan.contraction import (
 from ..problem import SymmetricContractionProblem
 from .cuda import aligned
 from .cuda_program import CudaPass, cuda_device
-from .kernels import HostProgram, Kernels, Tensors, host_device
+from .kernels import HostProgram, Kernels, Names, Tensors, host_device
 
 __all__ = ["CudaContraction", "HostContraction", "cuda_contraction", "host_contraction"]
 
@@ -55,7 +55,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
         operands: Tensors,
         attributes: torch.Tensor | None,
         cotangents: Tensors,
-        wants: tuple[str, ...],
+        wants: Names,
     ) -> Tensors:
         """Run one pass, see :class:`Kernels`; all tensors are contiguous.
 

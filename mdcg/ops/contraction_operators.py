@@ -16,7 +16,7 @@ import torch
 from ..problem import SymmetricContractionProblem
 from .autograd import Passes, Totals
 from .contraction_kernels import cuda_contraction, host_contraction
-from .kernels import Tensors
+from .kernels import Names, Tensors
 
 __all__ = ["contraction"]
 
@@ -42,12 +42,7 @@ def _directional(where: Where) -> Where:
 
 class _Contraction(Passes):
     def run(
-        self,
-        kind: str,
-        operands: Tensors,
-        cotangents: Tensors,
-        where: Where,
-        wants: tuple[str, ...],
+        self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
     ) -> Tensors:
         """Run the kernel of one pass where the operands are."""
         y, problem, plan = where

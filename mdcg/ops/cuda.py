@@ -16,7 +16,7 @@ from ..problem import ConvProblem
 from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
 from .cuda_program import CudaPass, cuda_device
-from .kernels import Kernels, Tensors, kernel_spec
+from .kernels import Kernels, Names, Tensors, kernel_spec
 
 __all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
 
@@ -73,7 +73,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         operands: Tensors,
         cotangents: Tensors,
         graph: CudaGraph | None,
-        wants: tuple[str, ...],
+        wants: Names,
     ) -> Tensors:
         """Run one pass, see :class:`Kernels`.
 

@@ -14,7 +14,7 @@ from ..codegen.conv.host_entry import ENTRY
 from ..plan import HostPlan, plan_host
 from ..problem import ConvProblem
 from .graph import MAX_SHARED_BLOCKS, Graph, Pairs
-from .kernels import HostProgram, Kernels, Tensors, host_device, kernel_spec
+from .kernels import HostProgram, Kernels, Names, Tensors, host_device, kernel_spec
 
 __all__ = ["HostKernels", "host_device", "host_kernels"]
 
@@ -58,7 +58,7 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         operands: Tensors,
         cotangents: Tensors,
         graph: Graph | None,
-        wants: tuple[str, ...],
+        wants: Names,
         pairs: Pairs | None = None,
     ) -> Tensors:
         """Run one pass, see :class:`Kernels`; all tensors are contiguous.

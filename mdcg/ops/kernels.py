@@ -14,9 +14,10 @@ from ..codegen import HostKernel, KernelSpec
 from ..plan import LEVELS, HostDevice
 from ..runtime import load_host_kernel
 
-__all__ = ["HostProgram", "Kernels", "Tensors", "host_device", "kernel_spec"]
+__all__ = ["HostProgram", "Kernels", "Names", "Tensors", "host_device", "kernel_spec"]
 
 Tensors = dict[str, torch.Tensor]
+Names = tuple[str, ...]
 Spec = TypeVar("Spec")
 Loaded = TypeVar("Loaded")
 

@@ -18,11 +18,12 @@ from .cuda_graph import packed_length, sorted_edges
 from .differentiable import define
 from .graph import graph_of
 from .host import host_kernels
-from .kernels import Tensors
+from .kernels import Names, Tensors
 
 __all__ = ["conv", "conv_backward"]
 
 Tensor = torch.Tensor
+Where = tuple[Any, ...]  # sender, receiver, num_receivers, problem, plan
 
 
 @lru_cache(maxsize=512)
@@ -34,12 +35,7 @@ def _weighted_part(problem: str) -> str:
 
 class _Conv(Passes):
     def run(
-        self,
-        kind: str,
-        operands: Tensors,
-        cotangents: Tensors,
-        where: tuple[Any, ...],
-        wants: tuple[str, ...],
+        self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
     ) -> Tensors:
         """Run the kernels of one pass where the operands are."""
         sender, receiver, num_receivers, problem, plan = where
@@ -68,7 +64,7 @@ class _Conv(Passes):
         found: Tensor = x.new_empty(rows, ConvProblem.from_json(problem).irreps_out.dim)
         return found
 
-    def _where(self, place: int, where: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _where(self, place: int, where: Where) -> Where:
         return (*where[:3], _weighted_part(where[3]), where[4]) if place == 2 else where
 
 

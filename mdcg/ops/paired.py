@@ -145,30 +145,15 @@ class _Conv(torch.autograd.Function):
             return (None,) * 7
         if torch.is_grad_enabled() or not can_pair(g):
             # gradients that are differentiated themselves, or many at once
-            found = _backward_by_edges(x, y, w, g, sender, receiver, ctx.pairs, ctx.problem, wants)
-            return (*found, *(None,) * 4)
+            where = (sender, receiver, len(x), ctx.problem, "")
+            w = _spread(w, ctx.pairs)
+            dx, dy, dw = only(conv_backward(x, y, w, g, *where, wants), wants)
+            return (dx, dy, None if dw is None else _sum(dw, ctx.pairs), *(None,) * 4)
         graph = graph_of(sender, receiver, len(x), len(x))
         operands = {n: t.contiguous() for n, t in zip(DERIVATIVES, (x, y, w, g), strict=True)}
         kernels = host_kernels(ctx.problem, "")
         results = kernels.run("backward", operands, {}, graph, names, ctx.pairs)
         return (*(results.get(n) for n in DERIVATIVES[:3]), *(None,) * 4)
-
-
-def _backward_by_edges(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    w: torch.Tensor,
-    g: torch.Tensor,
-    sender: torch.Tensor,
-    receiver: torch.Tensor,
-    pairs: Pairs,
-    problem: str,
-    wants: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by operations that can be differentiated and vectorised again."""
-    where = (sender, receiver, len(x), problem, "")
-    dx, dy, dw = only(conv_backward(x, y, _spread(w, pairs), g, *where, wants), wants)
-    return dx, dy, dw if dw is None else _sum(dw, pairs)
 
 
 def conv_of_pairs(

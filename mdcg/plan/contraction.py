@@ -40,12 +40,6 @@ class HostContractionPlan(Plan):
         if self.nodes_per_task < 1:
             raise ValueError(f"plan has {self.nodes_per_task} nodes per task, expected 1 or more")
 
-    def __str__(self) -> str:
-        return (
-            f"HostContractionPlan {self.level}: {self.lanes} lanes, "
-            f"{self.nodes_per_task} nodes per task"
-        )
-
 
 def plan_contraction_host(
     problem: SymmetricContractionProblem, device: HostDevice
@@ -81,12 +75,6 @@ class CudaContractionPlan(CudaTarget, Plan):
                 f"plan has {self.threads} threads and {self.blocks} blocks, expected a multiple "
                 "of 32 up to 1024, and 0 or more"
             )
-
-    def __str__(self) -> str:
-        return (
-            f"CudaContractionPlan {self.target}: {self.threads} threads, "
-            f"{self.blocks} blocks per multiprocessor"
-        )
 
 
 def plan_contraction_cuda(

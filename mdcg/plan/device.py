@@ -180,10 +180,6 @@ class CudaPlan(CudaTarget, Plan):
         tiles: dict[str, Any] = {name: CudaTile(**found[name]) for name in _TILES}
         return {**found, **tiles, "uvw": CudaUvwTile(**found["uvw"])}
 
-    def __str__(self) -> str:
-        tiles = ", ".join(f"{name} {getattr(self, name)}" for name in (*_TILES, "uvw"))
-        return f"CudaPlan {self.target}{', deterministic' * self.deterministic}: {tiles}"
-
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     """Choose a plan: 8-byte loads, few different roles side by side.

@@ -45,11 +45,6 @@ class HostDevice:
         """Bytes of a vector register."""
         return LEVELS[self.level][1]
 
-    @property
-    def march(self) -> str:
-        """Compiler option that selects the instruction set; may be empty."""
-        return LEVELS[self.level][0]
-
 
 def check_vectors(level: str, lanes: int) -> None:
     """Raise unless the instruction set level is known and the lanes are a power of two."""
@@ -96,14 +91,6 @@ class HostPlan(Plan):
     def padded(self, mul: int) -> int:
         """Return a multiplicity rounded up to whole vectors."""
         return -(-mul // self.lanes) * self.lanes
-
-    def __str__(self) -> str:
-        return (
-            f"HostPlan {self.level}: {self.lanes} lanes, "
-            f"{self.senders_per_block} senders per block, "
-            f"sums of {self.accumulator_bytes} bytes, prefetch {self.prefetch_edges} edges ahead, "
-            f"streaming stores {self.streaming_stores}"
-        )
 
 
 def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:

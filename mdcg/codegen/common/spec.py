@@ -76,11 +76,6 @@ class KernelSpec(PassSpec):
         if self.paired and (self.kind == "double_backward" or not self.conv):
             raise ValueError("only forward and backward convolutions take weights of pairs")
 
-    @property
-    def operation(self) -> str:
-        """What the names of CUDA kernels begin with."""
-        return "conv" if self.conv else "tensor_product"
-
     def __str__(self) -> str:
         text = self._text(f"{'conv' if self.conv else 'tp'}_{self.kind}")
         return f"{text}_paired" if self.paired else text

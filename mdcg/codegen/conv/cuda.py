@@ -256,7 +256,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             writer.function(f"{prefix}_role{i}", prefix, role, kernel)
             for i, role in enumerate(kernel.roles)
         ]
-        name = f"{spec.operation}_{spec.kind}_{number}"
+        name = f"{'conv' if spec.conv else 'tensor_product'}_{spec.kind}_{number}"
         early = plan.overlaps and number > 0
         head = kernel_head(name, threads, resident_blocks(threads, tile.registers))
         first = ["    let_next_start();"] if plan.overlaps and number < len(sets) - 1 else []

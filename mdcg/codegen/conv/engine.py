@@ -67,8 +67,8 @@ class EngineConv:
         nonzeros = max(1, self.lowered.num_nonzeros)
         chunk = max([1, *(group[0].panels for group in self.groups)]) * self.align
         dim = max([1, *(group[0].path.in1.ir.dim for group in self.groups)])
-        rows = self.scalar.rows(plan.edges) if self.scalar else 0
-        groups = self.scalar.groups(plan.edges) if self.scalar else 0
+        groups = plan.edges // scalar.ratio if self.scalar else 0  # of a block at most
+        rows = -(-scalar.components * groups // 12) * 12  # whole tiles of any target
         for name, items in {
             "m": nonzeros * plan.edges,
             "p": nonzeros * plan.edges,

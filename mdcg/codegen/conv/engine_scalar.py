@@ -48,14 +48,6 @@ class ScalarWalk:
         """Whether every path multiplies scalars by harmonics."""
         return bool(self.paths) and all(_is_identity(path.path) for path in self.paths)
 
-    def rows(self, edges: int) -> int:
-        """Return the rows of the largest product, in whole tiles of any target."""
-        return -(-self.components * (edges // self.ratio) // 12) * 12
-
-    def groups(self, edges: int) -> int:
-        """Return the most groups of a block."""
-        return edges // self.ratio
-
     def text(self, name: str, x_width: int, out_width: int) -> list[str]:
         """Return lines that do the pass and return where groups are large enough."""
         backward = name == "backward"

@@ -32,19 +32,6 @@ def _declarations(arguments: Iterable[str]) -> list[str]:
     return lines
 
 
-class _Scratch:
-    """Hands out 64-byte aligned pieces of the thread's scratch memory."""
-
-    def __init__(self, itemsize: int) -> None:
-        self.itemsize = itemsize
-        self.bytes = 0
-        self.lines: list[str] = []
-
-    def take(self, name: str, items: int, kind: str = "T") -> None:
-        self.lines.append(f"    {kind}* const {name} = ({kind}*)(scratch + {self.bytes});")
-        self.bytes += -(-items * self.itemsize // 64) * 64
-
-
 class EntryWriter:
     """Writes the entry of one kernel.
 
@@ -68,7 +55,8 @@ class EntryWriter:
         self.out_items, _ = packed_row(problem.irreps_out, plan.padded)
         self.tiled = spec.kind == "double_backward" or spec.paired
         self.weight_stride = 0 if problem.shared_weights else problem.weight_numel
-        self.scratch = _Scratch(ITEMSIZE[problem.dtype])
+        self.scratch: list[str] = []
+        self.scratch_bytes = 0
         self.edge: dict[str, str] = {}  # what the statements of an edge read and write
         self.before: list[str] = []  # for each edge
         self.after: list[str] = []
@@ -86,17 +74,24 @@ class EntryWriter:
         lines = [
             f'extern "C" void {ENTRY}(const int64_t* arg, int64_t task, char* scratch) {{',
             *_declarations(arguments),
-            *self.scratch.lines,
+            *self.scratch,
             *(f"    {line}" for line in body),
             "}",
         ]
-        return "\n".join(lines), self.scratch.bytes
+        return "\n".join(lines), self.scratch_bytes
+
+    def _take(self, name: str, items: int, kind: str = "T") -> None:
+        """Name a 64-byte aligned piece of the thread's scratch memory."""
+        self.scratch.append(
+            f"    {kind}* const {name} = ({kind}*)(scratch + {self.scratch_bytes});"
+        )
+        self.scratch_bytes += -(-items * ITEMSIZE[self.problem.dtype] // 64) * 64
 
     # -- what an edge sees ----------------------------------------------------------------------
 
     def _operands(self, uvw_items: int) -> None:
         """Name edge attributes, nonzeros, weights and their gradients."""
-        spec, plan, edge, take = self.spec, self.plan, self.edge, self.scratch.take
+        spec, plan, edge, take = self.spec, self.plan, self.edge, self._take
         nonzeros = max(1, lower(self.problem).num_nonzeros) * plan.lanes
         take("yt", max(1, self.problem.irreps_in2.dim) * plan.lanes)
         take("m_batch", nonzeros)
@@ -130,7 +125,7 @@ class EntryWriter:
 
     def _sum_pairs(self) -> None:
         """Let the second edge of a row add to what the first, just before it, has written."""
-        self.scratch.take("zeros", self.problem.weight_numel)
+        self._take("zeros", self.problem.weight_numel)
         self.before += [
             "const bool again = e + k > first && weight_row[order[e + k - 1]] == "
             "weight_row[id[k]];",
@@ -172,7 +167,7 @@ class EntryWriter:
 
     def _receivers(self) -> list[str]:
         """Forward convolution: whole receivers, sums in cache."""
-        self.scratch.take("acc", max(1, self.out_items))
+        self._take("acc", max(1, self.out_items))
         self.edge |= {"x": self._gathered("x", "sender", self.in_items), "o": "acc"}
         return [
             "const int64_t last_row = task_ptr[task + 1], stop = row_ptr[last_row];",
@@ -196,7 +191,7 @@ class EntryWriter:
             edge["xa"] = self._gathered("xa", "sender", self.in_items)
         if "x" in wants:
             # an edge's paths are summed first: adding each to the large total would lose digits
-            self.scratch.take("edge_dx", max(1, self.in_items))
+            self._take("edge_dx", max(1, self.in_items))
             edge["dx"] = "edge_dx"
             self.before.append(f"zero<{self.in_items}>(edge_dx);")
             total = self._gathered("dx", "sender", self.in_items)
@@ -263,7 +258,7 @@ class EntryWriter:
                 continue
             items, dim = sides[side]
             row, place = f"row_{name}", f"{argument}_base + id[k] * {dim}"
-            self.scratch.take(row, max(1, items))
+            self._take(row, max(1, items))
             self.edge[name] = row
             if result:
                 self.before.append(f"zero<{items}>({row});")

@@ -346,7 +346,7 @@ def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKern
         A block of edge attributes has more copies than a CUDA block can take.
     """
     writer = _Writer(lower(problem), plan, spec)
-    name = f"{spec.operation}_{spec.kind}_0"
+    name = f"{'conv' if spec.conv else 'tensor_product'}_{spec.kind}_0"
     warps = writer.layout.warps
     shared = warps * writer.layout.items * writer.itemsize
     return CudaKernel(
