@@ -206,8 +206,8 @@ def test_plans_are_text_and_back() -> None:
     assert CudaContractionPlan.from_json(cuda.to_json()) == cuda
     assert (cuda.threads, cuda.target) == (128, "sm_90")
     assert plan_contraction_cuda(narrow, CudaDevice(90)).threads == 32
-    assert "8 lanes" in str(host)
-    assert "128 threads" in str(cuda)
+    assert "lanes=8" in str(host)
+    assert "threads=128" in str(cuda)
     with pytest.raises(ValueError, match="48 threads"):
         CudaContractionPlan(90, threads=48)
 
