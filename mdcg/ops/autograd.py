@@ -1,158 +1,296 @@
-"""How the operators differentiate: backward, forward mode and vmap, to any order.
+"""The operators of a value and of its gradients, and how they differentiate, to any order.
 
-``phi(x, y, w, g) = <g, TP(x, y, w)>`` is linear in each argument, so every derivative of any order
-is a sum of two maps of replaced arguments: ``TP`` itself, and the gradients of ``phi``. The double
-backward operator fuses the three terms of
-``psi = phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``.
+The backward operator has the gradients of ``phi(x, y, ..., g) = <g, value(x, y, ...)>`` in x, y,
+and so on; the double backward operator has those of ``psi``, the derivative of ``phi`` along the
+cotangents a, b, ... of the operands. ``phi`` is linear in g. Where it is linear in an operand, the
+derivative of ``psi`` along that operand is ``psi`` itself: the direction replaces the operand, and
+its cotangent is left out. The gradients of ``psi`` with respect to cotangents are those of ``phi``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
 
-from ..codegen.common.spec import DERIVATIVES
-from ..problem import ConvProblem
-from . import operators  # noqa: F401  (defines the operators)
-from .differentiable import Totals, differentiable, only, remember, remembered, tangents
+from .differentiable import differentiable
+from .kernels import Names, Tensors
 
-__all__ = ["conv", "conv_backward", "conv_double_backward"]
+__all__ = ["Passes", "Totals", "only"]
 
 Tensor = torch.Tensor
-# operands of one phi, the name each gradient adds to (None: not needed), and whether w is a plain
-# weight
-Term = tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[str | None, ...], bool]
-
-_PSI = (("a", "y", "w", "g"), ("x", "b", "w", "g"), ("x", "y", "c", "g"))
-_NAMES = ("x", "y", "w", "g", "a", "b", "c")
+Where = tuple[Any, ...]
 
 
-@lru_cache(maxsize=512)
-def _weighted_part(problem: str) -> str:
-    """Return the problem without its weightless paths, which are constant in the weights."""
-    full = ConvProblem.from_json(problem)
-    return replace(full, paths=tuple(p for p in full.paths if p.has_weight)).to_json()
+def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None, ...]:
+    """Return the values that are wanted, None for the others."""
+    return tuple(v if want else None for v, want in zip(values, wants, strict=True))
 
 
-def _value(
-    x: Tensor, y: Tensor, w: Tensor, where: tuple[Any, ...], *, plain_weight: bool = True
-) -> Tensor:
-    if not plain_weight:
-        where = (*where[:3], _weighted_part(where[3]), where[4])
-    out: Tensor = conv(x, y, w, *where)
-    return out
+class Totals:
+    """Adds up contributions by name; what is not asked for is dropped.
+
+    Attributes
+    ----------
+    names : set of str
+        What is asked for.
+    found : dict of str to torch.Tensor
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = set(names)
+        self.found: dict[str, Tensor] = {}
+
+    def wants(self, *names: str) -> list[bool]:
+        """Return which of the names are asked for."""
+        return [name in self.names for name in names]
+
+    def add(self, names: Iterable[str], values: Iterable[Tensor]) -> None:
+        """Add values to the sums of these names."""
+        for name, value in zip(names, values, strict=True):
+            if name in self.names:
+                self.found[name] = self.found[name] + value if name in self.found else value
 
 
-def _sum_gradients(terms: Iterable[Term], where: tuple[Any, ...]) -> dict[str, Tensor]:
-    """Add up gradients of several phi by the names they belong to."""
-    totals = Totals(_NAMES)
-    for (x, y, w, g), targets, plain_weight in terms:
-        wants = [name is not None for name in targets[:3]]
-        if any(wants):
-            here = where if plain_weight else (*where[:3], _weighted_part(where[3]), where[4])
-            gradients = conv_backward(x, y, w, g, *here, wants)
-            totals.add((name or "" for name in targets[:3]), gradients)
-        if targets[3] is not None:
-            totals.add((targets[3],), (_value(x, y, w, where, plain_weight=plain_weight),))
-    return totals.found
+class Passes:
+    """The operators ``name``, ``name_backward`` and ``name_double_backward``.
 
+    The last two take flags of the gradients that are wanted, and return empty tensors for the
+    others. ``torch.library.custom_op`` would do the same, but imports the compiler stack on the
+    first call, which takes a second.
 
-# -- value ----------------------------------------------------------------------------------------
+    Parameters
+    ----------
+    name : str
+    operands : str
+        Letters of the operands that it is differentiable in; they come first. The gradient ``g`` of
+        the value follows, and then, in a double backward, a cotangent or None for each operand.
+    where : str
+        The other arguments, as torch writes them, tensors first. The value is linear in the first
+        one, if that can have a tangent.
+    refusal : str
+        Why a gradient with respect to another argument is refused.
 
+    Attributes
+    ----------
+    value, backward, double_backward : callable
+        The operators, as eager code and ``torch.func`` call them.
+    """
 
-def _conv_vjp(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
-    (x, y, w), where = remembered(ctx)
-    wants = list(ctx.needs_input_grad[:3])
-    grads: tuple[Any, ...] = (None, None, None)
-    if g is not None and any(wants):
-        grads = only(conv_backward(x, y, w, g, *where, wants), wants)
-    return (*grads, *(None,) * 5)
-
-
-def _conv_jvp(ctx: Any, *moved: Tensor | None) -> Tensor | None:
-    operands, where = remembered(ctx)
-    total: Tensor | None = None
-    for k, tangent in enumerate(moved[:3]):
-        if tangent is not None:
-            x, y, w = (tangent if i == k else t for i, t in enumerate(operands))
-            part = _value(x, y, w, where, plain_weight=k != 2)
-            total = part if total is None else total + part
-    return total
-
-
-# -- gradients ------------------------------------------------------------------------------------
-
-
-def _backward_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-    (x, y, w, g), where = remembered(ctx)
-    a, b, c = (t if used else None for t, used in zip(cotangents, ctx.wanted, strict=True))
-    wants = list(ctx.needs_input_grad[:4])
-    grads: tuple[Any, ...] = (None,) * 4
-    if any(wants) and not (a is None and b is None and c is None):
-        grads = only(conv_double_backward(x, y, w, g, a, b, c, *where, wants), wants)
-    return (*grads, *(None,) * 6)
-
-
-def _backward_jvp(ctx: Any, *moved: Tensor | None) -> tuple[Tensor | None, ...]:
-    operands, where = remembered(ctx)
-    terms: list[Term] = []
-    for k, tangent in enumerate(moved[:4]):
-        if tangent is not None:
-            replaced = tuple(tangent if i == k else t for i, t in enumerate(operands))
-            targets = tuple(
-                name if i < 3 and i != k and ctx.wanted[i] else None
-                for i, name in enumerate(DERIVATIVES)
+    def __init__(self, name: str, operands: str, where: str, refusal: str = "") -> None:
+        self.count = count = len(operands)
+        self.names, self.cotangents = (*operands, "g"), tuple("abc"[:count])
+        self.tensors, self.others = where.count("Tensor"), where.count(",") + 1
+        self.refusal = refusal
+        tensors = [f"Tensor {name}" for name in self.names]
+        tensors += [f"Tensor? {letter}" for letter in self.cotangents]
+        operators = []
+        for kind, first, results, vjp, jvp in (
+            ("forward", count, 1, self._value_vjp, self._value_jvp),
+            ("backward", count + 1, count, self._backward_vjp, self._backward_jvp),
+            ("double_backward", 2 * count + 1, count + 1, self._double_vjp, self._double_jvp),
+        ):
+            forward = kind == "forward"
+            arguments = ", ".join([*tensors[:first], where, *([] if forward else ["bool[] wants"])])
+            returned = "Tensor" if forward else f"({', '.join(['Tensor'] * results)})"
+            operators.append(
+                differentiable(
+                    name if forward else f"{name}_{kind}",
+                    f"({arguments}) -> {returned}",
+                    self._value if forward else partial(self._gradients, kind, first, results),
+                    self.shape if forward else _gradient_shapes,
+                    partial(self._remember, first),
+                    vjp,
+                    jvp,
+                )
             )
-            terms.append((replaced, targets, k != 2))  # type: ignore[arg-type]
-    found = _sum_gradients(terms, where)
-    return tangents(ctx, found, DERIVATIVES, operands[0])
+        self.value, self.backward, self.double_backward = operators
+
+    def run(
+        self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
+    ) -> Tensors:
+        """Run the kernels of one pass; return results by operand, the value as "out"."""
+        raise NotImplementedError
+
+    @staticmethod
+    def shape(*args: Any) -> Tensor:
+        """Return an empty value of the right shape, for compilers."""
+        raise NotImplementedError
+
+    # -- running --------------------------------------------------------------------------------
+
+    def _call(self, kind: str, args: tuple[Any, ...], first: int, wants: Names) -> Tensors:
+        names = self.names[: self.count] if kind == "forward" else self.names
+        cotangents: Tensors = {}
+        if kind == "double_backward":
+            found = zip(names, args[self.count + 1 : first], strict=False)
+            cotangents = {name: tensor for name, tensor in found if tensor is not None}
+        where = args[first:] if kind == "forward" else args[first:-1]
+        operands = dict(zip(names, args, strict=False))
+        if args[0].is_cuda:
+            with _on_device(args[0].device):
+                return self.run(kind, operands, cotangents, where, wants)
+        operands = {name: tensor.contiguous() for name, tensor in operands.items()}
+        if cotangents:
+            cotangents = {name: tensor.contiguous() for name, tensor in cotangents.items()}
+        return self.run(kind, operands, cotangents, where, wants)
+
+    def _value(self, *args: Any) -> Tensor:
+        return self._call("forward", args, self.count, ())["out"]
+
+    def _gradients(self, kind: str, first: int, results: int, *args: Any) -> tuple[Tensor, ...]:
+        wants = tuple(compress(self.names, args[-1]))
+        found = self._call(kind, args, first, wants) if wants else {}
+        return tuple(
+            [found[n] if n in found else args[0].new_empty(0) for n in self.names[:results]]
+        )
+
+    # -- what formulas need -----------------------------------------------------------------------
+
+    def _remember(self, first: int, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        saved, end = first + self.tensors, first + self.others
+        ctx.save_for_backward(*inputs[:saved])
+        if hasattr(ctx, "save_for_forward"):
+            ctx.save_for_forward(*inputs[:saved])
+        ctx.first, ctx.where = first, inputs[saved:end]
+        if len(inputs) > end:
+            ctx.wanted = tuple(inputs[end])
+            ctx.shapes = tuple(t.shape for t in output)
+        ctx.set_materialize_grads(False)
+
+    def _needed(self, ctx: Any) -> list[bool]:
+        """Return which operands and cotangents need gradients."""
+        if any(ctx.needs_input_grad[ctx.first : ctx.first + self.tensors]):
+            raise NotImplementedError(self.refusal)
+        return list(ctx.needs_input_grad[: ctx.first])
+
+    def _add(
+        self, total: Totals, names: Sequence[str], operands: Sequence[Any], where: Where
+    ) -> None:
+        """Add gradients of phi, or those of psi, which has cotangents as well."""
+        cotangents = operands[self.count + 1 :]
+        wants = total.wants(*names)
+        if any(wants) and (not cotangents or any(t is not None for t in cotangents)):
+            operator = self.double_backward if cotangents else self.backward
+            total.add(names, operator(*operands, *where, wants))
+
+    def _where(self, place: int, where: Where) -> Where:
+        """Return where to evaluate what is left of the value as a direction replaces an operand."""
+        return where
+
+    def _moved_value(
+        self, place: int, direction: Tensor, operands: tuple[Tensor, ...], where: Where
+    ) -> Tensor:
+        """Return the derivative of the value along an operand."""
+        found: Tensor = self.value(
+            *operands[:place], direction, *operands[place + 1 :], *self._where(place, where)
+        )
+        return found
+
+    def _add_moved_psi(
+        self, total: Totals, place: int, direction: Tensor, operands: tuple[Any, ...], where: Where
+    ) -> None:
+        """Add gradients of the derivative of psi along an operand, or along g."""
+        moved = list(operands)
+        names, cotangents = list(self.names), list(self.cotangents)
+        moved[place], names[place] = direction, ""
+        if place < self.count:
+            moved[self.count + 1 + place], cotangents[place] = None, ""
+        where = self._where(place, where)
+        self._add(total, names, moved, where)
+        self._add(total, cotangents, moved[: self.count + 1], where)
+
+    def _tangents(self, ctx: Any, total: Totals, like: Tensor) -> tuple[Tensor, ...]:
+        """Return one tangent per output; zeros where nothing contributes."""
+        return tuple(
+            total.found[name] if name in total.found else like.new_zeros(shape)
+            for name, shape in zip(self.names, ctx.shapes, strict=False)
+        )
+
+    # -- formulas: from the left (vjp) and from the right (jvp) -----------------------------------
+
+    def _value_vjp(self, ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
+        operands, where = _remembered(ctx)
+        wants = self._needed(ctx)
+        found: tuple[Any, ...] = (None,) * len(wants)
+        if g is not None and any(wants):
+            found = only(self.backward(*operands, g, *where, wants), wants)
+        return (*found, *(None,) * len(where))
+
+    def _value_jvp(self, ctx: Any, *moves: Tensor | None) -> Tensor | None:
+        operands, where = _remembered(ctx)
+        parts = [
+            self._moved_value(place, moved, operands, where)
+            for place, moved in enumerate(moves[: self.count])
+            if moved is not None
+        ]
+        if moves[self.count] is not None:
+            parts.append(self.value(*operands, moves[self.count], *where[1:]))
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def _backward_vjp(self, ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        operands, where = _remembered(ctx)
+        given = [t if used else None for t, used in zip(cotangents, ctx.wanted, strict=True)]
+        wants = self._needed(ctx)
+        found: tuple[Any, ...] = (None,) * len(wants)
+        if any(wants) and any(t is not None for t in given):
+            found = only(self.double_backward(*operands, *given, *where, wants), wants)
+        return (*found, *(None,) * (len(where) + 1))
+
+    def _backward_jvp(self, ctx: Any, *moves: Tensor | None) -> tuple[Tensor, ...]:
+        operands, where = _remembered(ctx)
+        count, names = self.count, self.names[: self.count]
+        total = Totals(compress(names, ctx.wanted))
+        self._add(total, (*names, ""), (*operands, *moves[:count]), where)
+        if moves[count] is not None:
+            self._add(total, names, (*operands[:count], moves[count]), where)
+        if moves[count + 1] is not None:
+            self._add(total, names, operands, (moves[count + 1], *where[1:]))
+        return self._tangents(ctx, total, operands[0])
+
+    def _double_vjp(self, ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+        operands, where = _remembered(ctx)
+        names = (*self.names, *self.cotangents)
+        total = Totals(compress(names, self._needed(ctx)))
+        for place, (direction, used) in enumerate(zip(cotangents, ctx.wanted, strict=True)):
+            if direction is not None and used:
+                self._add_moved_psi(total, place, direction, operands, where)
+        return (*(total.found.get(name) for name in names), *(None,) * (len(where) + 1))
+
+    def _double_jvp(self, ctx: Any, *moves: Tensor | None) -> tuple[Tensor, ...]:
+        operands, where = _remembered(ctx)
+        first, last = self.count + 1, 2 * self.count + 1
+        total = Totals(compress(self.names, ctx.wanted))
+        for place, direction in enumerate(moves[:first]):
+            if direction is not None:
+                self._add_moved_psi(total, place, direction, operands, where)
+        self._add(total, self.names, (*operands[:first], *moves[first:last]), where)
+        if moves[last] is not None:
+            self._add(total, self.names, operands, (moves[last], *where[1:]))
+        return self._tangents(ctx, total, operands[0])
 
 
-# -- gradients of gradients -----------------------------------------------------------------------
+def _remembered(ctx: Any) -> tuple[tuple[Any, ...], Where]:
+    """Return the saved operands and cotangents, and where to evaluate the operator."""
+    saved = tuple(ctx.saved_tensors)
+    return saved[: ctx.first], (*saved[ctx.first :], *ctx.where)
 
 
-def _double_vjp(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-    saved, where = remembered(ctx)
-    values: dict[str, Tensor | None] = dict(zip(_NAMES, saved, strict=True))
-    needed = {name for name, need in zip(_NAMES, ctx.needs_input_grad, strict=False) if need}
-    terms: list[Term] = []
-    # derivative of psi along the cotangents, operand by operand
-    for k, name in enumerate(DERIVATIVES):
-        cotangent = cotangents[k] if ctx.wanted[k] else None
-        for term in _PSI:
-            if term[k] != name or cotangent is None:
-                continue
-            operands = tuple(cotangent if i == k else values[n] for i, n in enumerate(term))
-            targets = tuple(n if i != k and n in needed else None for i, n in enumerate(term))
-            if all(t is not None for t in operands):
-                terms.append((operands, targets, term[2] == "w" and k != 2))  # type: ignore[arg-type]
-    found = _sum_gradients(terms, where)
-    return (*(found.get(name) for name in _NAMES), *(None,) * 6)
+def _gradient_shapes(*args: Any) -> tuple[Tensor, ...]:
+    return tuple(
+        torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        if wanted
+        else args[0].new_empty(0)
+        for tensor, wanted in zip(args, args[-1], strict=False)
+    )
 
 
-def _double_jvp(ctx: Any, *moved: Tensor | None) -> tuple[Tensor | None, ...]:
-    saved, where = remembered(ctx)
-    values: dict[str, Tensor | None] = dict(zip(_NAMES, saved, strict=True))
-    directions = dict(zip(_NAMES, moved[:7], strict=True))
-    terms: list[Term] = []
-    for term in _PSI:
-        for k, name in enumerate(term):
-            operands = tuple(directions[n] if i == k else values[n] for i, n in enumerate(term))
-            targets = tuple(
-                n if i != k and n == DERIVATIVES[i] and ctx.wanted[i] else None
-                for i, n in enumerate(term)
-            )
-            if directions[name] is not None and all(t is not None for t in operands):
-                terms.append((operands, targets, term[2] == "w" and k != 2))  # type: ignore[arg-type]
-    return tangents(ctx, _sum_gradients(terms, where), DERIVATIVES, saved[0])
-
-
-conv = differentiable("conv", remember(3, 2, 3), _conv_vjp, _conv_jvp)
-conv_backward = differentiable("conv_backward", remember(4, 2, 3), _backward_vjp, _backward_jvp)
-conv_double_backward = differentiable(
-    "conv_double_backward", remember(7, 2, 3), _double_vjp, _double_jvp
-)
+def _on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
+    if torch.cuda.current_device() == device.index:
+        return nullcontext()
+    return torch.cuda.device(device)

@@ -6,7 +6,7 @@ import torch
 
 from ..plan.contraction import CudaContractionPlan, HostContractionPlan
 from ..problem import SymmetricContractionProblem
-from .contraction_autograd import contraction
+from .contraction_operators import contraction
 from .functional import check_operand, check_together
 
 __all__ = ["symmetric_contraction", "symmetric_contraction_reference"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from ..codegen import CudaKernel
 from ..codegen.contraction.cuda import emit_contraction_cuda
 from ..codegen.contraction.host import COLUMNS, emit_contraction_host
 from ..codegen.contraction.program import COTANGENTS, ContractionSpec
@@ -20,8 +19,8 @@ from ..plan.contraction import (
 )
 from ..problem import SymmetricContractionProblem
 from .cuda import aligned
-from .cuda_program import CudaProgram, cuda_device, current_stream
-from .kernels import HostProgram, Kernels, Tensors, host_device
+from .cuda_program import CudaPass, cuda_device
+from .kernels import HostProgram, Kernels, Names, Tensors, host_device
 
 __all__ = ["CudaContraction", "HostContraction", "cuda_contraction", "host_contraction"]
 
@@ -56,21 +55,11 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
         operands: Tensors,
         attributes: torch.Tensor | None,
         cotangents: Tensors,
-        wants: tuple[str, ...],
+        wants: Names,
     ) -> Tensors:
-        """Return the results of one pass: "out", or the gradients named in `wants`.
+        """Run one pass, see :class:`Kernels`; all tensors are contiguous.
 
-        Parameters
-        ----------
-        kind : str
-            As in :class:`~mdcg.codegen.contraction.program.ContractionSpec`.
-        operands : dict
-            "x", "w", and "g" except for the value; contiguous.
-        attributes : torch.Tensor or None
-            Shape (n_nodes, n_species), contiguous.
-        cotangents : dict
-            Those present of "x" and "w", for a double backward.
-        wants : tuple of str
+        The `attributes` have the shape (n_nodes, n_species).
         """
         given = tuple(name for name in COTANGENTS if name in cotangents)
         loaded = self.load(ContractionSpec(kind, attributes is not None, wants, given))
@@ -98,14 +87,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
 
 
 class HostContraction(_Contraction[HostProgram]):
-    """The kernels of one problem for CPUs.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : HostContractionPlan, optional
-        Default: :func:`mdcg.plan.contraction.plan_contraction_host` for this machine.
-    """
+    """The kernels of one problem for CPUs; without a plan, that for this machine."""
 
     def __init__(
         self, problem: SymmetricContractionProblem, plan: HostContractionPlan | None = None
@@ -136,25 +118,8 @@ class HostContraction(_Contraction[HostProgram]):
         return total
 
 
-class _OnDevice(NamedTuple):
-    """A kernel on one CUDA device."""
-
-    kernel: CudaKernel
-    program: CudaProgram
-    function: int
-
-
-class CudaContraction(_Contraction[_OnDevice]):
-    """The kernels of one problem on one CUDA device.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    index : int
-        Number of the device, as torch counts them.
-    plan : CudaContractionPlan, optional
-        Default: :func:`mdcg.plan.contraction.plan_contraction_cuda` for the device.
-    """
+class CudaContraction(_Contraction[CudaPass]):
+    """The kernels of one problem on the CUDA device `index`; without a plan, that for it."""
 
     def __init__(
         self,
@@ -166,34 +131,28 @@ class CudaContraction(_Contraction[_OnDevice]):
         self.index = index
         self.plan = plan if plan is not None else plan_contraction_cuda(problem, cuda_device(index))
 
-    def _make(self, spec: ContractionSpec) -> _OnDevice:
+    def _make(self, spec: ContractionSpec) -> CudaPass:
         kernel = emit_contraction_cuda(self.problem, self.plan, spec)
-        program = CudaProgram(self.index, self.plan.target, [kernel.source])
-        return _OnDevice(kernel, program, program.function(0, kernel.entries[0].name, 0))
+        return CudaPass(self.index, self.plan.target, kernel)
 
     def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
         return aligned(tensor)
 
     def _sum(
-        self, loaded: _OnDevice, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
+        self, loaded: CudaPass, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
     ) -> torch.Tensor:
         # nothing here waits for the host
         return (attributes.t() @ rows.reshape(len(rows), -1)).reshape(shape)
 
-    def _launch(self, loaded: _OnDevice, values: dict[str, int], nodes: int) -> None:
-        kernel = loaded.kernel
-        entry = kernel.entries[0]
-        blocks = -(-nodes * kernel.run // entry.rows)
-        if blocks > _MAX_BLOCKS:
+    def _launch(self, loaded: CudaPass, values: dict[str, int], nodes: int) -> None:
+        jobs = nodes * loaded.kernel.run
+        if -(-jobs // loaded.kernel.entries[0].rows) > _MAX_BLOCKS:
             raise UnsupportedProblemError(
                 f"{nodes} nodes of {self.problem.channels} channels are more than one launch can "
                 "take: split them"
             )
-        if blocks == 0:
-            return
-        stream = current_stream(self.index)
-        arguments = [values[name] for name in kernel.arguments]
-        loaded.program.launch(loaded.function, blocks, entry.threads, 0, stream, arguments)
+        if jobs:
+            loaded.launch(jobs, values)
 
 
 @lru_cache(maxsize=512)

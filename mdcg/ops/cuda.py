@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -16,8 +15,8 @@ from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
 from ..runtime import start_cuda_kernel
 from .cuda_graph import CudaGraph, cuda_graph
-from .cuda_program import CudaProgram, cuda_device, current_stream
-from .kernels import Kernels, Tensors, kernel_spec
+from .cuda_program import CudaPass, cuda_device
+from .kernels import Kernels, Names, Tensors, kernel_spec
 
 __all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
 
@@ -27,29 +26,18 @@ _ALIGNMENT = 16
 _MAX_ROWS = 2**31 - 64
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """Kernels of one pass on one device."""
+class _Loaded(CudaPass):
+    """Kernels of one pass on one device, and those that copy node rows."""
 
-    kernel: CudaKernel
-    module: CudaProgram
-    functions: tuple[int, ...]
-    pack_in1: int
-    unpack_in1: int
-    sum_in1: int
+    def __init__(self, index: int, target: str, kernel: CudaKernel) -> None:
+        super().__init__(index, target, kernel)
+        self.pack_in1, self.unpack_in1, self.sum_in1 = (
+            self.program.function(-1, f"mdcg_{step}_in1", 0) for step in ("pack", "unpack", "sum")
+        )
 
 
 class CudaKernels(Kernels[KernelSpec, _Loaded]):
-    """All kernels of one problem on one device, loaded when first used.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    index : int
-        Of the device, as torch counts them.
-    plan : CudaPlan, optional
-        Default: :func:`mdcg.plan.plan_cuda` for the device.
-    """
+    """The kernels of one problem on the CUDA device `index`; without a plan, that for it."""
 
     def __init__(self, problem: ConvProblem, index: int, plan: CudaPlan | None = None) -> None:
         super().__init__()
@@ -69,34 +57,15 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         for spec in specs:
             if spec not in self._loaded and spec not in self._emitted:
                 with suppress(MdcgError):
-                    for source in self._sources(self._emit(spec)):
+                    for source in self._emit(spec).sources:
                         start_cuda_kernel(source, self.plan.target)
 
     def _emit(self, spec: KernelSpec) -> CudaKernel:
         kernel = self._emitted.get(spec) or emit_cuda(self.problem, self.plan, spec)
         return self._emitted.setdefault(spec, kernel)
 
-    def _sources(self, kernel: CudaKernel) -> tuple[str, ...]:
-        """Return the programs of a pass, the one with the copies of node rows last."""
-        if not kernel.programs:
-            return (kernel.source,)
-        return (*kernel.programs, kernel.copies)
-
     def _make(self, spec: KernelSpec) -> _Loaded:
-        kernel = self._emit(spec)
-        program = CudaProgram(self.index, self.plan.target, self._sources(kernel))
-        divided = bool(kernel.programs)
-        return _Loaded(
-            kernel,
-            program,
-            tuple(
-                program.function(number if divided else 0, entry.name, entry.shared_bytes)
-                for number, entry in enumerate(kernel.entries)
-            ),
-            program.function(-1, "mdcg_pack_in1", 0),
-            program.function(-1, "mdcg_unpack_in1", 0),
-            program.function(-1, "mdcg_sum_in1", 0),
-        )
+        return _Loaded(self.index, self.plan.target, self._emit(spec))
 
     def run(
         self,
@@ -104,22 +73,11 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         operands: Tensors,
         cotangents: Tensors,
         graph: CudaGraph | None,
-        wants: tuple[str, ...],
+        wants: Names,
     ) -> Tensors:
-        """Return the results of one pass: "out", or the gradients named in `wants`.
+        """Run one pass, see :class:`Kernels`.
 
-        Parameters
-        ----------
-        kind : str
-            As in :class:`~mdcg.codegen.KernelSpec`.
-        operands : dict
-            "x", "y", "w", and "g" except for the value.
-        cotangents : dict
-            Those present of "x", "y" and "w", for a double backward.
-        graph : CudaGraph, optional
-            Without it, every row of the operands gives a row of the output.
-        wants : tuple of str
-            Of "x", "y", "w", and in a double backward "g".
+        Without a `graph`, every row of the operands gives a row of the output.
         """
         conv = graph is not None
         given = tuple(name for name in COTANGENTS if name in cotangents)
@@ -153,7 +111,6 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         tensors = {name: aligned(tensor) for name, tensor in operands.items()}
         tensors |= {COTANGENTS[name]: aligned(tensor) for name, tensor in cotangents.items()}
         n_rows = operands["x"].shape[0]
-        stream = current_stream(self.index)
         if graph is not None:
             n_rows = runs = graph.num_receivers
             tensors |= {"order": graph.order, "sender": graph.sender, "row_ptr": graph.row_ptr}
@@ -161,7 +118,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
                 tensors["place"] = graph.by_sender().place
             for name in ("x", "xa"):
                 if name in tensors and kernel.packs and not self._plain:
-                    tensors[name] = self._pack(loaded, tensors[name], stream)
+                    tensors[name] = self._pack(loaded, tensors[name])
         else:
             if n_rows > _MAX_ROWS:
                 raise UnsupportedProblemError(
@@ -169,34 +126,6 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
                     "split it"
                 )
             runs = -(-n_rows // kernel.run)
-        results = self._results(spec, tensors, runs, n_rows, kernel)
-        tensors |= results
-        arguments = [
-            n_rows if name == "n_rows" else tensors[name].data_ptr() for name in kernel.arguments
-        ]
-        # a captured graph keeps plain order, which every driver can replay
-        overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
-        for entry, function in zip(kernel.entries, loaded.functions, strict=True):
-            blocks = -(-runs // entry.rows)
-            loaded.module.launch(
-                function,
-                blocks,
-                entry.threads,
-                entry.shared_bytes,
-                stream,
-                arguments,
-                early=entry.early and overlap,
-            )
-        found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
-        if "x" in found and graph is not None:
-            found["x"] = self._node_rows(loaded, found["x"], operands["x"], graph, stream)
-        if "w" in found and found["w"].shape != operands["w"].shape:
-            found["w"] = found["w"].sum(0)
-        return found
-
-    def _results(
-        self, spec: KernelSpec, tensors: Tensors, runs: int, n_rows: int, kernel: CudaKernel
-    ) -> Tensors:
         shapes: dict[str, torch.Size | tuple[int, ...]] = {}
         for name in spec.wants:
             shapes["out" if name == "g" else f"d{name}"] = tensors[name].shape
@@ -208,15 +137,26 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         if "dw" in shapes and self.problem.shared_weights and self.plan.deterministic:
             shapes["dw"] = (runs, self.problem.weight_numel)
         x = tensors["x"]
-        return {
+        results = {
             name: (x.new_zeros if name in kernel.zeroed else x.new_empty)(shape)
             for name, shape in shapes.items()
         }
+        tensors |= results
+        values = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        # a captured graph keeps plain order, which every driver can replay
+        overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
+        loaded.launch(runs, values | {"n_rows": n_rows}, overlap=overlap)
+        found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
+        if "x" in found and graph is not None:
+            found["x"] = self._node_rows(loaded, found["x"], operands["x"], graph)
+        if "w" in found and found["w"].shape != operands["w"].shape:
+            found["w"] = found["w"].sum(0)
+        return found
 
-    def _pack(self, loaded: _Loaded, rows: torch.Tensor, stream: int) -> torch.Tensor:
+    def _pack(self, loaded: _Loaded, rows: torch.Tensor) -> torch.Tensor:
         packed = rows.new_empty(rows.shape[0], loaded.kernel.packed_in1)
         arguments = [rows.data_ptr(), packed.data_ptr(), rows.shape[0]]
-        self._launch_rows(loaded, loaded.pack_in1, arguments, stream)
+        self._launch_rows(loaded, loaded.pack_in1, arguments)
         return packed
 
     def _node_rows(
@@ -225,7 +165,6 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         packed: torch.Tensor,
         like: torch.Tensor,
         graph: CudaGraph,
-        stream: int,
     ) -> torch.Tensor:
         """Return gradients of node features from packed rows, of nodes or of edges by sender."""
         deterministic = "place" in loaded.kernel.arguments
@@ -237,14 +176,12 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         if deterministic:
             arguments.append(graph.by_sender().row_ptr.data_ptr())
             function = loaded.sum_in1
-        self._launch_rows(loaded, function, arguments, stream)
+        self._launch_rows(loaded, function, arguments)
         return rows
 
-    def _launch_rows(
-        self, loaded: _Loaded, function: int, arguments: list[int], stream: int
-    ) -> None:
+    def _launch_rows(self, loaded: _Loaded, function: int, arguments: list[int]) -> None:
         blocks = -(-arguments[2] * loaded.kernel.packed_in1 // ROW_THREADS)
-        loaded.module.launch(function, blocks, ROW_THREADS, 0, stream, arguments)
+        loaded.program.launch(function, (blocks, ROW_THREADS, 0), arguments)
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -257,17 +194,9 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
 def cuda_kernels(
     problem_json: str, plan_json: str, index: int, deterministic: bool = False
 ) -> CudaKernels:
-    """Return the kernels of a problem on a device.
+    """Return the kernels of a problem on a device; ``plan_json`` empty: the automatic plan.
 
-    Parameters
-    ----------
-    problem_json : str
-    plan_json : str
-        Empty: the automatic plan.
-    index : int
-        Of the device, as torch counts them.
-    deterministic : bool
-        Make the plan deterministic, whatever it says.
+    `deterministic` makes the plan deterministic, whatever it says.
     """
     problem = ConvProblem.from_json(problem_json)
     plan = CudaPlan.from_json(plan_json) if plan_json else plan_cuda(problem, cuda_device(index))

@@ -40,14 +40,10 @@ class _Ordered:
 
 
 class SenderOrder(_Ordered):
-    """Edges by sender.
+    """Edges by sender, as int32.
 
-    Attributes
-    ----------
-    place : torch.Tensor, shape (n_edges,), int32
-        Places, in sender order, of the edges in receiver order.
-    row_ptr : torch.Tensor, shape (n_senders + 1,), int32
-        Where each sender's edges start.
+    `place` has the places, in sender order, of the edges in receiver order; `row_ptr` where each
+    sender's edges start.
     """
 
     def __init__(self, sender: torch.Tensor, num_senders: int) -> None:
@@ -64,15 +60,10 @@ def _bounds(in_order: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 class CudaGraph(_Ordered):
-    """Edges by receiver.
+    """Edges by receiver, as int32.
 
-    Attributes
-    ----------
-    order, sender : torch.Tensor, shape (n_edges,), int32
-        Edges in receiver order, and their senders in that order.
-    row_ptr : torch.Tensor, shape (n_receivers + 1,), int32
-        Where each receiver's edges start.
-    num_receivers : int
+    `order` and `sender` have the edges in receiver order, and their senders in that order;
+    `row_ptr` where each receiver's edges start.
     """
 
     def __init__(
@@ -134,10 +125,6 @@ def sorted_edges(
     They sort once per call for all layers. Orders are not remembered by their memory, because a
     compiled program writes other indices to the same memory without counting the change. The host
     does not wait for the device; an index out of range stops the program there with an assertion.
-
-    Returns
-    -------
-    torch.Tensor, shape (packed_length(n_edges, num_receivers),), int32
     """
     edges = sender.shape[0]
     _check_count(edges)
@@ -186,11 +173,6 @@ def cuda_graph(
     A list is known by its memory and by torch's count of changes to it, so that looking it up does
     not wait for the device. A new list is checked once, which does wait. While a CUDA graph is
     captured, the order is made inside the graph: replays then follow indices that change in place.
-
-    Parameters
-    ----------
-    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64, contiguous, CUDA
-    num_senders, num_receivers : int
 
     Raises
     ------

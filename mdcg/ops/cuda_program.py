@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 import torch
 
 from .. import _core, env
+from ..codegen import CudaKernel
 from ..errors import DeviceError
 from ..plan import CudaDevice
 from ..runtime import discard_cuda_kernel, load_cuda_kernels
 
-__all__ = ["CudaProgram", "cuda_device", "current_stream"]
+__all__ = ["CudaPass", "CudaProgram", "cuda_device", "current_stream"]
 
 # CUresult
 _INVALID_VALUE = 1
@@ -97,16 +98,9 @@ def _launch_error(error: RuntimeError, index: int) -> DeviceError:
 
 
 class CudaProgram:
-    """Loaded kernels of one or more programs.
+    """Kernels of one or more programs, loaded on the device `index`, as torch counts them.
 
-    Parameters
-    ----------
-    index : int
-        Of the device, as torch counts them.
-    target : str
-        Architecture, such as ``"sm_90"``.
-    sources : sequence of str
-        Programs; those that no cache holds are compiled side by side.
+    Programs that no cache holds are compiled side by side.
 
     Raises
     ------
@@ -146,42 +140,57 @@ class CudaProgram:
 
     def function(self, number: int, name: str, shared_bytes: int) -> int:
         """Return the address of a kernel of program ``number``, for :meth:`launch`."""
-        try:
-            return self._modules[number].function(name, shared_bytes)
-        except RuntimeError as error:
-            if _code(error) != _NOT_FOUND or env.jit_disabled():
-                raise _load_error(error, self.index, self.target) from error
-        # the cache held another program under this name
-        self._replaced.append(self._modules[number])
-        self._modules[number] = self._make_again(self._sources[number])
-        try:
-            return self._modules[number].function(name, shared_bytes)
-        except RuntimeError as error:
-            raise _load_error(error, self.index, self.target) from error
+        for again in (False, True):
+            try:
+                return self._modules[number].function(name, shared_bytes)
+            except RuntimeError as error:
+                if again or _code(error) != _NOT_FOUND or env.jit_disabled():
+                    raise _load_error(error, self.index, self.target) from error
+            # the cache held another program under this name
+            self._replaced.append(self._modules[number])
+            self._modules[number] = self._make_again(self._sources[number])
+        raise AssertionError("unreachable")
 
     def launch(
         self,
         function: int,
-        blocks: int,
-        threads: int,
-        shared_bytes: int,
-        stream: int,
+        shape: tuple[int, int, int],
         arguments: Sequence[int],
         *,
         early: bool = False,
     ) -> None:
         """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
 
-        An `early` kernel may start before the previous one has ended, and waits for it itself.
+        The shape has blocks, threads and bytes of shared memory. An `early` kernel may start before
+        the previous one has ended, and waits for it itself.
 
         Raises
         ------
         DeviceError
             The driver does not start it.
         """
+        stream = current_stream(self.index)
         try:
-            self._modules[0].launch(
-                function, blocks, threads, shared_bytes, stream, arguments, early
-            )
+            self._modules[0].launch(function, *shape, stream, arguments, early)
         except RuntimeError as error:
             raise _launch_error(error, self.index) from error
+
+
+class CudaPass:
+    """The loaded kernels of one pass."""
+
+    def __init__(self, index: int, target: str, kernel: CudaKernel) -> None:
+        self.kernel = kernel
+        # the programs of the kernels, and last one of the copies of node rows if there is one
+        self.program = CudaProgram(index, target, kernel.sources)
+        self._functions = [
+            self.program.function(number if kernel.programs else 0, entry.name, entry.shared_bytes)
+            for number, entry in enumerate(kernel.entries)
+        ]
+
+    def launch(self, rows: int, values: Mapping[str, int], *, overlap: bool = False) -> None:
+        """Enqueue all kernels for so many rows; `values` has at least the kernels' arguments."""
+        arguments = [values[name] for name in self.kernel.arguments]
+        for entry, function in zip(self.kernel.entries, self._functions, strict=True):
+            shape = -(-rows // entry.rows), entry.threads, entry.shared_bytes
+            self.program.launch(function, shape, arguments, early=entry.early and overlap)

@@ -8,167 +8,26 @@ program finds its kernels in any process. Eager calls go through ``torch.autogra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
 
-__all__ = [
-    "Totals",
-    "define",
-    "differentiable",
-    "gradient_shapes",
-    "named",
-    "on_device",
-    "only",
-    "remember",
-    "remembered",
-    "tangents",
-]
-
-Tensor = torch.Tensor
-
-# What runs an operator, by its name.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-# -- operators ------------------------------------------------------------------------------------
+__all__ = ["define", "differentiable"]
 
 
 def define(
-    name: str, schema: str, function: Callable[..., Any], shapes: Callable[..., Any]
+    name: str,
+    schema: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    keys: Iterable[str],
 ) -> None:
-    """Define an operator.
-
-    ``torch.library.custom_op`` would do the same, but imports the compiler stack on the first call,
-    which takes a second.
-
-    Parameters
-    ----------
-    name : str
-    schema : str
-        Arguments and results, as torch writes them.
-    function : callable
-        Runs the operator on CPUs and on CUDA devices.
-    shapes : callable
-        Returns empty results of the same shapes, for compilers.
-    """
+    """Define one operator: its schema, what runs it on which devices, and what compilers see."""
     torch.library.define(f"mdcg::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for key in ("CPU", "CUDA"):
+    for key in keys:
         torch.library.impl(f"mdcg::{name}", key)(function)
-    torch.library.register_fake(f"mdcg::{name}", shapes)
-    _FUNCTIONS[name] = function
-
-
-def gradient_shapes(count: int) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the shapes of an operator that returns gradients of its first `count` operands.
-
-    Its last argument tells which are wanted; others are empty.
-    """
-
-    def shapes(*args: Any) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.empty_like(tensor, memory_format=torch.contiguous_format)
-            if want
-            else args[0].new_empty(0)
-            for tensor, want in zip(args[:count], args[-1], strict=True)
-        )
-
-    return shapes
-
-
-def named(flags: Iterable[bool], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names whose flag is set."""
-    return tuple(name for name, flag in zip(names, flags, strict=False) if flag)
-
-
-def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None, ...]:
-    """Return the values that are wanted, None for the others."""
-    return tuple(v if want else None for v, want in zip(values, wants, strict=True))
-
-
-def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
-    if torch.cuda.current_device() == device.index:
-        return nullcontext()
-    return torch.cuda.device(device)
-
-
-# -- what formulas need ---------------------------------------------------------------------------
-
-
-def remember(operands: int, tensors: int, others: int) -> Callable[..., None]:
-    """Return the function that saves the arguments of an operator for its derivatives.
-
-    Parameters
-    ----------
-    operands : int
-        Operands that it is differentiable in; they come first.
-    tensors, others : int
-        Arguments after them that say where to evaluate it: tensors or None, and others. Flags of
-        wanted results may follow.
-    """
-
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        saved, end = operands + tensors, operands + tensors + others
-        ctx.save_for_backward(*inputs[:saved])
-        if hasattr(ctx, "save_for_forward"):
-            ctx.save_for_forward(*inputs[:saved])
-        ctx.operands, ctx.where = operands, inputs[saved:end]
-        if len(inputs) > end:
-            ctx.wanted = tuple(inputs[end])
-            ctx.shapes = tuple(t.shape for t in output)
-        ctx.set_materialize_grads(False)
-
-    return setup
-
-
-def remembered(ctx: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-    """Return the operands that :func:`remember` saved, and where to evaluate the operator."""
-    saved = tuple(ctx.saved_tensors)
-    return saved[: ctx.operands], (*saved[ctx.operands :], *ctx.where)
-
-
-def tangents(
-    ctx: Any, found: dict[str, Tensor], names: Iterable[str], like: Tensor
-) -> tuple[Tensor, ...]:
-    """Return one tangent per output; zeros where nothing contributes."""
-    return tuple(
-        found[name] if name in found else like.new_zeros(shape)
-        for name, shape in zip(names, ctx.shapes, strict=False)
-    )
-
-
-class Totals:
-    """Adds up contributions by name; what is not asked for is dropped.
-
-    Parameters
-    ----------
-    names : iterable of str
-        What is asked for.
-
-    Attributes
-    ----------
-    found : dict of str to torch.Tensor
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = set(names)
-        self.found: dict[str, Tensor] = {}
-
-    def wants(self, *names: str) -> list[bool]:
-        """Return which of the names are asked for."""
-        return [name in self.names for name in names]
-
-    def add(self, names: Iterable[str], values: Iterable[Tensor]) -> None:
-        """Add values to the sums of these names."""
-        for name, value in zip(names, values, strict=True):
-            if name in self.names:
-                self.found[name] = self.found[name] + value if name in self.found else value
-
-
-# -- registration ---------------------------------------------------------------------------------
+    torch.library.register_fake(f"mdcg::{name}", fake)
 
 
 def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,19 +52,21 @@ def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def differentiable(
-    name: str, setup: Callable[..., None], vjp: Callable[..., Any], jvp: Callable[..., Any]
+    name: str,
+    schema: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup: Callable[..., None],
+    vjp: Callable[..., Any],
+    jvp: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Give an operator its formulas, and return what eager code and ``torch.func`` call.
+    """Define an operator with its formulas, and return what eager code and ``torch.func`` call.
 
-    Parameters
-    ----------
-    name : str
-        Of an operator that :func:`define` has defined.
-    setup, vjp, jvp : callable
-        Save the arguments; multiply the Jacobian from the left, and from the right.
+    `setup` saves the arguments; `vjp` and `jvp` multiply the Jacobian from the left, and from the
+    right. The others are those of :func:`define`.
     """
+    define(name, schema, function, fake, ("CPU", "CUDA"))
     operator = getattr(torch.ops.mdcg, name).default
-    function = _FUNCTIONS[name]
 
     def call(*args: Any) -> Any:
         # a compiler traces the operator itself; it cannot look into a Function with jvp and vmap

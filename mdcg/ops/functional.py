@@ -7,7 +7,7 @@ import torch
 from ..errors import DeviceError, a_type
 from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem, SymmetricContractionProblem
-from .autograd import conv as conv_operator
+from .operators import conv as conv_operator
 
 __all__ = ["check_device", "check_operand", "check_together", "conv", "tensor_product"]
 
@@ -20,13 +20,7 @@ def check_operand(
 ) -> None:
     """Raise unless an operand has this shape and the problem's type.
 
-    Parameters
-    ----------
-    name : str
-    tensor : torch.Tensor
-    shape : tuple of int or str
-        A dimension that is a text may have any length.
-    problem : ConvProblem or SymmetricContractionProblem
+    A dimension that is a text may have any length.
     """
     check_device(name, tensor)
     if tensor.dim() != len(shape) or any(

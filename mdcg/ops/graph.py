@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,80 +32,43 @@ _REMEMBERED = 8
 _REMEMBERED_EDGES = 1 << 21
 
 
-def _address(array: np.ndarray[Any, Any]) -> int:
-    return int(array.__array_interface__["data"][0])
+class Order:
+    """Addresses and lengths of arrays of csrc/core/edges.hpp and csrc/core/pairs.hpp."""
+
+    def __init__(self, names: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        self._arrays = arrays  # kept alive
+        found = dict(zip(names.split(), arrays, strict=True))
+        self.addresses = {n: int(a.__array_interface__["data"][0]) for n, a in found.items()}
+        self.lengths = {name: len(array) for name, array in found.items()}
 
 
 class Graph:
-    """Orders of one edge list.
+    """Orders of one edge list, given as ``_core.Edges`` takes it."""
 
-    Attributes
-    ----------
-    order, sender, row_ptr, task_ptr : int
-        Addresses of the receiver order (csrc/core/edges.hpp).
-    num_tasks : int
-    """
-
-    def __init__(
-        self,
-        sender: torch.Tensor,
-        receiver: torch.Tensor,
-        num_senders: int,
-        num_receivers: int,
-    ) -> None:
-        self.num_edges = sender.shape[0]
-        self.num_senders = num_senders
-        self.num_receivers = num_receivers
-        self.itemsize = sender.element_size()
-        self._edges = _core.Edges(
-            sender.data_ptr(),
-            receiver.data_ptr(),
-            self.num_edges,
-            self.itemsize,
-            num_senders,
-            num_receivers,
-            EDGES_PER_TASK,
-        )
-        arrays = self._edges.by_receiver()
-        self._arrays: list[Any] = [arrays]
-        self.order, self.sender, self.row_ptr, self.task_ptr = (_address(a) for a in arrays)
-        self.num_tasks = len(arrays[3]) - 1
-        self._blocks: dict[int, Blocks] = {}
+    def __init__(self, edges: tuple[int, int, int, int, int, int]) -> None:
+        _, _, self.num_edges, _, self.num_senders, self.num_receivers = edges
+        self._edges = _core.Edges(*edges, EDGES_PER_TASK)
+        self.same = self._edges.same  # compares the contents
+        self.by_receiver = Order("order sender row_ptr task_ptr", self._edges.by_receiver())
+        self._blocks: dict[int, Order] = {}
         self._pairs: Pairs | None = None
-
-    def same(
-        self,
-        sender: torch.Tensor,
-        receiver: torch.Tensor,
-        num_senders: int,
-        num_receivers: int,
-    ) -> bool:
-        """Return whether this graph has exactly these edges (the contents are compared)."""
-        return self._edges.same(
-            sender.data_ptr(),
-            receiver.data_ptr(),
-            sender.shape[0],
-            sender.element_size(),
-            num_senders,
-            num_receivers,
-        )
 
     def block_size(self, senders_per_block: int) -> int:
         """Return how many nodes make a block."""
         return max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
 
-    def blocks(self, senders_per_block: int, shared_weights: bool) -> Blocks:
-        """Return the block order for the backward passes.
+    def blocks(self, senders_per_block: int, shared_weights: bool) -> tuple[int, Order]:
+        """Return the size of a block of senders, and the order for the backward passes.
 
-        Its block size depends on the graph and the plan alone, so results do not depend on the
-        threads.
+        The size depends on the graph and the plan alone, so results do not depend on the threads.
         """
         size = self.block_size(senders_per_block)
         if shared_weights:
             size = max(size, -(-self.num_senders // MAX_SHARED_BLOCKS))
         if size not in self._blocks:
-            self._blocks[size] = Blocks(self._edges, size)
-        return self._blocks[size]
+            names = "order sender receiver block_ptr tiles round_ptr"
+            self._blocks[size] = Order(names, self._edges.by_block(size))
+        return size, self._blocks[size]
 
     def pairs(self, directions: torch.Tensor, features: torch.Tensor) -> Pairs:
         """Return which edges are the two directions of one edge, by their values.
@@ -112,12 +76,9 @@ class Graph:
         The last answer is checked against the values first; it holds in most steps of molecular
         dynamics.
 
-        Parameters
-        ----------
-        directions : torch.Tensor, shape (n_edges, 3)
-            Vectors, opposite for the two directions; they may be columns of a larger matrix.
-        features : torch.Tensor, shape (n_edges, n_features), contiguous
-            Values of the same type, equal for the two directions.
+        The vectors `directions` of shape (n_edges, 3) are opposite for the two directions; they may
+        be columns of a larger matrix. The `features` of shape (n_edges, n_features) are values of
+        the same type, equal for the two directions.
         """
         if directions.stride(1) != 1 or not features.is_contiguous():
             raise ValueError("directions and features must have contiguous rows")
@@ -135,42 +96,21 @@ class Graph:
         return found
 
 
-class Blocks:
-    """Edges by blocks of senders: addresses of ``BlockOrder``'s arrays (csrc/core/edges.hpp)."""
-
-    def __init__(self, edges: _core.Edges, size: int) -> None:
-        self.size = size
-        arrays = edges.by_block(size)
-        self._arrays = arrays
-        self.order, self.sender, self.receiver, self.block_ptr, self.tiles, self.round_ptr = (
-            _address(a) for a in arrays
-        )
-        self.num_blocks = len(arrays[3]) - 1
-        self.num_rounds = len(arrays[5]) - 1
-
-
 class Pairs:
-    """Edges that share a row of weights, because they are the two directions of one edge.
-
-    Attributes
-    ----------
-    row : torch.Tensor of int32, shape (n_edges,)
-        Row of every edge.
-    first, second : torch.Tensor of int64, shape (n_rows,)
-        The two edges of every row; both are the same edge if it has no partner.
-    single : torch.Tensor of bool, shape (n_rows, 1), or None
-        Which rows have one edge only; None if all have two.
-    """
+    """Edges that share a row of weights, because they are the two directions of one edge."""
 
     def __init__(self, edges: _core.Edges, pairing: _core.Pairing) -> None:
         self.pairing = pairing
         self._edges = edges
         # ordinary tensors, whatever mode the first caller is in
         with torch.inference_mode(False):
+            # row of every edge (int32), and the two edges of every row (int64), which are the same
+            # edge if it has no partner
             self.row, self.first, self.second = (torch.from_numpy(a) for a in pairing.rows())
             alone = self.first == self.second
+            # shape (n_rows, 1): which rows have one edge only; None if all have two
             self.single = alone.unsqueeze(1) if bool(alone.any()) else None
-        self._tiles: dict[int, PairTiles] = {}
+        self._tiles: dict[int, Order] = {}
 
     def __len__(self) -> int:
         return int(self.first.shape[0])
@@ -180,23 +120,12 @@ class Pairs:
         """Whether there are enough pairs to gain from."""
         return len(self) < _PAYS * len(self.row)
 
-    def tiles(self, size: int) -> PairTiles:
+    def tiles(self, size: int) -> Order:
         """Return the order for the backward pass; `size` nodes make a block."""
         if size not in self._tiles:
-            self._tiles[size] = PairTiles(self._edges, self.pairing, size)
+            arrays = self._edges.by_pair(self.pairing, size)
+            self._tiles[size] = Order("order sender receiver tiles round_ptr", arrays)
         return self._tiles[size]
-
-
-class PairTiles:
-    """Addresses of ``PairOrder``'s arrays (csrc/core/pairs.hpp)."""
-
-    def __init__(self, edges: _core.Edges, pairing: _core.Pairing, size: int) -> None:
-        arrays = edges.by_pair(pairing, size)
-        self._arrays = arrays
-        self.order, self.sender, self.receiver, self.tiles, self.round_ptr = (
-            _address(a) for a in arrays
-        )
-        self.num_rounds = len(arrays[4]) - 1
 
 
 _graphs: OrderedDict[int, Graph] = OrderedDict()
@@ -211,25 +140,23 @@ def graph_of(
     Lists are compared by content, so an index tensor changed in place is never mistaken for the old
     one.
 
-    Parameters
-    ----------
-    sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64, contiguous, CPU
-    num_senders, num_receivers : int
-
     Raises
     ------
     ValueError
         An index is out of range.
     """
+    sender, receiver = sender.contiguous(), receiver.contiguous()
+    addresses = sender.data_ptr(), receiver.data_ptr()
+    edges = *addresses, len(sender), sender.element_size(), num_senders, num_receivers
     with _lock:
         candidates = list(reversed(_graphs.values()))
     for graph in candidates:
-        if graph.same(sender, receiver, num_senders, num_receivers):
+        if graph.same(*edges):
             with _lock:
                 if id(graph) in _graphs:
                     _graphs.move_to_end(id(graph))
             return graph
-    graph = Graph(sender, receiver, num_senders, num_receivers)
+    graph = Graph(edges)
     with _lock:
         _graphs[id(graph)] = graph
         while len(_graphs) > 1 and (

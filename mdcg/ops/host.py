@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -12,8 +13,8 @@ from ..codegen.conv.host import ROWS_PER_TASK
 from ..codegen.conv.host_entry import ENTRY
 from ..plan import HostPlan, plan_host
 from ..problem import ConvProblem
-from .graph import MAX_SHARED_BLOCKS, Blocks, Graph, Pairs, PairTiles
-from .kernels import HostProgram, Kernels, Tensors, host_device, kernel_spec
+from .graph import MAX_SHARED_BLOCKS, Graph, Pairs
+from .kernels import HostProgram, Kernels, Names, Tensors, host_device, kernel_spec
 
 __all__ = ["HostKernels", "host_device", "host_kernels"]
 
@@ -23,15 +24,17 @@ _COPIES = ("mdcg_pack_in1", "mdcg_pack_out", "mdcg_unpack_in1", "mdcg_unpack_out
 _SIDES = {"x": "in1", "xa": "in1", "g": "out"}
 
 
-class HostKernels(Kernels[KernelSpec, HostProgram]):
-    """All kernels of one problem under one plan, loaded when first used.
+class _Walk(NamedTuple):
+    """Arguments, number of tasks or rounds, parts that sum shared weights, address of rounds."""
 
-    Parameters
-    ----------
-    problem : ConvProblem
-    plan : HostPlan, optional
-        Default: :func:`mdcg.plan.plan_host` for this machine.
-    """
+    values: dict[str, int]
+    tasks: int
+    parts: int = 0
+    round_ptr: int = 0
+
+
+class HostKernels(Kernels[KernelSpec, HostProgram]):
+    """The kernels of one problem for CPUs; without a plan, that for this machine."""
 
     def __init__(self, problem: ConvProblem, plan: HostPlan | None = None) -> None:
         super().__init__()
@@ -55,134 +58,77 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         operands: Tensors,
         cotangents: Tensors,
         graph: Graph | None,
-        wants: tuple[str, ...],
+        wants: Names,
         pairs: Pairs | None = None,
     ) -> Tensors:
-        """Return the results of one pass: "out", or the gradients named in `wants`.
+        """Run one pass, see :class:`Kernels`; all tensors are contiguous.
 
-        Parameters
-        ----------
-        kind : str
-            As in :class:`~mdcg.codegen.KernelSpec`.
-        operands : dict
-            "x", "y", "w", and "g" except for the value; contiguous.
-        cotangents : dict
-            Those present of "x", "y" and "w", for a double backward; contiguous.
-        graph : Graph, optional
-            Without it, every row of the operands gives a row of the output.
-        wants : tuple of str
-            Of "x", "y", "w", and in a double backward "g".
-        pairs : Pairs, optional
-            "w" has a row for each of these pairs of edges; not for a double backward.
+        Without a `graph`, every row of the operands gives a row of the output. With `pairs`, which
+        a double backward does not take, "w" has a row for each of these pairs of edges.
         """
         given = tuple(name for name in COTANGENTS if name in cotangents) if cotangents else ()
         program = self.load(kernel_spec(kind, graph is not None, wants, given, pairs is not None))
-        if kind == "forward" and graph is not None:
-            return {"out": self._sum_messages(program, operands, graph, pairs)}
         tensors = operands | {COTANGENTS[name]: tensor for name, tensor in cotangents.items()}
         x = operands["x"]
         rows = x.shape[0]
         if kind == "forward":
+            rows = rows if graph is None else graph.num_receivers
             results = {"out": x.new_empty(rows, self.problem.irreps_out.dim)}
         else:
             results = {f"d{name}": torch.empty_like(operands[name]) for name in wants}
-        if graph is None:
-            self._run_rows(program, tensors | results, rows, results)
-        else:
+        if graph is not None:
             for name, side in _SIDES.items():
                 if name in tensors:
                     tensors[name] = self._pack(program, tensors[name], side)
             if pairs is not None:
                 tensors["weight_row"] = pairs.row
-                size = graph.block_size(self.plan.senders_per_block)
-                self._run_tiles(program, tensors, rows, results, pairs.tiles(size), 0)
-            else:
-                blocks = graph.blocks(self.plan.senders_per_block, self.problem.shared_weights)
-                if kind == "backward":
-                    self._run_blocks(program, tensors, rows, results, blocks)
-                else:
-                    self._run_tiles(program, tensors, rows, results, blocks, blocks.size)
+        walk = self._walk(kind, graph, pairs, rows)
+        sums: Tensors = {}  # packed rows, unpacked here
+        if walk.round_ptr:
+            sums = {n: torch.zeros_like(tensors[n[1:]]) for n in ("dx", "dg") if n in results}
+        elif graph is not None and "dx" in results:
+            tensors |= {"dx_rows": results["dx"]}
+            results = results | {"dx": torch.empty_like(tensors["x"])}
+        shared = {}
+        if self.problem.shared_weights and "dw" in results:
+            # every task has a row of its own to sum gradients in
+            shared["dw"] = x.new_zeros(max(walk.parts, 1), self.problem.weight_numel)
+        tensors |= results | sums | shared
+        values = {name: tensor.data_ptr() for name, tensor in tensors.items()} | walk.values
+        program.run(values, walk.tasks, walk.round_ptr)
+        for name, packed in sums.items():
+            self._copy(program, f"mdcg_unpack_{_SIDES[name[1:]]}", packed, results[name])
+        if shared:
+            results["dw"] = shared["dw"].sum(0).reshape(results["dw"].shape)
+        if "dx_rows" in tensors:
+            results["dx"] = tensors["dx_rows"]
         return {name.removeprefix("d"): tensor for name, tensor in results.items()}
 
     # -- launching ------------------------------------------------------------------------------
 
-    def _sum_messages(
-        self, program: HostProgram, tensors: Tensors, graph: Graph, pairs: Pairs | None
-    ) -> torch.Tensor:
-        """Run a forward convolution over tasks of whole receivers."""
-        rows = graph.num_receivers
-        x = self._pack(program, tensors["x"], "in1")
-        out = x.new_empty(rows, self.problem.irreps_out.dim)
-        values = {
-            "n_rows": rows,
-            "x": x.data_ptr(),
-            "y": tensors["y"].data_ptr(),
-            "w": tensors["w"].data_ptr(),
-            "out": out.data_ptr(),
-            "order": graph.order,
-            "sender": graph.sender,
-            "row_ptr": graph.row_ptr,
-            "task_ptr": graph.task_ptr,
-        }
-        if pairs is not None:
-            values["weight_row"] = pairs.row.data_ptr()
-        program.run(values, graph.num_tasks)
-        return out
-
-    def _run_rows(
-        self, program: HostProgram, tensors: Tensors, rows: int, results: Tensors
-    ) -> None:
-        """Run a batched product over blocks of rows."""
-        shared = -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0
-        per_task = max(ROWS_PER_TASK, shared)
-        tasks = -(-rows // per_task)
-        partial = self._partial_weights(tensors, results, tasks)
-        program.run(_addresses(tensors) | {"n_rows": rows, "n_task_rows": per_task}, tasks)
-        _sum_partial(partial, results)
-
-    def _run_blocks(
-        self, program: HostProgram, tensors: Tensors, rows: int, results: Tensors, blocks: Blocks
-    ) -> None:
-        """Run a backward pass over blocks of senders, each of which one task takes."""
-        tensors = tensors | results
-        if "dx" in results:
-            tensors |= {"dx": torch.empty_like(tensors["x"]), "dx_rows": results["dx"]}
-        partial = self._partial_weights(tensors, results, blocks.num_blocks)
-        values = _addresses(tensors) | _edges(blocks, rows, blocks.size)
-        program.run(values | {"task_ptr": blocks.block_ptr}, blocks.num_blocks)
-        _sum_partial(partial, results)
-
-    def _run_tiles(
-        self,
-        program: HostProgram,
-        tensors: Tensors,
-        rows: int,
-        results: Tensors,
-        order: Blocks | PairTiles,
-        size: int,
-    ) -> None:
-        """Run a pass over tiles: each adds to rows that no other tile of its round touches."""
-        sums = {
-            f"d{name}": torch.zeros_like(tensors[name]) for name in "xg" if f"d{name}" in results
-        }
-        tensors = tensors | results | sums
-        blocks = order.num_blocks if isinstance(order, Blocks) else 0
-        partial = self._partial_weights(tensors, results, blocks)
-        values = _addresses(tensors) | _edges(order, rows, size) | {"task_ptr": order.tiles}
-        program.run_rounds(values, order.round_ptr, order.num_rounds)
-        for name, packed in sums.items():
-            side = _SIDES[name.removeprefix("d")]
-            self._copy(program, f"mdcg_unpack_{side}", packed, results[name])
-        _sum_partial(partial, results)
-
-    def _partial_weights(
-        self, tensors: Tensors, results: Tensors, tasks: int
-    ) -> torch.Tensor | None:
-        """Shared weights: give every task its own row to sum gradients in."""
-        if "dw" not in results or not self.problem.shared_weights:
-            return None
-        tensors["dw"] = results["dw"].new_zeros(max(tasks, 1), self.problem.weight_numel)
-        return tensors["dw"]
+    def _walk(self, kind: str, graph: Graph | None, pairs: Pairs | None, rows: int) -> _Walk:
+        """Return how tasks share the rows or the edges."""
+        if graph is None:
+            least = -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0
+            per_task = max(ROWS_PER_TASK, least)
+            tasks = -(-rows // per_task)
+            return _Walk({"n_rows": rows, "n_task_rows": per_task}, tasks, tasks)
+        if kind == "forward":
+            # whole receivers
+            values = {"n_rows": rows} | graph.by_receiver.addresses
+            return _Walk(values, graph.by_receiver.lengths["task_ptr"] - 1)
+        limit = self.plan.senders_per_block
+        size, order = 0, pairs.tiles(graph.block_size(limit)) if pairs is not None else None
+        if order is None:
+            size, order = graph.blocks(limit, self.problem.shared_weights)
+        values = {"n_rows": rows, "n_block": size} | order.addresses
+        parts = order.lengths.get("block_ptr", 1) - 1
+        if kind == "backward" and pairs is None:
+            # blocks of senders, each of which one task takes
+            return _Walk(values | {"task_ptr": values["block_ptr"]}, parts, parts)
+        # tiles: each adds to rows that no other tile of its round touches
+        rounds = order.lengths["round_ptr"] - 1
+        return _Walk(values | {"task_ptr": values["tiles"]}, rounds, parts, values["round_ptr"])
 
     def _pack(self, program: HostProgram, rows: torch.Tensor, side: str) -> torch.Tensor:
         if self._plain[side]:
@@ -200,20 +146,6 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         rows = source.shape[0]
         arguments = [rows, source.data_ptr(), target.data_ptr()]
         program.call(name, arguments, -(-rows // ROWS_PER_TASK))
-
-
-def _addresses(tensors: Tensors) -> dict[str, int]:
-    return {name: tensor.data_ptr() for name, tensor in tensors.items()}
-
-
-def _edges(order: Blocks | PairTiles, rows: int, size: int) -> dict[str, int]:
-    found = {"n_rows": rows, "n_block": size}
-    return found | {name: getattr(order, name) for name in ("order", "sender", "receiver")}
-
-
-def _sum_partial(partial: torch.Tensor | None, results: Tensors) -> None:
-    if partial is not None:
-        results["dw"] = partial.sum(0).reshape(results["dw"].shape)
 
 
 @lru_cache(maxsize=512)

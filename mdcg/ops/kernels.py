@@ -14,9 +14,10 @@ from ..codegen import HostKernel, KernelSpec
 from ..plan import LEVELS, HostDevice
 from ..runtime import load_host_kernel
 
-__all__ = ["HostProgram", "Kernels", "Tensors", "host_device", "kernel_spec"]
+__all__ = ["HostProgram", "Kernels", "Names", "Tensors", "host_device", "kernel_spec"]
 
 Tensors = dict[str, torch.Tensor]
+Names = tuple[str, ...]
 Spec = TypeVar("Spec")
 Loaded = TypeVar("Loaded")
 
@@ -25,7 +26,13 @@ kernel_spec = lru_cache(maxsize=256)(KernelSpec)
 
 
 class Kernels(Generic[Spec, Loaded]):
-    """Loaded kernels by their description."""
+    """Loaded kernels of one problem under one plan, by their description.
+
+    Subclasses have a method ``run`` for the passes. It takes the kind of the pass, as the
+    description has it; the operands by name, with ``g`` except for the value; the cotangents that a
+    double backward has, by the name of their operand; and the names of the gradients that are
+    wanted. It returns results by name: "out", or the gradients.
+    """
 
     def __init__(self) -> None:
         self._loaded: dict[Spec, Loaded] = {}
@@ -53,21 +60,7 @@ def host_device() -> HostDevice:
 
 
 class HostProgram:
-    """A CPU kernel in memory.
-
-    Parameters
-    ----------
-    kernel : HostKernel
-    level : str
-        Instruction set level to compile for, a key of ``LEVELS``.
-    names : sequence of str
-        Functions; the first is the kernel itself.
-
-    Attributes
-    ----------
-    functions : dict of str to int
-        Addresses of the functions, valid as long as this object.
-    """
+    """A CPU kernel in memory; the first of the `names` of functions is the kernel itself."""
 
     def __init__(self, kernel: HostKernel, level: str, names: Sequence[str]) -> None:
         self.kernel = kernel
@@ -75,20 +68,21 @@ class HostProgram:
         self._library = load_host_kernel(
             kernel.source, target=level, flags=(march,) if march else (), symbols=tuple(names)
         )
+        # addresses, valid as long as this object
         self.functions = {name: self._library.symbol(name) for name in names}
         self._run = self.functions[names[0]]
 
-    def run(self, values: dict[str, int], tasks: int) -> None:
-        """Run the kernel on all threads; `values` has at least its arguments."""
-        arguments = [values[name] for name in self.kernel.arguments]
-        threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
-        _core.launch(self._run, arguments, tasks, threads, scratch)
+    def run(self, values: dict[str, int], tasks: int, round_ptr: int = 0) -> None:
+        """Run the kernel on all threads; `values` has at least its arguments.
 
-    def run_rounds(self, values: dict[str, int], round_ptr: int, num_rounds: int) -> None:
-        """Run rounds of tasks, one round after the other."""
+        With the address of rounds of tasks, `tasks` of them run one after the other.
+        """
         arguments = [values[name] for name in self.kernel.arguments]
         threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
-        _core.launch_rounds(self._run, arguments, round_ptr, num_rounds, threads, scratch)
+        if round_ptr:
+            _core.launch_rounds(self._run, arguments, round_ptr, tasks, threads, scratch)
+        else:
+            _core.launch(self._run, arguments, tasks, threads, scratch)
 
     def call(self, name: str, arguments: list[int], tasks: int) -> None:
         """Run another function on all threads."""

@@ -13,12 +13,12 @@ from torch.autograd import forward_ad
 
 from ..codegen.common.spec import DERIVATIVES
 from ..problem import ConvProblem
-from .autograd import conv as conv_operator
-from .autograd import conv_backward
-from .differentiable import only
+from .autograd import only
 from .functional import check_operand
 from .graph import Pairs, graph_of
 from .host import host_kernels
+from .operators import conv as conv_operator
+from .operators import conv_backward
 
 __all__ = ["can_pair", "conv_of_pairs", "find_pairs", "mean_of_pairs"]
 
@@ -54,18 +54,9 @@ def find_pairs(
     """Return which edges are the two directions of one edge; None if few are, or none can be found.
 
     Two such edges join the same nodes and have opposite vectors and equal features up to rounding.
-    Two images of an edge in a small cell have different vectors.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        With one weight row per edge.
-    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
-        Spherical harmonics; those of degree 1 are the directions.
-    features : torch.Tensor, shape (n_edges, n_features)
-        What the weights are made from.
-    sender, receiver : torch.Tensor, shape (n_edges,)
-    num_nodes : int
+    Two images of an edge in a small cell have different vectors. The problem has one weight row per
+    edge; all tensors have a row per edge. Spherical harmonics of degree 1 in `edge_attrs` are the
+    directions; the weights are made from the `features`.
     """
     vector = next((b for b in problem.irreps_in2 if b.ir.l == 1 and b.mul), None)
     rows = (len(edge_attrs), len(features), len(sender), len(receiver))
@@ -77,31 +68,21 @@ def find_pairs(
         return None
     if vector.mul != 1:
         return None
-    graph = graph_of(sender.contiguous(), receiver.contiguous(), num_nodes, num_nodes)
+    graph = graph_of(sender, receiver, num_nodes, num_nodes)
     directions = edge_attrs.detach().contiguous()[:, vector.offset : vector.offset + 3]
     pairs = graph.pairs(directions, features.detach().contiguous())
     return pairs if pairs.pay else None
 
 
-class _Spread(torch.autograd.Function):
-    """Rows of pairs to rows of edges."""
+class _Rows(torch.autograd.Function):
+    """Rows of pairs to rows of edges; or its transpose, the sum over the edges of each pair."""
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
-        return rows.index_select(0, pairs.row)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _sum(gradient, ctx.pairs), None
-
-
-class _Sum(torch.autograd.Function):
-    """Rows of edges, summed over each pair. ``index_add`` does the same in many times the time."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
+    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs, to_edges: bool) -> torch.Tensor:
+        ctx.pairs, ctx.to_edges = pairs, to_edges
+        if to_edges:
+            return rows.index_select(0, pairs.row)
+        # `index_add` does the same in many times the time
         total = rows.index_select(0, pairs.first)
         other = rows.index_select(0, pairs.second)
         if pairs.single is not None:
@@ -109,55 +90,32 @@ class _Sum(torch.autograd.Function):
         return total.add_(other)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _spread(gradient, ctx.pairs), None
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return (_sum if ctx.to_edges else _spread)(gradient, ctx.pairs), None, None
 
 
 def _spread(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     if not can_pair(rows):
         return rows.index_select(0, pairs.row)
-    return cast(torch.Tensor, cast(Any, _Spread).apply(rows, pairs))
+    return cast(torch.Tensor, cast(Any, _Rows).apply(rows, pairs, True))
 
 
 def _sum(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     if not can_pair(rows):
         return rows.new_zeros(len(pairs), rows.shape[1]).index_add(0, pairs.row, rows)
-    return cast(torch.Tensor, cast(Any, _Sum).apply(rows, pairs))
-
-
-class _Mean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        ctx.pairs = pairs
-        return _part(_sum(rows, pairs), pairs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _spread(_part(gradient, ctx.pairs), ctx.pairs), None
-
-
-def _part(rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-    """Divide rows by the number of their edges."""
-    half = rows * 0.5
-    return half if pairs.single is None else torch.where(pairs.single, rows, half)
+    return cast(torch.Tensor, cast(Any, _Rows).apply(rows, pairs, False))
 
 
 def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     """Return one row per pair: the mean of both edges, which differ by rounding.
 
-    Parameters
-    ----------
-    features : torch.Tensor, shape (n_edges, n_features)
-    pairs : Pairs
-
-    Returns
-    -------
-    torch.Tensor, shape (n_pairs, n_features)
-        Each edge of a pair gets half of the gradient. Derivatives with respect to positions and
-        cells are those of one row per edge, because both edges have the same length.
+    Each edge of a pair gets half of the gradient. Derivatives with respect to positions and cells
+    are those of one row per edge, because both edges have the same length.
     """
-    mean: torch.Tensor = cast(Any, _Mean).apply(features, pairs)
-    return mean
+    total = _sum(features, pairs)
+    if pairs.single is None:
+        return total * 0.5
+    return total * torch.where(pairs.single, 1.0, 0.5).to(total.dtype)
 
 
 class _Conv(torch.autograd.Function):
@@ -174,7 +132,7 @@ class _Conv(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, y, w, sender, receiver)
         ctx.pairs, ctx.problem = pairs, problem
-        graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
+        graph = graph_of(sender, receiver, len(x), len(x))
         operands = {"x": x.contiguous(), "y": y.contiguous(), "w": w.contiguous()}
         return host_kernels(problem, "").run("forward", operands, {}, graph, (), pairs)["out"]
 
@@ -187,30 +145,15 @@ class _Conv(torch.autograd.Function):
             return (None,) * 7
         if torch.is_grad_enabled() or not can_pair(g):
             # gradients that are differentiated themselves, or many at once
-            found = _backward_by_edges(x, y, w, g, sender, receiver, ctx.pairs, ctx.problem, wants)
-            return (*found, *(None,) * 4)
-        graph = graph_of(sender.contiguous(), receiver.contiguous(), len(x), len(x))
+            where = (sender, receiver, len(x), ctx.problem, "")
+            w = _spread(w, ctx.pairs)
+            dx, dy, dw = only(conv_backward(x, y, w, g, *where, wants), wants)
+            return (dx, dy, None if dw is None else _sum(dw, ctx.pairs), *(None,) * 4)
+        graph = graph_of(sender, receiver, len(x), len(x))
         operands = {n: t.contiguous() for n, t in zip(DERIVATIVES, (x, y, w, g), strict=True)}
         kernels = host_kernels(ctx.problem, "")
         results = kernels.run("backward", operands, {}, graph, names, ctx.pairs)
         return (*(results.get(n) for n in DERIVATIVES[:3]), *(None,) * 4)
-
-
-def _backward_by_edges(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    w: torch.Tensor,
-    g: torch.Tensor,
-    sender: torch.Tensor,
-    receiver: torch.Tensor,
-    pairs: Pairs,
-    problem: str,
-    wants: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by operations that can be differentiated and vectorised again."""
-    where = (sender, receiver, len(x), problem, "")
-    dx, dy, dw = only(conv_backward(x, y, _spread(w, pairs), g, *where, wants), wants)
-    return dx, dy, dw if dw is None else _sum(dw, pairs)
 
 
 def conv_of_pairs(
@@ -224,20 +167,8 @@ def conv_of_pairs(
 ) -> torch.Tensor:
     """Evaluate :func:`mdcg.ops.conv` with ``weights[pairs.row]``, which are never formed.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-    node_feats : torch.Tensor, shape (n_nodes, problem.irreps_in1.dim)
-    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
-    weights : torch.Tensor, shape (n_pairs, problem.weight_numel)
-    sender, receiver : torch.Tensor, shape (n_edges,)
-    pairs : Pairs
-        Of this graph.
-
-    Returns
-    -------
-    torch.Tensor, shape (n_nodes, problem.irreps_out.dim)
-        Differentiable any number of times.
+    The `pairs` are those of this graph; `weights` has a row for each. The result has a row for each
+    node and is differentiable any number of times.
 
     Raises
     ------

@@ -28,10 +28,6 @@ def tensor_product_reference(
         Its dtype is ignored: the operands' type is used.
     x1, x2 : torch.Tensor, shape (n_rows, irreps_in1.dim), (n_rows, irreps_in2.dim)
     weights : torch.Tensor or None, shape (n_rows, weight_numel) or (weight_numel,)
-
-    Returns
-    -------
-    torch.Tensor, shape (n_rows, irreps_out.dim)
     """
     rows = x1.shape[0]
     out = [x1.new_zeros(rows, block.mul, block.ir.dim) for block in problem.irreps_out]

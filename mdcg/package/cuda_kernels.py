@@ -1,6 +1,6 @@
-"""Write the CUDA text of convolutions and contractions of a package.
+"""Write the text of the kernels of convolutions and contractions of a package.
 
-Operands are the engine's rows: component-major blocks, multiplicities rounded up to 64 bytes. The
+Operands are the engine's rows: component-major blocks, multiplicities rounded up to 64 bytes. CUDA
 text is the same for all devices from compute capability 8.0 on; compilers make of it what the
 device has.
 """
@@ -12,10 +12,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from ..codegen import CudaKernel, KernelSpec, emit_cuda
-from ..codegen.contraction.engine import emit_engine_contraction_cuda
+from ..codegen import CudaKernel, KernelSpec, emit_cuda, emit_engine_conv
+from ..codegen.common.emit import engine_stride
+from ..codegen.contraction.engine import emit_engine_contraction, emit_engine_contraction_cuda
 from ..codegen.conv.table import emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
@@ -23,7 +22,7 @@ from ..plan.contraction import plan_contraction_cuda
 from ..plan.table_conv import POLYNOMIAL_PLAN
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
-__all__ = ["PASSES", "cuda_passes", "padded_problem", "text_key"]
+__all__ = ["PASSES", "cuda_passes", "host_source", "padded_problem", "text_key"]
 
 #: Passes of a layer: those of convolutions take weights of edges, or a table of their lengths.
 PASSES = ("forward", "backward", "table_forward", "table_backward")
@@ -34,10 +33,11 @@ _DEVICE = CudaDevice(80)
 
 def padded_problem(problem: ConvProblem) -> ConvProblem:
     """Return a convolution of whole rows of the engine: ``ir_mul``, whole multiples of 64 bytes."""
-    align = 64 // np.dtype(problem.dtype).itemsize
 
     def padded(irreps: Irreps) -> Irreps:
-        return Irreps.from_pairs((-(-b.mul // align) * align, b.ir.l, b.ir.p) for b in irreps)
+        return Irreps.from_pairs(
+            (engine_stride(b.mul, problem.dtype), b.ir.l, b.ir.p) for b in irreps
+        )
 
     return replace(
         problem,
@@ -48,25 +48,30 @@ def padded_problem(problem: ConvProblem) -> ConvProblem:
     )
 
 
+def host_source(layer: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> str | None:
+    """Return the C++ text of the kernel of a layer of a manifest, or None where it has none.
+
+    Of the tensors of the package, only the shapes matter.
+    """
+    if layer["type"] == "contraction":
+        return emit_engine_contraction(SymmetricContractionProblem.from_json(layer["problem"]))
+    if layer["type"] != "conv":
+        return None
+    radial = layer["radial"]
+    last = radial["layers"][-1]
+    # a bias of the last layer is a row of its own, whose input is 1
+    hidden = shapes[last["weight"]][0] + ("bias" in last)
+    problem = ConvProblem.from_json(layer["problem"])
+    return emit_engine_conv(problem, hidden, table=_by_type(radial, shapes))
+
+
 def cuda_passes(
     layers: Sequence[Mapping[str, Any]], tensors: Container[str]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Write the CUDA kernels of all layers that have some.
+    """Write the CUDA kernels of all layers of a manifest that have some.
 
-    Parameters
-    ----------
-    layers : sequence of dict
-        Of a manifest.
-    tensors : container of str
-        Names of the tensors of the package.
-
-    Returns
-    -------
-    passes : list of dict
-        One entry for each pass of a layer, as a kernel file holds them. A layer that no kernel fits
-        has none: it runs on CPUs alone.
-    programs : dict of str to str
-        Texts by their keys; equal ones are there once.
+    Returns the passes of the layers as a kernel file holds them, and the texts by their keys. A
+    layer that no kernel fits has no passes: it runs on CPUs alone.
     """
     found: list[dict[str, Any]] = []
     programs: dict[str, str] = {}
@@ -140,8 +145,7 @@ def _emit(
         if kind not in ("forward", "backward"):
             return None
         contraction = SymmetricContractionProblem.from_json(layer["problem"])
-        align = 64 // np.dtype(contraction.dtype).itemsize
-        stride = -(-contraction.channels // align) * align
+        stride = engine_stride(contraction.channels, contraction.dtype)
         kernel = emit_engine_contraction_cuda(
             contraction, plan_contraction_cuda(contraction, _DEVICE), kind
         )

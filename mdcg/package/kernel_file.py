@@ -46,11 +46,18 @@ def check_targets(targets: Sequence[str]) -> None:
     UnsupportedProblemError
         A target is unknown.
     KernelCompileError
-        There is no NVRTC for devices (``sm_NN``), or it does not know one.
+        NVRTC is missing, or it does not compile for one of the devices (``sm_NN``).
     """
+    from ..runtime.nvrtc import nvrtc_for
+
     for target in targets:
         if re.fullmatch(r"sm_\d{2,3}", target):
-            _check_device(target)
+            if int(target[3:]) < _OLDEST:
+                raise UnsupportedProblemError(
+                    f"target {target}: kernels need devices of compute capability 8.0 or later, "
+                    "expected sm_80, sm_90, sm_100 and the like"
+                )
+            nvrtc_for(target)
         elif target not in TARGETS and target != _core.host_target("native"):
             raise UnsupportedProblemError(
                 f"target {target} is unknown, expected any of {', '.join(TARGETS)}, or "
@@ -58,35 +65,11 @@ def check_targets(targets: Sequence[str]) -> None:
             )
 
 
-def _check_device(target: str) -> None:
-    from ..runtime.nvrtc import nvrtc_for
-
-    if int(target[3:]) < _OLDEST:
-        raise UnsupportedProblemError(
-            f"target {target}: kernels need devices of compute capability 8.0 or later, expected "
-            "sm_80, sm_90, sm_100 and the like"
-        )
-    nvrtc_for(target)
-
-
 def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool = False) -> Path:
-    """Put the kernels of a package for one target into the cache, unless they are there.
+    """Put the kernels of a package for one target into the cache; return the file in the cache.
 
-    Parameters
-    ----------
-    path : Path
-        The package.
-    target : str
-        One of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not be there.
-    precision : str
-        One of :data:`PRECISIONS`; of devices.
-    again : bool
-        Whether kernels that are there are compiled again.
-
-    Returns
-    -------
-    Path
-        The file in the cache.
+    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not be there and
+    have one of :data:`PRECISIONS`. With `again`, cached kernels are compiled again.
 
     Raises
     ------
@@ -95,7 +78,7 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
     UnsupportedProblemError
         The target is unknown, or devices cannot run the package.
     KernelCompileError
-        There is no compiler, it rejected a kernel, or the cache cannot be written.
+        No compiler was found, it rejected a kernel, or the cache cannot be written.
     """
     problem = _read_problem(path)
     name = _label(target)
@@ -106,12 +89,8 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
     found = cache.find(key)
     if found is None:
         data = compile_kernels(path, [target], [precision], again=again)
-        found = cache.make(key, lambda folder: _write(folder / _BINARY, data))
+        found = cache.make(key, lambda folder: (folder / _BINARY).write_bytes(data))
     return Path(found.path)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def _label(target: str) -> str:
@@ -129,24 +108,8 @@ def _read_problem(path: Path) -> str:
 def compile_kernels(
     path: Path, targets: Sequence[str], precisions: Sequence[str] = ("",), *, again: bool = False
 ) -> bytes:
-    """Return the contents of a file with the kernels of a package.
-
-    Parameters
-    ----------
-    path : Path
-        The package.
-    targets : sequence of str
-        See :func:`cache_kernels`.
-    precisions : sequence of str
-        Of kernels for devices.
-    again : bool
-        Whether kernels of the cache are compiled again.
-
-    Raises
-    ------
-    PackageError, UnsupportedProblemError, KernelCompileError
-        See :func:`cache_kernels`.
-    """
+    """Return the contents of a file with the kernels of a package; see :func:`cache_kernels`."""
+    from .cuda_kernels import cuda_passes
     from .file import encode
 
     check_targets(targets)
@@ -167,7 +130,7 @@ def compile_kernels(
         if target not in devices:
             manifest["host"][_label(target)] = _compile_host(content, target, tensors, again)
     if devices:
-        manifest["passes"], programs = _passes(content)
+        manifest["passes"], programs = cuda_passes(content["layers"], content["tensors"])
         for target in devices:
             texts = dict(programs)
             for precision in precisions:
@@ -181,10 +144,10 @@ def _compile_host(
 ) -> list[str | None]:
     """Add the libraries of layers; return the name of the tensor of each layer."""
     from ..runtime.compiler import build_host_kernels
-    from .kernels import host_sources
+    from .cuda_kernels import host_source
 
     shapes = {name: shape for name, (_, shape) in content["tensors"].items()}
-    sources = host_sources(content["layers"], shapes)
+    sources = [host_source(layer, shapes) for layer in content["layers"]]
     option = "-march=" if platform.machine() in ("x86_64", "AMD64") else "-mcpu="
     label = _label(target)
     level = "native" if label == _core.host_target("native") else target
@@ -194,12 +157,6 @@ def _compile_host(
     for text, library in zip(texts, built, strict=True):
         tensors[names[text]] = np.frombuffer(library, dtype=np.uint8)
     return [None if source is None else names[source] for source in sources]
-
-
-def _passes(content: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    from .cuda_kernels import cuda_passes
-
-    return cuda_passes(content["layers"], content["tensors"])
 
 
 def _engine_texts(

@@ -1,8 +1,7 @@
 """How a problem is computed: a description of the device and a printable, overridable plan."""
 
 from .device import CudaDevice, CudaPlan, CudaTile, CudaUvwTile, plan_cuda
-from .engine import EnginePlan
-from .host import LEVELS, HostDevice, HostPlan, plan_host
+from .host import LEVELS, EnginePlan, HostDevice, HostPlan, plan_host
 
 __all__ = [
     "LEVELS",

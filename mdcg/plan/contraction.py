@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..problem import SymmetricContractionProblem
 from .device import WARP, CudaDevice
-from .host import ITEMSIZE, LEVELS, HostDevice
-from .text import Plan
+from .host import ITEMSIZE, HostDevice, check_vectors
+from .text import CudaTarget, Plan
 
 __all__ = [
     "CudaContractionPlan",
@@ -36,18 +36,9 @@ class HostContractionPlan(Plan):
     nodes_per_task: int = 4
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"plan level is {self.level!r}, expected one of {', '.join(LEVELS)}")
-        if self.lanes < 1 or self.lanes & (self.lanes - 1):
-            raise ValueError(f"plan has {self.lanes} lanes, expected a power of two")
+        check_vectors(self.level, self.lanes)
         if self.nodes_per_task < 1:
             raise ValueError(f"plan has {self.nodes_per_task} nodes per task, expected 1 or more")
-
-    def __str__(self) -> str:
-        return (
-            f"HostContractionPlan {self.level}: {self.lanes} lanes, "
-            f"{self.nodes_per_task} nodes per task"
-        )
 
 
 def plan_contraction_host(
@@ -61,7 +52,7 @@ def plan_contraction_host(
 
 
 @dataclass(frozen=True)
-class CudaContractionPlan(Plan):
+class CudaContractionPlan(CudaTarget, Plan):
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
     Parameters
@@ -84,17 +75,6 @@ class CudaContractionPlan(Plan):
                 f"plan has {self.threads} threads and {self.blocks} blocks, expected a multiple "
                 "of 32 up to 1024, and 0 or more"
             )
-
-    @property
-    def target(self) -> str:
-        """Name of the architecture, such as ``"sm_90"``."""
-        return f"sm_{self.capability}"
-
-    def __str__(self) -> str:
-        return (
-            f"CudaContractionPlan {self.target}: {self.threads} threads, "
-            f"{self.blocks} blocks per multiprocessor"
-        )
 
 
 def plan_contraction_cuda(

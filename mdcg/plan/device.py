@@ -7,7 +7,7 @@ from typing import Any
 
 from ..problem import ConvProblem
 from .host import ITEMSIZE
-from .text import Plan
+from .text import CudaTarget, Plan
 
 __all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
 
@@ -27,7 +27,7 @@ _TILES = ("forward", "backward", "double_backward")
 
 
 @dataclass(frozen=True)
-class CudaDevice:
+class CudaDevice(CudaTarget):
     """What a plan needs to know of a CUDA device.
 
     Parameters
@@ -37,11 +37,6 @@ class CudaDevice:
     """
 
     capability: int = 80
-
-    @property
-    def target(self) -> str:
-        """Name of the architecture, such as ``"sm_90"``."""
-        return f"sm_{self.capability}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +135,7 @@ class CudaUvwTile:
 
 
 @dataclass(frozen=True)
-class CudaPlan(Plan):
+class CudaPlan(CudaTarget, Plan):
     """Choices of the CUDA emitter; printable, and can be given by hand.
 
     Parameters
@@ -164,11 +159,6 @@ class CudaPlan(Plan):
     uvw: CudaUvwTile = CudaUvwTile()
 
     @property
-    def target(self) -> str:
-        """Name of the architecture, such as ``"sm_90"``."""
-        return f"sm_{self.capability}"
-
-    @property
     def vector_atomics(self) -> bool:
         """Whether the device adds float vectors to memory in one instruction."""
         return self.capability >= 90
@@ -189,10 +179,6 @@ class CudaPlan(Plan):
     def _parsed(cls, found: dict[str, Any]) -> dict[str, Any]:
         tiles: dict[str, Any] = {name: CudaTile(**found[name]) for name in _TILES}
         return {**found, **tiles, "uvw": CudaUvwTile(**found["uvw"])}
-
-    def __str__(self) -> str:
-        tiles = ", ".join(f"{name} {getattr(self, name)}" for name in (*_TILES, "uvw"))
-        return f"CudaPlan {self.target}{', deterministic' * self.deterministic}: {tiles}"
 
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..problem import ConvProblem
 from .text import Plan
 
-__all__ = ["HostDevice", "HostPlan", "plan_host"]
+__all__ = ["EnginePlan", "HostDevice", "HostPlan", "plan_host"]
 
 ITEMSIZE = {"float32": 4, "float64": 8}
 
@@ -45,10 +45,13 @@ class HostDevice:
         """Bytes of a vector register."""
         return LEVELS[self.level][1]
 
-    @property
-    def march(self) -> str:
-        """Compiler option that selects the instruction set; may be empty."""
-        return LEVELS[self.level][0]
+
+def check_vectors(level: str, lanes: int) -> None:
+    """Raise unless the instruction set level is known and the lanes are a power of two."""
+    if level not in LEVELS:
+        raise ValueError(f"plan level is {level!r}, expected one of {', '.join(LEVELS)}")
+    if lanes < 1 or lanes & (lanes - 1):
+        raise ValueError(f"plan has {lanes} lanes, expected a power of two")
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,7 @@ class HostPlan(Plan):
     streaming_stores: bool = True
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"plan level is {self.level!r}, expected one of {', '.join(LEVELS)}")
-        if self.lanes < 1 or self.lanes & (self.lanes - 1):
-            raise ValueError(f"plan has {self.lanes} lanes, expected a power of two")
+        check_vectors(self.level, self.lanes)
         if self.senders_per_block < 1 or self.prefetch_edges < 0:
             raise ValueError(
                 "plan blocks must hold at least one sender, and edges ahead cannot be negative"
@@ -91,14 +91,6 @@ class HostPlan(Plan):
     def padded(self, mul: int) -> int:
         """Return a multiplicity rounded up to whole vectors."""
         return -(-mul // self.lanes) * self.lanes
-
-    def __str__(self) -> str:
-        return (
-            f"HostPlan {self.level}: {self.lanes} lanes, "
-            f"{self.senders_per_block} senders per block, "
-            f"sums of {self.accumulator_bytes} bytes, prefetch {self.prefetch_edges} edges ahead, "
-            f"streaming stores {self.streaming_stores}"
-        )
 
 
 def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
@@ -122,3 +114,32 @@ def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
     row_bytes *= itemsize
     senders = max(4, min(64, device.l2_bytes // 4 // (2 * row_bytes)))
     return HostPlan(level=device.level, lanes=lanes, senders_per_block=senders)
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Choices of the emitter of engine kernels; printable, and can be given by hand.
+
+    Parameters
+    ----------
+    edges : int
+        Edges of a block, a multiple of 48 (whole vectors and whole register tiles).
+    panels : int
+        Panels of 64 bytes of channels taken at a time where a multiplicity is a multiple of them.
+    nonzeros_per_sum : int
+        Gradients of nonzeros that are summed in registers at a time.
+    """
+
+    edges: int = 96
+    panels: int = 2
+    nonzeros_per_sum: int = 8
+
+    def __post_init__(self) -> None:
+        if self.edges < 48 or self.edges % 48:
+            raise ValueError(f"plan has blocks of {self.edges} edges, expected a multiple of 48")
+        if self.panels not in (1, 2, 4):
+            raise ValueError(f"plan takes {self.panels} panels at a time, expected 1, 2 or 4")
+        if self.nonzeros_per_sum < 1:
+            raise ValueError(
+                f"plan sums {self.nonzeros_per_sum} nonzeros at a time, expected 1 or more"
+            )

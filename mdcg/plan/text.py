@@ -6,9 +6,20 @@ import json
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
-__all__ = ["Plan"]
+__all__ = ["CudaTarget", "Plan"]
 
 P = TypeVar("P", bound="Plan")
+
+
+class CudaTarget:
+    """Base of what is meant for a CUDA architecture."""
+
+    capability: int
+
+    @property
+    def target(self) -> str:
+        """Name of the architecture, such as ``"sm_90"``."""
+        return f"sm_{self.capability}"
 
 
 class Plan:

@@ -10,7 +10,6 @@ from .compiler import (
 )
 from .cuda_build import (
     discard_cuda_kernel,
-    load_cuda_kernel,
     load_cuda_kernels,
     start_cuda_kernel,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "discard_cuda_kernel",
     "find_compiler",
     "find_nvrtc",
-    "load_cuda_kernel",
     "load_cuda_kernels",
     "load_host_kernel",
     "start_cuda_kernel",

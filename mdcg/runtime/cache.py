@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .. import _core
+from .. import _core, env
 from .._version import __version__
 from ..errors import KernelCompileError
 
@@ -67,12 +67,8 @@ def log_cache_warning() -> None:
 class KernelCache:
     """Finds or makes one kernel.
 
-    Parameters
-    ----------
-    target : str
-        Sub-folder, such as ``"x86-64-v4"`` or ``"sm_90"``.
-    binary : str
-        File that makes a folder complete, one of ``BINARIES``.
+    The target is a sub-folder, such as ``"x86-64-v4"`` or ``"sm_90"``. The file `binary` of
+    ``BINARIES`` makes a folder complete.
     """
 
     def __init__(self, target: str, binary: str = BINARIES[0]) -> None:
@@ -86,10 +82,33 @@ class KernelCache:
         return digest.hexdigest()[:32]
 
     def find(self, key: str) -> _core.CachedKernel | None:
-        """Return a kernel that is there and whole, and that no other user could write; or None."""
+        """Return a complete kernel that no other user could have written; None without one."""
         found = self._files.find(key)
         log_cache_warning()
         return found
+
+    def find_or_compile(
+        self,
+        key: str,
+        build: Callable[[Path], object],
+        *,
+        stop: _core.StopFlag | None = None,
+    ) -> _core.CachedKernel:
+        """Return a cached kernel, or compile it unless ``MDCG_DISABLE_JIT`` forbids that.
+
+        Raises
+        ------
+        KernelCompileError
+            See :meth:`make`; or the kernel is missing and must not be compiled.
+        """
+        found = self.find(key)
+        if found is None and env.jit_disabled():
+            raise KernelCompileError(
+                f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
+                "unset the variable, or run the same calculation once where compiling is allowed, "
+                "with the same MDCG_CACHE_DIR"
+            )
+        return found or self.make(key, build, stop=stop)
 
     def discard(self, key: str) -> None:
         """Remove a kernel that proved unusable."""
@@ -100,7 +119,7 @@ class KernelCache:
     def make(
         self,
         key: str,
-        build: Callable[[Path], None],
+        build: Callable[[Path], object],
         *,
         stop: _core.StopFlag | None = None,
     ) -> _core.CachedKernel:
@@ -122,7 +141,7 @@ class KernelCache:
         except RuntimeError as error:
             raise KernelCompileError(str(error)) from error
 
-    def _make(self, root: Path, key: str, build: Callable[[Path], None]) -> _core.CachedKernel:
+    def _make(self, root: Path, key: str, build: Callable[[Path], object]) -> _core.CachedKernel:
         name = f"{self.target}-{key}.{_core.host_name()}.{uuid.uuid4().hex}"
         temporary, final = root / "tmp" / name, root / self.target / key
         try:
@@ -144,7 +163,7 @@ class KernelCache:
             shutil.rmtree(temporary, ignore_errors=True)
         if found is None:
             raise KernelCompileError(
-                f"the compiler left a {self.binary} that is cut short in {root}: is the disk full? "
+                f"the compiler wrote an incomplete {self.binary} to {root}: is the disk full? "
                 "Set MDCG_CACHE_DIR to a folder with space"
             )
         return found

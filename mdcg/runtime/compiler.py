@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .. import _core, env
@@ -39,19 +40,11 @@ _CANDIDATES = ("c++", "g++", "clang++")
 
 @dataclass
 class CompileStatistics:
-    """What this process compiled and loaded; read with :func:`statistics`.
+    """What this process compiled and loaded; read with :func:`statistics`."""
 
-    Attributes
-    ----------
-    compiled, loaded : int
-        Kernels compiled here, and kernels loaded in all.
-    compile_seconds, load_seconds : float
-        Wall time spent on each.
-    """
-
-    compiled: int = 0
-    loaded: int = 0
-    compile_seconds: float = 0.0
+    compiled: int = 0  # kernels compiled here
+    loaded: int = 0  # kernels loaded in all
+    compile_seconds: float = 0.0  # wall time
     load_seconds: float = 0.0
 
 
@@ -63,6 +56,24 @@ _lock = threading.Lock()
 def statistics() -> CompileStatistics:
     """Return the process-wide counters."""
     return _statistics
+
+
+def count_compiled(source: str, target: str, seconds: float) -> None:
+    """Count and log a kernel that was compiled; the first line of its text says what it is."""
+    with _lock:
+        _statistics.compiled += 1
+        _statistics.compile_seconds += seconds
+    name = source.partition("\n")[0].removeprefix("// ")
+    _log.info("compiled kernel for %s in %.1f s (%s)", target, seconds, name)
+
+
+def count_loaded(source: str, seconds: float) -> None:
+    """Count a kernel that was loaded, and log where its text is if ``MDCG_DEBUG`` is set."""
+    with _lock:
+        _statistics.loaded += 1
+        _statistics.load_seconds += seconds
+    if env.debug():
+        _log.info("loaded the kernel of %s", source)
 
 
 def find_compiler() -> list[str]:
@@ -107,19 +118,8 @@ def run_compiler(
 ) -> tuple[int, str]:
     """Run a compiler to its end, or to an interruption, which ends it.
 
-    Parameters
-    ----------
-    command : list of str
-    folder : Path
-        Where its messages are written for a while.
-    stop : StopFlag, optional
-        Ends it, too, when it is set; for threads, which no signal interrupts.
-
-    Returns
-    -------
-    status : int
-        Exit status.
-    messages : str
+    Its messages are written to the folder for a while. Returns its exit status and its messages.
+    When `stop` is set, it ends, too; for threads, which no signal interrupts.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def run_compiler(
 
 
 def _compile(
-    source: str, flags: tuple[str, ...], folder: Path, stop: _core.StopFlag | None = None
+    source: str, flags: tuple[str, ...], stop: _core.StopFlag | None, folder: Path
 ) -> None:
     command = find_compiler()
     text, binary = folder / "kernel.cpp", folder / "kernel.so"
@@ -161,27 +161,7 @@ def _compile(
             f"source kept in {kept}; mdcg needs gcc >= 11 or clang >= 12, "
             "set MDCG_CXX to choose another compiler"
         )
-    with _lock:
-        _statistics.compiled += 1
-        _statistics.compile_seconds += seconds
-    _log.info("compiled kernel in %.1f s (%s)", seconds, source.partition("\n")[0].lstrip("/ "))
-
-
-def _make(
-    cache: KernelCache,
-    key: str,
-    source: str,
-    flags: tuple[str, ...],
-    stop: _core.StopFlag | None = None,
-) -> _core.CachedKernel:
-    """Return a kernel of the cache, compiled now where it is missing."""
-    kernel = cache.find(key)
-    if kernel is None and env.jit_disabled():
-        raise KernelCompileError(
-            f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
-            "unset the variable or fill the cache on another machine"
-        )
-    return kernel or cache.make(key, lambda path: _compile(source, flags, path, stop), stop=stop)
+    count_compiled(source, "the CPU", seconds)
 
 
 def build_host_kernels(
@@ -189,16 +169,8 @@ def build_host_kernels(
 ) -> list[bytes]:
     """Return the libraries of texts, as many compiled side by side as there are cores.
 
-    Parameters
-    ----------
-    sources : sequence of str
-        C++ texts.
-    target : str
-        Sub-folder of the cache.
-    flags : tuple of str
-        Compiler options of that target.
-    again : bool
-        Whether those of the cache are compiled again.
+    The target is a sub-folder of the cache, and the flags are its compiler options. With `again`,
+    libraries of the cache are compiled again.
 
     Raises
     ------
@@ -214,7 +186,12 @@ def build_host_kernels(
     longest_first = sorted(keys, key=len, reverse=True)
     with ThreadPoolExecutor(usable_cores()) as pool:
         made = {
-            source: pool.submit(_make, cache, keys[source], source, flags, stop)
+            source: pool.submit(
+                cache.find_or_compile,
+                keys[source],
+                partial(_compile, source, flags, stop),
+                stop=stop,
+            )
             for source in longest_first
         }
         try:
@@ -232,16 +209,8 @@ def load_host_kernel(
 ) -> _core.SharedLibrary:
     """Return the loaded library of a kernel, from memory, from the cache, or compiled now.
 
-    Parameters
-    ----------
-    source : str
-        C++ text.
-    target : str
-        Name of the instruction set level; a sub-folder of the cache.
-    flags : tuple of str
-        Compiler options of that level.
-    symbols : tuple of str
-        Functions that the library must have.
+    The target names an instruction set level, is a sub-folder of the cache, and has these compiler
+    flags. The library must have the functions `symbols`.
 
     Raises
     ------
@@ -255,7 +224,7 @@ def load_host_kernel(
         if key in _libraries:
             return _libraries[key]
     for attempt in (1, 2):
-        kernel = _make(cache, key, source, flags)
+        kernel = cache.find_or_compile(key, partial(_compile, source, flags, None))
         start = time.perf_counter()
         try:
             library = kernel.load()
@@ -270,11 +239,7 @@ def load_host_kernel(
                     "on a file system that allows execution, or set MDCG_CACHE_DIR or MDCG_CXX"
                 ) from error
             continue
+        count_loaded(f"{kernel.folder}/kernel.cpp", time.perf_counter() - start)
         with _lock:
-            _statistics.loaded += 1
-            _statistics.load_seconds += time.perf_counter() - start
-            library = _libraries.setdefault(key, library)
-        if env.debug():
-            _log.info("kernel %s from %s/kernel.cpp", key, kernel.folder)
-        return library
+            return _libraries.setdefault(key, library)
     raise AssertionError("unreachable")

@@ -7,24 +7,19 @@ raised by the call that asks for the kernel.
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from .. import env
 from ..errors import KernelCompileError
 from .cache import KernelCache
-from .compiler import statistics, usable_cores
+from .compiler import count_compiled, count_loaded, usable_cores
 from .nvrtc import FLAGS, compile_cuda
 
-__all__ = ["discard_cuda_kernel", "load_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
-
-_log = logging.getLogger("mdcg")
+__all__ = ["discard_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
 
 _BINARY = "kernel.cubin"
 
@@ -32,7 +27,7 @@ Key = tuple[str, str]  # architecture, content key
 
 
 class _Builds:
-    """Kernels of this process that are loaded or being made; a forked child begins anew."""
+    """Kernels that this process has loaded or is compiling; a forked child starts with none."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -54,7 +49,7 @@ class _Builds:
         )
         try:
             thread.start()
-        except RuntimeError:  # no more threads: compile here, or others would wait for ever
+        except RuntimeError:  # no more threads: compile here, or others would wait forever
             self._run(future, source, key)
         return future
 
@@ -86,61 +81,29 @@ def _build(source: str, target: str, folder: Path) -> None:
     start = time.perf_counter()
     cubin, _ = compile_cuda(source, target)
     (folder / _BINARY).write_bytes(cubin)
-    seconds = time.perf_counter() - start
-    with _builds.lock:
-        statistics().compiled += 1
-        statistics().compile_seconds += seconds
-    name = re.sub(r"^// ", "", source.partition("\n")[0])
-    _log.info("compiled kernel for %s in %.1f s (%s)", target, seconds, name)
+    count_compiled(source, target, time.perf_counter() - start)
 
 
 def _load(source: str, target: str, key: str) -> bytes:
     cache = KernelCache(target, _BINARY)
+    kernel = cache.find_or_compile(key, lambda path: _build(source, target, path))
     start = time.perf_counter()
-    kernel = cache.find(key)
-    if kernel is None:
-        if env.jit_disabled():
-            raise KernelCompileError(
-                f"kernel {key} is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
-                "unset the variable or fill the cache on another machine"
-            )
-        kernel = cache.make(key, lambda path: _build(source, target, path))
-        start = time.perf_counter()
     cubin = kernel.binary
-    with _builds.lock:
-        statistics().loaded += 1
-        statistics().load_seconds += time.perf_counter() - start
-    if env.debug():
-        _log.info("kernel %s from %s/kernel.cu", key, kernel.folder)
+    count_loaded(f"{kernel.folder}/kernel.cu", time.perf_counter() - start)
     return cubin
 
 
 def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
-    """Begin loading or compiling a kernel on a thread, if nobody has, and do not wait.
+    """Begin loading or compiling a kernel on a thread, unless that has begun, and do not wait.
 
-    Parameters
-    ----------
-    source : str
-        CUDA text.
-    target : str
-        Architecture, such as ``"sm_90"``; a sub-folder of the cache.
-
-    Returns
-    -------
-    concurrent.futures.Future
-        Its result is the machine code; it raises what :func:`load_cuda_kernel` raises.
+    The target is an architecture, such as ``"sm_90"``, and a sub-folder of the cache. The result is
+    the machine code; it raises what :func:`load_cuda_kernels` raises.
     """
     return _builds.start(source, target)
 
 
 def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
     """Return the machine code of several kernels, those that need compiling side by side.
-
-    Parameters
-    ----------
-    sources : sequence of str
-    target : str
-        Architecture, such as ``"sm_90"``.
 
     Raises
     ------
@@ -150,11 +113,6 @@ def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
     longest_first = sorted(set(sources), key=len, reverse=True)
     started = {source: start_cuda_kernel(source, target) for source in longest_first}
     return [started[source].result() for source in sources]
-
-
-def load_cuda_kernel(source: str, target: str) -> bytes:
-    """Return the machine code of one kernel; see :func:`load_cuda_kernels`."""
-    return start_cuda_kernel(source, target).result()
 
 
 def discard_cuda_kernel(source: str, target: str) -> None:

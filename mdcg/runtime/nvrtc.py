@@ -103,21 +103,9 @@ def nvrtc_for(target: str) -> tuple[_core.Nvrtc, str]:
 
 
 def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
-    """Compile CUDA text to machine code.
+    """Compile CUDA text to machine code; return it and what NVRTC printed.
 
-    Parameters
-    ----------
-    source : str
-    target : str
-        Architecture, such as ``"sm_90"``.
-    *options : str
-        Further options of NVRTC, for what it says rather than for what it makes.
-
-    Returns
-    -------
-    cubin : bytes
-    log : str
-        NVRTC's own words.
+    Further options of NVRTC are for what it says rather than for what it makes.
 
     Raises
     ------
@@ -131,7 +119,7 @@ def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
     if not accepted:
         if "libnvrtc-builtins" in log:
             raise KernelCompileError(
-                f"{name} misses its libnvrtc-builtins, which must lie beside it: {_INSTALL}"
+                f"{name} lacks its libnvrtc-builtins, which must be in the same folder: {_INSTALL}"
             )
         first = next((line for line in log.splitlines() if "error" in line), log)
         raise KernelCompileError(

@@ -85,6 +85,7 @@ def compile_cuda(source, target):
     compiled.append(source)
     return b"code", ""
 cuda_build.compile_cuda = compile_cuda
+cuda_program.current_stream = lambda index: 0
 def attempt(action):
     try:
         action()
@@ -93,7 +94,7 @@ def attempt(action):
     return None
 def load(target="sm_90"):
     program = cuda_program.CudaProgram(0, target, ["// " + target])
-    program.launch(program.function(0, "f", 65536), 1, 32, 65536, 0, [0])
+    program.launch(program.function(0, "f", 65536), (1, 32, 65536), [0])
 def with_fault(fault, action):
     os.environ["FAKE"] = fault
     try:
@@ -270,7 +271,7 @@ def test_an_nvrtc_without_its_second_file(
     another_nvrtc: Callable[[str], None], old_nvrtc: str
 ) -> None:
     another_nvrtc(old_nvrtc)
-    with pytest.raises(KernelCompileError, match=r"misses its libnvrtc-builtins.*pip install"):
+    with pytest.raises(KernelCompileError, match=r"lacks its libnvrtc-builtins.*pip install"):
         compile_cuda("", "sm_80")
 
 

@@ -88,8 +88,13 @@ CHANGES: list[dict[str, Any]] = [
 def test_text_form() -> None:
     plan = plan_host(small_problem(), HostDevice("x86-64-v3"))
     text = str(plan)
-    assert text.startswith("HostPlan x86-64-v3: 8 lanes, ")
-    for name in ("senders per block", "sums of", "edges ahead", "streaming stores True"):
+    assert text.startswith("HostPlan(level='x86-64-v3', lanes=8, ")
+    for name in (
+        "senders_per_block",
+        "accumulator_bytes",
+        "prefetch_edges",
+        "streaming_stores=True",
+    ):
         assert name in text
     for changes in CHANGES:
         assert str(plan.with_changes(**changes)) != text, changes

@@ -127,7 +127,7 @@ def test_compiling_is_logged(
     load(source)
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert record.getMessage().startswith("compiled kernel in ")
+    assert record.getMessage().startswith("compiled kernel for the CPU in ")
     caplog.clear()
     monkeypatch.setenv("MDCG_DEBUG", "1")
     load(source, ("-O1",))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mdcg.runtime import load_cuda_kernel
+from mdcg.runtime import load_cuda_kernels
 
 __all__ = ["CudaStatus", "Driver", "Kernels"]
 
@@ -71,7 +71,7 @@ class Kernels:
 
     def __init__(self, driver: Driver, source: str) -> None:
         self.driver = driver
-        cubin = load_cuda_kernel(source, "sm_90")
+        (cubin,) = load_cuda_kernels([source], "sm_90")
         self.module = driver.made("cuModuleLoadData", cubin)
 
     def launch(

@@ -35,8 +35,7 @@ RTOL = {"float32": 3e-6, "float64": 1e-13}
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give launchers a stream where torch has none."""
-    for module in ("cuda", "contraction_kernels"):
-        monkeypatch.setattr(f"mdcg.ops.{module}.current_stream", lambda index: 0)
+    monkeypatch.setattr("mdcg.ops.cuda_program.current_stream", lambda index: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(cuda_graph._Ordered, "__init__", lambda self, *tensors: None)
     monkeypatch.setattr(cuda_graph._Ordered, "wait", lambda self: None)

@@ -1,4 +1,4 @@
-// What a generated kernel of a symmetric contraction gets.
+// What a generated kernel of a symmetric contraction gets; its text contains this file.
 #pragma once
 
 #include <cstdint>

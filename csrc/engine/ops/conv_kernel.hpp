@@ -1,5 +1,5 @@
 // What a convolution kernel gets, generated or generic: one block of edges, ready to contract.
-// Generated text repeats the struct; MDCG_CONV_ABI changes with it.
+// Generated text contains this file; MDCG_CONV_ABI changes with the struct.
 #pragma once
 
 #include <cstdint>

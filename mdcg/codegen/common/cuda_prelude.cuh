@@ -55,34 +55,25 @@ MDCG_INLINE T total(Vec<N> a) {
 
 // ---- whole vectors, aligned
 
-MDCG_INLINE Vec<1> load(const float* p, Vec<1>) { return {{T(__ldg(p))}}; }
-MDCG_INLINE Vec<2> load(const float* p, Vec<2>) {
-    const float2 t = __ldg((const float2*)p);
-    return {{T(t.x), T(t.y)}};
-}
-MDCG_INLINE Vec<4> load(const float* p, Vec<4>) {
-    const float4 t = __ldg((const float4*)p);
-    return {{T(t.x), T(t.y), T(t.z), T(t.w)}};
-}
-MDCG_INLINE Vec<1> load(const double* p, Vec<1>) { return {{T(__ldg(p))}}; }
-MDCG_INLINE Vec<2> load(const double* p, Vec<2>) {
-    const double2 t = __ldg((const double2*)p);
-    return {{T(t.x), T(t.y)}};
+MDCG_INLINE const float* word(const float* p, Vec<1>) { return p; }
+MDCG_INLINE const float2* word(const float* p, Vec<2>) { return (const float2*)p; }
+MDCG_INLINE const float4* word(const float* p, Vec<4>) { return (const float4*)p; }
+MDCG_INLINE const double* word(const double* p, Vec<1>) { return p; }
+MDCG_INLINE const double2* word(const double* p, Vec<2>) { return (const double2*)p; }
+MDCG_INLINE Vec<1> vec(float t) { return {{T(t)}}; }
+MDCG_INLINE Vec<2> vec(float2 t) { return {{T(t.x), T(t.y)}}; }
+MDCG_INLINE Vec<4> vec(float4 t) { return {{T(t.x), T(t.y), T(t.z), T(t.w)}}; }
+MDCG_INLINE Vec<1> vec(double t) { return {{T(t)}}; }
+MDCG_INLINE Vec<2> vec(double2 t) { return {{T(t.x), T(t.y)}}; }
+
+template <class F, int N>
+MDCG_INLINE Vec<N> load(const F* p, Vec<N> n) {
+    return vec(__ldg(word(p, n)));
 }
 // Read once: weights must not push node rows out of the caches.
-MDCG_INLINE Vec<1> load_stream(const float* p, Vec<1>) { return {{T(__ldcs(p))}}; }
-MDCG_INLINE Vec<2> load_stream(const float* p, Vec<2>) {
-    const float2 t = __ldcs((const float2*)p);
-    return {{T(t.x), T(t.y)}};
-}
-MDCG_INLINE Vec<4> load_stream(const float* p, Vec<4>) {
-    const float4 t = __ldcs((const float4*)p);
-    return {{T(t.x), T(t.y), T(t.z), T(t.w)}};
-}
-MDCG_INLINE Vec<1> load_stream(const double* p, Vec<1>) { return {{T(__ldcs(p))}}; }
-MDCG_INLINE Vec<2> load_stream(const double* p, Vec<2>) {
-    const double2 t = __ldcs((const double2*)p);
-    return {{T(t.x), T(t.y)}};
+template <class F, int N>
+MDCG_INLINE Vec<N> load_stream(const F* p, Vec<N> n) {
+    return vec(__ldcs(word(p, n)));
 }
 MDCG_INLINE void store_stream(float* p, Vec<1> a) { __stcs(p, float(a.v[0])); }
 MDCG_INLINE void store_stream(float* p, Vec<2> a) {

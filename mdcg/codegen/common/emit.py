@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
 from ..._version import __version__
 from ...plan.contraction import HostContractionPlan
-from ...plan.device import WARP
+from ...plan.device import WARP, CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
-from ...problem import ConvProblem, SymmetricContractionProblem
+from ...problem import ConvProblem, Irreps, SymmetricContractionProblem
 from .expression import LinearForm, Statement, Sum, Term, print_statements
 
 __all__ = [
     "ENGINE_ROW_BYTES",
+    "AttributeSums",
     "CudaEntry",
     "CudaKernel",
     "HostKernel",
     "argument_struct",
-    "attribute_gradients",
+    "cuda_head",
+    "engine_stride",
     "host_head",
     "kernel_head",
+    "packed_row",
     "power_of_two",
     "resident_blocks",
     "scalar_type",
     "store_lane_sums",
     "template",
+    "title",
 ]
 
 # Rows of the engine are padded to whole multiples of this.
@@ -48,105 +52,81 @@ _TYPES = {
 }
 
 
+def engine_stride(mul: int, dtype: str) -> int:
+    """Return the channels of a component in a row of the engine, padding included."""
+    align = ENGINE_ROW_BYTES // ITEMSIZE[dtype]
+    return -(-mul // align) * align
+
+
 @dataclass(frozen=True)
 class HostKernel:
-    """Text of a CPU kernel and what its launcher must know.
+    """Text of a CPU kernel and what its launcher must know."""
 
-    Attributes
-    ----------
-    source : str
-        C++17 for gcc or clang that includes the C library and intrinsics only.
-    arguments : tuple of str
-        Names of the 64-bit values of ``arg``, in order: addresses, or sizes for names starting with
-        ``n_``.
-    scratch_bytes : int
-        Scratch memory per thread, 64-byte aligned.
-    packed_in1, packed_out : int
-        Items of a packed row of node features and of output.
-    """
-
-    source: str
+    source: str  # C++17 for gcc or clang that includes the C library and intrinsics only
+    # names of the 64-bit values of ``arg``, in order: addresses, or sizes for names starting with
+    # ``n_``
     arguments: tuple[str, ...]
-    scratch_bytes: int
+    scratch_bytes: int  # scratch memory per thread, 64-byte aligned
+    # items of a packed row of node features and of output
     packed_in1: int
     packed_out: int
 
 
 @dataclass(frozen=True)
 class CudaEntry:
-    """One CUDA kernel of a program.
+    """One CUDA kernel of a program."""
 
-    Attributes
-    ----------
-    name : str
-        Operation, pass and number, such as ``conv_table_forward_0``: what profilers show.
-    threads : int
-        Threads per block.
-    shared_bytes : int
-        Dynamic shared memory per block.
-    rows : int
-        Receivers, or runs of input rows, per block.
-    early : bool
-        The kernel may start before the one launched before it has ended, and ends after it.
-    """
-
-    name: str
-    threads: int
-    shared_bytes: int
-    rows: int
+    name: str  # operation, pass and number, such as ``conv_table_forward_0``: what profilers show
+    threads: int  # threads per block
+    shared_bytes: int  # dynamic shared memory per block
+    rows: int  # receivers, or runs of input rows, per block
+    # the kernel may start before the one launched before it has ended, and ends after it
     early: bool = False
 
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """Text of the CUDA kernels of one pass and what their launcher must know.
+    """Text of the CUDA kernels of one pass and what their launcher must know."""
 
-    Attributes
-    ----------
-    source : str
-        CUDA C++17 without includes: all kernels in one program.
-    entries : tuple of CudaEntry
-        To be launched one after the other.
-    arguments : tuple of str
-        Names of the 64-bit values of the only parameter, in order: addresses, or sizes for names
-        starting with ``n_``.
-    packed_in1 : int
-        Items of a packed row of node features.
-    packs : bool
-        Rows of node features are read in packed form.
-    run : int
-        1 for convolutions; else length of a run of input rows.
-    zeroed : tuple of str
-        Results that must be zeros before the launch, of "out", "dx", "dy", "dw".
-    programs : tuple of str
-        The same kernels as programs of one entry each, which compile side by side; empty:
-        ``source`` is not divided.
-    copies : str
-        Program that packs and unpacks node rows, the same for all passes; empty: in ``source``.
-    """
-
-    source: str
-    entries: tuple[CudaEntry, ...]
+    source: str  # CUDA C++17 without includes: all kernels in one program
+    entries: tuple[CudaEntry, ...]  # to be launched one after the other
+    # names of the 64-bit values of the only parameter, in order: addresses, or sizes for names
+    # starting with ``n_``
     arguments: tuple[str, ...]
-    packed_in1: int
-    packs: bool
-    run: int
+    packed_in1: int  # items of a packed row of node features
+    packs: bool  # rows of node features are read in packed form
+    run: int  # 1 for convolutions; else length of a run of input rows
+    # results that must be zeros before the launch, of "out", "dx", "dy", "dw"
     zeroed: tuple[str, ...]
+    # the same kernels as programs of one entry each, which compile side by side; empty: ``source``
+    # is not divided
     programs: tuple[str, ...] = ()
+    # program that packs and unpacks node rows, the same for all passes; empty: in ``source``
     copies: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The programs that operators load, those that copy node rows last."""
+        return (*self.programs, self.copies) if self.programs else (self.source,)
 
 
 @lru_cache(maxsize=64)
 def template(path: str) -> str:
-    """Return a file of C++ or CUDA text that kernels contain.
-
-    Parameters
-    ----------
-    path : str
-        Relative to ``mdcg/codegen``, such as ``"common/host_prelude.hpp"``.
-    """
+    """Return a file of C++ or CUDA text that kernels contain, such as common/host_prelude.hpp."""
     text = files("mdcg.codegen").joinpath(path).read_text(encoding="utf-8")
     return text.replace("#pragma once\n", "")
+
+
+def packed_row(irreps: Irreps, padded: Callable[[int], int]) -> tuple[int, tuple[int, ...]]:
+    """Return items of a packed row and where each block starts, from padded multiplicities.
+
+    Packed rows are component-major, their multiplicities whole vectors.
+    """
+    offsets, total = [], 0
+    for block in irreps:
+        offsets.append(total)
+        total += block.ir.dim * padded(block.mul)
+    return total, tuple(offsets)
 
 
 def scalar_type(dtype: str) -> str:
@@ -159,27 +139,31 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def title(problem: ConvProblem | SymmetricContractionProblem, kernel: str) -> str:
+    """Return the first line of a text; `kernel` says which kernel of the problem it is."""
+    return f"// mdcg {__version__}, problem {problem.key()}, {kernel}"
+
+
 def host_head(
     problem: ConvProblem | SymmetricContractionProblem,
-    title: str,
+    kernel: str,
     plan: HostPlan | HostContractionPlan,
     arguments: Iterable[str],
     **defines: int,
 ) -> list[str]:
     """Return the title, the definitions and the prelude that a CPU kernel starts with."""
-    itemsize = ITEMSIZE[problem.dtype]
-    defines = {
-        "L": plan.lanes,
-        "MDCG_ITEM_BYTES": itemsize,
-        "MDCG_VECTOR_BYTES": itemsize * plan.lanes,
-        **defines,
-    }
+    size = ITEMSIZE[problem.dtype] * plan.lanes
+    found: dict[str, object] = {"L": plan.lanes, "MDCG_VECTOR_BYTES": size, **defines}
+    if size in (16, 32, 64):
+        width = {16: "", 32: "256", 64: "512"}[size]
+        kind = "ps" if problem.dtype == "float32" else "pd"
+        found["MDCG_INTRINSIC(name)"] = f"_mm{width}_##name##{kind}"
     return [
-        f"// mdcg {__version__}, problem {problem.key()}, {title}",
+        title(problem, kernel),
         f"// {plan}",
         f"// arg: {', '.join(arguments)}",
         f"typedef {scalar_type(problem.dtype)} T;",
-        *(f"#define {name} {value}" for name, value in defines.items()),
+        *(f"#define {name} {value}" for name, value in found.items()),
         template("common/host_prelude.hpp"),
     ]
 
@@ -187,19 +171,25 @@ def host_head(
 # -- CUDA -----------------------------------------------------------------------------------------
 
 
+def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan) -> list[str]:
+    """Return the title, the definitions and the prelude that CUDA kernels of a plan start with."""
+    atomics = plan.vector_atomics and problem.dtype == "float32"
+    return [
+        title(problem, kernel),
+        f"// {plan}",
+        f"typedef {scalar_type(problem.dtype)} T;",
+        f"#define MDCG_VECTOR_ATOMICS {int(atomics)}",
+        template("common/cuda_prelude.cuh") + template("common/warp_sums.cuh"),
+    ]
+
+
 def argument_struct(
     names: Iterable[str], types: Mapping[str, str] | None = None, *, integer: str = "Long"
 ) -> str:
     """Print the type of the only parameter of CUDA kernels.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Those that start with ``n_`` are numbers, others are addresses.
-    types : mapping, optional
-        Types of addresses beside those that mean the same in all kernels.
-    integer : str
-        Type of numbers.
+    Names that start with ``n_`` are numbers, others are addresses, whose `types` are given beside
+    those that mean the same in all kernels.
     """
     types = {**_TYPES, **(types or {})}
     fields = [
@@ -221,53 +211,54 @@ def resident_blocks(threads: int, registers: int) -> int:
 def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
     """Print the first line of a kernel.
 
-    Parameters
-    ----------
-    name : str
-    threads : int
-        Threads per block.
-    blocks : int
-        Blocks per multiprocessor that registers must leave room for; 0: the compiler's choice.
+    `blocks` is the number of blocks per multiprocessor that registers must leave room for; 0: the
+    compiler's choice.
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{'
 
 
-def attribute_gradients(
-    forms: Iterable[LinearForm], letter: str, name: Callable[[int], str]
-) -> list[str]:
-    """Print the sums that turn gradients of nonzeros into gradients of edge attributes.
+class AttributeSums:
+    """Prints the gradients of edge attributes: sums over the lanes of a warp.
 
-    Parameters
-    ----------
-    forms : iterable of LinearForm
-        The nonzeros of a path.
-    letter : str
-        First letter of the names of their gradients.
-    name : callable
-        From an edge attribute to the name of its gradient.
+    All attributes between the first and the last are summed.
     """
-    terms: dict[int, list[Term]] = {}
-    for n, form in enumerate(forms):
-        for b, value in form.terms:
-            terms.setdefault(b, []).append((value, (f"{letter}{n}",)))
-    return print_statements(
-        [Statement(name(b), Sum.of(found), add=True) for b, found in sorted(terms.items())]
-    )
+
+    def __init__(self, attributes: Sequence[int]) -> None:
+        self.low = attributes[0] if attributes else 0
+        self.count = attributes[-1] + 1 - self.low if attributes else 0
+
+    def declare(self) -> list[str]:
+        """Return the arrays of a lane, of a warp's length at most."""
+        return [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, n in enumerate(self._sizes())]
+
+    def add(self, forms: Iterable[LinearForm], letter: str) -> list[str]:
+        """Return the sums that turn gradients of nonzeros, ``letter0`` etc., into those."""
+        terms: dict[int, list[Term]] = {}
+        for n, form in enumerate(forms):
+            for b, value in form.terms:
+                terms.setdefault(b - self.low, []).append((value, (f"{letter}{n}",)))
+        return print_statements(
+            Statement(f"dy{b // WARP}[{b % WARP}]", Sum.of(found), add=True)
+            for b, found in sorted(terms.items())
+        )
+
+    def store(self, statement: Callable[[int], str]) -> list[str]:
+        """Return the sums over lanes; see :func:`store_lane_sums` for the statement of a start."""
+        lines = []
+        for i, n in enumerate(self._sizes()):
+            lines += store_lane_sums(i, n, power_of_two(n), statement(self.low + i * WARP))
+        return lines
+
+    def _sizes(self) -> list[int]:
+        return [min(WARP, self.count - first) for first in range(0, self.count, WARP)]
 
 
 def store_lane_sums(number: int, count: int, size: int, store: str) -> list[str]:
     """Print the sum of array ``dy<number>`` over the lanes of a warp, and its store.
 
-    Parameters
-    ----------
-    number : int
-    count : int
-        Values that are stored.
-    size : int
-        Length of the array, a power of two up to 32.
-    store : str
-        Statement that stores ``{sum}``, the value of index ``{at}``.
+    The array's length `size` is a power of two up to 32, and `count` of its values are stored: the
+    statement `store` takes ``{sum}``, the value of index ``{at}``.
     """
     lanes = WARP // size
     guard = [f"lane % {lanes} == 0"] if lanes > 1 else []

@@ -58,12 +58,7 @@ def signed_unique(
 ) -> tuple[tuple[LinearForm, ...], tuple[tuple[int, int], ...]]:
     """Share forms that are equal up to sign.
 
-    Returns
-    -------
-    unique : tuple of LinearForm
-        In order of first use.
-    uses : tuple of (int, int)
-        For every input form its position in ``unique`` and its sign.
+    Returns them in order of first use, and for every input form its position there and its sign.
     """
     unique: list[LinearForm] = []
     position: dict[tuple[tuple[int, float], ...], int] = {}
@@ -122,18 +117,8 @@ def print_statements(
     """Print statements in the C family of languages.
 
     A right-hand side that already has a name is replaced by that name, so equal sums are evaluated
-    once.
-
-    Parameters
-    ----------
-    statements : iterable of Statement
-        In order of evaluation.
-    literal : callable
-        Prints a coefficient in the target's type; default: a scalar.
-    declare : str
-        Type written before the first assignment of a name; empty: names exist already.
-    declared : iterable of str
-        Names that must not be declared again.
+    once. `literal` prints a coefficient in the target's type. The type `declare` is written before
+    the first assignment of a name that is not `declared`; empty: all names exist already.
     """
     known = set(declared)
     named: dict[Sum, str] = {}

@@ -18,28 +18,10 @@ struct Int {
 
 constexpr int padded(int n) { return (n + L - 1) / L * L; }
 
-// Masked access of this vector type, where the target has it.
-#if defined(__AVX512VL__)
-#if MDCG_VECTOR_BYTES == 64 && MDCG_ITEM_BYTES == 4
-#define MDCG_MASK_LOAD(mask, p) (V) _mm512_maskz_loadu_ps((__mmask16)(mask), (const float*)(p))
-#define MDCG_MASK_STORE(mask, p, v) \
-    _mm512_mask_storeu_ps((float*)(p), (__mmask16)(mask), (__m512)(v))
-#elif MDCG_VECTOR_BYTES == 32 && MDCG_ITEM_BYTES == 4
-#define MDCG_MASK_LOAD(mask, p) (V) _mm256_maskz_loadu_ps((__mmask8)(mask), (const float*)(p))
-#define MDCG_MASK_STORE(mask, p, v) \
-    _mm256_mask_storeu_ps((float*)(p), (__mmask8)(mask), (__m256)(v))
-#elif MDCG_VECTOR_BYTES == 16 && MDCG_ITEM_BYTES == 4
-#define MDCG_MASK_LOAD(mask, p) (V) _mm_maskz_loadu_ps((__mmask8)(mask), (const float*)(p))
-#define MDCG_MASK_STORE(mask, p, v) _mm_mask_storeu_ps((float*)(p), (__mmask8)(mask), (__m128)(v))
-#elif MDCG_VECTOR_BYTES == 64 && MDCG_ITEM_BYTES == 8
-#define MDCG_MASK_LOAD(mask, p) (V) _mm512_maskz_loadu_pd((__mmask8)(mask), (const double*)(p))
-#define MDCG_MASK_STORE(mask, p, v) \
-    _mm512_mask_storeu_pd((double*)(p), (__mmask8)(mask), (__m512d)(v))
-#elif MDCG_VECTOR_BYTES == 32 && MDCG_ITEM_BYTES == 8
-#define MDCG_MASK_LOAD(mask, p) (V) _mm256_maskz_loadu_pd((__mmask8)(mask), (const double*)(p))
-#define MDCG_MASK_STORE(mask, p, v) \
-    _mm256_mask_storeu_pd((double*)(p), (__mmask8)(mask), (__m256d)(v))
-#endif
+// Masked access, where the target has it: MDCG_INTRINSIC is `_mm256_##name##ps` or the like.
+#if defined(__AVX512VL__) && defined(MDCG_INTRINSIC)
+#define MDCG_MASK_LOAD(mask, p) (V) MDCG_INTRINSIC(maskz_loadu_)(mask, p)
+#define MDCG_MASK_STORE(mask, p, v) MDCG_INTRINSIC(mask_storeu_)(p, mask, v)
 #endif
 
 // First N lanes from memory, the others zero; never touches memory past lane N.

@@ -77,29 +77,16 @@ class LoweredPath:
 
 @dataclass(frozen=True)
 class LoweredProblem:
-    """All paths and nonzeros of a problem.
-
-    Attributes
-    ----------
-    groups : tuple of NonzeroGroup
-        Together they define nonzeros ``0 .. num_nonzeros - 1``.
-    paths : tuple of LoweredPath
-        In weight order; a path with several v appears once per v.
-    """
+    """All paths and nonzeros of a problem."""
 
     problem: ConvProblem
-    groups: tuple[NonzeroGroup, ...]
-    paths: tuple[LoweredPath, ...]
+    groups: tuple[NonzeroGroup, ...]  # together they define nonzeros ``0 .. num_nonzeros - 1``.
+    paths: tuple[LoweredPath, ...]  # in weight order; a path with several v appears once per v
 
     @property
     def num_nonzeros(self) -> int:
         """Values per edge that all channels share."""
         return sum(len(group.forms) for group in self.groups)
-
-    @property
-    def num_entries(self) -> int:
-        """Nonzero matrix entries, summed over paths."""
-        return sum(len(path.coupling.entries) for path in self.paths)
 
     def forms(self, path: LoweredPath) -> tuple[LinearForm, ...]:
         """Return the nonzeros of a path."""

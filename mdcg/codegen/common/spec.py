@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-__all__ = ["COTANGENTS", "DERIVATIVES", "KINDS", "KernelSpec", "cuda_arguments"]
+__all__ = ["COTANGENTS", "DERIVATIVES", "KernelSpec", "PassSpec", "cuda_arguments"]
 
 KINDS = ("forward", "backward", "double_backward")
 
@@ -15,46 +17,22 @@ DERIVATIVES = ("x", "y", "w", "g")
 COTANGENTS = {"x": "xa", "y": "yb", "w": "wc"}
 
 
-@dataclass(frozen=True)
-class KernelSpec:
-    """One generated kernel.
+class PassSpec:
+    """Base of the descriptions of kernels."""
 
-    Parameters
-    ----------
-    kind : {"forward", "backward", "double_backward"}
-        Value; gradients of ``phi`` with respect to x, y, w; gradients of
-        ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)`` with respect to x, y, w, g.
-    conv : bool
-        True: rows are gathered from senders and summed on receivers. False: one output row per
-        input row.
-    wants : tuple of str
-        Gradients to compute, of ``DERIVATIVES``; empty for forward.
-    given : tuple of str
-        Cotangents present in a double backward: "x" for a, "y" for b, "w" for c.
-    paired : bool
-        Edges read their weights from a row that the two directions of one edge share, and sum
-        their gradients in it; forward and backward convolutions only.
-    """
-
+    # names of the operands' cotangents in the arguments of kernels
+    cotangents: ClassVar[Mapping[str, str]]
     kind: str
-    conv: bool
-    wants: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
-    paired: bool = False
+    wants: tuple[str, ...]
+    given: tuple[str, ...]
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kernel kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
-        if self.paired and (self.kind == "double_backward" or not self.conv):
-            raise ValueError("only forward and backward convolutions take weights of pairs")
+        order = [*self.cotangents, "g"]
         for names in (self.wants, self.given):
-            if tuple(sorted(set(names), key=DERIVATIVES.index)) != names:
-                raise ValueError(f"{names} must be distinct, in the order {', '.join(DERIVATIVES)}")
-
-    @property
-    def operation(self) -> str:
-        """What the names of CUDA kernels begin with."""
-        return "conv" if self.conv else "tensor_product"
+            if tuple(sorted(set(names), key=order.index)) != names:
+                raise ValueError(f"{names} must be distinct, in the order {', '.join(order)}")
 
     def has(self, name: str) -> bool:
         """Return whether the cotangent of an operand is given."""
@@ -64,16 +42,43 @@ class KernelSpec:
         """Return whether the gradient with respect to an operand is wanted."""
         return name in self.wants
 
+    def tensors(self, *operands: str) -> list[str]:
+        """Return the names of all operands, of cotangents and of results, as arguments."""
+        if self.kind == "forward":
+            return [*operands, "out"]
+        given = [self.cotangents[name] for name in self.given]
+        return [*operands, "g", *given, *(f"d{name}" for name in self.wants)]
+
+    def _text(self, *parts: str) -> str:
+        gradients = {"given": self.given, "wants": self.wants}
+        return "_".join([*parts, *(f"{k}_{''.join(n)}" for k, n in gradients.items() if n)])
+
+
+@dataclass(frozen=True)
+class KernelSpec(PassSpec):
+    """One generated kernel."""
+
+    cotangents = COTANGENTS
+    # value; gradients of ``phi`` with respect to x, y, w; with respect to x, y, w, g those of
+    # ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``
+    kind: str
+    # rows are gathered from senders and summed on receivers; else one output row per input row
+    conv: bool
+    wants: tuple[str, ...] = ()  # gradients to compute, of ``DERIVATIVES``; empty for forward
+    # cotangents present in a double backward: "x" for a, "y" for b, "w" for c
+    given: tuple[str, ...] = ()
+    # edges read their weights from a row that the two directions of one edge share, and sum their
+    # gradients in it; forward and backward convolutions only
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.paired and (self.kind == "double_backward" or not self.conv):
+            raise ValueError("only forward and backward convolutions take weights of pairs")
+
     def __str__(self) -> str:
-        rows = "conv" if self.conv else "tp"
-        parts = [f"{rows}_{self.kind}"]
-        if self.given:
-            parts.append("given_" + "".join(self.given))
-        if self.wants:
-            parts.append("wants_" + "".join(self.wants))
-        if self.paired:
-            parts.append("paired")
-        return "_".join(parts)
+        text = self._text(f"{'conv' if self.conv else 'tp'}_{self.kind}")
+        return f"{text}_paired" if self.paired else text
 
 
 def cuda_arguments(spec: KernelSpec, deterministic: bool) -> tuple[str, ...]:
@@ -81,10 +86,5 @@ def cuda_arguments(spec: KernelSpec, deterministic: bool) -> tuple[str, ...]:
     names = ["order", "sender", "row_ptr"] if spec.conv else []
     if spec.conv and spec.wanted("x") and deterministic:
         names.append("place")
-    names += ["n_rows", "x", "y", "w"]
-    if spec.kind != "forward":
-        names.append("g")
-    names += [COTANGENTS[name] for name in spec.given]
-    if spec.kind == "forward":
-        return (*names, "out")
-    return (*names, *("out" if name == "g" else f"d{name}" for name in spec.wants))
+    found = spec.tensors("x", "y", "w")
+    return (*names, "n_rows", *("out" if name == "dg" else name for name in found))

@@ -1,4 +1,4 @@
-"""Straight-line programs of sums of products: building, tangents, adjoints, operation counts.
+"""Straight-line programs of sums of products: building, tangents, adjoints.
 
 A program is a list of named sums ``t = sum_i k_i * f_i1 * f_i2`` of at most two factors each; the
 factors are inputs or earlier sums. Tangents and adjoints of such programs are programs again, so
@@ -15,16 +15,9 @@ __all__ = ["Program"]
 
 
 class Program:
-    """Named sums in order of evaluation; equal sums share a name.
+    """Named sums in order of evaluation; equal sums share a name."""
 
-    Parameters
-    ----------
-    prefix : str
-        Of the names that are made here.
-    """
-
-    def __init__(self, prefix: str = "t") -> None:
-        self.prefix = prefix
+    def __init__(self) -> None:
         self.sums: dict[str, Sum] = {}
         self._names: dict[Sum, str] = {}
         self.outputs: dict[str, list[Term]] = {}
@@ -38,7 +31,7 @@ class Program:
             return value.terms[0][1][0]
         found = self._names.get(value)
         if found is None:
-            found = f"{self.prefix}{len(self.sums)}"
+            found = f"t{len(self.sums)}"
             self._names[value] = found
             self.sums[found] = value
         return found
@@ -58,17 +51,9 @@ class Program:
         return found
 
     def tangents(self, directions: Mapping[str, str]) -> dict[str, str]:
-        """Append directional derivatives.
+        """Append directional derivatives; return the tangents of all sums and inputs that move.
 
-        Parameters
-        ----------
-        directions : mapping
-            Name of the tangent of each input that moves.
-
-        Returns
-        -------
-        dict
-            Name of the tangent of every sum that moves, the inputs' included.
+        `directions` has the tangent of each input that moves.
         """
         found = dict(directions)
         for name, value in list(self.sums.items()):
@@ -88,17 +73,8 @@ class Program:
     ) -> dict[str, list[Term]]:
         """Append the derivatives of ``sum seeds[t] * t`` with respect to inputs.
 
-        Parameters
-        ----------
-        seeds : mapping
-            Factors of sums or inputs, constant in `wanted`.
-        wanted : iterable of str
-            Inputs.
-
-        Returns
-        -------
-        dict
-            Terms that add up to each derivative; absent where it is zero.
+        The seeds are constant in the `wanted` inputs. Returns the terms that add up to each
+        derivative; absent where it is zero.
         """
         wanted = list(wanted)
         needed = self.depending(wanted)
@@ -131,15 +107,3 @@ class Program:
             if value.terms:
                 lines.append(Statement(name, value, add=True))
         return lines
-
-
-def operations(statements: Iterable[Statement]) -> int:
-    """Return the number of multiplications, additions and fused multiply-adds."""
-    total = 0
-    for statement in statements:
-        for n, (k, factors) in enumerate(statement.value.terms):
-            products = len(factors) - 1 + (abs(k) != 1.0)
-            first = n == 0 and not statement.add
-            # one product joins its addition
-            total += max(products, 1) if not first else products
-    return total

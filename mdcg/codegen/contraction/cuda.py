@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..._version import __version__
 from ...plan.contraction import CudaContractionPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import SymmetricContractionProblem
-from ..common.emit import CudaEntry, CudaKernel, argument_struct, kernel_head, scalar_type
+from ..common.emit import CudaEntry, CudaKernel, argument_struct, kernel_head, scalar_type, title
 from ..common.expression import Statement, print_statements
 from .program import ContractionSpec, arguments, contraction_groups, operand_names
 
-__all__ = ["ContractionBody", "contraction_kernel", "emit_contraction_cuda"]
+__all__ = ["ContractionBody", "emit_contraction_cuda"]
 
 _HEAD = """\
 typedef long long Long;
@@ -58,7 +57,9 @@ static __device__ __noinline__ void mix(const T* y, int n_species, const T* w, T
 
 
 class ContractionBody:
-    """Writes what a thread does with channel ``u`` of node ``n``."""
+    """Writes what a thread does with channel ``u`` of node ``n``, and the kernel around it."""
+
+    names_lane = True
 
     def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
         self.problem = problem
@@ -185,112 +186,80 @@ class ContractionBody:
             lines.append("}")
         return lines + finish
 
+    # -- the kernel around it ---------------------------------------------------------------------
+
+    @property
+    def channels(self) -> int:
+        """Channels of a row of the operands."""
+        return self.problem.channels
+
+    def arguments(self) -> tuple[str, ...]:
+        """Return the names of the kernel's arguments."""
+        return arguments(self.spec)
+
+    def definitions(self) -> list[str]:
+        """Return what stands before the kernel."""
+        return [
+            f"#define CHANNELS {self.problem.channels}",
+            f"#define COEFFICIENTS {self.problem.num_coefficients}",
+            _HEAD,
+            _MIX if self.spec.mixed else "",
+        ]
+
+    def guards(self) -> list[str]:
+        """Return the lines after which thread ``lane`` has work to do."""
+        lines = ["if (n >= p.n_rows) return;"]
+        if self.spec.mixed:
+            species = "only_species(p.y + n * p.n_species, int(p.n_species), lane)"
+            lines.append(f"const int species = {species};")
+        if self.channels % WARP:
+            lines.append(f"if (u >= {self.channels}) return;")
+        return lines
+
+    def kernel(self, plan: CudaContractionPlan, kernel: str) -> CudaKernel:
+        """Print the program; `kernel` says which kernel of the problem it is."""
+        chunks = -(-self.channels // WARP)
+        warps = plan.threads // WARP
+        name = f"contraction_{self.spec.kind}"
+        lane = f"threadIdx.x % {WARP}"
+        lines = []
+        if self.names_lane:
+            lines, lane = [f"const int lane = {lane};"], "lane"
+        lines += [
+            f"const Long job = Long(blockIdx.x) * {warps} + threadIdx.x / {WARP};",
+            f"const Long n = job / {chunks};",
+            f"const int u = int(job % {chunks}) * {WARP} + {lane};",
+            *self.guards(),
+            *self.write(),
+        ]
+        parts = [
+            title(self.problem, kernel),
+            f"// {plan}",
+            f"// arg: {', '.join(self.arguments())}",
+            f"typedef {scalar_type(self.problem.dtype)} T;",
+            *self.definitions(),
+            argument_struct(self.arguments()),
+            kernel_head(name, plan.threads, plan.blocks),
+            *(f"    {line}" for line in lines),
+            "}",
+            "",
+        ]
+        return CudaKernel(
+            source="\n".join(parts),
+            entries=(CudaEntry(name, plan.threads, 0, warps),),
+            arguments=self.arguments(),
+            packed_in1=self.channels * self.problem.dim_in,
+            packs=False,
+            run=chunks,
+            zeroed=(),
+        )
+
 
 def emit_contraction_cuda(
     problem: SymmetricContractionProblem, plan: CudaContractionPlan, spec: ContractionSpec
 ) -> CudaKernel:
     """Generate the CUDA text of one kernel.
 
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : CudaContractionPlan
-    spec : ContractionSpec
-
-    Returns
-    -------
-    CudaKernel
-        One entry; ``rows`` are nodes times groups of 32 channels per block.
+    It has one entry, whose ``rows`` are nodes times groups of 32 channels per block.
     """
-    body = ["if (n >= p.n_rows) return;"]
-    if spec.mixed:
-        species = "only_species(p.y + n * p.n_species, int(p.n_species), lane)"
-        body.append(f"const int species = {species};")
-    if problem.channels % WARP:
-        body.append(f"if (u >= {problem.channels}) return;")
-    return contraction_kernel(
-        problem,
-        plan,
-        spec,
-        f"kernel {spec}",
-        arguments(spec),
-        (
-            f"#define CHANNELS {problem.channels}",
-            f"#define COEFFICIENTS {problem.num_coefficients}",
-            _HEAD,
-            _MIX if spec.mixed else "",
-        ),
-        (*body, *ContractionBody(problem, spec).write()),
-        channels=problem.channels,
-        lane="lane",
-    )
-
-
-def contraction_kernel(
-    problem: SymmetricContractionProblem,
-    plan: CudaContractionPlan,
-    spec: ContractionSpec,
-    title: str,
-    names: tuple[str, ...],
-    before: tuple[str, ...],
-    body: tuple[str, ...],
-    *,
-    channels: int,
-    lane: str = "",
-) -> CudaKernel:
-    """Print the program of one kernel whose thread is channel ``u`` of node ``n``.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : CudaContractionPlan
-    spec : ContractionSpec
-    title : str
-        Which kernel of the problem it is.
-    names : tuple of str
-        Arguments.
-    before : tuple of str
-        Definitions.
-    body : tuple of str
-        Lines of what a thread does.
-    channels : int
-        Of a row of the operands.
-    lane : str, optional
-        Name by which the body knows the thread's lane.
-
-    Returns
-    -------
-    CudaKernel
-    """
-    chunks = -(-channels // WARP)
-    warps = plan.threads // WARP
-    name = f"contraction_{spec.kind}"
-    number = f"threadIdx.x % {WARP}"
-    lines = [
-        *([f"const int {lane} = {number};"] if lane else []),
-        f"const Long job = Long(blockIdx.x) * {warps} + threadIdx.x / {WARP};",
-        f"const Long n = job / {chunks};",
-        f"const int u = int(job % {chunks}) * {WARP} + {lane or number};",
-        *body,
-    ]
-    parts = [
-        f"// mdcg {__version__}, problem {problem.key()}, {title}",
-        f"// {plan}",
-        f"// arg: {', '.join(names)}",
-        f"typedef {scalar_type(problem.dtype)} T;",
-        *before,
-        argument_struct(names),
-        kernel_head(name, plan.threads, plan.blocks),
-        *(f"    {line}" for line in lines),
-        "}",
-        "",
-    ]
-    return CudaKernel(
-        source="\n".join(parts),
-        entries=(CudaEntry(name, plan.threads, 0, warps),),
-        arguments=names,
-        packed_in1=channels * problem.dim_in,
-        packs=False,
-        run=chunks,
-        zeroed=(),
-    )
+    return ContractionBody(problem, spec).kernel(plan, f"kernel {spec}")

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._version import __version__
 from ...plan.contraction import CudaContractionPlan
 from ...plan.host import ITEMSIZE
 from ...problem import SymmetricContractionProblem
-from ..common.emit import ENGINE_ROW_BYTES, CudaKernel, scalar_type, template
+from ..common.emit import CudaKernel, engine_stride, scalar_type, template, title
 from ..common.expression import Statement
-from .cuda import ContractionBody, contraction_kernel
+from .cuda import ContractionBody
 from .program import ContractionSpec, contraction_groups, group_function
 
-__all__ = ["ABI", "emit_engine_contraction", "emit_engine_contraction_cuda"]
-
-# MDCG_CONTRACTION_ABI of csrc/engine/ops/contraction_kernel.hpp.
-ABI = 1
+__all__ = ["emit_engine_contraction", "emit_engine_contraction_cuda"]
 
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -33,109 +29,91 @@ def _spec(kind: str) -> ContractionSpec:
     return ContractionSpec(kind, mixed=False, wants=() if kind == "forward" else ("x",))
 
 
-def _stride(problem: SymmetricContractionProblem) -> int:
-    """Return the channels of a component in a row of the engine, padding included."""
-    align = ENGINE_ROW_BYTES // ITEMSIZE[problem.dtype]
-    return -(-problem.channels // align) * align
+def _group(name: str, statements: Sequence[Statement], stride: int) -> str:
+    def load(symbol: str) -> str:
+        return f"*(const V*)(p{symbol[0]} + {int(symbol[1:]) * stride})"
+
+    def add(target: str) -> str:
+        array, number = ("dx", target[2:]) if target.startswith("dx") else ("o", target[1:])
+        return f"{array}[{number}] += t;"
+
+    return group_function(name, _PARAMETERS, statements, load, add)
 
 
-class _HostText:
-    """Writes the passes of one problem for CPUs."""
-
-    def __init__(self, problem: SymmetricContractionProblem) -> None:
-        self.problem = problem
-        self.stride = _stride(problem)
-        self.x_width, self.out_width = (
-            dim * self.stride for dim in (problem.dim_in, problem.dim_out)
-        )
-
-    def _group(self, name: str, statements: Sequence[Statement]) -> str:
-        def load(symbol: str) -> str:
-            return f"*(const V*)(p{symbol[0]} + {int(symbol[1:]) * self.stride})"
-
-        def add(target: str) -> str:
-            array, number = ("dx", target[2:]) if target.startswith("dx") else ("o", target[1:])
-            return f"{array}[{number}] += t;"
-
-        return group_function(name, _PARAMETERS, statements, load, add)
-
-    def _pass(self, kind: str, groups: int) -> str:
-        problem, forward = self.problem, kind == "forward"
-        dim = problem.dim_out if forward else problem.dim_in
-        row, size = "out" if forward else "dx", max(1, dim)
-        places = [f"row + u + {i * self.stride}" for i in range(dim)]
-        g = "nullptr" if forward else f"b->g + n * {self.out_width} + u"
-        o, dx = ("sum", "nullptr") if forward else ("nullptr", "sum")
-        lines = [
-            f"{_EXPORT} void mdcg_contraction_{kind}(const Block* b) {{",
-            "    for (int64_t n = 0; n < b->num_nodes; ++n) {",
-            "        const int64_t type = b->typed ? b->types[n] : 0;",
-            f"        const T* const c = b->coefficients + type * "
-            f"{problem.num_coefficients * self.stride};",
-            f"        T* const row = b->{row} + n * {dim * self.stride};",
-            f"        for (int64_t u = 0; u < {self.stride}; u += L) {{",
-            f"            V sum[{size}];",
-            f"            const T* const px = b->x + n * {self.x_width} + u;",
+def _pass(problem: SymmetricContractionProblem, kind: str, groups: int, stride: int) -> str:
+    forward = kind == "forward"
+    dim = problem.dim_out if forward else problem.dim_in
+    row, size = "out" if forward else "dx", max(1, dim)
+    places = [f"row + u + {i * stride}" for i in range(dim)]
+    g = "nullptr" if forward else f"b->g + n * {problem.dim_out * stride} + u"
+    o, dx = ("sum", "nullptr") if forward else ("nullptr", "sum")
+    lines = [
+        f"{_EXPORT} void mdcg_contraction_{kind}(const Block* b) {{",
+        "    for (int64_t n = 0; n < b->num_nodes; ++n) {",
+        "        const int64_t type = b->typed ? b->types[n] : 0;",
+        f"        const T* const c = b->coefficients + type * {problem.num_coefficients * stride};",
+        f"        T* const row = b->{row} + n * {dim * stride};",
+        f"        for (int64_t u = 0; u < {stride}; u += L) {{",
+        f"            V sum[{size}];",
+        f"            const T* const px = b->x + n * {problem.dim_in * stride} + u;",
+    ]
+    if forward:
+        lines.append(f"            for (int i = 0; i < {size}; ++i) sum[i] = V{{}};")
+    else:
+        pointers = ", ".join(f"(V*)({place})" for place in places)
+        lines += [
+            f"            V* const at[{size}] = {{{pointers}}};",
+            f"            for (int i = 0; i < {size}; ++i)",
+            "                sum[i] = b->accumulate ? *at[i] : V{};",
         ]
-        if forward:
-            lines.append(f"            for (int i = 0; i < {size}; ++i) sum[i] = V{{}};")
-        else:
-            pointers = ", ".join(f"(V*)({place})" for place in places)
-            lines += [
-                f"            V* const at[{size}] = {{{pointers}}};",
-                f"            for (int i = 0; i < {size}; ++i)",
-                "                sum[i] = b->accumulate ? *at[i] : V{};",
-            ]
-        call = f"(px, c + u, {g}, {o}, {dx});"
-        lines += [f"            {kind}{number}{call}" for number in range(groups)]
-        lines += [f"            *(V*)({place}) = sum[{i}];" for i, place in enumerate(places)]
-        if not groups:
-            lines.append("            (void)px; (void)c;")
-        return "\n".join([*lines, "        }", "    }", "}"])
-
-    def write(self) -> str:
-        problem = self.problem
-        coefficients = problem.num_coefficients
-        info = [ABI, ITEMSIZE[problem.dtype], self.x_width, self.out_width]
-        info += [coefficients * self.stride, coefficients]
-        parts = [
-            f"// mdcg {__version__}, problem {problem.key()}, engine contraction",
-            f"typedef {scalar_type(problem.dtype)} T;",
-            template("contraction/engine_prelude.hpp"),
-            'extern "C" {',
-            '__attribute__((visibility("default"))) extern const int64_t mdcg_contraction_info[6];',
-            f"const int64_t mdcg_contraction_info[6] = {{{', '.join(map(str, info))}}};",
-            "}",
-        ]
-        for kind in ("forward", "backward"):
-            groups = contraction_groups(problem, _spec(kind))
-            parts += [self._group(f"{kind}{i}", group) for i, group in enumerate(groups)]
-            parts.append(self._pass(kind, len(groups)))
-        return "\n".join([*parts, ""])
+    call = f"(px, c + u, {g}, {o}, {dx});"
+    lines += [f"            {kind}{number}{call}" for number in range(groups)]
+    lines += [f"            *(V*)({place}) = sum[{i}];" for i, place in enumerate(places)]
+    if not groups:
+        lines.append("            (void)px; (void)c;")
+    return "\n".join([*lines, "        }", "    }", "}"])
 
 
 def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
-    """Generate the C++ text of both passes of a contraction.
+    """Generate the C++ text of both passes of a contraction; equal problems give equal text.
 
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-
-    Returns
-    -------
-    str
-        Exports ``mdcg_contraction_info``, ``mdcg_contraction_forward`` and
-        ``mdcg_contraction_backward``. Equal problems give equal text.
+    It exports the names in ``engine/ops/contraction_kernel.hpp``.
     """
-    return _HostText(problem).write()
+    stride = engine_stride(problem.channels, problem.dtype)
+    coefficients = problem.num_coefficients
+    info: list[str | int] = [
+        "mdcg::MDCG_CONTRACTION_ABI",
+        ITEMSIZE[problem.dtype],
+        problem.dim_in * stride,
+        problem.dim_out * stride,
+    ]
+    info += [coefficients * stride, coefficients]
+    parts = [
+        title(problem, "engine contraction"),
+        f"typedef {scalar_type(problem.dtype)} T;",
+        template("common/engine_vectors.hpp"),
+        template("contraction/contraction_kernel.hpp"),
+        "typedef mdcg::ContractionBlock<T> Block;",
+        'extern "C" {',
+        '__attribute__((visibility("default"))) extern const int64_t mdcg_contraction_info[6];',
+        f"const int64_t mdcg_contraction_info[6] = {{{', '.join(map(str, info))}}};",
+        "}",
+    ]
+    for kind in ("forward", "backward"):
+        groups = contraction_groups(problem, _spec(kind))
+        parts += [_group(f"{kind}{i}", group, stride) for i, group in enumerate(groups)]
+        parts.append(_pass(problem, kind, len(groups), stride))
+    return "\n".join([*parts, ""])
 
 
 class _CudaBody(ContractionBody):
     """Writes what a thread does with rows of the engine."""
 
+    names_lane = False
+
     def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
         super().__init__(problem, spec)
-        self.stride = _stride(problem)
+        self.stride = engine_stride(problem.channels, problem.dtype)
 
     def _row(self) -> str:
         return f"n * {self.problem.dim_in * self.stride} + u"
@@ -165,33 +143,28 @@ class _CudaBody(ContractionBody):
             f"constexpr int {letter}_stride = {self.stride};",
         ]
 
+    @property
+    def channels(self) -> int:
+        return self.stride
+
+    def arguments(self) -> tuple[str, ...]:
+        results = ("out",) if self.spec.kind == "forward" else ("g", "dx")
+        return ("n_rows", "n_types", "n_adds", "types", "x", "w", *results)
+
+    def definitions(self) -> list[str]:
+        return ["typedef long long Long;"]
+
+    def guards(self) -> list[str]:
+        return [f"if (n >= p.n_rows || u >= {self.stride}) return;"]
+
 
 def emit_engine_contraction_cuda(
     problem: SymmetricContractionProblem, plan: CudaContractionPlan, kind: str
 ) -> CudaKernel:
     """Generate the CUDA text of one pass.
 
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : CudaContractionPlan
-    kind : {"forward", "backward"}
-        Value, or gradient of x, which is added to where ``n_adds`` is not 0.
-
-    Returns
-    -------
-    CudaKernel
-        One entry; ``run`` groups of 32 channels per node, ``rows`` of them per block.
+    It has one entry: ``run`` groups of 32 channels per node, ``rows`` of them per block. The
+    "forward" pass is the value; "backward" the gradient of x, which is added to where ``n_adds`` is
+    not 0.
     """
-    results = ("out",) if kind == "forward" else ("g", "dx")
-    body = _CudaBody(problem, _spec(kind))
-    return contraction_kernel(
-        problem,
-        plan,
-        body.spec,
-        f"engine contraction, {kind}",
-        ("n_rows", "n_types", "n_adds", "types", "x", "w", *results),
-        ("typedef long long Long;",),
-        (f"if (n >= p.n_rows || u >= {body.stride}) return;", *body.write()),
-        channels=body.stride,
-    )
+    return _CudaBody(problem, _spec(kind)).kernel(plan, f"engine contraction, {kind}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...plan.contraction import HostContractionPlan
 from ...plan.host import ITEMSIZE
@@ -138,16 +138,11 @@ def _shuffle(itemsize: int) -> str:
 
 def _reference(name: str) -> str:
     """Return where a value lives outside the statements."""
-    for prefix, vectors in (("dx", "dx"), ("dc", "dc"), ("x", "x"), ("a", "a"), ("c", "c")):
-        if name.startswith(prefix):
-            number = name[len(prefix) :]
-            if prefix in ("c", "dc"):
-                stride = "cs" if prefix == "c" else "ds"
-                return f"*({'const ' if prefix == 'c' else ''}VU*)({prefix} + {number} * {stride})"
-            return f"{vectors}[{number}]"
-    if name.startswith("b"):
-        return f"*(const VU*)(b + {name[1:]} * cs)"
-    return f"{name[0]}[{name[1:]}]"  # g and o
+    array = name.rstrip("0123456789")
+    number = name[len(array) :]
+    if array == "dc":
+        return f"*(VU*)(dc + {number} * ds)"
+    return f"*(const VU*)({array} + {number} * cs)" if array in "bc" else f"{array}[{number}]"
 
 
 def _group_function(number: int, statements: Sequence[Statement]) -> str:
@@ -161,76 +156,66 @@ def _group_function(number: int, statements: Sequence[Statement]) -> str:
     return group_function(f"group{number}", _PARAMETERS, statements, load, add)
 
 
-class _Channels:
-    """Writes what happens to one vector of channels of one node."""
-
-    def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
-        self.problem = problem
-        self.spec = spec
-        self.results = "out" if spec.kind == "forward" else "dg" if "g" in spec.wants else ""
-
-    def _blocks(self) -> Iterable[tuple[int, int, int]]:
-        """Yield first component, components and first column of every output block."""
-        first = 0
-        for block in self.problem.irreps_out:
-            yield first, block.ir.dim, first * self.problem.channels
-            first += block.ir.dim
-
-    def write(self, groups: int) -> str:
-        problem, spec = self.problem, self.spec
-        dim, number, out = problem.dim_in, problem.num_coefficients, max(problem.dim_out, 1)
-        lines = [
-            "template <int N>",
-            "MDCG_INLINE void channels(int u, const T* px, const T* pa, const T* pc, const T* pb, "
-            "const T* pg, T* po, T* pdx, T* pdc) {",
-            f"    V x[{dim}], a[{dim}], g[{out}], o[{out}], dx[{dim}];",
-            f"    load_rows<N, {dim}>(px + u * {dim}, x);",
-        ]
-        if "x" in spec.given:
-            lines.append(f"    load_rows<N, {dim}>(pa + u * {dim}, a);")
-        if spec.kind != "forward":
-            for first, width, column in self._blocks():
-                for m in range(width):
-                    place = f"pg + {column + m} + u * {width}"
-                    lines.append(f"    g[{first + m}] = load_strided<N, {width}>({place});")
-        lines.append(f"    for (int m = 0; m < {out}; ++m) o[m] = V{{}};")
-        if "x" in spec.wants:
-            lines.append(f"    for (int i = 0; i < {dim}; ++i) dx[i] = V{{}};")
-        # the last vector reads and writes whole vectors in buffers of its own
-        tail = f"{max(number, 1)} * L"
+def _channels(problem: SymmetricContractionProblem, spec: ContractionSpec, groups: int) -> str:
+    """Write what happens to one vector of channels of one node."""
+    # first component, components and first column of every output block
+    blocks, first = [], 0
+    for block in problem.irreps_out:
+        blocks.append((first, block.ir.dim, first * problem.channels))
+        first += block.ir.dim
+    dim, number, out = problem.dim_in, problem.num_coefficients, max(problem.dim_out, 1)
+    lines = [
+        "template <int N>",
+        "MDCG_INLINE void channels(int u, const T* px, const T* pa, const T* pc, const T* pb, "
+        "const T* pg, T* po, T* pdx, T* pdc) {",
+        f"    V x[{dim}], a[{dim}], g[{out}], o[{out}], dx[{dim}];",
+        f"    load_rows<N, {dim}>(px + u * {dim}, x);",
+    ]
+    if "x" in spec.given:
+        lines.append(f"    load_rows<N, {dim}>(pa + u * {dim}, a);")
+    if spec.kind != "forward":
+        for first, width, column in blocks:
+            for m in range(width):
+                place = f"pg + {column + m} + u * {width}"
+                lines.append(f"    g[{first + m}] = load_strided<N, {width}>({place});")
+    lines.append(f"    for (int m = 0; m < {out}; ++m) o[m] = V{{}};")
+    if "x" in spec.wants:
+        lines.append(f"    for (int i = 0; i < {dim}; ++i) dx[i] = V{{}};")
+    # the last vector reads and writes whole vectors in buffers of its own
+    tail = f"{max(number, 1)} * L"
+    lines += [
+        "    constexpr bool WHOLE = N == L;",
+        f"    alignas(64) T tc[WHOLE ? 1 : {tail}], tb[WHOLE ? 1 : {tail}], "
+        f"tdc[WHOLE ? 1 : {tail}];",
+        "    const T* c = pc + u;",
+        "    const T* b = pb + u;",
+        "    T* dc = pdc + u;",
+        f"    int64_t s = {problem.channels};",
+        "    if constexpr (!WHOLE) {",
+        f"        for (int r = 0; r < {number}; ++r) {{",
+        f"            *(V*)(tc + r * L) = load<N>(c + r * {problem.channels});",
+    ]
+    if "w" in spec.given:
+        lines.append(f"            *(V*)(tb + r * L) = load<N>(b + r * {problem.channels});")
+    lines += ["        }", "        c = tc; b = tb; dc = tdc; s = L;", "    }"]
+    if "w" in spec.wants:
+        lines.append(f"    for (int r = 0; r < {number}; ++r) *(VU*)(dc + r * s) = (VU)V{{}};")
+    for group in range(groups):
+        lines.append(f"    group{group}(x, a, c, b, s, g, o, dx, dc, s);")
+    if spec.kind == "forward" or "g" in spec.wants:
+        for first, width, column in blocks:
+            for m in range(width):
+                place = f"po + {column + m} + u * {width}"
+                lines.append(f"    store_strided<N, {width}>({place}, o[{first + m}]);")
+    if "x" in spec.wants:
+        lines.append(f"    store_rows<N, {dim}>(pdx + u * {dim}, dx);")
+    if "w" in spec.wants:
         lines += [
-            "    constexpr bool WHOLE = N == L;",
-            f"    alignas(64) T tc[WHOLE ? 1 : {tail}], tb[WHOLE ? 1 : {tail}], "
-            f"tdc[WHOLE ? 1 : {tail}];",
-            "    const T* c = pc + u;",
-            "    const T* b = pb + u;",
-            "    T* dc = pdc + u;",
-            f"    int64_t s = {problem.channels};",
-            "    if constexpr (!WHOLE) {",
-            f"        for (int r = 0; r < {number}; ++r) {{",
-            f"            *(V*)(tc + r * L) = load<N>(c + r * {problem.channels});",
+            "    if constexpr (!WHOLE)",
+            f"        for (int r = 0; r < {number}; ++r)",
+            f"            store<N>(pdc + u + r * {problem.channels}, *(V*)(tdc + r * L));",
         ]
-        if "w" in spec.given:
-            lines.append(f"            *(V*)(tb + r * L) = load<N>(b + r * {problem.channels});")
-        lines += ["        }", "        c = tc; b = tb; dc = tdc; s = L;", "    }"]
-        if "w" in spec.wants:
-            lines.append(f"    for (int r = 0; r < {number}; ++r) *(VU*)(dc + r * s) = (VU)V{{}};")
-        for group in range(groups):
-            lines.append(f"    group{group}(x, a, c, b, s, g, o, dx, dc, s);")
-        if self.results:
-            for first, width, column in self._blocks():
-                for m in range(width):
-                    place = f"po + {column + m} + u * {width}"
-                    lines.append(f"    store_strided<N, {width}>({place}, o[{first + m}]);")
-        if "x" in spec.wants:
-            lines.append(f"    store_rows<N, {dim}>(pdx + u * {dim}, dx);")
-        if "w" in spec.wants:
-            lines += [
-                "    if constexpr (!WHOLE)",
-                f"        for (int r = 0; r < {number}; ++r)",
-                f"            store<N>(pdc + u + r * {problem.channels}, *(V*)(tdc + r * L));",
-            ]
-        return "\n".join([*lines, "}"])
+    return "\n".join([*lines, "}"])
 
 
 def _entry(
@@ -294,21 +279,10 @@ def _entry(
 def emit_contraction_host(
     problem: SymmetricContractionProblem, plan: HostContractionPlan, spec: ContractionSpec
 ) -> HostKernel:
-    """Generate the C++ text of one kernel.
+    """Generate the C++ text of one kernel; equal arguments give equal text.
 
     The entry ``mdcg_sum`` adds up gradients of coefficients: arg = n_species, attributes, rows per
     node, nodes by species, where each species starts, result.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    plan : HostContractionPlan
-    spec : ContractionSpec
-
-    Returns
-    -------
-    HostKernel
-        Equal arguments give equal text.
     """
     itemsize = ITEMSIZE[problem.dtype]
     groups = contraction_groups(problem, spec)
@@ -328,7 +302,7 @@ def emit_contraction_host(
         _SPECIES if spec.mixed else "",
         _SUM if spec.mixed and "w" in spec.wants else "",
         *(_group_function(number, statements) for number, statements in enumerate(groups)),
-        _Channels(problem, spec).write(len(groups)),
+        _channels(problem, spec, len(groups)),
         entry,
         "",
     ]

@@ -16,13 +16,12 @@ import numpy as np
 from ...problem import SymmetricContractionProblem
 from ...problem.reduction import reduce_rows
 from ..common.expression import Statement, Term, broadcast, print_statements
+from ..common.spec import PassSpec
 from ..common.straight_line import Program
 
 __all__ = ["ContractionSpec", "arguments", "contraction_groups", "group_function", "operand_names"]
 
-KINDS = ("forward", "backward", "double_backward")
-NAMES = ("x", "w", "g")
-# Names of their cotangents in the arguments of kernels.
+# Names of cotangents in the arguments of kernels.
 COTANGENTS = {"x": "a", "w": "b"}
 # below this a coefficient is rounding of others in the factorisation
 _TOLERANCE = 1e-13
@@ -31,42 +30,22 @@ Key = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class ContractionSpec:
-    """One generated kernel.
+class ContractionSpec(PassSpec):
+    """One generated kernel."""
 
-    Parameters
-    ----------
-    kind : {"forward", "backward", "double_backward"}
-        Value; gradients of ``phi(x, w, g) = <g, out>`` with respect to x and w; gradients of
-        ``<a, dphi/dx> + phi(x, b, g)`` with respect to x, w and g.
-    mixed : bool
-        True: coefficients of a node are sums over species, weighted by its attributes. False: each
-        node has a row of coefficients of its own.
-    wants : tuple of str
-        Gradients to compute, of "x", "w", "g"; empty for forward. The gradient of w is per node.
-    given : tuple of str
-        Cotangents present in a double backward: "x" for a, "w" for b.
-    """
-
+    cotangents = COTANGENTS
+    # value; gradients of ``phi(x, w, g) = <g, out>`` with respect to x and w; with respect to x, w
+    # and g those of ``<a, dphi/dx> + phi(x, b, g)``
     kind: str
+    # coefficients of a node are sums over species, weighted by its attributes; else each node has a
+    # row of coefficients of its own
     mixed: bool
+    # gradients to compute, of "x", "w", "g"; empty for forward. The gradient of w is per node.
     wants: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kernel kind is {self.kind!r}, expected one of {', '.join(KINDS)}")
-        for names in (self.wants, self.given):
-            if tuple(sorted(set(names), key=NAMES.index)) != names:
-                raise ValueError(f"{names} must be distinct, in the order {', '.join(NAMES)}")
+    given: tuple[str, ...] = ()  # cotangents present in a double backward: "x" for a, "w" for b
 
     def __str__(self) -> str:
-        parts = ["contraction", self.kind] + ([] if self.mixed else ["per_node"])
-        if self.given:
-            parts.append("given_" + "".join(self.given))
-        if self.wants:
-            parts.append("wants_" + "".join(self.wants))
-        return "_".join(parts)
+        return self._text("contraction", self.kind, *([] if self.mixed else ["per_node"]))
 
 
 @dataclass(frozen=True)
@@ -98,14 +77,8 @@ def contraction_groups(
 
 def arguments(spec: ContractionSpec) -> tuple[str, ...]:
     """Return the names of the arguments of an operator's kernel, in order."""
-    names = ["n_rows", "x", "w"]
-    if spec.mixed:
-        names += ["y", "n_species"]
-    if spec.kind != "forward":
-        names.append("g")
-    names += [COTANGENTS[name] for name in spec.given]
-    names += ["out"] if spec.kind == "forward" else [f"d{name}" for name in spec.wants]
-    return tuple(names)
+    operands = ["x", "w", "y", "n_species"] if spec.mixed else ["x", "w"]
+    return ("n_rows", *spec.tensors(*operands))
 
 
 def operand_names(statements: Sequence[Statement]) -> list[str]:
@@ -124,16 +97,8 @@ def group_function(
 ) -> str:
     """Print a C++ function of one group: few values are alive at a time, and compilers are quick.
 
-    Parameters
-    ----------
-    name : str
-    parameters : str
-        Declarations of the function's parameters.
-    statements : sequence of Statement
-    load : callable
-        From the name of an operand to the expression that reads its vector.
-    add : callable
-        From the name of a result to the statement that adds ``t`` to it.
+    `load` makes of the name of an operand the expression that reads its vector, `add` of the name
+    of a result the statement that adds ``t`` to it.
     """
     lines = [f"static __attribute__((noinline)) void {name}({parameters}) {{"]
     lines += [f"    const V {symbol} = {load(symbol)};" for symbol in operand_names(statements)]

@@ -7,7 +7,6 @@ Nothing is included, so that NVRTC needs no headers.
 
 from __future__ import annotations
 
-from ..._version import __version__
 from ...errors import UnsupportedProblemError
 from ...plan import CudaPlan
 from ...plan.device import WARP, CudaTile
@@ -17,14 +16,13 @@ from ..common.emit import (
     CudaEntry,
     CudaKernel,
     argument_struct,
+    cuda_head,
     kernel_head,
+    packed_row,
     resident_blocks,
-    scalar_type,
-    template,
 )
 from ..common.expression import Statement, Sum, print_statements
 from ..common.lowering import LoweredProblem, NonzeroGroup, lower
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec, cuda_arguments
 from .cuda_paths import NonzeroTable, RoleWriter
 from .cuda_ring import Ring, place_ring
@@ -134,22 +132,17 @@ def _batch(
     return batch, max(16, -(-batch * per_edge // 16) * 16)
 
 
-def _entry(
-    name: str,
+def _body(
     prefix: str,
     kernel: RoleSet,
-    tile: CudaTile,
     spec: KernelSpec,
     batch: int,
     problem: ConvProblem,
     table: NonzeroTable,
-    early: bool,
-    starts_next: bool,
-) -> str:
+) -> list[str]:
+    """Return the lines of a kernel: where its block starts, and what its warps do."""
     threads = kernel.warps * WARP
     lines = [
-        kernel_head(name, threads, resident_blocks(threads, tile.registers)),
-        *(["    let_next_start();"] if starts_next else []),
         "    extern __shared__ Quad shared_memory[];",
         f"    const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
         "    const Long row = blockIdx.x;",
@@ -174,9 +167,7 @@ def _entry(
             f"    {keyword} (warp < {first + role.chunks}) "
             f"{prefix}_role{i}(p, shared, row, begin, end, lane, warp, warp - {first});"
         )
-    if early:
-        lines.append("    end_after_previous();")
-    return "\n".join([*lines, "}"])
+    return lines
 
 
 def _zeroed(
@@ -204,18 +195,7 @@ def _zeroed(
 
 
 def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
-    """Print the kernels of one pass.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    plan : CudaPlan
-    spec : KernelSpec
-
-    Returns
-    -------
-    CudaKernel
-        Equal arguments give equal text.
+    """Print the kernels of one pass; equal arguments give equal text.
 
     Raises
     ------
@@ -228,7 +208,6 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     summing = spec.kind == "forward" or spec.wants == ("g",)
     tile = plan.forward if summing else getattr(plan, spec.kind)
     sets = role_sets(lowered, tile, alone=plan.deterministic)
-    row, offsets = packed_row(problem.irreps_in1, plan)
     uses = [(i, role) for kernel in sets for role in kernel.roles for i in role.outputs]
     shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
     inputs = [role.i_in1 for kernel in sets for role in kernel.roles]
@@ -258,7 +237,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
                 f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
                 "more than one CUDA block can take: split it"
             )
-        prefix = f"set{number}"
+        prefix, threads = f"set{number}", kernel.warps * WARP
         ring = place_ring(
             kernel,
             problem,
@@ -269,19 +248,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             start=shared // ITEMSIZE[problem.dtype],
         )
         shared += kernel.warps * ring.items * ITEMSIZE[problem.dtype]
-        writer = RoleWriter(
-            lowered,
-            plan,
-            spec,
-            table,
-            batch,
-            shared_outputs,
-            shared_inputs,
-            offsets,
-            row,
-            ring,
-            arguments,
-        )
+        writer = RoleWriter(lowered, plan, spec, table, batch, shared_outputs, shared_inputs, ring)
         texts = [_nonzero_function(prefix, lowered, kernel, table, spec.conv)]
         if spec.wanted("y"):
             texts.append(_flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1))
@@ -289,35 +256,17 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             writer.function(f"{prefix}_role{i}", prefix, role, kernel)
             for i, role in enumerate(kernel.roles)
         ]
-        name = f"{spec.operation}_{spec.kind}_{number}"
+        name = f"{'conv' if spec.conv else 'tensor_product'}_{spec.kind}_{number}"
         early = plan.overlaps and number > 0
-        starts_next = plan.overlaps and number < len(sets) - 1
-        texts.append(
-            _entry(
-                name,
-                prefix,
-                kernel,
-                tile,
-                spec,
-                batch,
-                problem,
-                table,
-                early,
-                starts_next,
-            )
-        )
+        head = kernel_head(name, threads, resident_blocks(threads, tile.registers))
+        first = ["    let_next_start();"] if plan.overlaps and number < len(sets) - 1 else []
+        last = ["    end_after_previous();"] if early else []
+        body = _body(prefix, kernel, spec, batch, problem, table)
+        texts.append("\n".join([head, *first, *body, *last, "}"]))
         programs.append("\n\n".join(texts))
-        entries.append(CudaEntry(name, kernel.warps * WARP, shared, 1, early))
-    real = scalar_type(problem.dtype)
+        entries.append(CudaEntry(name, threads, shared, 1, early))
     copies = row_functions(problem, plan)
-    types = [
-        f"// {plan}",
-        f"typedef {real} T;",
-        f"#define MDCG_VECTOR_ATOMICS {int(plan.vector_atomics and real == 'float')}",
-        template("common/cuda_prelude.cuh") + template("common/warp_sums.cuh"),
-    ]
-    first = f"// mdcg {__version__}, problem {problem.key()}"
-    header = [f"{first}, {spec}", *types, argument_struct(arguments)]
+    header = [*cuda_head(problem, str(spec), plan), argument_struct(arguments)]
 
     def text(*parts: str) -> str:
         return "\n\n".join(parts) + "\n"
@@ -325,10 +274,10 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     return CudaKernel(
         source=text(*header, copies, *programs),
         programs=tuple(text(*header, program) for program in programs),
-        copies=text(f"{first}, node rows", *types, copies),
+        copies=text(*cuda_head(problem, "node rows", plan), copies),
         entries=tuple(entries),
         arguments=arguments,
-        packed_in1=row,
+        packed_in1=packed_row(problem.irreps_in1, plan.padded)[0],
         packs=spec.conv and not plain,
         run=run,
         zeroed=tuple(_zeroed(lowered, sets, spec, plan)),

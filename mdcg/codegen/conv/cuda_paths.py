@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from ...plan import CudaPlan
 from ...plan.device import WARP
-from ...problem import ConvProblem, MulIrrep
-from ..common.emit import attribute_gradients, power_of_two, store_lane_sums
-from ..common.expression import Statement, print_statements
+from ...problem import MulIrrep
+from ..common.emit import AttributeSums, packed_row
 from ..common.lowering import LoweredPath, LoweredProblem
-from ..common.spec import KernelSpec
-from ..common.uvu import output_sums, uvu_sums
+from ..common.spec import KernelSpec, cuda_arguments
+from ..common.uvu import uvu_lines
 from .cuda_ring import Ring, RingPlace
 from .cuda_roles import Role, RoleSet
 
@@ -20,21 +19,13 @@ __all__ = ["NonzeroTable", "RoleWriter"]
 
 @dataclass(frozen=True)
 class NonzeroTable:
-    """Where the nonzeros of a kernel's groups lie in the row of an edge, in units of T.
+    """Where the nonzeros of a kernel's groups lie in the row of an edge, in units of T."""
 
-    Attributes
-    ----------
-    starts : dict
-        From a group's first nonzero to its place; every group starts at a multiple of 16 bytes.
-    stride : int
-        Distance of the rows of two edges: lanes that write rows in turn meet few bank conflicts.
-    quad : int
-        Items of 16 bytes.
-    """
-
+    # from a group's first nonzero to its place; every group starts at a multiple of 16 bytes
     starts: dict[int, int]
+    # distance of the rows of two edges: lanes that write rows in turn meet few bank conflicts
     stride: int
-    quad: int
+    quad: int  # items of 16 bytes
 
     @classmethod
     def of(cls, lowered: LoweredProblem, groups: tuple[int, ...], quad: int) -> NonzeroTable:
@@ -60,49 +51,25 @@ class NonzeroTable:
         return lines
 
 
+@dataclass
 class RoleWriter:
-    """Prints the function of one role.
+    """Prints the function of one role."""
 
-    Parameters
-    ----------
-    lowered : LoweredProblem
-    plan : CudaPlan
-    spec : KernelSpec
-    table : NonzeroTable
-    batch : int
-        Edges per evaluation of the nonzeros.
-    shared_outputs, shared_inputs : set of int
-        Positions of blocks that several roles add to.
-    offsets : tuple of int
-        Start of the input blocks in packed rows.
-    row : int
-        Items in a packed row.
-    ring : RingPlace
-    arguments : tuple of str
-        Names of the kernel's arguments.
-    """
+    lowered: LoweredProblem
+    plan: CudaPlan
+    spec: KernelSpec
+    table: NonzeroTable
+    batch: int  # edges per evaluation of the nonzeros
+    # positions of blocks that several roles add to
+    shared_outputs: set[int]
+    shared_inputs: set[int]
+    ring: RingPlace
 
-    def __init__(
-        self,
-        lowered: LoweredProblem,
-        plan: CudaPlan,
-        spec: KernelSpec,
-        table: NonzeroTable,
-        batch: int,
-        shared_outputs: set[int],
-        shared_inputs: set[int],
-        offsets: tuple[int, ...],
-        row: int,
-        ring: RingPlace,
-        arguments: tuple[str, ...],
-    ) -> None:
-        self.ring = ring
-        self.arguments = arguments
-        self.lowered, self.plan, self.spec, self.table = lowered, plan, spec, table
-        self.problem: ConvProblem = lowered.problem
-        self.batch = batch
-        self.shared_outputs, self.shared_inputs = shared_outputs, shared_inputs
-        self.offsets, self.row = offsets, row
+    def __post_init__(self) -> None:
+        spec = self.spec
+        self.problem = self.lowered.problem
+        self.row, self.offsets = packed_row(self.problem.irreps_in1, self.plan.padded)
+        self.arguments = cuda_arguments(spec, self.plan.deterministic)
         self.pulls = spec.kind != "forward" and any(spec.wanted(n) for n in "xyw")
         self.sums = spec.kind == "forward" or spec.wanted("g")
 
@@ -118,15 +85,8 @@ class RoleWriter:
             f"    const int left = {role.in1.mul} - u;",
             f"    const bool inside = {self._inside(role)};",
         ]
-        lines += self._state(role)
-        ring = Ring.of(
-            role,
-            self.problem,
-            self.plan,
-            spec,
-            depth=self.ring.depth,
-            plain=self.ring.plain,
-        )
+        lines += [f"    {line}" for line in self._state(role)]
+        ring = self.ring.rings.get(role)
         before, prologue, head = self._registers(role) if ring is None else self._ringed(role, ring)
         lines += [f"    {line}" for line in before]
         batch, stride = self.batch, self.table.stride
@@ -193,10 +153,9 @@ class RoleWriter:
 
     def _ids(self, number: int | str, index: str) -> str:
         """Text that reads the edge and the sender at a position."""
-        edge, sender = ("p.order", "p.sender") if self.spec.conv else ("", "")
-        return f"e{number} = {edge}[{index}]; s{number} = {sender}[{index}];".replace(
-            f" [{index}]", f" {index}"
-        )
+        if self.spec.conv:
+            return f"e{number} = p.order[{index}]; s{number} = p.sender[{index}];"
+        return f"e{number} = {index}; s{number} = {index};"
 
     def _registers(self, role: Role) -> tuple[list[str], list[str], list[str]]:
         """Operands one edge ahead in registers: declarations, start, and head of the loop."""
@@ -224,16 +183,13 @@ class RoleWriter:
         ]
         prologue = ["int e2 = 0, s2 = 0;"]
         prologue += [
-            line
+            f"if (begin + {ahead} < end) {{ {self._ids(2, f'begin + {ahead}')} "
+            f"copy({ahead}, e2, s2); }} else copy_commit();"
             for ahead in range(depth - 1)
-            for line in (
-                f"if (begin + {ahead} < end) {{ {self._ids(2, f'begin + {ahead}')} "
-                f"copy({ahead}, e2, s2); }} else copy_commit();",
-            )
         ]
-        prologue += [
-            f"if (begin + {depth - 1} < end) {{ {self._ids(2, f'begin + {depth - 1}')} }}",
-        ]
+        prologue.append(
+            f"if (begin + {depth - 1} < end) {{ {self._ids(2, f'begin + {depth - 1}')} }}"
+        )
         uses_ids = self.spec.wanted("x") or self.spec.wanted("w")
         if uses_ids:
             prologue += ["int e1 = 0, s1 = 0;", f"if (begin < end) {{ {self._ids(1, 'begin')} }}"]
@@ -256,24 +212,24 @@ class RoleWriter:
     # -- registers that live across edges -------------------------------------------------------
 
     def _state(self, role: Role) -> list[str]:
-        lines = []
-        if self.spec.conv:
-            for i_out, block in role.outputs.items():
-                if self.sums:
-                    lines.append(f"    V o_{i_out}[{block.ir.dim}] = {{}};")
-                if self.pulls:
-                    lines.append(f"    V g_{i_out}[{block.ir.dim}];")
-                    lines += [f"    {line}" for line in self._load_gradient(role, i_out, "row")]
+        lines = self._outputs(role, "row") if self.spec.conv else []
         if self.spec.wanted("w") and self.problem.shared_weights:
-            lines += [f"    V dw{i} = {{}};" for i, p in enumerate(role.paths) if p.has_weight]
+            lines += [f"V dw{i} = {{}};" for i, p in enumerate(role.paths) if p.has_weight]
         return lines
 
-    def _load_gradient(self, role: Role, i_out: int, row: str) -> list[str]:
-        block = self.problem.irreps_out[i_out]
-        return [
-            f"g_{i_out}[{c}] = {self._load_plain(role, 'g', 'out', block, c, row)};"
-            for c in range(block.ir.dim)
-        ]
+    def _outputs(self, role: Role, row: str) -> list[str]:
+        """Sums of a row of outputs, and the gradient of one."""
+        lines = []
+        for i_out, block in role.outputs.items():
+            if self.sums:
+                lines.append(f"V o_{i_out}[{block.ir.dim}] = {{}};")
+            if self.pulls:
+                lines.append(f"V g_{i_out}[{block.ir.dim}];")
+                lines += [
+                    f"g_{i_out}[{c}] = {self._load_plain(role, 'g', 'out', block, c, row)};"
+                    for c in range(block.ir.dim)
+                ]
+        return lines
 
     def _store_outputs(self, role: Role, row: str) -> list[str]:
         lines = []
@@ -366,28 +322,20 @@ class RoleWriter:
     def _edge(self, role: Role) -> list[str]:
         spec, lines = self.spec, []
         dim = role.in1.ir.dim
-        low, high = self._attribute_range(role)
-        parts = [(i, min(WARP, high - i)) for i in range(low, high, WARP)]
+        gradients = AttributeSums(self.lowered.attributes(role.paths) or [0])
         if not spec.conv:
-            for i_out, block in role.outputs.items():
-                if self.sums:
-                    lines.append(f"V o_{i_out}[{block.ir.dim}] = {{}};")
-                if self.pulls:
-                    lines.append(f"V g_{i_out}[{block.ir.dim}];")
-                    lines += self._load_gradient(role, i_out, "e")
+            lines += self._outputs(role, "e")
         if spec.wanted("x"):
             lines += [f"V dx{a} = {{}};" for a in range(dim)]
         if spec.wanted("y"):
-            lines += [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, (_, n) in enumerate(parts)]
+            lines += gradients.declare()
         for i, path in enumerate(role.paths):
-            lines += ["{", *(f"    {line}" for line in self._path(role, i, path, low)), "}"]
+            lines += ["{", *(f"    {line}" for line in self._path(role, i, path, gradients)), "}"]
         if spec.wanted("x"):
             lines += self._store_inputs(role)
         if spec.wanted("y"):
-            for i, (start, n) in enumerate(parts):
-                dim = self.problem.irreps_in2.dim
-                store = f"dy_batch[k * {dim} + {start} + {{at}}] = {{sum}};"
-                lines += store_lane_sums(i, n, power_of_two(n), store)
+            place = f"dy_batch[k * {self.problem.irreps_in2.dim}"
+            lines += gradients.store(lambda start: f"{place} + {start} + {{at}}] = {{sum}};")
         if not spec.conv and self.sums:
             lines += self._store_outputs(role, "e")
         return lines
@@ -410,11 +358,9 @@ class RoleWriter:
                 lines.append(f"{function}<{role.channels}, {stride}>({place}, dx{a}, left);")
         return lines
 
-    def _attribute_range(self, role: Role) -> tuple[int, int]:
-        used = self.lowered.attributes(role.paths) or [0]
-        return min(used), max(used) + 1
-
-    def _path(self, role: Role, number: int, path: LoweredPath, low: int) -> list[str]:
+    def _path(
+        self, role: Role, number: int, path: LoweredPath, gradients: AttributeSums
+    ) -> list[str]:
         spec, c = self.spec, path.coupling
         lines = self.table.loads(path, "m")
         if spec.has("y"):
@@ -427,25 +373,13 @@ class RoleWriter:
             lines += [f"const V g{i} = g_{path.i_out}[{i}];" for i in range(c.dim_out)]
         if spec.wanted("y"):
             lines += [f"V p{s} = {{}};" for s in range(c.num_nonzeros)]
-        sums = uvu_sums(c, path.has_weight, spec)
-        lines += print_statements(
-            sums, declare="V", declared=[f"p{s}" for s in range(c.num_nonzeros)]
-        )
-        for i, message in output_sums(c, path.has_weight, spec).items():
-            # the message first: adding each product to the large total would lose digits
-            lines += print_statements([Statement(f"o{i}", message)], declare="V")
-            lines.append(f"o_{path.i_out}[{i}] += o{i};")
-        if spec.wanted("x"):
-            lines += [f"dx{a} += d{a};" for a in range(c.dim_in)]
+        add_output = f"o_{path.i_out}[{{0}}] += o{{0}};".format
+        lines += uvu_lines(c, path.has_weight, spec, "V", add_output)
         if spec.wanted("w") and path.has_weight:
             lines.append(self._store_weight(role, number, path))
         if spec.wanted("y"):
             lines += [f"const T t{s} = total(p{s});" for s in range(c.num_nonzeros)]
-            lines += attribute_gradients(
-                self.lowered.forms(path),
-                "t",
-                lambda b: f"dy{(b - low) // WARP}[{(b - low) % WARP}]",
-            )
+            lines += gradients.add(self.lowered.forms(path), "t")
         return lines
 
     def _store_weight(self, role: Role, number: int, path: LoweredPath) -> str:

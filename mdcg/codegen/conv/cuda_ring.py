@@ -6,13 +6,13 @@ flight to fill the memory's bandwidth. A warp copies only what its own lanes rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
-from ..common.packing import packed_row
+from ..common.emit import packed_row
 from ..common.spec import KernelSpec
 from .cuda_roles import Role, RoleSet
 
@@ -27,75 +27,39 @@ _RING_BYTES = 40 * 1024
 
 @dataclass(frozen=True)
 class RingPlace:
-    """Where the rings of a block's warps lie in shared memory.
+    """Where the rings of a block's warps lie in shared memory."""
 
-    Attributes
-    ----------
-    depth : int
-        Entries of each, a power of two; 1: there are none.
-    start, items : int
-        Start of the first, and length of each, in units of T.
-    plain : bool
-        Node features are copied as the user stores them, ``mul_ir``; else from packed rows.
-    """
-
-    depth: int = 1
+    depth: int = 1  # entries of each, a power of two; 1: there are none
+    # start of the first, and length of each, in units of T
     start: int = 0
     items: int = 0
-    plain: bool = False
+    # by role; those that have none load operands into registers
+    rings: dict[Role, Ring | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Operands copied from rows of one array.
+    """Operands copied from rows of one array."""
 
-    Attributes
-    ----------
-    pointer : str
-        Array, and row of the edge.
-    names : tuple of str
-        Registers the operands are taken into.
-    starts : tuple of int
-        Where each begins in the row.
-    items : int
-        Channels of an operand that exist; later ones are zeros.
-    once : bool
-        Read by one block only.
-    mixed : bool
-        The operands are components of ``mul_ir``, next to each other for each channel; ``starts``
-        has one number.
-    """
-
-    pointer: str
-    names: tuple[str, ...]
-    starts: tuple[int, ...]
-    items: int
-    once: bool
+    pointer: str  # array, and row of the edge
+    names: tuple[str, ...]  # registers the operands are taken into
+    starts: tuple[int, ...]  # where each begins in the row
+    items: int  # channels of an operand that exist; later ones are zeros
+    once: bool  # read by one block only
+    # the operands are components of ``mul_ir``, next to each other for each channel; ``starts`` has
+    # one number
     mixed: bool = False
 
 
 @dataclass(frozen=True)
 class Ring:
-    """What a warp of one role copies per edge, and where it lies in an entry of the ring.
-
-    Attributes
-    ----------
-    sources : tuple of _Source
-    width : int
-        Items of an operand: all channels of the warp.
-    channels : int
-        Per lane.
-    itemsize : int
-        Bytes.
-    depth : int
-        Entries, a power of two.
-    """
+    """What a warp of one role copies per edge, and where it lies in an entry of the ring."""
 
     sources: tuple[_Source, ...]
-    width: int
-    channels: int
-    itemsize: int
-    depth: int
+    width: int  # items of an operand: all channels of the warp
+    channels: int  # per lane
+    itemsize: int  # bytes
+    depth: int  # entries, a power of two
 
     @classmethod
     def of(
@@ -110,16 +74,8 @@ class Ring:
     ) -> Ring | None:
         """Return the ring of a role; None where rows are not whole 16-byte words.
 
-        Parameters
-        ----------
-        role : Role
-        problem : ConvProblem
-        plan : CudaPlan
-        spec : KernelSpec
-        depth : int
-            Entries; with fewer than 2 there is no ring.
-        plain : bool
-            As in :class:`RingPlace`.
+        With a `depth` below 2 there is none. `plain`: node features are copied as the user stores
+        them, ``mul_ir``; else from packed rows.
         """
         itemsize = ITEMSIZE[problem.dtype]
         chunk = _CHUNK // itemsize
@@ -130,7 +86,7 @@ class Ring:
         if plain:
             row, starts = problem.irreps_in1.dim, (role.in1.offset,)
         else:
-            row, offsets = packed_row(problem.irreps_in1, plan)
+            row, offsets = packed_row(problem.irreps_in1, plan.padded)
             starts = tuple(offsets[role.i_in1] + a * pad for a in range(dim))
         fits = (
             depth > 1
@@ -270,26 +226,14 @@ def place_ring(
     plain: bool,
     start: int,
 ) -> RingPlace:
-    """Return as many entries as fit, behind ``start`` items of shared memory.
-
-    Parameters
-    ----------
-    kernel : RoleSet
-    problem : ConvProblem
-    plan : CudaPlan
-    spec : KernelSpec
-    depth : int
-        Entries at most.
-    plain : bool
-        As in :class:`RingPlace`.
-    start : int
-    """
+    """Return rings of at most `depth` entries that fit, behind `start` items of shared memory."""
     while depth > 1:
-        rings = [
-            Ring.of(role, problem, plan, spec, depth=depth, plain=plain) for role in kernel.roles
-        ]
-        longest = max((ring.nbytes for ring in rings if ring is not None), default=0)
+        rings = {
+            role: Ring.of(role, problem, plan, spec, depth=depth, plain=plain)
+            for role in kernel.roles
+        }
+        longest = max((ring.nbytes for ring in rings.values() if ring is not None), default=0)
         if kernel.warps * longest <= _RING_BYTES:
-            return RingPlace(depth, start, longest // ITEMSIZE[problem.dtype], plain)
+            return RingPlace(depth, start, longest // ITEMSIZE[problem.dtype], rings)
         depth //= 2
     return RingPlace()

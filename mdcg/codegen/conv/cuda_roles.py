@@ -14,24 +14,12 @@ __all__ = ["Role", "RoleSet", "role_sets"]
 
 @dataclass(frozen=True)
 class Role:
-    """Paths of one input block, evaluated by ``chunks`` warps that share the code.
+    """Paths of one input block, evaluated by ``chunks`` warps that share the code."""
 
-    Attributes
-    ----------
-    i_in1 : int
-        Position of the input block.
-    in1 : MulIrrep
-    channels : int
-        Consecutive channels per lane.
-    chunks : int
-        Warps; warp ``c`` takes channels from ``c * 32 * channels``.
-    paths : tuple of LoweredPath
-    """
-
-    i_in1: int
+    i_in1: int  # position of the input block
     in1: MulIrrep
-    channels: int
-    chunks: int
+    channels: int  # consecutive channels per lane
+    chunks: int  # warps; warp ``c`` takes channels from ``c * 32 * channels``
     paths: tuple[LoweredPath, ...]
 
     @property
@@ -47,17 +35,10 @@ class Role:
 
 @dataclass(frozen=True)
 class RoleSet:
-    """Roles of one kernel.
-
-    Attributes
-    ----------
-    roles : tuple of Role
-    groups : tuple of int
-        Positions of the nonzero groups its paths read.
-    """
+    """Roles of one kernel."""
 
     roles: tuple[Role, ...]
-    groups: tuple[int, ...]
+    groups: tuple[int, ...]  # positions of the nonzero groups its paths read
 
     @property
     def warps(self) -> int:
@@ -104,13 +85,8 @@ def role_sets(
 ) -> tuple[RoleSet, ...]:
     """Distribute a problem over warps and kernels.
 
-    Parameters
-    ----------
-    lowered : LoweredProblem
-    tile : CudaTile
-    alone : bool
-        No two roles of a kernel share a block of the input or the output, so that the order of
-        all sums is that of the kernels.
+    `alone`: no two roles of a kernel share a block of the input or the output, so that the order of
+    all sums is that of the kernels.
     """
     sets: list[list[Role]] = []
     for role in _roles(lowered, tile):
@@ -125,19 +101,9 @@ def role_sets(
     if not alone:  # the longest first: blocks of the shortest fill the device at the end
         sets.sort(key=lambda roles: -sum(_work(role) for role in roles))
     first = {group.first: i for i, group in enumerate(lowered.groups) if group.forms}
-    return tuple(
-        RoleSet(
-            tuple(roles),
-            tuple(
-                sorted(
-                    {
-                        first[path.first_nonzero]
-                        for role in roles
-                        for path in role.paths
-                        if path.coupling.num_nonzeros
-                    }
-                )
-            ),
-        )
-        for roles in sets
-    )
+    found = []
+    for roles in sets:
+        paths = [path for role in roles for path in role.paths if path.coupling.num_nonzeros]
+        groups = sorted({first[path.first_nonzero] for path in paths})
+        found.append(RoleSet(tuple(roles), tuple(groups)))
+    return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...plan import CudaPlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem, MulIrrep
-from ..common.packing import packed_row
+from ..common.emit import packed_row
 
 __all__ = ["ROW_THREADS", "row_functions"]
 
@@ -30,7 +30,7 @@ def row_functions(problem: ConvProblem, plan: CudaPlan) -> str:
 
     One thread takes an item of a row, or a vector of them.
     """
-    row, offsets = packed_row(problem.irreps_in1, plan)
+    row, offsets = packed_row(problem.irreps_in1, plan.padded)
     texts = [_STRUCTS]
     for step, struct in (("pack", "RowCopy"), ("unpack", "RowCopy"), ("sum", "RowSum")):
         # padded blocks are whole vectors

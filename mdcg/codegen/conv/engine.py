@@ -9,22 +9,18 @@ weights into their gradients, which are consumed at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 
-from ..._version import __version__
 from ...plan import EnginePlan
-from ...problem import ConvProblem, Irreps
-from ..common.emit import template
-from ..common.lowering import LoweredPath, LoweredProblem, lower
+from ...plan.host import ITEMSIZE
+from ...problem import ConvProblem
+from ..common.emit import ENGINE_ROW_BYTES, engine_stride, packed_row, scalar_type, template, title
+from ..common.lowering import LoweredProblem, lower
 from .engine_paths import EnginePaths
-from .engine_scalar import ScalarPath, ScalarWalk
+from .engine_scalar import EnginePath, ScalarWalk
 
-__all__ = ["ABI", "EngineConv", "emit_engine_conv"]
+__all__ = ["EngineConv", "emit_engine_conv"]
 
-# MDCG_CONV_ABI of csrc/engine/ops/conv_kernel.hpp.
-ABI = 3
-
-ITEMSIZE = {"float32": 4, "float64": 8}
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
 
@@ -49,26 +45,6 @@ def _check(problem: ConvProblem, hidden: int, table: bool) -> None:
         )
 
 
-def _rows(irreps: Irreps, align: int) -> tuple[int, tuple[int, ...]]:
-    """Return the width of a padded row and where its blocks start."""
-    offsets, total = [], 0
-    for block in irreps:
-        offsets.append(total)
-        total += block.ir.dim * (-(-block.mul // align) * align)
-    return total, tuple(offsets)
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Paths of one input block."""
-
-    stride: int
-    dim: int
-    offset: int
-    panels: int
-    paths: tuple[tuple[LoweredPath, int], ...]  # with the first weight column
-
-
 class EngineConv:
     """Writer of one source; :func:`emit_engine_conv` is what others call."""
 
@@ -77,21 +53,22 @@ class EngineConv:
         self.problem, self.hidden, self.table, self.plan = problem, hidden, table, plan
         self.lowered: LoweredProblem = lower(problem)
         self.itemsize = ITEMSIZE[problem.dtype]
-        self.align = 64 // self.itemsize
-        self.x_width, self.in_offsets = _rows(problem.irreps_in1, self.align)
-        self.out_width, self.out_offsets = _rows(problem.irreps_out, self.align)
+        self.align = ENGINE_ROW_BYTES // self.itemsize
+        self.x_width, self.in_offsets = packed_row(problem.irreps_in1, self._stride)
+        self.out_width, self.out_offsets = packed_row(problem.irreps_out, self._stride)
         self.hidden_stride = self._stride(hidden)
         self.paths = EnginePaths(plan.nonzeros_per_sum)
         self.weight_width = 0
         self.groups = self._groups()
-        self.scalar = self._scalar()
+        scalar = ScalarWalk(chain.from_iterable(self.groups), self.lowered.num_nonzeros)
+        self.scalar = scalar if hidden and scalar.serves else None
         self.scratch_bytes = 0
         self.offsets: dict[str, int] = {}
         nonzeros = max(1, self.lowered.num_nonzeros)
-        chunk = max([1, *(group.panels for group in self.groups)]) * self.align
-        dim = max([1, *(group.dim for group in self.groups)])
-        rows = self.scalar.rows(plan.edges) if self.scalar else 0
-        groups = self.scalar.groups(plan.edges) if self.scalar else 0
+        chunk = max([1, *(group[0].panels for group in self.groups)]) * self.align
+        dim = max([1, *(group[0].path.in1.ir.dim for group in self.groups)])
+        groups = plan.edges // scalar.ratio if self.scalar else 0  # of a block at most
+        rows = -(-scalar.components * groups // 12) * 12  # whole tiles of any target
         for name, items in {
             "m": nonzeros * plan.edges,
             "p": nonzeros * plan.edges,
@@ -105,68 +82,45 @@ class EngineConv:
             self.scratch_bytes += -(-items * self.itemsize // 64) * 64
 
     def _stride(self, items: int) -> int:
-        return -(-items // self.align) * self.align
+        return engine_stride(items, self.problem.dtype)
 
-    def _groups(self) -> list[_Group]:
-        members: dict[int, list[tuple[LoweredPath, int]]] = {}
+    def _groups(self) -> list[list[EnginePath]]:
+        """Return the paths of each input block."""
+        members: dict[int, list[EnginePath]] = {}
         for path in self.lowered.paths:
-            members.setdefault(path.i_in1, []).append((path, self.weight_width))
-            self.weight_width += self._stride(path.in1.mul)
-        groups = []
-        for i_in1, paths in sorted(members.items()):
-            block = self.problem.irreps_in1[i_in1]
-            stride = self._stride(block.mul)
-            panels = self.plan.panels
+            stride, panels = self._stride(path.in1.mul), self.plan.panels
             while stride // self.align % panels:
                 panels //= 2
-            groups.append(
-                _Group(stride, block.ir.dim, self.in_offsets[i_in1], panels, tuple(paths))
-            )
-        return groups
-
-    def _scalar(self) -> ScalarWalk | None:
-        if not self.hidden or not ScalarWalk.serves(self.lowered.paths):
-            return None
-        paths = [
-            ScalarPath(
-                path,
-                group.stride,
-                group.panels,
-                group.offset,
-                self.out_offsets[path.i_out],
-                column,
-            )
-            for group in self.groups
-            for path, column in group.paths
-        ]
-        return ScalarWalk(paths, self.lowered.num_nonzeros)
+            at_in, at_out = self.in_offsets[path.i_in1], self.out_offsets[path.i_out]
+            found = EnginePath(path, stride, panels, at_in, at_out, self.weight_width)
+            members.setdefault(path.i_in1, []).append(found)
+            self.weight_width += stride
+        return [paths for _, paths in sorted(members.items())]
 
     # -- text ------------------------------------------------------------------------------------
 
     def write(self) -> str:
         """Return the source."""
-        numbers = [
-            [self.paths.number(path.coupling) for path, _ in group.paths] for group in self.groups
-        ]
-        kind = "double" if self.itemsize == 8 else "float"
-        info = [ABI, self.itemsize, self.plan.edges, self.scratch_bytes]
+        for group in self.groups:
+            for path in group:
+                self.paths.number(path.path.coupling)
+        info = ["mdcg::MDCG_CONV_ABI", self.itemsize, self.plan.edges, self.scratch_bytes]
         info += [self.x_width, self.out_width, self.weight_width, self.hidden_stride]
-        templates = ["engine_prelude.hpp"]
+        templates = ["common/engine_vectors.hpp", "conv/conv_kernel.hpp", "conv/engine_prelude.hpp"]
         defines = {
             "EDGES": self.plan.edges,
             "HIDDEN": self.hidden,
             "HIDDEN_STRIDE": self.hidden_stride,
         }
         if self.scalar:
-            templates.append("engine_scalar.hpp")
+            templates.append("conv/engine_scalar.hpp")
             defines |= {"NONZEROS": self.lowered.num_nonzeros, "RATIO": self.scalar.ratio}
         parts = [
-            f"// mdcg {__version__}, problem {self.problem.key()}, engine convolution, "
-            f"hidden {self.hidden}, table {self.table}",
+            title(self.problem, f"engine convolution, hidden {self.hidden}, table {self.table}"),
             f"// {self.plan}",
-            f"typedef {kind} T;",
+            f"typedef {scalar_type(self.problem.dtype)} T;",
             *(f"#define MDCG_{name} {value}" for name, value in defines.items()),
-            *(template(f"conv/{name}").rstrip("\n") for name in templates),
+            *(template(name).rstrip("\n") for name in templates),
             "",
             "namespace {",
             "",
@@ -174,9 +128,9 @@ class EngineConv:
             "",
             "\n\n".join(self.paths.texts),
             "",
-            self._walk("forward", numbers),
+            self._walk("forward"),
             "",
-            self._walk("backward", numbers),
+            self._walk("backward"),
             "",
             "}  // namespace",
             "",
@@ -188,10 +142,9 @@ class EngineConv:
 
     def _exports(self) -> list[str]:
         lines = []
-        for table in (False, True):
-            if (table and not self.table) or (not table and not self.hidden):
+        for suffix, value, wanted in (("", "false", self.hidden), ("_table", "true", self.table)):
+            if not wanted:
                 continue
-            suffix, value = ("_table", "true") if table else ("", "false")
             lines += [
                 f"{_EXPORT} void mdcg_conv_forward{suffix}(const ConvBlock* b) {{",
                 f"    forward<{value}>(b);",
@@ -228,7 +181,7 @@ class EngineConv:
         lines += ["    }", "}"]
         return "\n".join(lines)
 
-    def _walk(self, name: str, numbers: list[list[int]]) -> str:
+    def _walk(self, name: str) -> str:
         backward = name == "backward"
         find = "find_rows" if backward else "find_runs"
         lines = [
@@ -255,40 +208,41 @@ class EngineConv:
             lines.append("    (void)moments, (void)rows;")
             text = self.scalar.text(name, self.x_width, self.out_width)
             lines += [f"    {line}" for line in text]
-        for group, group_numbers in zip(self.groups, numbers, strict=True):
-            lines += [f"    {line}" for line in self._group(group, group_numbers, backward)]
+        for group in self.groups:
+            lines += [f"    {line}" for line in self._group(group, backward)]
         if backward:
             lines.append("    harmonics(p, edges.count, b->d_harmonics);")
         return "\n".join([*lines, "}"])
 
-    def _group(self, group: _Group, numbers: list[int], backward: bool) -> list[str]:
-        template = f"{group.stride}, {group.panels}"
-        lines = [f"for (int u = 0; u < {group.stride}; u += {group.panels} * A) {{"]
+    def _group(self, group: list[EnginePath], backward: bool) -> list[str]:
+        first = group[0]
+        stride, panels, dim = first.stride, first.panels, first.path.in1.ir.dim
+        template = f"{stride}, {panels}"
+        lines = [f"for (int u = 0; u < {stride}; u += {panels} * A) {{"]
         if backward:
-            lines.append(
-                f"    if constexpr (DX) zero(tile, edges.count * {group.dim} * {group.panels} * A);"
-            )
-        for (path, column), number in zip(group.paths, numbers, strict=True):
-            rows = f"{group.offset} + u, {self.out_offsets[path.i_out]} + u"
-            nonzeros = f"{path.first_nonzero} * EDGES"
+            lines.append(f"    if constexpr (DX) zero(tile, edges.count * {dim} * {panels} * A);")
+        for one in group:
+            number, column = self.paths.number(one.path.coupling), one.column
+            rows = f"{one.x_offset} + u, {one.out_offset} + u"
+            nonzeros = f"{one.path.first_nonzero} * EDGES"
             slope = "TABLE, " if backward else "false, "
             lines += [
-                f"    weights<{group.panels}, TABLE, {slope[:-2]}>(b, {column} + u, w, "
+                f"    weights<{panels}, TABLE, {slope[:-2]}>(b, {column} + u, w, "
                 f"{'slope' if backward else 'nullptr'});"
             ]
             if backward:
                 lines += [
                     f"    backward_{number}<{template}, TABLE, DX>(edges, {rows}, m + {nonzeros}, "
                     f"w, slope, p + {nonzeros}, b->d_length, tile);",
-                    f"    if constexpr (!TABLE) hidden_gradient<{group.panels}>"
+                    f"    if constexpr (!TABLE) hidden_gradient<{panels}>"
                     f"(b, edges.count, w, {column} + u, b->d_hidden);",
                 ]
             else:
                 lines.append(f"    forward_{number}<{template}>(edges, {rows}, m + {nonzeros}, w);")
         if backward:
             lines.append(
-                f"    if constexpr (DX) add_rows<{group.panels}, {group.dim}, {group.stride}>"
-                f"(b, {self.x_width}, {group.offset} + u, tile);"
+                f"    if constexpr (DX) add_rows<{panels}, {dim}, {stride}>"
+                f"(b, {self.x_width}, {first.x_offset} + u, tile);"
             )
         return [*lines, "}"]
 
@@ -296,22 +250,12 @@ class EngineConv:
 def emit_engine_conv(
     problem: ConvProblem, hidden: int, *, table: bool = True, plan: EnginePlan | None = None
 ) -> str:
-    """Return the C++17 source of a convolution of the engine.
+    """Return the C++17 source of a convolution of the engine, for any instruction set.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        Weighted "uvu" paths; second input: spherical harmonics, multiplicity 1.
-    hidden : int
-        Inputs of the last linear of the radial network; 0: no exact radial network.
-    table : bool
-        Also weights from a table.
-    plan : EnginePlan, optional
-
-    Returns
-    -------
-    str
-        For gcc or clang, any instruction set; exports the names in ``engine/ops/conv_kernel.hpp``.
+    It exports the names in ``engine/ops/conv_kernel.hpp``. The problem has weighted "uvu" paths,
+    its second input is spherical harmonics of multiplicity 1. `hidden` is the number of inputs of
+    the last linear of the radial network; 0: no exact radial network. With `table`, it also takes
+    weights from a table.
 
     Raises
     ------

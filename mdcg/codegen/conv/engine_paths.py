@@ -23,13 +23,7 @@ def _step(entry: Entry) -> str:
 
 
 class EnginePaths:
-    """Emits the functions of each distinct coupling once.
-
-    Parameters
-    ----------
-    nonzeros_per_sum : int
-        See :class:`EnginePlan`.
-    """
+    """Emits the functions of each distinct coupling once."""
 
     def __init__(self, nonzeros_per_sum: int) -> None:
         self.nonzeros_per_sum = nonzeros_per_sum

@@ -1,24 +1,13 @@
-// Blocks of edges: vectors, products of small tiles, weights of one tile of columns.
+// Blocks of edges: products of small tiles, weights of one tile of columns.
 //
 // T, MDCG_EDGES, MDCG_HIDDEN and MDCG_HIDDEN_STRIDE are set above this text. A tile is one chunk of
 // channels, U panels of 64 bytes, for all edges of a block.
-#include <stdint.h>
-#include <string.h>
-
-#if defined(__AVX512F__)
-#define MDCG_VECTOR_BYTES 64
-#elif defined(__AVX__)
-#define MDCG_VECTOR_BYTES 32
-#else
-#define MDCG_VECTOR_BYTES 16
-#endif
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MDCG_REGISTERS 32
 #else
 #define MDCG_REGISTERS 16
 #endif
 
-#define MDCG_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define MDCG_UNROLL(n) _Pragma("clang loop unroll(full)")
 #else
@@ -28,15 +17,8 @@
 
 namespace {
 
-constexpr int L = MDCG_VECTOR_BYTES / sizeof(T);  // lanes of a vector
-constexpr int A = 64 / sizeof(T);                 // items of a panel
+constexpr int A = 64 / sizeof(T);  // items of a panel
 constexpr int EDGES = MDCG_EDGES;
-
-typedef T V __attribute__((vector_size(MDCG_VECTOR_BYTES), may_alias));
-
-MDCG_INLINE V splat(T s) { return s - V{}; }
-MDCG_INLINE V load(const T* p) { return *(const V*)p; }
-MDCG_INLINE void store(T* p, V v) { *(V*)p = v; }
 
 // One or two vectors that take the same step.
 template <int N>
@@ -154,30 +136,7 @@ MDCG_INLINE V lane_sums(const V* v) {
     }
 }
 
-// The block as the kernel gets it; see csrc/engine/ops/conv_kernel.hpp.
-struct ConvBlock {
-    int64_t num_edges;
-    const int32_t* sender;
-    const int32_t* receiver;
-    const T* harmonics;
-    const T* hidden;
-    const T* w2;
-    const T* w2_t;
-    const T* table;
-    const T* steps;
-    int64_t table_rows;
-    const int32_t* knot;
-    const T* basis;
-    const T* slope;
-    const T* x;
-    T* out;
-    const T* g;
-    T* dx;
-    T* d_harmonics;
-    T* d_hidden;
-    T* d_length;
-    char* scratch;
-};
+typedef mdcg::ConvBlock<T> ConvBlock;
 
 // Rows of a block's edges; edges of one receiver are a run.
 struct Edges {

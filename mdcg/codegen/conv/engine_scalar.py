@@ -10,24 +10,19 @@ from dataclasses import dataclass
 
 from ..common.lowering import LoweredPath
 
-__all__ = ["ScalarPath", "ScalarWalk"]
+__all__ = ["EnginePath", "ScalarWalk"]
 
 
 @dataclass(frozen=True)
-class ScalarPath:
-    """A path and where its rows and columns start."""
+class EnginePath:
+    """A path, and where its rows and its columns of weights start."""
 
     path: LoweredPath
-    stride: int
-    panels: int
+    stride: int  # channels of a component, padding included
+    panels: int  # panels of 64 bytes of channels that are taken at a time
     x_offset: int
     out_offset: int
     column: int
-
-    @property
-    def components(self) -> int:
-        """Components of the output."""
-        return self.path.coupling.dim_out
 
 
 def _is_identity(path: LoweredPath) -> bool:
@@ -37,47 +32,31 @@ def _is_identity(path: LoweredPath) -> bool:
 
 
 class ScalarWalk:
-    """Text of the passes over groups of edges.
+    """Text of the passes over groups of edges."""
 
-    Parameters
-    ----------
-    paths : iterable of ScalarPath
-    num_nonzeros : int
-        Of the problem.
-    """
-
-    def __init__(self, paths: Iterable[ScalarPath], num_nonzeros: int) -> None:
+    def __init__(self, paths: Iterable[EnginePath], num_nonzeros: int) -> None:
         self.paths = tuple(paths)
         self.num_nonzeros = num_nonzeros
         columns = sum(path.stride for path in self.paths)
-        rows = sum(path.stride * path.components for path in self.paths)
+        rows = sum(path.stride * path.path.coupling.dim_out for path in self.paths)
         # the smallest group that costs less as one than edge by edge
         self.ratio = max(1, -(-rows // max(1, columns)))
-        self.components = max([1, *(path.components for path in self.paths)])
+        self.components = max([1, *(path.path.coupling.dim_out for path in self.paths)])
 
-    @staticmethod
-    def serves(paths: Iterable[LoweredPath]) -> bool:
-        """Return whether every path multiplies scalars by harmonics."""
-        paths = tuple(paths)
-        return bool(paths) and all(_is_identity(path) for path in paths)
-
-    def rows(self, edges: int) -> int:
-        """Return the rows of the largest product, in whole tiles of any target."""
-        return -(-self.components * (edges // self.ratio) // 12) * 12
-
-    def groups(self, edges: int) -> int:
-        """Return the most groups of a block."""
-        return edges // self.ratio
+    @property
+    def serves(self) -> bool:
+        """Whether every path multiplies scalars by harmonics."""
+        return bool(self.paths) and all(_is_identity(path.path) for path in self.paths)
 
     def text(self, name: str, x_width: int, out_width: int) -> list[str]:
         """Return lines that do the pass and return where groups are large enough."""
         backward = name == "backward"
         lines = []
-        by_nonzeros: dict[int, list[ScalarPath]] = {}
+        by_nonzeros: dict[int, list[EnginePath]] = {}
         for path in self.paths:
             by_nonzeros.setdefault(path.path.first_nonzero, []).append(path)
         for first, members in by_nonzeros.items():
-            num = members[0].components
+            num = members[0].path.coupling.dim_out
             if backward:
                 lines.append(f"zero(rows, whole_tiles(groups.count * {num}) * HS);")
             else:

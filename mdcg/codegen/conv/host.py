@@ -10,12 +10,11 @@ from __future__ import annotations
 from ...plan import HostPlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem, Irreps
-from ..common.emit import HostKernel, host_head
+from ..common.emit import HostKernel, host_head, packed_row
 from ..common.expression import Statement, Sum, broadcast, print_statements
 from ..common.lowering import LoweredProblem, lower
-from ..common.packing import packed_row
-from ..common.spec import COTANGENTS, KernelSpec
-from .host_entry import EntryWriter, edge_parameters
+from ..common.spec import KernelSpec
+from .host_entry import EntryWriter
 from .host_paths import PathFunctions
 
 __all__ = ["ROWS_PER_TASK", "emit_host"]
@@ -27,7 +26,7 @@ ROWS_PER_TASK = 64
 def _row_function(
     name: str, step: str, irreps: Irreps, problem: ConvProblem, plan: HostPlan
 ) -> str:
-    _, offsets = packed_row(irreps, plan)
+    _, offsets = packed_row(irreps, plan.padded)
     lines = [f"static void {name}(const T* __restrict src, T* __restrict dst) {{"]
     for block, offset in zip(irreps, offsets, strict=True):
         if block.mul:
@@ -84,11 +83,7 @@ MDCG_INLINE void load_attributes(const T* y, const int64_t* id, int n, T* t) {
 
 
 def _arguments(spec: KernelSpec) -> tuple[str, ...]:
-    names = ["n_rows", "x", "y", "w"]
-    if spec.kind != "forward":
-        names.append("g")
-    names += [COTANGENTS[name] for name in spec.given]
-    names += ["out"] if spec.kind == "forward" else [f"d{name}" for name in spec.wants]
+    names = ["n_rows", *spec.tensors("x", "y", "w")]
     if spec.conv:
         if spec.kind == "forward":
             names += ["order", "sender", "row_ptr", "task_ptr"]
@@ -102,22 +97,19 @@ def _arguments(spec: KernelSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _edge_functions(
-    problem: ConvProblem, plan: HostPlan, spec: KernelSpec
-) -> tuple[list[str], int, int]:
-    """Return texts that evaluate one edge, how many groups of paths, and scratch items of uvw.
+def _path_calls(
+    problem: ConvProblem, plan: HostPlan, functions: PathFunctions, grouped: bool
+) -> list[list[str]]:
+    """Return the statements that evaluate one edge, in groups if that is wanted.
 
     A group's outputs stay in the L1 cache while a forward convolution takes it over several edges.
     """
-    lowered = lower(problem)
-    _, offsets_in = packed_row(problem.irreps_in1, plan)
-    _, offsets_out = packed_row(problem.irreps_out, plan)
-    functions = PathFunctions(plan, spec, problem)
+    _, offsets_in = packed_row(problem.irreps_in1, plan.padded)
+    _, offsets_out = packed_row(problem.irreps_out, plan.padded)
     groups: list[list[str]] = [[]]
     seen: set[int] = set()
     items = 0
-    grouped = spec.kind == "forward" and spec.conv
-    for path in lowered.paths:
+    for path in lower(problem).paths:
         width = path.out.ir.dim * plan.padded(path.out.mul)
         full = (items + width) * ITEMSIZE[problem.dtype] > plan.accumulator_bytes
         if grouped and full and groups[-1]:
@@ -128,24 +120,14 @@ def _edge_functions(
         at_in, at_out = offsets_in[path.i_in1], offsets_out[path.i_out]
         groups[-1].append(functions.call(path, at_in, at_out, first_use))
         seen.add(path.first_nonzero)
-    texts = [
-        "\n".join(
-            [
-                f"MDCG_INLINE void edge{i}({edge_parameters(spec)}) {{",
-                *(f"    {c}" for c in calls),
-                "}",
-            ]
-        )
-        for i, calls in enumerate(groups)
-    ]
-    return [*functions.texts, *texts], len(groups), functions.scratch_items
+    return groups
 
 
 def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
     """Row functions, and entries for whole matrices: arg = n_rows, source, target."""
     texts = []
     for name, irreps in (("in1", problem.irreps_in1), ("out", problem.irreps_out)):
-        items, _ = packed_row(irreps, plan)
+        items, _ = packed_row(irreps, plan.padded)
         for step in ("pack", "unpack"):
             source, target = (irreps.dim, items) if step == "pack" else (items, irreps.dim)
             texts.append(_row_function(f"{step}_{name}", step, irreps, problem, plan))
@@ -162,30 +144,20 @@ def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
 
 
 def emit_host(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> HostKernel:
-    """Generate the C++ text of one kernel.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    plan : HostPlan
-    spec : KernelSpec
-
-    Returns
-    -------
-    HostKernel
-        Equal arguments give equal text.
-    """
+    """Generate the C++ text of one kernel; equal arguments give equal text."""
     lowered = lower(problem)
     arguments = _arguments(spec)
-    edge_texts, num_groups, uvw_items = _edge_functions(problem, plan, spec)
-    entry, scratch_bytes = EntryWriter(problem, plan, spec, uvw_items, num_groups).write(arguments)
+    functions = PathFunctions(plan, spec, problem)
+    groups = _path_calls(problem, plan, functions, spec.kind == "forward" and spec.conv)
+    writer = EntryWriter(problem, plan, spec, functions.scratch_items, groups)
+    entry, scratch_bytes = writer.write(arguments)
     parts = [
         *host_head(problem, f"kernel {spec}", plan, arguments, EDGE_DIM=problem.irreps_in2.dim),
         _BATCH,
         *_packing(problem, plan),
         _nonzero_function(lowered),
         *([_attribute_gradient_function(lowered)] if "y" in spec.wants else []),
-        *edge_texts,
+        *functions.texts,
         entry,
         "",
     ]
@@ -193,6 +165,6 @@ def emit_host(problem: ConvProblem, plan: HostPlan, spec: KernelSpec) -> HostKer
         source="\n".join(parts),
         arguments=arguments,
         scratch_bytes=scratch_bytes,
-        packed_in1=packed_row(problem.irreps_in1, plan)[0],
-        packed_out=packed_row(problem.irreps_out, plan)[0],
+        packed_in1=packed_row(problem.irreps_in1, plan.padded)[0],
+        packed_out=packed_row(problem.irreps_out, plan.padded)[0],
     )

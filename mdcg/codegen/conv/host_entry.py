@@ -7,38 +7,22 @@ from collections.abc import Iterable
 from ...plan import HostPlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
+from ..common.emit import packed_row
 from ..common.lowering import lower
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec
 
-__all__ = ["ENTRY", "EntryWriter", "edge_parameters"]
+__all__ = ["ENTRY", "EntryWriter"]
 
 ENTRY = "mdcg_run"
-
-_READ = ("x", "xa", "w", "ahead", "wc", "g", "m", "mb")
-_WRITTEN = ("o", "dx", "dw", "p", "z")
-
-
-def _read(spec: KernelSpec) -> tuple[str, ...]:
-    return (*_READ, "old") if spec.paired and spec.wanted("w") else _READ
-
-
-def edge_parameters(spec: KernelSpec) -> str:
-    """Return what every edge function takes; those a kernel has no use for are null."""
-    return ", ".join(
-        [f"const T* {name}" for name in _read(spec)]
-        + [f"{'V' if name == 'p' else 'T'}* {name}" for name in _WRITTEN]
-    )
 
 
 def _declarations(arguments: Iterable[str]) -> list[str]:
     integers = dict.fromkeys(("order", "sender", "receiver", "weight_row"), "int32_t")
+    integers |= dict.fromkeys(("row_ptr", "task_ptr"), "int64_t")
     lines = []
     for i, name in enumerate(arguments):
         if name.startswith("n_"):
             lines.append(f"    const int64_t {name} = arg[{i}];")
-        elif name in ("row_ptr", "task_ptr"):
-            lines.append(f"    const int64_t* const {name} = (const int64_t*)arg[{i}];")
         elif name in integers:
             lines.append(
                 f"    const {integers[name]}* const {name} = (const {integers[name]}*)arg[{i}];"
@@ -48,31 +32,11 @@ def _declarations(arguments: Iterable[str]) -> list[str]:
     return lines
 
 
-class _Scratch:
-    """Hands out 64-byte aligned pieces of the thread's scratch memory."""
-
-    def __init__(self, itemsize: int) -> None:
-        self.itemsize = itemsize
-        self.bytes = 0
-        self.lines: list[str] = []
-
-    def take(self, name: str, items: int, kind: str = "T") -> None:
-        self.lines.append(f"    {kind}* const {name} = ({kind}*)(scratch + {self.bytes});")
-        self.bytes += -(-items * self.itemsize // 64) * 64
-
-
 class EntryWriter:
     """Writes the entry of one kernel.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-    plan : HostPlan
-    spec : KernelSpec
-    uvw_items : int
-        Scratch items the path functions need.
-    num_groups : int
-        Edge functions to call one after the other.
+    The path functions need `uvw_items` of scratch. The `groups` are the statements that evaluate an
+    edge; all edges of a batch take a group before the next one.
     """
 
     def __init__(
@@ -81,18 +45,19 @@ class EntryWriter:
         plan: HostPlan,
         spec: KernelSpec,
         uvw_items: int,
-        num_groups: int,
+        groups: list[list[str]],
     ) -> None:
         self.problem = problem
         self.plan = plan
         self.spec = spec
-        self.num_groups = num_groups
-        self.in_items, _ = packed_row(problem.irreps_in1, plan)
-        self.out_items, _ = packed_row(problem.irreps_out, plan)
+        self.groups = groups
+        self.in_items, _ = packed_row(problem.irreps_in1, plan.padded)
+        self.out_items, _ = packed_row(problem.irreps_out, plan.padded)
         self.tiled = spec.kind == "double_backward" or spec.paired
         self.weight_stride = 0 if problem.shared_weights else problem.weight_numel
-        self.scratch = _Scratch(ITEMSIZE[problem.dtype])
-        self.edge = dict.fromkeys((*_read(spec), *_WRITTEN), "nullptr")
+        self.scratch: list[str] = []
+        self.scratch_bytes = 0
+        self.edge: dict[str, str] = {}  # what the statements of an edge read and write
         self.before: list[str] = []  # for each edge
         self.after: list[str] = []
         self.loads: list[str] = []  # for each batch of L edges
@@ -109,33 +74,39 @@ class EntryWriter:
         lines = [
             f'extern "C" void {ENTRY}(const int64_t* arg, int64_t task, char* scratch) {{',
             *_declarations(arguments),
-            *self.scratch.lines,
+            *self.scratch,
             *(f"    {line}" for line in body),
             "}",
         ]
-        return "\n".join(lines), self.scratch.bytes
+        return "\n".join(lines), self.scratch_bytes
+
+    def _take(self, name: str, items: int, kind: str = "T") -> None:
+        """Name a 64-byte aligned piece of the thread's scratch memory."""
+        self.scratch.append(
+            f"    {kind}* const {name} = ({kind}*)(scratch + {self.scratch_bytes});"
+        )
+        self.scratch_bytes += -(-items * ITEMSIZE[self.problem.dtype] // 64) * 64
 
     # -- what an edge sees ----------------------------------------------------------------------
 
     def _operands(self, uvw_items: int) -> None:
         """Name edge attributes, nonzeros, weights and their gradients."""
-        spec, plan, edge, take = self.spec, self.plan, self.edge, self.scratch.take
+        spec, plan, edge, take = self.spec, self.plan, self.edge, self._take
         nonzeros = max(1, lower(self.problem).num_nonzeros) * plan.lanes
         take("yt", max(1, self.problem.irreps_in2.dim) * plan.lanes)
-        take("m", nonzeros)
+        take("m_batch", nonzeros)
         take("z", max(1, uvw_items))
         weight_row = "(int64_t)weight_row[id[k]]" if spec.paired else "id[k]"
-        edge |= {"m": "m + k", "z": "z", "w": f"w_base + {weight_row} * {self.weight_stride}"}
-        self.loads += ["load_attributes(y_base, id, n, yt);", "nonzeros(yt, m);"]
+        edge |= {"m": "m_batch + k", "w": f"w_base + {weight_row} * {self.weight_stride}"}
+        self.loads += ["load_attributes(y_base, id, n, yt);", "nonzeros(yt, m_batch);"]
         if "y" in spec.given:
-            take("mb", nonzeros)
-            edge["mb"] = "mb + k"
-            self.loads += ["load_attributes(yb_base, id, n, yt);", "nonzeros(yt, mb);"]
+            take("mb_batch", nonzeros)
+            edge["mb"] = "mb_batch + k"
+            self.loads += ["load_attributes(yb_base, id, n, yt);", "nonzeros(yt, mb_batch);"]
         if "w" in spec.given:
             edge["wc"] = f"wc_base + id[k] * {self.weight_stride}"
         if "y" in spec.wants:
             take("p", nonzeros, "V")
-            edge["p"] = "p"
             target = f"dy_base + id[k] * {max(1, self.problem.irreps_in2.dim)}"
             self.after.append(f"attribute_gradient(p, {target});")
         if "w" in spec.wants:
@@ -151,12 +122,10 @@ class EntryWriter:
             self.before.append(
                 f"const T* ahead = w_base + ({later} < stop ? {row} : 0) * {self.weight_stride};"
             )
-            edge["ahead"] = "ahead"
 
     def _sum_pairs(self) -> None:
         """Let the second edge of a row add to what the first, just before it, has written."""
-        self.scratch.take("zeros", self.problem.weight_numel)
-        self.edge["old"] = "old"
+        self._take("zeros", self.problem.weight_numel)
         self.before += [
             "const bool again = e + k > first && weight_row[order[e + k - 1]] == "
             "weight_row[id[k]];",
@@ -171,17 +140,18 @@ class EntryWriter:
     def _batch(self, end: str) -> list[str]:
         """Lines that take edges ``e`` to ``end``, at most L."""
         source = "order[e + k]" if self.spec.conv else "e + k"
-        arguments = ", ".join(self.edge[name] for name in (*_read(self.spec), *_WRITTEN))
+        pointers = [f"    T* const {name} = {place};" for name, place in self.edge.items()]
         lines = [
             f"const int n = {end} - e < L ? (int)({end} - e) : L;",
             "int64_t id[L];",
             f"for (int k = 0; k < n; ++k) id[k] = {source};",
             *self.loads,
         ]
-        for group in range(self.num_groups):
+        for group in self.groups:
             lines.append("for (int k = 0; k < n; ++k) {")
             lines += [f"    {line}" for line in self.before]
-            lines.append(f"    edge{group}({arguments});")
+            lines += pointers
+            lines += [f"    {line}" for line in group]
             lines += [f"    {line}" for line in self.after]
             lines.append("}")
         return lines
@@ -197,7 +167,7 @@ class EntryWriter:
 
     def _receivers(self) -> list[str]:
         """Forward convolution: whole receivers, sums in cache."""
-        self.scratch.take("acc", max(1, self.out_items))
+        self._take("acc", max(1, self.out_items))
         self.edge |= {"x": self._gathered("x", "sender", self.in_items), "o": "acc"}
         return [
             "const int64_t last_row = task_ptr[task + 1], stop = row_ptr[last_row];",
@@ -221,7 +191,7 @@ class EntryWriter:
             edge["xa"] = self._gathered("xa", "sender", self.in_items)
         if "x" in wants:
             # an edge's paths are summed first: adding each to the large total would lose digits
-            self.scratch.take("edge_dx", max(1, self.in_items))
+            self._take("edge_dx", max(1, self.in_items))
             edge["dx"] = "edge_dx"
             self.before.append(f"zero<{self.in_items}>(edge_dx);")
             total = self._gathered("dx", "sender", self.in_items)
@@ -269,32 +239,32 @@ class EntryWriter:
 
     def _rows(self) -> list[str]:
         """Batched product: operands of one row are packed into scratch, its results unpacked."""
-        spec = self.spec
-        dim_in, dim_out = self.problem.irreps_in1.dim, self.problem.irreps_out.dim
-        self._operand("x", "in1", dim_in)
-        if spec.kind != "forward":
-            self._operand("g", "out", dim_out)
-        if "x" in spec.given:
-            self._operand("xa", "in1", dim_in)
-        if spec.kind == "forward":
-            self._result("o", "out", "out", dim_out)
-        if "x" in spec.wants:
-            self._result("dx", "dx", "in1", dim_in)
-        if "g" in spec.wants:
-            self._result("o", "dg", "out", dim_out)
+        spec, problem = self.spec, self.problem
+        forward = spec.kind == "forward"
+        sides = {
+            "in1": (self.in_items, problem.irreps_in1.dim),
+            "out": (self.out_items, problem.irreps_out.dim),
+        }
+        # what an edge calls it, the argument, its side, whether it is there, whether it is a result
+        for name, argument, side, used, result in (
+            ("x", "x", "in1", True, False),
+            ("g", "g", "out", not forward, False),
+            ("xa", "xa", "in1", spec.has("x"), False),
+            ("o", "out", "out", forward, True),
+            ("dx", "dx", "in1", spec.wanted("x"), True),
+            ("o", "dg", "out", spec.wanted("g"), True),
+        ):
+            if not used:
+                continue
+            items, dim = sides[side]
+            row, place = f"row_{name}", f"{argument}_base + id[k] * {dim}"
+            self._take(row, max(1, items))
+            self.edge[name] = row
+            if result:
+                self.before.append(f"zero<{items}>({row});")
+                self.after.append(f"unpack_{side}({row}, {place});")
+            else:
+                self.before.append(f"pack_{side}({place}, {row});")
         last = "const int64_t last = (task + 1) * n_task_rows;"
         loop = self._edges("task * n_task_rows", "(last < n_rows ? last : n_rows)")
         return [last, *self._part("task"), *loop, *self._finish()]
-
-    def _operand(self, name: str, side: str, dim: int) -> None:
-        items = self.in_items if side == "in1" else self.out_items
-        self.scratch.take(f"row_{name}", max(1, items))
-        self.edge[name] = f"row_{name}"
-        self.before.append(f"pack_{side}({name}_base + id[k] * {dim}, row_{name});")
-
-    def _result(self, name: str, target: str, side: str, dim: int) -> None:
-        items = self.in_items if side == "in1" else self.out_items
-        self.scratch.take(f"row_{name}", max(1, items))
-        self.edge[name] = f"row_{name}"
-        self.before.append(f"zero<{items}>(row_{name});")
-        self.after.append(f"unpack_{side}(row_{name}, {target}_base + id[k] * {dim});")

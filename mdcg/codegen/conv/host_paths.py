@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...plan import HostPlan
 from ...problem import ConvProblem
-from ..common.expression import Statement, Term, broadcast, print_statements
+from ..common.expression import Statement, Sum, broadcast, print_statements
 from ..common.lowering import Coupling, LoweredPath
 from ..common.spec import KernelSpec
-from ..common.uvu import output_sums, uvu_sums
-from ..common.uvu import sum_of as _sum
+from ..common.uvu import left_sums, pull_terms, uvu_lines
 
 __all__ = ["PathFunctions"]
 
@@ -32,12 +30,7 @@ class _Shape:
 class PathFunctions:
     """Emits each distinct path function once and prints calls to it.
 
-    Parameters
-    ----------
-    plan : HostPlan
-    spec : KernelSpec
-        The functions take what this kernel needs and nothing else.
-    problem : ConvProblem
+    The functions take what this kernel needs and nothing else.
     """
 
     def __init__(self, plan: HostPlan, spec: KernelSpec, problem: ConvProblem) -> None:
@@ -45,6 +38,10 @@ class PathFunctions:
         self.spec = spec
         self.shared_weights = problem.shared_weights
         self.weight_numel = problem.weight_numel
+        # whether weight matrices and their cotangents take part
+        self.needs_w = spec.kind != "double_backward" or spec.has("x") or spec.has("y")
+        self.needs_c = spec.has("w")
+        self.sums = spec.kind == "forward" or spec.wanted("g")
         self._names: dict[_Shape, str] = {}
         self.texts: list[str] = []
         self.scratch_items = 0  # items of T of the largest uvw temporary
@@ -52,13 +49,8 @@ class PathFunctions:
     def call(self, path: LoweredPath, offset_in: int, offset_out: int, first_use: bool) -> str:
         """Return the statement that evaluates ``path`` for the current edge.
 
-        Parameters
-        ----------
-        path : LoweredPath
-        offset_in, offset_out : int
-            Start of the path's blocks in the padded rows.
-        first_use : bool
-            The path is the first to write its nonzero gradients.
+        The path's blocks start at the offsets in the padded rows. On `first_use` it writes its
+        nonzero gradients, later it adds to them.
         """
         lanes = self.plan.lanes
         aligned = not (path.in1.mul % lanes or path.weight_offset % lanes)
@@ -77,33 +69,21 @@ class PathFunctions:
             self.texts.append(self._function(self._names[shape], shape))
         stride = path.out.mul if path.mode == "uvw" else 1
         weight = path.weight_offset + path.v * stride
-        values = {
-            "x": f"x + {offset_in}",
-            "xa": f"xa + {offset_in}",
-            "dx": f"dx + {offset_in}",
-            "o": f"o + {offset_out}",
-            "g": f"g + {offset_out}",
-            "w": f"w + {weight}",
-            "wc": f"wc + {weight}",
-            "dw": f"dw + {weight}",
-            "old": f"old + {weight}",
-            "ahead": f"ahead + {weight}",
-            "m": f"m + {path.first_nonzero} * L",
-            "mb": f"mb + {path.first_nonzero} * L",
-            "p": f"p + {path.first_nonzero}",
-            "z": "z",
+        starts: dict[str, object] = {
+            **dict.fromkeys(("x", "xa", "dx"), offset_in),
+            **dict.fromkeys(("o", "g"), offset_out),
+            **dict.fromkeys(("w", "wc", "dw", "old", "ahead"), weight),
+            **dict.fromkeys(("m", "mb"), f"{path.first_nonzero} * L"),
+            "p": path.first_nonzero,
         }
-        arguments = ", ".join(values[name] for name in self._parameters(shape))
+        arguments = ", ".join(
+            f"{name} + {starts[name]}" if name in starts else name
+            for name in self._parameters(shape)
+        )
         template = f"<{'true' if first_use else 'false'}>" if "y" in self.spec.wants else ""
         return f"{self._names[shape]}{template}({arguments});"
 
     # -- what a function takes ------------------------------------------------------------------
-
-    def _has(self, name: str) -> bool:
-        return name in self.spec.given
-
-    def _wants(self, name: str) -> bool:
-        return name in self.spec.wants
 
     def _parameters(self, shape: _Shape) -> list[str]:
         names = ["x", "m"]
@@ -112,15 +92,15 @@ class PathFunctions:
             names += ["o"]
         else:
             names += ["g"]
-            names += ["dx"] if self._wants("x") else []
-            names += ["p"] if self._wants("y") else []
-            if self._wants("w") and weighted:
+            names += ["dx"] if self.spec.wanted("x") else []
+            names += ["p"] if self.spec.wanted("y") else []
+            if self.spec.wanted("w") and weighted:
                 names += ["dw", "old"] if self.spec.paired else ["dw"]
         if self.spec.kind == "double_backward":
-            names += ["o"] if self._wants("g") else []
-            names += ["xa"] if self._has("x") else []
-            names += ["mb"] if self._has("y") else []
-            names += ["wc"] if self._has("w") and weighted else []
+            names += ["o"] if self.spec.wanted("g") else []
+            names += ["xa"] if self.spec.has("x") else []
+            names += ["mb"] if self.spec.has("y") else []
+            names += ["wc"] if self.spec.has("w") and weighted else []
         names += ["w"] if weighted else []
         names += ["ahead"] if self._prefetches(shape) else []
         names += ["z"] if shape.mode == "uvw" else []
@@ -142,7 +122,7 @@ class PathFunctions:
                 # a row of gradients may be read and written
                 alone = "" if self.spec.paired and parameter in ("dw", "old") else "__restrict "
                 parameters.append(f"{const}T* {alone}{parameter}")
-        template = "template <bool FIRST>\n" if self._wants("y") else ""
+        template = "template <bool FIRST>\n" if self.spec.wanted("y") else ""
         return f"{template}static void {name}({', '.join(parameters)}) {{"
 
     def _function(self, name: str, shape: _Shape) -> str:
@@ -155,12 +135,12 @@ class PathFunctions:
             f"    constexpr int MUL = {shape.mul_in}, MP = padded(MUL);",
         ]
         lines += [f"    const V m{s} = splat(m[{s} * L]);" for s in range(c.num_nonzeros)]
-        if self._has("y"):
+        if self.spec.has("y"):
             lines += [f"    const V b{s} = splat(mb[{s} * L]);" for s in range(c.num_nonzeros)]
-        if self._wants("y"):
+        if self.spec.wanted("y"):
             lines += [f"    V p{s} = {{}};" for s in range(c.num_nonzeros)]
         lines += self._uvw(shape) if shape.mode == "uvw" else self._channels(self._uvu(shape))
-        if self._wants("y"):
+        if self.spec.wanted("y"):
             lines += [f"    p[{s}] = FIRST ? p{s} : p[{s}] + p{s};" for s in range(c.num_nonzeros)]
         return "\n".join([*lines, "}"])
 
@@ -177,8 +157,8 @@ class PathFunctions:
             f"body_{index}(Int<{bound} % L>{{}}, {bound} / L * L);",
         ]
 
-    def _print(self, statements: list[Statement], declared: Iterable[str] = ()) -> list[str]:
-        return print_statements(statements, literal=broadcast, declare="V", declared=declared)
+    def _print(self, statements: list[Statement]) -> list[str]:
+        return print_statements(statements, literal=broadcast, declare="V")
 
     # -- uvu: weight per channel ----------------------------------------------------------------
 
@@ -190,23 +170,22 @@ class PathFunctions:
             lines.append(f"const V wv = load_strided<N, {stride}>(w + u * {stride});")
             if self._prefetches(shape):
                 lines.append(f"__builtin_prefetch(ahead + u * {stride});")
-            if self._has("w"):
+            if self.spec.has("w"):
                 lines.append(f"const V cv = load_strided<N, {stride}>(wc + u * {stride});")
-        for a in range(c.dim_in):
-            lines.append(f"const V x{a} = load<L>(x + {a} * MP + u);")
-            if self._has("x"):
-                lines.append(f"const V a{a} = load<L>(xa + {a} * MP + u);")
+        lines += self._load_inputs(c, "u")
         if self.spec.kind != "forward":
             lines += [f"const V g{i} = load<L>(g + {i} * MP + u);" for i in range(c.dim_out)]
         # nonzero gradients p are summed over channels outside the body
-        lines += self._print(
-            uvu_sums(c, shape.has_weight, self.spec), [f"p{s}" for s in range(c.num_nonzeros)]
+        lines += uvu_lines(
+            c,
+            shape.has_weight,
+            self.spec,
+            "V",
+            "store<L>(o + {0} * MP + u, load<L>(o + {0} * MP + u) + o{0});".format,
+            add_input="store<L>(dx + {0} * MP + u, load<L>(dx + {0} * MP + u) + d{0});".format,
+            literal=broadcast,
         )
-        lines += self._accumulate_outputs(shape)
-        if self._wants("x"):
-            for a in range(c.dim_in):
-                lines.append(f"store<L>(dx + {a} * MP + u, load<L>(dx + {a} * MP + u) + d{a});")
-        if self._wants("w") and shape.has_weight:
+        if self.spec.wanted("w") and shape.has_weight:
             target = f"dw + u * {stride}"
             if self.shared_weights or self.spec.paired:
                 before = f"old + u * {stride}" if self.spec.paired else target
@@ -218,20 +197,20 @@ class PathFunctions:
                 lines.append(f"store_strided<N, {stride}>({target}, dwv);")
         return lines
 
-    def _accumulate_outputs(self, shape: _Shape) -> list[str]:
-        """Lines for ``o_c += sum_a M_ac s_a`` (+ ``B_ac r_a`` in a double backward)."""
-        lines: list[str] = []
-        for i, message in output_sums(shape.coupling, shape.has_weight, self.spec).items():
-            # the message first: adding each product to the large total would lose digits
-            lines += self._print([Statement(f"o{i}", message)])
-            lines.append(f"store<L>(o + {i} * MP + u, load<L>(o + {i} * MP + u) + o{i});")
-        return lines
+    def _load_inputs(self, c: Coupling, index: str) -> list[str]:
+        """Lines that load the features of some channels, and their cotangents."""
+        arrays = {"x": "x", **({"a": "xa"} if self.spec.has("x") else {})}
+        return [
+            f"const V {letter}{a} = load<L>({array} + {a} * MP + {index});"
+            for letter, array in arrays.items()
+            for a in range(c.dim_in)
+        ]
 
     # -- uvw: weight matrix between channels ----------------------------------------------------
 
     def _uvw(self, shape: _Shape) -> list[str]:
         """Three steps: t = M x on input channels, products with the weight matrix, M^T back."""
-        c, kind, plan = shape.coupling, self.spec.kind, self.plan
+        c, plan = shape.coupling, self.plan
         di, do = c.dim_in, c.dim_out
         rows = do * plan.padded(shape.mul_in)
         self.scratch_items = max(self.scratch_items, 4 * rows)
@@ -242,96 +221,65 @@ class PathFunctions:
             "*const zq = z + 3 * ROWS;",
             "    (void)zx; (void)zt; (void)zp; (void)zq; (void)MO;",
         ]
-        double = kind == "double_backward"
-        need_zx = kind != "double_backward" or self._has("w")
-        need_zt = double and (self._has("x") or self._has("y"))
-        # t: what multiplies W forward; zx: what multiplies C
-        first: list[str] = [f"const V x{a} = load<L>(x + {a} * MP + u);" for a in range(di)]
-        first += [
-            f"const V a{a} = load<L>(xa + {a} * MP + u);" for a in range(di) if self._has("x")
-        ]
-        for i, entries in c.by_output().items():
-            mx = [(float(e.sign), (f"m{e.nonzero}", f"x{e.a}")) for e in entries]
-            ta = [(float(e.sign), (f"m{e.nonzero}", f"a{e.a}")) for e in entries]
-            tb = [(float(e.sign), (f"b{e.nonzero}", f"x{e.a}")) for e in entries]
-            if need_zx:
-                first += self._print([Statement(f"zx{i}", _sum(mx))])
-                first.append(f"store<L>(zx + {i} * MP + u, zx{i});")
-            if need_zt:
-                terms: list[Term] = [
-                    *(ta if self._has("x") else []),
-                    *(tb if self._has("y") else []),
-                ]
-                first += self._print([Statement(f"zt{i}", _sum(terms))])
-                first.append(f"store<L>(zt + {i} * MP + u, zt{i});")
+        # zt: what multiplies the weights W; zx: what multiplies their cotangent C
+        first = self._load_inputs(c, "u")
+        for i, left_w, left_c in left_sums(c, self.spec):
+            for name, value, used in (("zx", left_c, self.needs_c), ("zt", left_w, self.needs_w)):
+                if used:
+                    first += self._print([Statement(f"{name}{i}", value)])
+                    first.append(f"store<L>({name} + {i} * MP + u, {name}{i});")
         lines += self._channels(first)
-        lines += self._channels(self._uvw_matrix(shape, row, need_zx, need_zt), "o_", "MOUT")
-        if kind == "forward":
+        lines += self._channels(self._uvw_matrix(shape, row), "o_", "MOUT")
+        if not (self.spec.wanted("x") or self.spec.wanted("y")):
             return lines
         lines += self._uvw_pull(shape, row)
-        last = [f"const V x{a} = load<L>(x + {a} * MP + k);" for a in range(di)]
-        last += [f"const V a{a} = load<L>(xa + {a} * MP + k);" for a in range(di) if self._has("x")]
-        pulled_p = not double or self._has("w")  # gradient reaching M x
-        pulled_q = double and (self._has("x") or self._has("y"))
-        for i in range(do):
-            last += [f"const V p_{i} = load<L>(zp + {i} * MP + k);"] if pulled_p else []
-            last += [f"const V q_{i} = load<L>(zq + {i} * MP + k);"] if pulled_q else []
-        statements: list[Statement] = []
-        for a, entries in c.by_input().items():
-            terms = []
-            for e in entries:
-                terms += [(float(e.sign), (f"m{e.nonzero}", f"p_{e.c}"))] if pulled_p else []
-                terms += [(float(e.sign), (f"b{e.nonzero}", f"q_{e.c}"))] if self._has("y") else []
-            if self._wants("x"):
-                old = f"load<L>(dx + {a} * MP + k)"
-                statements.append(Statement(f"d{a}", _sum([(1.0, (old,)), *terms])))
-        if self._wants("y"):
-            for nonzero, entries in c.by_nonzero().items():
-                terms = [(1.0, (f"p{nonzero}",))]
-                for e in entries:
-                    terms += [(float(e.sign), (f"x{e.a}", f"p_{e.c}"))] if pulled_p else []
-                    terms += [(float(e.sign), (f"a{e.a}", f"q_{e.c}"))] if self._has("x") else []
-                statements.append(Statement(f"p{nonzero}", _sum(terms)))
-        last += self._print(statements, [f"p{s}" for s in range(c.num_nonzeros)])
-        if self._wants("x"):
+        last = self._load_inputs(c, "k")
+        for letter, array, _ in self._pulled():
+            last += [f"const V {letter}{i} = load<L>({array} + {i} * MP + k);" for i in range(do)]
+        features, nonzeros = pull_terms(c, self.spec)
+        statements = []
+        for a, terms in features.items() if self.spec.wanted("x") else ():
+            last.append(f"V d{a} = load<L>(dx + {a} * MP + k);")
+            statements.append(Statement(f"d{a}", Sum.of(terms), add=True))
+        for nonzero, terms in nonzeros.items() if self.spec.wanted("y") else ():
+            statements.append(Statement(f"p{nonzero}", Sum.of(terms), add=True))
+        last += self._print(statements)
+        if self.spec.wanted("x"):
             last += [f"store<L>(dx + {a} * MP + k, d{a});" for a in range(di)]
-        if self._wants("x") or self._wants("y"):
-            lines += self._channels(last, "k")
-        return lines
+        return lines + self._channels(last, "k")
 
-    def _uvw_matrix(self, shape: _Shape, row: str, need_zx: bool, need_zt: bool) -> list[str]:
-        """Body over output channels: outputs and weight gradients, both linear in t."""
-        do, kind = shape.coupling.dim_out, self.spec.kind
-        double = kind == "double_backward"
-        wants_out = kind == "forward" or (double and self._wants("g"))
-        wants_w = self._wants("w")
+    def _pulled(self) -> list[tuple[str, str, str]]:
+        """Return name, array and matrix of the gradients of what the matrices multiply."""
+        return [
+            *([("h", "zp", "wc")] if self.needs_c else []),
+            *([("q", "zq", "w")] if self.needs_w else []),
+        ]
+
+    def _uvw_matrix(self, shape: _Shape, row: str) -> list[str]:
+        """Body over output channels: outputs and weight gradients, both linear in zt."""
+        do = shape.coupling.dim_out
+        wants_out, wants_w = self.sums, self.spec.wanted("w")
         # summed from zero first: adding each product to the large total would lose digits
         lines = [f"V o{i} = {{}};" for i in range(do)] if wants_out else []
-        if kind != "forward" and wants_w:
+        if wants_w:
             lines += [f"const V g{i} = load<L>(g + {i} * MO + o_);" for i in range(do)]
         if not (wants_out or wants_w):
             return lines
         lines.append("for (int u = 0; u < MUL; ++u) {")
-        inner = []
-        left = "zt" if double else "zx"
-        if wants_out:
-            if not double or need_zt:
-                inner.append(f"const V wv = load<N>(w + u * {row} + o_);")
-                inner += [f"o{i} += wv * splat({left}[{i} * MP + u]);" for i in range(do)]
-            if double and self._has("w"):
-                inner.append(f"const V cv = load<N>(wc + u * {row} + o_);")
-                inner += [f"o{i} += cv * splat(zx[{i} * MP + u]);" for i in range(do)]
+        for value, matrix, left, used in (
+            ("wv", "w", "zt", self.needs_w),
+            ("cv", "wc", "zx", self.needs_c),
+        ):
+            if wants_out and used:
+                lines.append(f"    const V {value} = load<N>({matrix} + u * {row} + o_);")
+                lines += [f"    o{i} += {value} * splat({left}[{i} * MP + u]);" for i in range(do)]
         if wants_w:
-            terms = (
-                " + ".join(f"g{i} * splat({left}[{i} * MP + u])" for i in range(do))
-                if not double or need_zt
-                else "V{}"
-            )
+            terms = " + ".join(f"g{i} * splat(zt[{i} * MP + u])" for i in range(do))
             before = "old" if self.spec.paired else "dw"
             sums = self.shared_weights or self.spec.paired
             old = f"load<N>({before} + u * {row} + o_) + " if sums else ""
-            inner.append(f"store<N>(dw + u * {row} + o_, {old}{terms});")
-        lines += [f"    {line}" for line in inner]
+            value = terms if self.needs_w else "V{}"
+            lines.append(f"    store<N>(dw + u * {row} + o_, {old}{value});")
         lines.append("}")
         if wants_out:
             for i in range(do):
@@ -339,16 +287,10 @@ class PathFunctions:
         return lines
 
     def _uvw_pull(self, shape: _Shape, row: str) -> list[str]:
-        """Lines for p = C g and q = W g (backward: p = W g), summed over output channels."""
+        """Lines for the products of the matrices with g, summed over output channels."""
         lines: list[str] = []
-        do, double = shape.coupling.dim_out, self.spec.kind == "double_backward"
-        if not (self._wants("x") or self._wants("y")):
-            return lines
-        jobs = [("zp", "w")] if not double else []
-        if double:
-            jobs += [("zp", "wc")] if self._has("w") else []
-            jobs += [("zq", "w")] if self._has("x") or self._has("y") else []
-        for target, matrix in jobs:
+        do = shape.coupling.dim_out
+        for _, target, matrix in self._pulled():
             accumulate = [f"const V wv = load<N>({matrix} + u * {row} + j);"]
             accumulate += [f"t{i} += wv * load<L>(g + {i} * MO + j);" for i in range(do)]
             lines.append("    for (int u = 0; u < MP; ++u) {")

@@ -9,7 +9,6 @@ Paths of mode ``uvu`` in the same problem have no matrices and run beside, a lan
 
 from __future__ import annotations
 
-from ..._version import __version__
 from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
@@ -18,9 +17,9 @@ from ..common.emit import (
     CudaEntry,
     CudaKernel,
     argument_struct,
+    cuda_head,
     kernel_head,
     resident_blocks,
-    scalar_type,
     template,
 )
 from ..common.lowering import LoweredProblem, lower
@@ -311,18 +310,13 @@ class _Writer:
 
     def source(self, name: str) -> str:
         """Return the whole text."""
-        real = scalar_type(self.problem.dtype)
         stacks = [
             self._stack(f"Stack{t}_{i}", stack)
             for t, turn in enumerate(self.layout.turns)
             for i, stack in enumerate(turn.stacks)
         ]
         parts = [
-            f"// mdcg {__version__}, problem {self.problem.key()}, {self.spec}",
-            f"// {self.plan}",
-            f"typedef {real} T;",
-            f"#define MDCG_VECTOR_ATOMICS {int(self.plan.vector_atomics and real == 'float')}",
-            template("common/cuda_prelude.cuh") + template("common/warp_sums.cuh"),
+            *cuda_head(self.problem, str(self.spec), self.plan),
             template("conv/uvw.cuh"),
             argument_struct(self.arguments),
             row_functions(self.problem, self.plan),
@@ -346,20 +340,13 @@ class _Writer:
 def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
     """Print the kernel of one pass; it reads rows of node features as they are, never packed.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        At least one path has mode ``uvw``.
-    plan : CudaPlan
-    spec : KernelSpec
-
     Raises
     ------
     UnsupportedProblemError
         A block of edge attributes has more copies than a CUDA block can take.
     """
     writer = _Writer(lower(problem), plan, spec)
-    name = f"{spec.operation}_{spec.kind}_0"
+    name = f"{'conv' if spec.conv else 'tensor_product'}_{spec.kind}_0"
     warps = writer.layout.warps
     shared = warps * writer.layout.items * writer.itemsize
     return CudaKernel(

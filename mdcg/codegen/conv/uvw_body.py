@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from ...plan.device import WARP
 from ...problem import MulIrrep
-from ..common.emit import attribute_gradients, power_of_two, store_lane_sums
-from ..common.expression import Statement, Sum, Term, print_statements
+from ..common.emit import AttributeSums
+from ..common.expression import Statement, Sum, print_statements
 from ..common.lowering import LoweredPath, LoweredProblem
 from ..common.spec import KernelSpec
-from ..common.uvu import output_sums, sum_of, uvu_sums
+from ..common.uvu import left_sums, pull_terms, uvu_lines
 from .uvw_layout import Body, Piece, UvwLayout
 
 __all__ = ["BodyWriter"]
 
 
 class BodyWriter:
-    """Prints the functions of all bodies and the calls to them.
-
-    Parameters
-    ----------
-    lowered : LoweredProblem
-    spec : KernelSpec
-    layout : UvwLayout
-    """
+    """Prints the functions of all bodies and the calls to them."""
 
     def __init__(self, lowered: LoweredProblem, spec: KernelSpec, layout: UvwLayout) -> None:
         self.problem, self.spec, self.layout = lowered.problem, spec, layout
         self.places = layout.places
         self.lowered = lowered
-        self.double = spec.kind == "double_backward"
         # numbers of rows: edge, sender, receiver, gradient of the sender's features
         self.rows = ["e", "s", "row", *(["to"] if spec.wanted("x") else [])]
         deterministic = layout.deterministic and self.problem.shared_weights
@@ -36,16 +28,10 @@ class BodyWriter:
         self.shared_gradient = f"p.dw{block}"
 
     def calls(self, turn: int, phase: str) -> list[str]:
-        """Return the calls of a turn's bodies.
+        """Return the calls of a turn's bodies before the weights ("left"), or after ("pull").
 
         What follows the bodies of a phase waits for all lanes. So do bodies that add to the same
         rows; in the first phase each has vectors of its own.
-
-        Parameters
-        ----------
-        turn : int
-        phase : {"left", "pull"}
-            Before the weights, or after them.
         """
         found = []
         for i, body in enumerate(self.layout.turns[turn].bodies):
@@ -78,12 +64,12 @@ class BodyWriter:
         mul2 = body.pieces[0].path.mul2
         columns = self._columns(body)
         gives_x = phase == "pull" and spec.wanted("x")
+        copy = f" + v * {self._copy(columns)}" if mul2 > 1 else ""
         gives_y = phase == "pull" and spec.wanted("y") and bool(columns)
-        low, high = (columns[0], columns[-1] + 1) if columns else (0, 0)
-        parts = [(i, min(WARP, high - i)) for i in range(low, high, WARP)]
+        gradients = AttributeSums(columns)
         lines = self._nonzeros(body, columns)
         if gives_y:
-            lines += [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, (_, n) in enumerate(parts)]
+            lines += gradients.declare()
         lines.append(f"for (int u = {body.first} + lane; u < {body.last}; u += {WARP}) {{")
         work = []
         sender = f"s * {self.problem.irreps_in1.dim}"
@@ -96,11 +82,7 @@ class BodyWriter:
         for piece in body.pieces:
             work += ["{", *(f"    {line}" for line in self._piece(piece, body, phase))]
             if gives_y:
-                sums = attribute_gradients(
-                    self.lowered.forms(piece.path),
-                    "p",
-                    lambda b: f"dy{(b - low) // WARP}[{(b - low) % WARP}]",
-                )
+                sums = gradients.add(self.lowered.forms(piece.path), "p")
                 work += [f"    {line}" for line in sums]
             work.append("}")
         if gives_x:
@@ -112,7 +94,10 @@ class BodyWriter:
                 work.append(self._add("dx", "to", where, f"dx{a}"))
         lines += [*(f"    {line}" for line in work), "}"]
         if gives_y:
-            lines += self._store_attributes(parts, mul2)
+            # the sums over lanes are added to the gradient of the row
+            lines += gradients.store(
+                lambda start: self._add("dy", "e", f"{start} + {{at}}{copy}", "{sum}")
+            )
         rows = ", ".join(f"Long {row}" for row in self.rows)
         loop = "{" if mul2 == 1 else f"for (int v = 0; v < {mul2}; ++v) {{"
         title = (
@@ -203,14 +188,11 @@ class BodyWriter:
 
     def _left(self, piece: Piece) -> list[str]:
         """Vectors that the weights multiply: the path's product without them."""
-        spec, lines = self.spec, []
-        for c, entries in piece.path.coupling.by_output().items():
-            mx = [(float(e.sign), (f"m{e.nonzero}", f"x{e.a}")) for e in entries]
-            ma = [(float(e.sign), (f"m{e.nonzero}", f"a{e.a}")) for e in entries if spec.has("x")]
-            bx = [(float(e.sign), (f"b{e.nonzero}", f"x{e.a}")) for e in entries if spec.has("y")]
-            for name, terms in (("left_w", ma + bx if self.double else mx), ("left_c", mx)):
+        lines = []
+        for c, left_w, left_c in left_sums(piece.path.coupling, self.spec):
+            for name, value in (("left_w", left_w), ("left_c", left_c)):
                 if name in self.places:
-                    lines += print_statements([Statement(f"{name}{c}", sum_of(terms))], declare="T")
+                    lines += print_statements([Statement(f"{name}{c}", value)], declare="T")
                     lines.append(f"{self._vector(piece, name, c)} = {name}{c};")
         return lines
 
@@ -224,31 +206,12 @@ class BodyWriter:
             if name in self.places
             for c in range(coupling.dim_out)
         ]
-        # (operand, matrix, gradient of the vector that is bilinear in the two)
-        terms_of = [("x", "m", "q")]
-        if self.double:
-            terms_of = [("x", "m", "h")] if spec.has("w") else []
-            terms_of += [("x", "b", "q")] if spec.has("y") else []
-            terms_of += [("a", "m", "q")] if spec.has("x") else []
+        features, nonzeros = pull_terms(coupling, spec)
         statements = []
         if spec.wanted("x"):
-            for a, entries in coupling.by_input().items():
-                terms: list[Term] = [
-                    (float(e.sign), (f"{matrix}{e.nonzero}", f"{letter}{e.c}"))
-                    for operand, matrix, letter in terms_of
-                    if operand == "x"
-                    for e in entries
-                ]
-                statements.append(Statement(f"dx{a}", sum_of(terms), add=True))
+            statements += [Statement(f"dx{a}", Sum.of(t), add=True) for a, t in features.items()]
         if spec.wanted("y"):
-            for nonzero, entries in coupling.by_nonzero().items():
-                terms = [
-                    (float(e.sign), (f"{operand}{e.a}", f"{letter}{e.c}"))
-                    for operand, matrix, letter in terms_of
-                    if matrix == "m"
-                    for e in entries
-                ]
-                statements.append(Statement(f"p{nonzero}", sum_of(terms)))
+            statements += [Statement(f"p{n}", Sum.of(terms)) for n, terms in nonzeros.items()]
         declared = [f"p{i}" for i in range(coupling.num_nonzeros)]
         return lines + print_statements(statements, declare="T", declared=declared)
 
@@ -269,29 +232,16 @@ class BodyWriter:
                 f"const T g{i} = __ldg({gradient} + {self._channel(path.out, i)});"
                 for i in range(c.dim_out)
             ]
-        declared = [f"p{i}" for i in range(c.num_nonzeros)]
-        sums = uvu_sums(c, path.has_weight, spec)
-        lines += print_statements(sums, declare="T", declared=declared)
-        for i, message in output_sums(c, path.has_weight, spec).items():
-            lines += print_statements([Statement(f"o{i}", message)], declare="T")
-            lines.append(self._add("out", "row", self._channel(path.out, i), f"o{i}"))
-        if spec.wanted("x"):
-            lines += [f"dx{a} += d{a};" for a in range(c.dim_in)]
+        lines += uvu_lines(
+            c,
+            path.has_weight,
+            spec,
+            "T",
+            lambda i: self._add("out", "row", self._channel(path.out, i), f"o{i}"),
+        )
         if spec.wanted("w") and path.has_weight:
             if problem.shared_weights:
                 lines.append(f"add({self.shared_gradient} + {where}, dwv);")
             else:
                 lines.append(f"p.dw[{where}] = dwv;")
-        return lines
-
-    # -- gradients of edge attributes ------------------------------------------------------------
-
-    def _store_attributes(self, parts: list[tuple[int, int]], mul2: int) -> list[str]:
-        """Add the sums over lanes to the row's gradient."""
-        lines = []
-        for i, (start, n) in enumerate(parts):
-            copy = f" + v * {self._copy([start])}" if mul2 > 1 else ""
-
-            store = self._add("dy", "e", f"{start} + {{at}}{copy}", "{sum}")
-            lines += store_lane_sums(i, n, power_of_two(n), store)
         return lines

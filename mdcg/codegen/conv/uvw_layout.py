@@ -9,8 +9,8 @@ from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import MulIrrep
+from ..common.emit import packed_row
 from ..common.lowering import LoweredPath, LoweredProblem
-from ..common.packing import packed_row
 from ..common.spec import KernelSpec
 
 __all__ = ["Body", "Piece", "Stack", "Turn", "UvwLayout"]
@@ -53,45 +53,25 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stack:
-    """Weight matrices into one output block, one below the other.
-
-    Attributes
-    ----------
-    i_out : int
-    out : MulIrrep
-    base : int
-        Place of the vectors of its first row.
-    rows : int
-    segments : tuple of (int, int)
-        First rows, and the columns their weights start at.
-    """
+    """Weight matrices into one output block, one below the other."""
 
     i_out: int
     out: MulIrrep
-    base: int
+    base: int  # place of the vectors of its first row
     rows: int
-    segments: tuple[tuple[int, int], ...]
+    segments: tuple[tuple[int, int], ...]  # first rows, and the columns their weights start at
 
 
 @dataclass(frozen=True)
 class Body:
-    """Code that runs over channels of one input block, a lane per channel.
-
-    Attributes
-    ----------
-    i_in1 : int
-    in1 : MulIrrep
-    first, last : int
-        Range of channels.
-    pieces : tuple of Piece
-        All with weight matrices, or all of mode ``uvu``.
-    """
+    """Code that runs over channels of one input block, a lane per channel."""
 
     i_in1: int
     in1: MulIrrep
+    # range of channels
     first: int
     last: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...]  # all with weight matrices, or all of mode ``uvu``
 
     @property
     def mode(self) -> str:
@@ -213,32 +193,18 @@ def _bodies(pieces: list[Piece]) -> tuple[Body, ...]:
 
 @dataclass(frozen=True)
 class UvwLayout:
-    """Turns of a kernel and the shared memory of a warp, in items of T.
-
-    Attributes
-    ----------
-    turns : tuple of Turn
-    places : dict
-        Where vectors ("left_w", ...) and rows ("out", "dx", "dy") of a warp start; rows that are
-        not here are added to in global memory.
-    widths : dict
-        Items of a row of "out", "dx" and "dy".
-    packed : dict
-        Where blocks of input i start in a row of "dx", and the distance of their components, if
-        those rows are packed: deterministic sums by sender read them so.
-    items : int
-        Per warp, whole 16-byte words.
-    warps : int
-        Per block.
-    deterministic : bool
-    """
+    """Turns of a kernel and the shared memory of a warp, in items of T."""
 
     turns: tuple[Turn, ...]
+    # where vectors ("left_w", ...) and rows ("out", "dx", "dy") of a warp start; rows that are not
+    # here are added to in global memory
     places: dict[str, int]
-    widths: dict[str, int]
+    widths: dict[str, int]  # items of a row of "out", "dx" and "dy"
+    # where blocks of input i start in a row of "dx", and the distance of their components, if those
+    # rows are packed: deterministic sums by sender read them so
     packed: dict[int, tuple[int, int]]
-    items: int
-    warps: int
+    items: int  # per warp, whole 16-byte words
+    warps: int  # per block
     deterministic: bool
 
     @classmethod
@@ -257,7 +223,7 @@ class UvwLayout:
         widths = {name: irreps.dim for name, irreps in sides.items()}
         packed = {}
         if spec.conv and plan.deterministic:
-            widths["dx"], starts = packed_row(problem.irreps_in1, plan)
+            widths["dx"], starts = packed_row(problem.irreps_in1, plan.padded)
             packed = {
                 i: (start, plan.padded(block.mul))
                 for i, (start, block) in enumerate(zip(starts, problem.irreps_in1, strict=True))

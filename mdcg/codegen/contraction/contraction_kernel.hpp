@@ -1,0 +1,1 @@
+../../../csrc/engine/ops/contraction_kernel.hpp

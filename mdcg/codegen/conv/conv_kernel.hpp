@@ -1,0 +1,1 @@
+../../../csrc/engine/ops/conv_kernel.hpp
