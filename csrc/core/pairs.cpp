@@ -48,22 +48,21 @@ bool matches(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
 }
 
 // Edges sorted by receiver, then by sender, given order kept otherwise: where each receiver begins.
-template <typename Index>
-std::vector<std::int64_t> sort_edges(const EdgeList<Index>& edges,
-                                     std::vector<std::int32_t>& sorted) {
-    const auto n = static_cast<std::size_t>(edges.num_edges);
+std::vector<std::int64_t> sort_edges(const EdgeList& edges, std::vector<std::int32_t>& sorted) {
+    const std::size_t n = edges.sender.size();
     const auto nodes = static_cast<std::size_t>(edges.num_receivers);
     std::vector<std::int32_t> by_sender(n);
     sorted.resize(n);
     std::vector<std::int64_t> ptr(nodes + 1);
-    const auto fill = [&](const Index* key, const std::int32_t* from, std::int32_t* to) {
+    const auto fill = [&](const std::vector<std::int32_t>& keys, const std::int32_t* from,
+                          std::int32_t* to) {
         std::fill(ptr.begin(), ptr.end(), 0);
-        for (std::size_t e = 0; e < n; ++e) ++ptr[static_cast<std::size_t>(key[e]) + 1];
+        for (const std::int32_t key : keys) ++ptr[static_cast<std::size_t>(key) + 1];
         for (std::size_t i = 1; i <= nodes; ++i) ptr[i] += ptr[i - 1];
         std::vector<std::int64_t> next(ptr.begin(), ptr.end() - 1);
         for (std::size_t i = 0; i < n; ++i) {
             const std::int32_t e = from ? from[i] : static_cast<std::int32_t>(i);
-            to[next[static_cast<std::size_t>(key[e])]++] = e;
+            to[next[static_cast<std::size_t>(keys[static_cast<std::size_t>(e)])]++] = e;
         }
     };
     fill(edges.sender, nullptr, by_sender.data());
@@ -73,24 +72,26 @@ std::vector<std::int64_t> sort_edges(const EdgeList<Index>& edges,
 
 }  // namespace
 
-template <typename Index, typename T>
-Pairing match_pairs(const EdgeList<Index>& edges, const EdgeValues<T>& values) {
+template <typename T>
+Pairing match_pairs(const EdgeList& edges, const EdgeValues<T>& values) {
+    const std::int32_t *const senders = edges.sender.data(), *const receivers =
+                                                                 edges.receiver.data();
     std::vector<std::int32_t> sorted;
     const std::vector<std::int64_t> ptr = sort_edges(edges, sorted);
     Pairing out;
-    out.row.assign(static_cast<std::size_t>(edges.num_edges), -1);
+    out.row.assign(edges.sender.size(), -1);
     for (const std::int32_t e : sorted) {
         auto& row = out.row[static_cast<std::size_t>(e)];
         if (row >= 0) continue;
         row = static_cast<std::int32_t>(out.first.size());
         out.first.push_back(e);
-        const auto back = static_cast<std::size_t>(edges.sender[e]);
+        const auto back = static_cast<std::size_t>(senders[e]);
         const auto begin = sorted.begin() + ptr[back], end = sorted.begin() + ptr[back + 1];
         auto at = std::lower_bound(
-            begin, end, edges.receiver[e],
-            [&](std::int32_t other, Index sender) { return edges.sender[other] < sender; });
+            begin, end, receivers[e],
+            [&](std::int32_t other, std::int32_t sender) { return senders[other] < sender; });
         std::int64_t partner = e;
-        for (; at != end && edges.sender[*at] == edges.receiver[e]; ++at) {
+        for (; at != end && senders[*at] == receivers[e]; ++at) {
             auto& other = out.row[static_cast<std::size_t>(*at)];
             if (other < 0 && matches(values, e, *at)) {
                 other = row;
@@ -112,9 +113,9 @@ bool still_pairs(const Pairing& pairing, const EdgeValues<T>& values) {
     return true;
 }
 
-template <typename Index>
-PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
-                        std::int64_t block_size) {
+PairOrder order_by_pair(const EdgeList& edges, const Pairing& pairing, std::int64_t block_size) {
+    const std::int32_t *const senders = edges.sender.data(), *const receivers =
+                                                                 edges.receiver.data();
     const std::int64_t num_blocks =
         std::max<std::int64_t>(1, (edges.num_receivers + block_size - 1) / block_size);
     // (round and tile, row): blocks a and b meet in round (a + b) mod num_blocks, where each block
@@ -122,18 +123,18 @@ PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
     std::vector<std::pair<std::int64_t, std::int32_t>> keys(pairing.first.size());
     for (std::size_t r = 0; r < keys.size(); ++r) {
         const std::int64_t e = pairing.first[r];
-        const std::int64_t a = edges.sender[e] / block_size, b = edges.receiver[e] / block_size;
+        const std::int64_t a = senders[e] / block_size, b = receivers[e] / block_size;
         keys[r] = {(a + b) % num_blocks * num_blocks + std::min(a, b),
                    static_cast<std::int32_t>(r)};
     }
     std::sort(keys.begin(), keys.end());
     PairOrder out;
-    const auto n = static_cast<std::size_t>(edges.num_edges);
-    for (auto* values : {&out.order, &out.sender, &out.receiver}) values->reserve(n);
+    for (auto* values : {&out.order, &out.sender, &out.receiver})
+        values->reserve(edges.sender.size());
     const auto append = [&](std::int64_t e) {
         out.order.push_back(static_cast<std::int32_t>(e));
-        out.sender.push_back(static_cast<std::int32_t>(edges.sender[e]));
-        out.receiver.push_back(static_cast<std::int32_t>(edges.receiver[e]));
+        out.sender.push_back(senders[e]);
+        out.receiver.push_back(receivers[e]);
     };
     out.round_ptr.push_back(0);
     for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -160,11 +161,7 @@ PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
 
 template bool still_pairs(const Pairing&, const EdgeValues<float>&);
 template bool still_pairs(const Pairing&, const EdgeValues<double>&);
-template Pairing match_pairs(const EdgeList<std::int32_t>&, const EdgeValues<float>&);
-template Pairing match_pairs(const EdgeList<std::int32_t>&, const EdgeValues<double>&);
-template Pairing match_pairs(const EdgeList<std::int64_t>&, const EdgeValues<float>&);
-template Pairing match_pairs(const EdgeList<std::int64_t>&, const EdgeValues<double>&);
-template PairOrder order_by_pair(const EdgeList<std::int32_t>&, const Pairing&, std::int64_t);
-template PairOrder order_by_pair(const EdgeList<std::int64_t>&, const Pairing&, std::int64_t);
+template Pairing match_pairs(const EdgeList&, const EdgeValues<float>&);
+template Pairing match_pairs(const EdgeList&, const EdgeValues<double>&);
 
 }  // namespace mdcg

@@ -30,22 +30,6 @@ namespace {
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
 using Integers = py::array_t<std::int32_t, py::array::c_style | py::array::forcecast>;
 
-// EngineError(RuntimeError) with the attribute ``kind``, a number of mdcg_status.
-void register_error(py::module_& m) {
-    static PyObject* const type =
-        PyErr_NewException("mdcg._core.EngineError", PyExc_RuntimeError, nullptr);
-    m.attr("EngineError") = py::reinterpret_borrow<py::object>(type);
-    py::register_exception_translator([](std::exception_ptr pointer) {
-        try {
-            if (pointer) std::rethrow_exception(pointer);
-        } catch (const mdcg::EngineError& error) {
-            const py::object value = py::reinterpret_borrow<py::object>(type)(error.what());
-            value.attr("kind") = static_cast<int>(error.kind());
-            PyErr_SetObject(type, value.ptr());
-        }
-    });
-}
-
 // What a handler of signals raised, KeyboardInterrupt for one.
 struct PythonSignal : mdcg::Interrupted {
     py::error_already_set error;
@@ -217,7 +201,7 @@ private:
 }  // namespace
 
 void register_engine(py::module_& m) {
-    register_error(m);
+    register_error(m, "EngineError", "kind", &mdcg::EngineError::kind);
     register_interrupt();
     m.def(
         "read_package",
@@ -246,7 +230,8 @@ void register_engine(py::module_& m) {
                 .hex();
         },
         py::arg("data"), py::kw_only(), py::arg("plain") = false);
-    py::class_<PyModel>(m, "Model")
+    py::class_<PyModel> model(m, "Model");
+    model
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double,
                       const std::string&>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
@@ -270,36 +255,23 @@ void register_engine(py::module_& m) {
              [](PyModel& self) {
                  return self.locked([](mdcg::Evaluator& e) { return e.report(); });
              })
-        .def("summary",
-             [](PyModel& self) {
-                 return self.locked([](mdcg::Evaluator& e) { return e.summary(); });
-             })
-        .def_property_readonly(
-            "manifest",
-            [](const PyModel& self) { return self.evaluator().package().manifest_text(); })
-        .def_property_readonly(
-            "digest", [](const PyModel& self) { return self.evaluator().package().digest(); })
-        .def_property_readonly(
-            "type_names", [](const PyModel& self) { return self.evaluator().info().type_names; })
-        .def_property_readonly(
-            "atomic_numbers",
-            [](const PyModel& self) { return self.evaluator().info().atomic_numbers; })
-        .def_property_readonly("r_max",
-                               [](const PyModel& self) { return self.evaluator().info().r_max; })
-        .def_property_readonly(
-            "architecture",
-            [](const PyModel& self) { return self.evaluator().info().architecture; })
-        .def_property_readonly(
-            "model_class", [](const PyModel& self) { return self.evaluator().info().model_class; })
-        .def_property_readonly("dtype",
-                               [](const PyModel& self) {
-                                   return self.evaluator().info().double_precision ? "float64"
-                                                                                   : "float32";
-                               })
-        .def_property_readonly(
-            "num_exchanges",
-            [](const PyModel& self) { return self.evaluator().model().num_exchanges(); })
-        .def_property_readonly("descriptor_width", [](const PyModel& self) {
-            return self.evaluator().model().descriptor_width();
+        .def("summary", [](PyModel& self) {
+            return self.locked([](mdcg::Evaluator& e) { return e.summary(); });
         });
+    const auto property = [&](const char* name, auto get) {
+        model.def_property_readonly(name,
+                                    [get](const PyModel& self) { return get(self.evaluator()); });
+    };
+    using Evaluator = const mdcg::Evaluator&;
+    property("manifest", [](Evaluator e) { return e.package().manifest_text(); });
+    property("digest", [](Evaluator e) { return e.package().digest(); });
+    property("type_names", [](Evaluator e) { return e.info().type_names; });
+    property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });
+    property("r_max", [](Evaluator e) { return e.info().r_max; });
+    property("architecture", [](Evaluator e) { return e.info().architecture; });
+    property("model_class", [](Evaluator e) { return e.info().model_class; });
+    property("dtype",
+             [](Evaluator e) { return e.info().double_precision ? "float64" : "float32"; });
+    property("num_exchanges", [](Evaluator e) { return e.model().num_exchanges(); });
+    property("descriptor_width", [](Evaluator e) { return e.model().descriptor_width(); });
 }
