@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -48,20 +50,19 @@ ReceiverOrder order_by_receiver(const EdgeList& edges, std::int64_t edges_per_ta
     ReceiverOrder out;
     out.order.resize(n);
     out.sender.resize(n);
-    out.row_ptr.assign(static_cast<std::size_t>(edges.num_receivers) + 1, 0);
-    for (const std::int32_t r : edges.receiver) ++out.row_ptr[static_cast<std::size_t>(r) + 1];
+    out.row_ptr.assign(size(edges.num_receivers) + 1, 0);
+    for (const std::int32_t r : edges.receiver) ++out.row_ptr[size(r) + 1];
     accumulate(out.row_ptr);
     std::vector<std::int64_t> next(out.row_ptr.begin(), out.row_ptr.end() - 1);
     for (std::size_t e = 0; e < n; ++e) {
-        const auto at =
-            static_cast<std::size_t>(next[static_cast<std::size_t>(edges.receiver[e])]++);
-        out.order[at] = static_cast<std::int32_t>(e);
+        const auto at = size(next[size(edges.receiver[e])]++);
+        out.order[at] = narrow(e);
         out.sender[at] = edges.sender[e];
     }
     out.task_ptr.push_back(0);
     std::int64_t first = 0;
     for (std::int64_t row = 0; row < edges.num_receivers; ++row) {
-        const std::int64_t end = out.row_ptr[static_cast<std::size_t>(row) + 1];
+        const std::int64_t end = out.row_ptr[size(row) + 1];
         // receivers without edges cost a row of zeros, about as much as one edge
         if (end - first + (row + 1 - out.task_ptr.back()) >= edges_per_task ||
             row + 1 == edges.num_receivers) {
@@ -82,17 +83,16 @@ BlockOrder order_by_block(const EdgeList& edges, const ReceiverOrder& by_receive
     out.order.resize(n);
     out.sender.resize(n);
     out.receiver.resize(n);
-    out.block_ptr.assign(static_cast<std::size_t>(num_blocks) + 1, 0);
-    for (const std::int32_t s : by_receiver.sender)
-        ++out.block_ptr[static_cast<std::size_t>(s / block_size) + 1];
+    out.block_ptr.assign(size(num_blocks) + 1, 0);
+    for (const std::int32_t s : by_receiver.sender) ++out.block_ptr[size(s / block_size) + 1];
     accumulate(out.block_ptr);
     std::vector<std::int64_t> next(out.block_ptr.begin(), out.block_ptr.end() - 1);
     for (std::size_t i = 0; i < n; ++i) {
-        const auto block = static_cast<std::size_t>(by_receiver.sender[i] / block_size);
-        const auto at = static_cast<std::size_t>(next[block]++);
+        const auto block = size(by_receiver.sender[i] / block_size);
+        const auto at = size(next[block]++);
         out.order[at] = by_receiver.order[i];
         out.sender[at] = by_receiver.sender[i];
-        out.receiver[at] = edges.receiver[static_cast<std::size_t>(by_receiver.order[i])];
+        out.receiver[at] = edges.receiver[size(by_receiver.order[i])];
     }
 
     struct Tile {
@@ -100,13 +100,12 @@ BlockOrder order_by_block(const EdgeList& edges, const ReceiverOrder& by_receive
     };
     std::vector<Tile> tiles;
     for (std::int64_t block = 0; block < num_blocks; ++block) {
-        const std::int64_t stop = out.block_ptr[static_cast<std::size_t>(block) + 1];
-        std::int64_t e = out.block_ptr[static_cast<std::size_t>(block)];
+        const std::int64_t stop = out.block_ptr[size(block) + 1];
+        std::int64_t e = out.block_ptr[size(block)];
         while (e < stop) {
-            const std::int64_t row_block = out.receiver[static_cast<std::size_t>(e)] / block_size;
+            const std::int64_t row_block = out.receiver[size(e)] / block_size;
             const std::int64_t begin = e;
-            while (e < stop && out.receiver[static_cast<std::size_t>(e)] / block_size == row_block)
-                ++e;
+            while (e < stop && out.receiver[size(e)] / block_size == row_block) ++e;
             tiles.push_back({(row_block - block + num_rounds) % num_rounds, begin, e});
         }
     }

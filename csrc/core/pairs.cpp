@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -50,19 +52,19 @@ bool matches(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
 // Edges sorted by receiver, then by sender, given order kept otherwise: where each receiver begins.
 std::vector<std::int64_t> sort_edges(const EdgeList& edges, std::vector<std::int32_t>& sorted) {
     const std::size_t n = edges.sender.size();
-    const auto nodes = static_cast<std::size_t>(edges.num_receivers);
+    const auto nodes = size(edges.num_receivers);
     std::vector<std::int32_t> by_sender(n);
     sorted.resize(n);
     std::vector<std::int64_t> ptr(nodes + 1);
     const auto fill = [&](const std::vector<std::int32_t>& keys, const std::int32_t* from,
                           std::int32_t* to) {
         std::fill(ptr.begin(), ptr.end(), 0);
-        for (const std::int32_t key : keys) ++ptr[static_cast<std::size_t>(key) + 1];
+        for (const std::int32_t key : keys) ++ptr[size(key) + 1];
         for (std::size_t i = 1; i <= nodes; ++i) ptr[i] += ptr[i - 1];
         std::vector<std::int64_t> next(ptr.begin(), ptr.end() - 1);
         for (std::size_t i = 0; i < n; ++i) {
-            const std::int32_t e = from ? from[i] : static_cast<std::int32_t>(i);
-            to[next[static_cast<std::size_t>(keys[static_cast<std::size_t>(e)])]++] = e;
+            const std::int32_t e = from ? from[i] : narrow(i);
+            to[next[size(keys[size(e)])]++] = e;
         }
     };
     fill(edges.sender, nullptr, by_sender.data());
@@ -81,18 +83,18 @@ Pairing match_pairs(const EdgeList& edges, const EdgeValues<T>& values) {
     Pairing out;
     out.row.assign(edges.sender.size(), -1);
     for (const std::int32_t e : sorted) {
-        auto& row = out.row[static_cast<std::size_t>(e)];
+        auto& row = out.row[size(e)];
         if (row >= 0) continue;
-        row = static_cast<std::int32_t>(out.first.size());
+        row = narrow(out.first.size());
         out.first.push_back(e);
-        const auto back = static_cast<std::size_t>(senders[e]);
+        const auto back = size(senders[e]);
         const auto begin = sorted.begin() + ptr[back], end = sorted.begin() + ptr[back + 1];
         auto at = std::lower_bound(
             begin, end, receivers[e],
             [&](std::int32_t other, std::int32_t sender) { return senders[other] < sender; });
         std::int64_t partner = e;
         for (; at != end && senders[*at] == receivers[e]; ++at) {
-            auto& other = out.row[static_cast<std::size_t>(*at)];
+            auto& other = out.row[size(*at)];
             if (other < 0 && matches(values, e, *at)) {
                 other = row;
                 partner = *at;
@@ -124,15 +126,14 @@ PairOrder order_by_pair(const EdgeList& edges, const Pairing& pairing, std::int6
     for (std::size_t r = 0; r < keys.size(); ++r) {
         const std::int64_t e = pairing.first[r];
         const std::int64_t a = senders[e] / block_size, b = receivers[e] / block_size;
-        keys[r] = {(a + b) % num_blocks * num_blocks + std::min(a, b),
-                   static_cast<std::int32_t>(r)};
+        keys[r] = {(a + b) % num_blocks * num_blocks + std::min(a, b), narrow(r)};
     }
     std::sort(keys.begin(), keys.end());
     PairOrder out;
     for (auto* values : {&out.order, &out.sender, &out.receiver})
         values->reserve(edges.sender.size());
     const auto append = [&](std::int64_t e) {
-        out.order.push_back(static_cast<std::int32_t>(e));
+        out.order.push_back(narrow(e));
         out.sender.push_back(senders[e]);
         out.receiver.push_back(receivers[e]);
     };
@@ -148,7 +149,7 @@ PairOrder order_by_pair(const EdgeList& edges, const Pairing& pairing, std::int6
             }
             out.tiles.push_back(here);
         }
-        const auto r = static_cast<std::size_t>(row);
+        const auto r = size(row);
         append(pairing.first[r]);
         if (pairing.second[r] != pairing.first[r]) append(pairing.second[r]);
     }

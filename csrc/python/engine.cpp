@@ -52,10 +52,6 @@ void register_interrupt() {
     });
 }
 
-[[noreturn]] void fail(const std::string& sentence) {
-    throw mdcg::EngineError(mdcg::ErrorKind::argument, sentence);
-}
-
 void check_shape(const py::array& array, const char* name, py::ssize_t rows, py::ssize_t columns) {
     const bool fits = array.ndim() == (columns > 0 ? 2 : 1) && array.shape(0) == rows &&
                       (columns == 0 || array.shape(1) == columns);
@@ -63,8 +59,9 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
     std::string got;
     for (py::ssize_t d = 0; d < array.ndim(); ++d)
         got += (d > 0 ? ", " : "") + std::to_string(array.shape(d));
-    fail(std::string(name) + " has shape (" + got + "), expected (" + std::to_string(rows) +
-         (columns > 0 ? ", " + std::to_string(columns) : ",") + ")");
+    mdcg::bad_argument(std::string(name) + " has shape (" + got + "), expected (" +
+                       std::to_string(rows) + (columns > 0 ? ", " + std::to_string(columns) : ",") +
+                       ")");
 }
 
 // An evaluator that Python threads take in turns.
@@ -81,7 +78,7 @@ public:
     template <typename Function>
     auto locked(const Function& function) {
         if (owner_ == std::this_thread::get_id())
-            fail(
+            mdcg::bad_argument(
                 "the model is being evaluated, and a signal handler that has interrupted the "
                 "evaluation uses it: use it after the evaluation");
         py::gil_scoped_release release;
@@ -109,7 +106,7 @@ public:
         const bool given = !edges.is_none();
         std::int64_t shifts_of_list = 0;
         if (given) {
-            if (cell) fail("cell and edges are given, expected one of them");
+            if (cell) mdcg::bad_argument("cell and edges are given, expected one of them");
             system.num_local = system.num_nodes = nodes;
             system.positions = positions.data();
             system.types = types.data();
@@ -122,8 +119,8 @@ public:
             held.emplace(edges.cast<SharedList&>());
             const mdcg::NeighborList& list = **held;
             if (list.num_atoms() != nodes)
-                fail("the neighbour list is of " + std::to_string(list.num_atoms()) +
-                     " atoms, expected " + std::to_string(nodes) + ": update it");
+                mdcg::bad_argument("the neighbour list is of " + std::to_string(list.num_atoms()) +
+                                   " atoms, expected " + std::to_string(nodes) + ": update it");
             system.same_shifts = same_edges && list.version() == shifts_version_;
             shifts_of_list = list.version();
             system.num_edges = list.num_edges();
@@ -132,14 +129,16 @@ public:
             system.shifts = list.shifts().data();
         } else if (given) {
             if (!py::isinstance<py::tuple>(edges) || py::len(edges) != 3)
-                fail("edges are neither a NeighborList nor (sender, receiver, shifts)");
+                mdcg::bad_argument(
+                    "edges are neither a NeighborList nor (sender, receiver, shifts)");
             const py::tuple three = edges;
             sender = Integers::ensure(three[0]);
             receiver = Integers::ensure(three[1]);
             shifts = Doubles::ensure(three[2]);
             if (!sender || !receiver || !shifts) {
                 PyErr_Clear();
-                fail("edges are (sender, receiver, shifts), expected arrays of numbers");
+                mdcg::bad_argument(
+                    "edges are (sender, receiver, shifts), expected arrays of numbers");
             }
             check_shape(sender, "sender", sender.size(), 0);
             check_shape(receiver, "receiver", sender.size(), 0);
@@ -151,7 +150,7 @@ public:
         }
         const int width = evaluator_->model().descriptor_width();
         double energy = 0;
-        mdcg::Results wanted;
+        mdcg::Results wanted{};
         py::dict out;
         const auto array = [&](const char* name, std::vector<py::ssize_t> shape) {
             py::array_t<double> values(std::move(shape));
@@ -211,7 +210,7 @@ void register_engine(py::module_& m) {
             py::dict tensors;
             for (const auto& [name, tensor] : package->tensors())
                 tensors[py::str(name)] =
-                    py::array(py::dtype(mdcg::dtype_name(tensor.dtype)), tensor.shape, tensor.data);
+                    py::array(py::dtype(mdcg::about(tensor.dtype).name), tensor.shape, tensor.data);
             return py::make_tuple(package->manifest().dump(), tensors);
         },
         py::arg("path"));

@@ -46,8 +46,7 @@ py::list cuda_kernel_sources(const std::string& path, const std::string& target,
                              const std::string& precision, const std::string& passes) {
     const int capability = mdcg::parse_cuda_target(target);
     if (capability == 0)
-        throw mdcg::EngineError(mdcg::ErrorKind::argument,
-                                "target is '" + target + "', expected one such as 'sm_90'");
+        mdcg::bad_argument("target is '" + target + "', expected one such as 'sm_90'");
     std::vector<mdcg::CudaKernelSource> texts;
     {
         py::gil_scoped_release release;
