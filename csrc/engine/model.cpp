@@ -86,7 +86,7 @@ private:
             executor_.assemble(graph_, results.forces, virials, threads);
         if (results.virial != nullptr) {
             std::fill(results.virial, results.virial + 9, 0.0);
-            for (std::int64_t n = 0; n < graph_.num_nodes; ++n)
+            for (std::int64_t n = 0; virials != nullptr && n < graph_.num_nodes; ++n)
                 for (int i = 0; i < 9; ++i) results.virial[i] += virials[9 * n + i];
         }
         check_finite(results);
