@@ -130,8 +130,6 @@ class NeighborList:
     @property
     def num_updates(self) -> int: ...
 
-    """Say where NVRTC lies, for packages on CUDA devices; ``MDCG_NVRTC_LIB`` has precedence."""
-
 class EngineError(RuntimeError):
     """What the engine refused; ``kind`` is a number of mdcg_status (csrc/include/mdcg.h)."""
 
@@ -253,17 +251,6 @@ class CudaError(RuntimeError):
     """What the CUDA driver refused; ``code`` is its number."""
 
     code: int
-
-class Nvrtc:
-    """NVIDIA's run-time compiler, opened by path."""
-
-    def __init__(self, path: str) -> None: ...
-    @property
-    def version(self) -> tuple[int, int]: ...
-    @property
-    def architectures(self) -> list[int]: ...
-    def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
-        """Return whether the source was accepted, the machine code, and the log."""
 
 class CudaModule:
     """Machine code loaded on one device."""

@@ -1,15 +1,12 @@
 #include "core/cpu.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-#include <algorithm>
 #include <stdexcept>
-#include <thread>
 
 #include "core/sha256.hpp"
 #include "core/text.hpp"
@@ -86,12 +83,6 @@ std::string host_target(const std::string& level) {
 #endif
     throw std::invalid_argument(
         "'" + level + "' is not an instruction set of this kind of CPU, expected " + known);
-}
-
-int usable_processors() {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 std::size_t l2_cache_bytes() {

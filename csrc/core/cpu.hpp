@@ -1,4 +1,4 @@
-// Instruction sets and number of CPUs.
+// Instruction sets and caches of the CPU.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,6 @@ std::string cpu_signature();
 // "native-x86-64-v3-" and its signature, "x86-64-v3" and the like stay. Throws
 // std::invalid_argument.
 std::string host_target(const std::string& level);
-
-// CPUs that this process may use, at least 1.
-int usable_processors();
 
 // Level-2 cache per core in bytes, 0 where unknown.
 std::size_t l2_cache_bytes();

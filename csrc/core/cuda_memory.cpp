@@ -12,10 +12,9 @@ using cuda::address, cuda::ContextScope, cuda::OUT_OF_MEMORY, cuda::pointer, cud
 
 namespace {
 
-constexpr unsigned NON_BLOCKING = 1;      // CU_STREAM_NON_BLOCKING
-constexpr int CAPTURE_THREAD_LOCAL = 1;   // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-constexpr unsigned LAZY_PEER_ACCESS = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-constexpr std::size_t ALIGNMENT = 256;
+constexpr unsigned NON_BLOCKING = 1;       // CU_STREAM_NON_BLOCKING
+constexpr int CAPTURE_THREAD_LOCAL = 1;    // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+constexpr unsigned LAZY_PEER_ACCESS = 1;   // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 constexpr int GRAPH_UPDATE_FAILURE = 910;  // CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 
 std::string mebibytes(std::size_t bytes) {
@@ -127,7 +126,7 @@ void DeviceMemory::release() noexcept {
 void DeviceMemory::reserve(std::size_t bytes) {
     if (bytes <= bytes_ || device_ == NO_DEVICE) return;
     release();
-    bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    bytes = (bytes + DEVICE_ALIGNMENT - 1) / DEVICE_ALIGNMENT * DEVICE_ALIGNMENT;
     const ContextScope scope(device_);
     std::uint64_t found = 0;
     const int status = cuda::cuMemAlloc.status(&found, bytes);

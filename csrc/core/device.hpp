@@ -71,7 +71,9 @@ private:
     std::uintptr_t handle_ = 0;
 };
 
-// Bytes on a device, aligned to 256; growing loses the contents. Throws DeviceError, if memory is
+constexpr std::size_t DEVICE_ALIGNMENT = 256;  // bytes
+
+// Bytes on a device, aligned; growing loses the contents. Throws DeviceError, if memory is
 // short with the kind out_of_memory and a complete sentence.
 class DeviceMemory {
 public:

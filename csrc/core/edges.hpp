@@ -6,14 +6,17 @@
 
 namespace mdcg {
 
-// A graph's edges as given; Index is int32_t or int64_t.
-template <typename Index>
+// A graph's edges, copied.
 struct EdgeList {
-    const Index* sender;    // [num_edges], 0 <= sender < num_senders
-    const Index* receiver;  // [num_edges], 0 <= receiver < num_receivers
-    std::int64_t num_edges;
-    std::int64_t num_senders;
-    std::int64_t num_receivers;
+    std::vector<std::int32_t> sender;    // [num_edges], 0 <= sender < num_senders
+    std::vector<std::int32_t> receiver;  // [num_edges], 0 <= receiver < num_receivers
+    std::int64_t num_senders, num_receivers;
+
+    // Index is int32_t or int64_t. Throws std::invalid_argument naming the first index out of
+    // range.
+    template <typename Index>
+    EdgeList(const Index* sender, const Index* receiver, std::int64_t num_edges,
+             std::int64_t num_senders, std::int64_t num_receivers);
 };
 
 // Edges grouped by receiver; inside a group they keep the given order.
@@ -36,12 +39,9 @@ struct BlockOrder {
     std::vector<std::int64_t> round_ptr;  // [num_rounds + 1], in tiles
 };
 
-// Throws std::invalid_argument naming the first index out of range.
-template <typename Index>
-ReceiverOrder order_by_receiver(const EdgeList<Index>& edges, std::int64_t edges_per_task);
+ReceiverOrder order_by_receiver(const EdgeList& edges, std::int64_t edges_per_task);
 
-template <typename Index>
-BlockOrder order_by_block(const EdgeList<Index>& edges, const ReceiverOrder& by_receiver,
+BlockOrder order_by_block(const EdgeList& edges, const ReceiverOrder& by_receiver,
                           std::int64_t block_size);
 
 }  // namespace mdcg

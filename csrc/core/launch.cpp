@@ -29,12 +29,6 @@ char* thread_scratch(std::size_t bytes) {
 
 }  // namespace
 
-void launch(HostKernel kernel, const std::int64_t* arg, std::int64_t num_tasks, int num_threads,
-            std::size_t scratch_bytes) {
-    const std::int64_t round_ptr[2] = {0, num_tasks};
-    launch_rounds(kernel, arg, round_ptr, 1, num_threads, scratch_bytes);
-}
-
 void launch_rounds(HostKernel kernel, const std::int64_t* arg, const std::int64_t* round_ptr,
                    std::int64_t num_rounds, int num_threads, std::size_t scratch_bytes) {
     std::int64_t widest = 0;

@@ -10,10 +10,6 @@ namespace mdcg {
 // aligned.
 using HostKernel = void (*)(const std::int64_t* arg, std::int64_t task, char* scratch);
 
-// Tasks 0 .. num_tasks-1 in any order.
-void launch(HostKernel kernel, const std::int64_t* arg, std::int64_t num_tasks, int num_threads,
-            std::size_t scratch_bytes);
-
 // Tasks round_ptr[r] .. round_ptr[r+1]-1 of round r in any order, rounds one after the other.
 void launch_rounds(HostKernel kernel, const std::int64_t* arg, const std::int64_t* round_ptr,
                    std::int64_t num_rounds, int num_threads, std::size_t scratch_bytes);

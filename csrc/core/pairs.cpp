@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -48,22 +50,21 @@ bool matches(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
 }
 
 // Edges sorted by receiver, then by sender, given order kept otherwise: where each receiver begins.
-template <typename Index>
-std::vector<std::int64_t> sort_edges(const EdgeList<Index>& edges,
-                                     std::vector<std::int32_t>& sorted) {
-    const auto n = static_cast<std::size_t>(edges.num_edges);
-    const auto nodes = static_cast<std::size_t>(edges.num_receivers);
+std::vector<std::int64_t> sort_edges(const EdgeList& edges, std::vector<std::int32_t>& sorted) {
+    const std::size_t n = edges.sender.size();
+    const auto nodes = size(edges.num_receivers);
     std::vector<std::int32_t> by_sender(n);
     sorted.resize(n);
     std::vector<std::int64_t> ptr(nodes + 1);
-    const auto fill = [&](const Index* key, const std::int32_t* from, std::int32_t* to) {
+    const auto fill = [&](const std::vector<std::int32_t>& keys, const std::int32_t* from,
+                          std::int32_t* to) {
         std::fill(ptr.begin(), ptr.end(), 0);
-        for (std::size_t e = 0; e < n; ++e) ++ptr[static_cast<std::size_t>(key[e]) + 1];
+        for (const std::int32_t key : keys) ++ptr[size(key) + 1];
         for (std::size_t i = 1; i <= nodes; ++i) ptr[i] += ptr[i - 1];
         std::vector<std::int64_t> next(ptr.begin(), ptr.end() - 1);
         for (std::size_t i = 0; i < n; ++i) {
-            const std::int32_t e = from ? from[i] : static_cast<std::int32_t>(i);
-            to[next[static_cast<std::size_t>(key[e])]++] = e;
+            const std::int32_t e = from ? from[i] : narrow(i);
+            to[next[size(keys[size(e)])]++] = e;
         }
     };
     fill(edges.sender, nullptr, by_sender.data());
@@ -73,25 +74,27 @@ std::vector<std::int64_t> sort_edges(const EdgeList<Index>& edges,
 
 }  // namespace
 
-template <typename Index, typename T>
-Pairing match_pairs(const EdgeList<Index>& edges, const EdgeValues<T>& values) {
+template <typename T>
+Pairing match_pairs(const EdgeList& edges, const EdgeValues<T>& values) {
+    const std::int32_t *const senders = edges.sender.data(), *const receivers =
+                                                                 edges.receiver.data();
     std::vector<std::int32_t> sorted;
     const std::vector<std::int64_t> ptr = sort_edges(edges, sorted);
     Pairing out;
-    out.row.assign(static_cast<std::size_t>(edges.num_edges), -1);
+    out.row.assign(edges.sender.size(), -1);
     for (const std::int32_t e : sorted) {
-        auto& row = out.row[static_cast<std::size_t>(e)];
+        auto& row = out.row[size(e)];
         if (row >= 0) continue;
-        row = static_cast<std::int32_t>(out.first.size());
+        row = narrow(out.first.size());
         out.first.push_back(e);
-        const auto back = static_cast<std::size_t>(edges.sender[e]);
+        const auto back = size(senders[e]);
         const auto begin = sorted.begin() + ptr[back], end = sorted.begin() + ptr[back + 1];
         auto at = std::lower_bound(
-            begin, end, edges.receiver[e],
-            [&](std::int32_t other, Index sender) { return edges.sender[other] < sender; });
+            begin, end, receivers[e],
+            [&](std::int32_t other, std::int32_t sender) { return senders[other] < sender; });
         std::int64_t partner = e;
-        for (; at != end && edges.sender[*at] == edges.receiver[e]; ++at) {
-            auto& other = out.row[static_cast<std::size_t>(*at)];
+        for (; at != end && senders[*at] == receivers[e]; ++at) {
+            auto& other = out.row[size(*at)];
             if (other < 0 && matches(values, e, *at)) {
                 other = row;
                 partner = *at;
@@ -112,9 +115,9 @@ bool still_pairs(const Pairing& pairing, const EdgeValues<T>& values) {
     return true;
 }
 
-template <typename Index>
-PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
-                        std::int64_t block_size) {
+PairOrder order_by_pair(const EdgeList& edges, const Pairing& pairing, std::int64_t block_size) {
+    const std::int32_t *const senders = edges.sender.data(), *const receivers =
+                                                                 edges.receiver.data();
     const std::int64_t num_blocks =
         std::max<std::int64_t>(1, (edges.num_receivers + block_size - 1) / block_size);
     // (round and tile, row): blocks a and b meet in round (a + b) mod num_blocks, where each block
@@ -122,18 +125,17 @@ PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
     std::vector<std::pair<std::int64_t, std::int32_t>> keys(pairing.first.size());
     for (std::size_t r = 0; r < keys.size(); ++r) {
         const std::int64_t e = pairing.first[r];
-        const std::int64_t a = edges.sender[e] / block_size, b = edges.receiver[e] / block_size;
-        keys[r] = {(a + b) % num_blocks * num_blocks + std::min(a, b),
-                   static_cast<std::int32_t>(r)};
+        const std::int64_t a = senders[e] / block_size, b = receivers[e] / block_size;
+        keys[r] = {(a + b) % num_blocks * num_blocks + std::min(a, b), narrow(r)};
     }
     std::sort(keys.begin(), keys.end());
     PairOrder out;
-    const auto n = static_cast<std::size_t>(edges.num_edges);
-    for (auto* values : {&out.order, &out.sender, &out.receiver}) values->reserve(n);
+    for (auto* values : {&out.order, &out.sender, &out.receiver})
+        values->reserve(edges.sender.size());
     const auto append = [&](std::int64_t e) {
-        out.order.push_back(static_cast<std::int32_t>(e));
-        out.sender.push_back(static_cast<std::int32_t>(edges.sender[e]));
-        out.receiver.push_back(static_cast<std::int32_t>(edges.receiver[e]));
+        out.order.push_back(narrow(e));
+        out.sender.push_back(senders[e]);
+        out.receiver.push_back(receivers[e]);
     };
     out.round_ptr.push_back(0);
     for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -147,7 +149,7 @@ PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
             }
             out.tiles.push_back(here);
         }
-        const auto r = static_cast<std::size_t>(row);
+        const auto r = size(row);
         append(pairing.first[r]);
         if (pairing.second[r] != pairing.first[r]) append(pairing.second[r]);
     }
@@ -160,11 +162,7 @@ PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
 
 template bool still_pairs(const Pairing&, const EdgeValues<float>&);
 template bool still_pairs(const Pairing&, const EdgeValues<double>&);
-template Pairing match_pairs(const EdgeList<std::int32_t>&, const EdgeValues<float>&);
-template Pairing match_pairs(const EdgeList<std::int32_t>&, const EdgeValues<double>&);
-template Pairing match_pairs(const EdgeList<std::int64_t>&, const EdgeValues<float>&);
-template Pairing match_pairs(const EdgeList<std::int64_t>&, const EdgeValues<double>&);
-template PairOrder order_by_pair(const EdgeList<std::int32_t>&, const Pairing&, std::int64_t);
-template PairOrder order_by_pair(const EdgeList<std::int64_t>&, const Pairing&, std::int64_t);
+template Pairing match_pairs(const EdgeList&, const EdgeValues<float>&);
+template Pairing match_pairs(const EdgeList&, const EdgeValues<double>&);
 
 }  // namespace mdcg

@@ -36,15 +36,13 @@ struct PairOrder {
 };
 
 // Senders and receivers must number the same nodes.
-template <typename Index, typename T>
-Pairing match_pairs(const EdgeList<Index>& edges, const EdgeValues<T>& values);
+template <typename T>
+Pairing match_pairs(const EdgeList& edges, const EdgeValues<T>& values);
 
 // Whether the edges of every row are still two directions of one.
 template <typename T>
 bool still_pairs(const Pairing& pairing, const EdgeValues<T>& values);
 
-template <typename Index>
-PairOrder order_by_pair(const EdgeList<Index>& edges, const Pairing& pairing,
-                        std::int64_t block_size);
+PairOrder order_by_pair(const EdgeList& edges, const Pairing& pairing, std::int64_t block_size);
 
 }  // namespace mdcg

@@ -22,20 +22,8 @@ std::atomic<pid_t> with_threads{0};
 
 // Waits until the system no longer counts a thread that was joined.
 void wait_for_end(pid_t thread) {
-#ifdef __linux__
     for (int i = 0; i < 100000 && syscall(SYS_tgkill, getpid(), thread, 0) == 0; ++i)
         std::this_thread::yield();
-#else
-    (void)thread;
-#endif
-}
-
-pid_t own_id() {
-#ifdef __linux__
-    return static_cast<pid_t>(syscall(SYS_gettid));
-#else
-    return 0;
-#endif
 }
 
 // Number of threads, up to `wanted`, that can exist at the same time. They are ended again.
@@ -60,7 +48,7 @@ int start_threads(int wanted) {
         for (int i = 0; i < wanted; ++i)
             threads.emplace_back([&] {
                 std::unique_lock<std::mutex> lock(mutex);
-                ids.push_back(own_id());
+                ids.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
                 ended.wait(lock, [&] { return over; });
             });
     } catch (const std::system_error&) {  // no thread

@@ -33,6 +33,7 @@ struct mdcg_model {
 
 namespace {
 
+using mdcg::bad_argument;
 using mdcg::EngineError;
 using mdcg::ErrorKind;
 
@@ -86,12 +87,13 @@ mdcg_status guarded(const Function& function) noexcept {
     }
 }
 
-[[noreturn]] void fail(const std::string& sentence) {
-    throw EngineError(ErrorKind::argument, sentence);
+void need(const void* pointer, const char* what) {
+    if (pointer == nullptr) bad_argument(std::string(what) + " is null, expected a pointer");
 }
 
-void need(const void* pointer, const char* what) {
-    if (pointer == nullptr) fail(std::string(what) + " is null, expected a pointer");
+void need_count(std::int64_t count, const char* what) {
+    if (count < 0)
+        bad_argument(std::string(what) + " is " + std::to_string(count) + ", expected 0 or more");
 }
 
 // A copy of a caller's struct. Its header may be older (fields at the end are 0) or newer (then
@@ -105,13 +107,13 @@ Struct read_struct(const Struct* given, const char* name,
     const bool older = std::find(older_sizes.begin(), older_sizes.end(), size) != older_sizes.end();
     const bool newer = size >= sizeof(Struct) && size <= 16 * sizeof(Struct);
     if (size % alignof(Struct) != 0 || !(older || newer))
-        fail(std::string(name) + ".size is " + std::to_string(size) + ", expected sizeof(" + name +
-             ") = " + std::to_string(sizeof(Struct)) + ": set it before the call");
+        bad_argument(std::string(name) + ".size is " + std::to_string(size) + ", expected sizeof(" +
+                     name + ") = " + std::to_string(sizeof(Struct)) + ": set it before the call");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     for (std::size_t i = sizeof(Struct); i < size; ++i)
         if (bytes[i] != 0)
-            fail(std::string(name) + " uses a field that this libmdcg (" MDCG_VERSION
-                                     ") does not know: update it");
+            bad_argument(std::string(name) + " uses a field that this libmdcg (" MDCG_VERSION
+                                             ") does not know: update it");
     Struct out{};
     std::memcpy(&out, given, std::min(size, sizeof(Struct)));
     return out;
@@ -132,13 +134,7 @@ constexpr std::initializer_list<std::size_t> COMMUNICATOR_SIZES = {
 // The host's callbacks.
 class Callbacks : public mdcg::Communicator {
 public:
-    explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {
-        for (std::int64_t i = 0; has_peers() && i < communicator.num_peers; ++i) {
-            const mdcg_peer& given = communicator.peers[i];
-            peers_.push_back({given.rank, given.sent_first, given.num_sent, given.ghost_first,
-                              given.num_ghosts, given.there_sent_first, given.there_ghost_first});
-        }
-    }
+    explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {}
     void forward(void* rows, int width, int item_bytes) override {
         call("forward", communicator_.forward, rows, width, item_bytes);
     }
@@ -164,8 +160,8 @@ public:
 
     bool has_peers() const override { return communicator_.gather != nullptr; }
     mdcg::Peers peers() const override {
-        return {communicator_.rank, communicator_.num_ranks, peers_.data(),
-                static_cast<std::int64_t>(peers_.size())};
+        return {communicator_.rank, communicator_.num_ranks, communicator_.peers,
+                communicator_.num_peers};
     }
     void gather(const void* mine, void* all, int bytes) override {
         call("gather", communicator_.gather, mine, all, bytes);
@@ -181,25 +177,23 @@ private:
                                                             ", expected 0");
     }
     mdcg_communicator communicator_;
-    std::vector<mdcg::Peer> peers_;
 };
 
 // Lengths of blocks are checked where they are used.
 void check_peers(const mdcg_communicator& communicator) {
     need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
-    if (communicator.num_peers < 0)
-        fail("communicator.num_peers is " + std::to_string(communicator.num_peers) +
-             ", expected 0 or more");
+    need_count(communicator.num_peers, "communicator.num_peers");
     if (communicator.num_peers > 0) need(communicator.peers, "communicator.peers");
     if (communicator.rank < 0 || communicator.rank >= communicator.num_ranks)
-        fail("communicator.rank is " + std::to_string(communicator.rank) + ", and num_ranks is " +
-             std::to_string(communicator.num_ranks) + ", expected a rank from 0 to num_ranks - 1");
+        bad_argument("communicator.rank is " + std::to_string(communicator.rank) +
+                     ", and num_ranks is " + std::to_string(communicator.num_ranks) +
+                     ", expected a rank from 0 to num_ranks - 1");
     for (std::int64_t i = 0; i < communicator.num_peers; ++i) {
         const int rank = communicator.peers[i].rank;
         if (rank < 0 || rank >= communicator.num_ranks || rank == communicator.rank)
-            fail("communicator.peers[" + std::to_string(i) + "].rank is " + std::to_string(rank) +
-                 ", expected another one of the " + std::to_string(communicator.num_ranks) +
-                 " ranks");
+            bad_argument("communicator.peers[" + std::to_string(i) + "].rank is " +
+                         std::to_string(rank) + ", expected another one of the " +
+                         std::to_string(communicator.num_ranks) + " ranks");
     }
 }
 
@@ -208,10 +202,9 @@ void check_communicator(const mdcg_communicator& communicator) {
     need(reinterpret_cast<const void*>(communicator.reverse), "communicator.reverse");
     const bool rows = communicator.forward_rows != nullptr;
     if (rows != (communicator.reverse_rows != nullptr))
-        fail("one of communicator.forward_rows and reverse_rows is null, expected both or none");
-    if (communicator.num_sent < 0)
-        fail("communicator.num_sent is " + std::to_string(communicator.num_sent) +
-             ", expected 0 or more");
+        bad_argument(
+            "one of communicator.forward_rows and reverse_rows is null, expected both or none");
+    need_count(communicator.num_sent, "communicator.num_sent");
     if (communicator.num_sent > 0) {
         need(communicator.sent, "communicator.sent");
         need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
@@ -219,48 +212,34 @@ void check_communicator(const mdcg_communicator& communicator) {
     if (communicator.gather != nullptr) check_peers(communicator);
 }
 
-mdcg::Results results_of(const mdcg_results& from) {
-    mdcg::Results to;
-    to.energy = from.energy;
-    to.energies = from.energies;
-    to.forces = from.forces;
-    to.virial = from.virial;
-    to.virials = from.virials;
-    to.descriptors = from.descriptors;
-    return to;
-}
-
 void check_system(const mdcg_system& system) {
     if (system.num_local < 0 || system.num_nodes < system.num_local)
-        fail("the system has " + std::to_string(system.num_local) + " local nodes of " +
-             std::to_string(system.num_nodes) + ", expected 0 <= num_local <= num_nodes");
+        bad_argument("the system has " + std::to_string(system.num_local) + " local nodes of " +
+                     std::to_string(system.num_nodes) + ", expected 0 <= num_local <= num_nodes");
     if (system.num_nodes > 0) {
         need(system.positions, "positions");
         need(system.types, "types");
     }
-    if (system.num_edges < 0)
-        fail("num_edges is " + std::to_string(system.num_edges) + ", expected 0 or more");
+    need_count(system.num_edges, "num_edges");
     if (system.num_edges > 0) {
         need(system.sender, "sender");
         need(system.receiver, "receiver");
     }
     if (system.make_edges != 0 && (system.num_edges != 0 || system.sender != nullptr ||
                                    system.receiver != nullptr || system.image != nullptr))
-        fail("make_edges is set, and edges are given as well, expected one of both");
-    if (system.num_copies < 0)
-        fail("num_copies is " + std::to_string(system.num_copies) + ", expected 0 or more");
+        bad_argument("make_edges is set, and edges are given as well, expected one of both");
+    need_count(system.num_copies, "num_copies");
     if (system.num_copies > 0) {
         if (system.make_edges == 0)
-            fail("copies of nodes are given, expected make_edges, which they are for");
+            bad_argument("copies of nodes are given, expected make_edges, which they are for");
         if (system.cell != nullptr)
-            fail("copies of nodes and a cell are given, expected one of both");
+            bad_argument("copies of nodes and a cell are given, expected one of both");
         need(system.copy_node, "copy_node");
         need(system.copy_image, "copy_image");
     }
     if (system.image == nullptr && system.num_copies == 0) return;
-    if (system.shifts != nullptr) fail("shifts and image are given, expected one of both");
-    if (system.num_images < 0)
-        fail("num_images is " + std::to_string(system.num_images) + ", expected 0 or more");
+    if (system.shifts != nullptr) bad_argument("shifts and image are given, expected one of both");
+    need_count(system.num_images, "num_images");
     if (system.num_images > 0) need(system.image_shifts, "image_shifts");
 }
 
@@ -272,20 +251,21 @@ bool has_copies(const mdcg_system& system, const mdcg_communicator* communicator
 
 double skin_of(const mdcg_model& model, const mdcg_system& system) {
     if (!std::isfinite(system.skin))
-        fail("skin is " + mdcg::number_text(system.skin) + " Å, expected a finite length");
+        bad_argument("skin is " + mdcg::number_text(system.skin) + " Å, expected a finite length");
     return system.skin == 0 ? model.evaluator.skin() : std::max(system.skin, 0.0);
 }
 
 void evaluate_cell(mdcg_model& model, const mdcg_system& system,
                    const mdcg_communicator* communicator, const mdcg::Results& results) {
     if (system.num_nodes != system.num_local || communicator != nullptr)
-        fail("make_edges is set with a cell, expected neither ghosts nor a communicator, got " +
-             std::to_string(system.num_nodes - system.num_local) + " ghosts");
+        bad_argument(
+            "make_edges is set with a cell, expected neither ghosts nor a communicator, got " +
+            std::to_string(system.num_nodes - system.num_local) + " ghosts");
     std::array<bool, 3> periodic{};
     for (std::size_t k = 0; k < 3; ++k)
         periodic[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
-        fail("the system is periodic, and cell is null, expected a cell");
+        bad_argument("the system is periodic, and cell is null, expected a cell");
     model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
                               periodic.data(), skin_of(model, system), system.energy_weights},
                              results);
@@ -338,7 +318,7 @@ mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
         need(name, "name");
         mdcg_device out = read_struct(device, "mdcg_device", {});
         out.number = mdcg::parse_device(name);
-        if (out.number < 0) fail("device is 'cpu', expected 'cuda' or 'cuda:N'");
+        if (out.number < 0) bad_argument("device is 'cpu', expected 'cuda' or 'cuda:N'");
         mdcg::guarded(out.number, [&] {
             out.count = mdcg::device_count();
             const auto uuid = mdcg::device_uuid(out.number);
@@ -396,7 +376,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
     return guarded([&] {
         need(model, "model");
         const mdcg_system given = read_struct(system, "mdcg_system", SYSTEM_SIZES);
-        const mdcg::Results wanted = results_of(read_struct(results, "mdcg_results", {}));
+        const mdcg_results wanted = read_struct(results, "mdcg_results", {});
         check_system(given);
         if (given.make_edges != 0 && !has_copies(given, communicator))
             return evaluate_cell(*model, given, communicator, wanted);

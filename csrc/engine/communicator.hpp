@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "mdcg.h"
+
 namespace mdcg {
 
 // Local nodes whose rows others need, in the order in which rows travel; -1: a row of zeros.
@@ -12,13 +14,7 @@ struct SentNodes {
 };
 
 // Rows that one other process and this one need of each other.
-struct Peer {
-    int rank = 0;
-    std::int64_t sent_first = 0, num_sent = 0;     // of sent_nodes(): what goes there
-    std::int64_t ghost_first = 0, num_ghosts = 0;  // of all ghosts: what comes from there
-    // Where these begin over there: in its sent_nodes() and among its ghosts.
-    std::int64_t there_sent_first = 0, there_ghost_first = 0;
-};
+using Peer = mdcg_peer;
 
 struct Peers {
     int rank = 0, num_ranks = 0;

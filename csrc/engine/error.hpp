@@ -60,4 +60,8 @@ private:
     ErrorKind kind_;
 };
 
+[[noreturn]] inline void bad_argument(Sentence sentence) {
+    throw EngineError(ErrorKind::argument, std::move(sentence));
+}
+
 }  // namespace mdcg

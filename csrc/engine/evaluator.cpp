@@ -15,15 +15,13 @@
 #include "core/threads.hpp"
 #include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/model.hpp"
-#include "engine/kernels/kernel_store.hpp"
 
 namespace mdcg {
 
 Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
     : skin_(options.skin) {
     if (!std::isfinite(skin_) || skin_ < 0)
-        throw EngineError(ErrorKind::argument,
-                          "skin is " + number_text(skin_) + ", expected a length of 0 Å or more");
+        bad_argument("skin is " + number_text(skin_) + ", expected a length of 0 Å or more");
     KernelChoice choice = KernelChoice::parse(options.kernels);
     const int device = parse_device(options.device);
     if (device >= 0 && choice.mode == KernelChoice::generic)
@@ -37,21 +35,19 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
     const CudaPrecision precision =
         parse_precision(options.precision, *package, capability, device_label(device));
     ModelInfo info = read_model_info(*package);
-    if (device < 0) {
-        auto loader = std::make_unique<KernelStore>(package, std::move(choice));
-        model_ = Model::open(std::move(package), std::move(loader), 0);
-    } else {
-        model_ = open_cuda_model(std::move(package), std::move(info), 0, device, precision,
+    if (device < 0)
+        model_ = Model::open(std::move(package), std::move(info), std::move(choice));
+    else
+        model_ = open_cuda_model(std::move(package), std::move(info), device, precision,
                                  std::move(choice));
-    }
     set_threads(options.threads);
 }
 
 void Evaluator::set_threads(int threads) {
     if (threads < 0 || threads > 4096)
-        throw EngineError(ErrorKind::argument, "threads is " + std::to_string(threads) +
-                                                   ", expected 1 to 4096, or 0 for OpenMP's own "
-                                                   "choice");
+        bad_argument("threads is " + std::to_string(threads) +
+                     ", expected 1 to 4096, or 0 for OpenMP's own "
+                     "choice");
     threads_ = threads;
     model_->set_threads(threads);
 }
@@ -85,7 +81,7 @@ auto Evaluator::guarded(const Function& function) {
         return function();
     } catch (const GeometryError& error) {
         own_edges_ = false;
-        throw EngineError(ErrorKind::argument, error.sentence);
+        bad_argument(error.sentence);
     } catch (const std::bad_alloc&) {
         release();
         throw;
@@ -102,9 +98,9 @@ void Evaluator::run(const System& system, Communicator* communicator, const Resu
 
 void Evaluator::evaluate(const System& system, Communicator* communicator, const Results& results) {
     if (system.same_edges && own_edges_)
-        throw EngineError(ErrorKind::argument,
-                          "same_edges is set, but the edges of the last evaluation were made from "
-                          "the cell: give them");
+        bad_argument(
+            "same_edges is set, but the edges of the last evaluation were made from "
+            "the cell: give them");
     if (system.make_edges && !model_->on_device())
         throw EngineError(
             ErrorKind::unsupported,
@@ -149,8 +145,7 @@ void Evaluator::evaluate(CellSystem found, const Results& results) {
 }
 
 std::string Evaluator::report() const {
-    nlohmann::json out = nlohmann::json::parse(model_->report(), nullptr, false);
-    if (!out.is_object()) out = nlohmann::json::object();
+    nlohmann::json out = model_->report();
     if (own_edges_) {
         out["neighbors_ms"] = neighbors_ms_;
         out["neighbor_lists_built"] = neighbors_->num_builds();

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/integers.hpp"
 #include "core/interrupt.hpp"
 #include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
@@ -15,8 +16,6 @@
 namespace mdcg {
 
 namespace {
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
@@ -175,7 +174,7 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
     FirstError error;
     share_in_turns(threads, chunks, 1, [&](std::int64_t c, int number) {
         if (error.failed()) return;
-        const auto thread = static_cast<std::size_t>(number);
+        const auto thread = size(number);
         Worker<T>& worker = workers_[thread];
         try {
             if (number == 0) poll_interrupt();

@@ -90,8 +90,8 @@ public:
         : ExecutorOf<T, CpuOp<T>>(program, program.implement<CpuOp<T>>(package, "cpu")) {}
 
     // Takes generated kernels.
-    void prepare(KernelLoader& loader) {
-        for (const auto& op : ops_) op->prepare(loader);
+    void prepare(KernelStore& kernels) {
+        for (const auto& op : ops_) op->prepare(kernels);
     }
 
     // Energies, and with `with_gradient` the gradients of edges, of the graph; `energy_weights` as
@@ -128,8 +128,5 @@ private:
     std::vector<double> energies_, energy_weights_;
     std::vector<T> edge_gradient_;  // [num_edges][3]
 };
-
-extern template class Executor<float>;
-extern template class Executor<double>;
 
 }  // namespace mdcg

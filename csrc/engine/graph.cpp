@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/integers.hpp"
 #include "core/text.hpp"
 #include "engine/backend/cpu/parallel.hpp"
 #include "engine/error.hpp"
@@ -16,29 +17,24 @@ namespace mdcg {
 
 namespace {
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-[[noreturn]] void fail(Sentence sentence) {
-    throw EngineError(ErrorKind::argument, std::move(sentence));
-}
-
 void check_sizes(const System& system) {
     if (system.num_local < 0 || system.num_nodes < system.num_local || system.num_edges < 0)
-        fail("the system has " + std::to_string(system.num_local) + " local nodes, " +
-             std::to_string(system.num_nodes) + " nodes and " + std::to_string(system.num_edges) +
-             " edges, expected 0 <= local nodes <= nodes and no negative number");
+        bad_argument("the system has " + std::to_string(system.num_local) + " local nodes, " +
+                     std::to_string(system.num_nodes) + " nodes and " +
+                     std::to_string(system.num_edges) +
+                     " edges, expected 0 <= local nodes <= nodes and no negative number");
     if (std::max(system.num_nodes, system.num_edges) > std::numeric_limits<std::int32_t>::max())
-        fail("the system has " + std::to_string(system.num_nodes) + " nodes and " +
-             std::to_string(system.num_edges) +
-             " edges, expected at most 2^31 - 1 of each: split it");
+        bad_argument("the system has " + std::to_string(system.num_nodes) + " nodes and " +
+                     std::to_string(system.num_edges) +
+                     " edges, expected at most 2^31 - 1 of each: split it");
 }
 
 void check_positions(const System& system) {
     for (std::int64_t i = 0; i < 3 * system.num_nodes; ++i)
         if (!std::isfinite(system.positions[i]))
-            fail({"the position of atom {} is " + number_text(system.positions[i]) +
-                      ", expected finite numbers",
-                  {i / 3}});
+            bad_argument({"the position of atom {} is " + number_text(system.positions[i]) +
+                              ", expected finite numbers",
+                          {i / 3}});
 }
 
 void accumulate(std::vector<std::int64_t>& counts) {
@@ -80,7 +76,7 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
     }
     std::sort(keys.begin(), keys.end());
     for (std::int64_t n = begin; n < end; ++n)
-        node[size(n)] = static_cast<std::int32_t>(keys[size(n - begin)] & 0xffffffff);
+        node[size(n)] = narrow(keys[size(n - begin)] & 0xffffffff);
 }
 
 }  // namespace
@@ -88,9 +84,9 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
 void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types) {
     for (std::int64_t n = 0; n < num_nodes; ++n)
         if (types[n] < 0 || types[n] >= num_types)
-            fail({"the type of atom {} is " + std::to_string(types[n]) + ", expected 0 to " +
-                      std::to_string(num_types - 1),
-                  {n}});
+            bad_argument({"the type of atom {} is " + std::to_string(types[n]) +
+                              ", expected 0 to " + std::to_string(num_types - 1),
+                          {n}});
 }
 
 // Checks, and puts a new list in order; whether it was one.
@@ -100,13 +96,14 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
     check_types(system.types, system.num_nodes, num_types);
     if (system.same_edges) {
         if (system.same_shifts && shifted_ && system.shifts == nullptr && system.images == nullptr)
-            fail("same_shifts is set and shifts are missing, expected those of the last call");
+            bad_argument(
+                "same_shifts is set and shifts are missing, expected those of the last call");
         if (!ordered_ || system.num_local != num_local || system.num_nodes != num_nodes ||
             system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
-            fail("same_edges is set for " + std::to_string(system.num_nodes) + " nodes and " +
-                 std::to_string(system.num_edges) + " edges, but the last call had " +
-                 std::to_string(num_nodes) + " and " + std::to_string(all_edge_.size()) +
-                 ": give the edges anew");
+            bad_argument("same_edges is set for " + std::to_string(system.num_nodes) +
+                         " nodes and " + std::to_string(system.num_edges) +
+                         " edges, but the last call had " + std::to_string(num_nodes) + " and " +
+                         std::to_string(all_edge_.size()) + ": give the edges anew");
         if (system.images != nullptr && (num_images_ < 0 || system.num_images < num_images_)) {
             check_range(system.images, system.num_edges, system.num_images, "image");
             num_images_ = system.num_images;
@@ -129,7 +126,7 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
         sort_nodes(system.positions, 0, num_local, r_max / 3, work_, node);
         sort_nodes(system.positions, num_local, num_nodes, r_max / 3, work_, node);
     } else {
-        for (std::int64_t n = 0; n < num_nodes; ++n) node[size(n)] = static_cast<std::int32_t>(n);
+        for (std::int64_t n = 0; n < num_nodes; ++n) node[size(n)] = narrow(n);
     }
     order(system);
     ordered_ = true;
@@ -185,8 +182,7 @@ void Graph::gather_positions(const System& system, double* positions, int thread
 
 void Graph::order(const System& system) {
     new_number_.resize(size(num_nodes));
-    for (std::int64_t n = 0; n < num_nodes; ++n)
-        new_number_[size(node[size(n)])] = static_cast<std::int32_t>(n);
+    for (std::int64_t n = 0; n < num_nodes; ++n) new_number_[size(node[size(n)])] = narrow(n);
 
     const std::int64_t edges = system.num_edges;
     all_row_ptr_.assign(size(num_local) + 1, 0);
@@ -198,7 +194,7 @@ void Graph::order(const System& system) {
     all_edge_.resize(size(edges));
     for (std::int64_t e = 0; e < edges; ++e) {
         const auto at = size(work_[size(new_number_[size(system.receiver[e])])]++);
-        all_edge_[at] = static_cast<std::int32_t>(e);
+        all_edge_[at] = narrow(e);
         all_sender_[at] = new_number_[size(system.sender[e])];
     }
 
@@ -211,7 +207,7 @@ void Graph::order(const System& system) {
     all_block_edge_.resize(size(edges));
     for (std::int64_t i = 0; i < edges; ++i) {
         const auto at = size(work_[size(all_sender_[size(i)] / nodes_per_block)]++);
-        all_block_edge_[at] = static_cast<std::int32_t>(i);
+        all_block_edge_[at] = narrow(i);
     }
 }
 
@@ -247,11 +243,12 @@ void Graph::filter(const System& system, double r_max, int threads) {
         return {system.sender[e], system.receiver[e]};
     };
     if (endless >= 0)
-        fail({"the edge from atom {} to atom {} has no finite length, expected finite shifts",
-              ends(endless)});
+        bad_argument(
+            {"the edge from atom {} to atom {} has no finite length, expected finite shifts",
+             ends(endless)});
     if (coincident >= 0)
-        fail({"atoms {} and {} are at the same place, expected a distance between them",
-              ends(coincident)});
+        bad_argument({"atoms {} and {} are at the same place, expected a distance between them",
+                      ends(coincident)});
     accumulate(row_ptr);
     num_edges = row_ptr[size(num_local)];
     sender.resize(size(num_edges));
@@ -266,9 +263,9 @@ void Graph::filter(const System& system, double r_max, int threads) {
                 place_[size(i)] = -1;
                 continue;
             }
-            place_[size(i)] = static_cast<std::int32_t>(at);
+            place_[size(i)] = narrow(at);
             sender[size(at)] = all_sender_[size(i)];
-            receiver[size(at)] = static_cast<std::int32_t>(r);
+            receiver[size(at)] = narrow(r);
             for (int d = 0; d < 3; ++d) vec[size(3 * at + d)] = v[d];
             ++at;
         }

@@ -14,9 +14,8 @@ inline void check_range(const std::int32_t* index, std::int64_t count, std::int6
                         const std::string& name) {
     for (std::int64_t i = 0; i < count; ++i)
         if (index[i] < 0 || index[i] >= limit)
-            throw EngineError(ErrorKind::argument,
-                              name + "[" + std::to_string(i) + "] is " + std::to_string(index[i]) +
-                                  ", expected 0 <= " + name + " < " + std::to_string(limit));
+            bad_argument(name + "[" + std::to_string(i) + "] is " + std::to_string(index[i]) +
+                         ", expected 0 <= " + name + " < " + std::to_string(limit));
 }
 
 }  // namespace mdcg

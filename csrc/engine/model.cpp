@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/cpu.hpp"
+#include "core/integers.hpp"
 #include "core/text.hpp"
 #include "core/threads.hpp"
 #include "engine/executor.hpp"
@@ -14,28 +15,16 @@ namespace mdcg {
 
 namespace {
 
-// Where no loader is given.
-class GenericOnly : public KernelLoader {
-public:
-    const SharedLibrary* load(int, const std::string&,
-                              std::initializer_list<const char*>) override {
-        return nullptr;
-    }
-    std::string report() const override { return "[]"; }
-    std::string summary() const override { return "generic kernels"; }
-};
-
 template <typename T>
 class ModelOf : public Model {
 public:
-    ModelOf(std::shared_ptr<const Package> package, ModelInfo info,
-            std::unique_ptr<KernelLoader> loader, int threads)
-        : Model(std::move(package), std::move(info), threads, Stages::shared),
+    ModelOf(std::shared_ptr<const Package> package, ModelInfo info, KernelChoice choice)
+        : Model(std::move(package), std::move(info), Stages::shared),
           executor_(program_, *package_),
-          loader_(loader != nullptr ? std::move(loader) : std::make_unique<GenericOnly>()) {}
+          kernels_(package_, std::move(choice)) {}
 
     std::string device_label() const override { return "cpu (" + instruction_set_level() + ")"; }
-    std::string kernel_summary() const override { return loader_->summary(); }
+    std::string kernel_summary() const override { return kernels_.summary(); }
 
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
@@ -43,7 +32,7 @@ public:
         const int threads = usable_threads(threads_);
         check_ghosts(system, communicator);
         if (!prepared_) {
-            executor_.prepare(*loader_);
+            executor_.prepare(kernels_);
             prepared_ = true;
         }
         clock.lap();
@@ -70,7 +59,7 @@ public:
 protected:
     void add_to_report(nlohmann::json& out) const override {
         out["instruction_set"] = simd<T>().name;
-        out["kernels"] = nlohmann::json::parse(loader_->report(), nullptr, false);
+        out["kernels"] = kernels_.report();
     }
     const std::vector<LayerTime>& times() const override { return executor_.times(); }
     std::size_t buffer_bytes() const override { return graph_.bytes() + executor_.bytes(); }
@@ -82,30 +71,29 @@ private:
     void finish(const Results& results, int threads) {
         double energy = 0;
         for (std::int64_t n = 0; n < graph_.num_local; ++n) {
-            const double mine = executor_.energies()[static_cast<std::size_t>(n)];
+            const double mine = executor_.energies()[size(n)];
             energy += mine;
-            if (results.energies != nullptr)
-                results.energies[graph_.node[static_cast<std::size_t>(n)]] = mine;
+            if (results.energies != nullptr) results.energies[graph_.node[size(n)]] = mine;
         }
         check_energy(energy);
         if (results.energy != nullptr) *results.energy = energy;
         double* virials = results.virials;
         if (results.virial != nullptr && virials == nullptr) {
-            virials_.resize(static_cast<std::size_t>(9 * graph_.num_nodes));
+            virials_.resize(size(9 * graph_.num_nodes));
             virials = virials_.data();
         }
         if (results.forces != nullptr || virials != nullptr)
             executor_.assemble(graph_, results.forces, virials, threads);
         if (results.virial != nullptr) {
             std::fill(results.virial, results.virial + 9, 0.0);
-            for (std::int64_t n = 0; n < graph_.num_nodes; ++n)
+            for (std::int64_t n = 0; virials != nullptr && n < graph_.num_nodes; ++n)
                 for (int i = 0; i < 9; ++i) results.virial[i] += virials[9 * n + i];
         }
         check_finite(results);
     }
 
     Executor<T> executor_;
-    std::unique_ptr<KernelLoader> loader_;
+    KernelStore kernels_;
     bool prepared_ = false;
     std::vector<double> virials_;
 };
@@ -114,10 +102,9 @@ private:
 
 void Model::check_ghosts(const System& system, const Communicator* communicator) const {
     if (system.num_nodes > system.num_local && communicator == nullptr && num_exchanges() > 0)
-        throw EngineError(ErrorKind::argument,
-                          "the system has " + std::to_string(system.num_nodes - system.num_local) +
-                              " ghosts and the model exchanges features of ghosts, expected a "
-                              "communicator");
+        bad_argument("the system has " + std::to_string(system.num_nodes - system.num_local) +
+                     " ghosts and the model exchanges features of ghosts, expected a "
+                     "communicator");
 }
 
 void Model::check_energy(double energy) {
@@ -144,7 +131,7 @@ void Model::check_finite(const Results& results) const {
     check(results.virials, 9 * graph_.num_nodes, "virials");
 }
 
-std::string Model::report() const {
+nlohmann::json Model::report() const {
     nlohmann::json out;
     out["dtype"] = info_.double_precision ? "float64" : "float32";
     out["nodes"] = graph_.num_nodes;
@@ -164,17 +151,15 @@ std::string Model::report() const {
                                  {"forward_ms", times()[i].forward},
                                  {"backward_ms", times()[i].backward}});
     add_to_report(out);
-    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return out;
 }
 
-std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package,
-                                   std::unique_ptr<KernelLoader> loader, int threads) {
-    ModelInfo info = read_model_info(*package);
+std::unique_ptr<Model> Model::open(std::shared_ptr<const Package> package, ModelInfo info,
+                                   KernelChoice choice) {
     if (info.double_precision)
         return std::make_unique<ModelOf<double>>(std::move(package), std::move(info),
-                                                 std::move(loader), threads);
-    return std::make_unique<ModelOf<float>>(std::move(package), std::move(info), std::move(loader),
-                                            threads);
+                                                 std::move(choice));
+    return std::make_unique<ModelOf<float>>(std::move(package), std::move(info), std::move(choice));
 }
 
 }  // namespace mdcg

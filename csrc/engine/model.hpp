@@ -9,21 +9,14 @@
 #include "engine/communicator.hpp"
 #include "engine/error.hpp"
 #include "engine/graph.hpp"
-#include "engine/kernels/kernel_loader.hpp"
+#include "engine/kernels/kernel_store.hpp"
 #include "engine/package/package.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {
 
-// What is wanted; null pointers are left out, and nothing is computed for them. As mdcg_results.
-struct Results {
-    double* energy = nullptr;       // [1] of the local nodes
-    double* energies = nullptr;     // [num_local]
-    double* forces = nullptr;       // [num_nodes][3]
-    double* virial = nullptr;       // [3][3]
-    double* virials = nullptr;      // [num_nodes][3][3]
-    double* descriptors = nullptr;  // [num_local][descriptor_width()]
-};
+// What is wanted; null pointers are left out, and nothing is computed for them. Without `size`.
+using Results = mdcg_results;
 
 struct LayerTime {
     double forward = 0, backward = 0;  // milliseconds, mean of the threads
@@ -32,11 +25,10 @@ struct LayerTime {
 // One thread at a time. Every function throws EngineError, or std::bad_alloc.
 class Model {
 public:
-    // Builds and checks all layers; executes no code of the package, which happens at the first
-    // evaluation. `loader` null: generic kernels only. `threads` 0: OpenMP's own choice. Of the
-    // processor; see engine/cuda/model.hpp for devices.
-    static std::unique_ptr<Model> open(std::shared_ptr<const Package> package,
-                                       std::unique_ptr<KernelLoader> loader, int threads);
+    // Builds and checks all layers; kernels are loaded by the first evaluation. For CPUs; see
+    // engine/cuda/model.hpp for devices.
+    static std::unique_ptr<Model> open(std::shared_ptr<const Package> package, ModelInfo info,
+                                       KernelChoice choice);
     virtual ~Model() = default;
 
     const Package& package() const { return *package_; }
@@ -45,7 +37,7 @@ public:
     // Items of the longest exchanged row.
     int max_exchanged_width() const { return program_.max_exchanged_width; }
     int descriptor_width() const { return program_.descriptor_width; }
-    void set_threads(int threads) { threads_ = threads; }
+    void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
 
     virtual void evaluate(const System& system, Communicator* communicator,
                           const Results& results) = 0;
@@ -54,8 +46,8 @@ public:
     virtual bool evaluate_cell(const CellSystem&, const Results&) { return false; }
     // Gives back the memory of evaluations; the next one takes it again.
     virtual void release() = 0;
-    // JSON object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
-    std::string report() const;
+    // Object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
+    nlohmann::json report() const;
 
     virtual bool on_device() const { return false; }
     // Where it is evaluated, "cpu (x86-64-v3)", and where its kernels came from; for logs.
@@ -63,10 +55,9 @@ public:
     virtual std::string kernel_summary() const = 0;
 
 protected:
-    Model(std::shared_ptr<const Package> package, ModelInfo info, int threads, Stages stages)
+    Model(std::shared_ptr<const Package> package, ModelInfo info, Stages stages)
         : package_(std::move(package)),
           info_(std::move(info)),
-          threads_(threads),
           program_(*package_, info_, stages) {}
 
     // What only one kind of model reports.

@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "core/integers.hpp"
 #include "engine/error.hpp"
 #include "engine/package/limits.hpp"
 
@@ -13,7 +14,7 @@ namespace mdcg {
 
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
+std::size_t at(int i) { return size(i); }
 
 // Does it end in the energy, in place of a value.
 bool gives_energy(const OpSpec& op) {
@@ -68,7 +69,7 @@ void Program::read_values(const Package& package, const ModelInfo& info) {
         values.push_back(std::move(value));
     }
     for (const Value& value : values) sizes.emplace(value.name, &value.rows);
-    budget = check_memory(package, info, static_cast<std::size_t>(64 / align_), sizes);
+    budget = check_memory(package, info, size(64 / align_), sizes);
 }
 
 void Program::read_ops(const Package& package, ModelInfo info) {

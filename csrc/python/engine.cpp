@@ -30,22 +30,6 @@ namespace {
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
 using Integers = py::array_t<std::int32_t, py::array::c_style | py::array::forcecast>;
 
-// EngineError(RuntimeError) with the attribute ``kind``, a number of mdcg_status.
-void register_error(py::module_& m) {
-    static PyObject* const type =
-        PyErr_NewException("mdcg._core.EngineError", PyExc_RuntimeError, nullptr);
-    m.attr("EngineError") = py::reinterpret_borrow<py::object>(type);
-    py::register_exception_translator([](std::exception_ptr pointer) {
-        try {
-            if (pointer) std::rethrow_exception(pointer);
-        } catch (const mdcg::EngineError& error) {
-            const py::object value = py::reinterpret_borrow<py::object>(type)(error.what());
-            value.attr("kind") = static_cast<int>(error.kind());
-            PyErr_SetObject(type, value.ptr());
-        }
-    });
-}
-
 // What a handler of signals raised, KeyboardInterrupt for one.
 struct PythonSignal : mdcg::Interrupted {
     py::error_already_set error;
@@ -68,10 +52,6 @@ void register_interrupt() {
     });
 }
 
-[[noreturn]] void fail(const std::string& sentence) {
-    throw mdcg::EngineError(mdcg::ErrorKind::argument, sentence);
-}
-
 void check_shape(const py::array& array, const char* name, py::ssize_t rows, py::ssize_t columns) {
     const bool fits = array.ndim() == (columns > 0 ? 2 : 1) && array.shape(0) == rows &&
                       (columns == 0 || array.shape(1) == columns);
@@ -79,8 +59,9 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
     std::string got;
     for (py::ssize_t d = 0; d < array.ndim(); ++d)
         got += (d > 0 ? ", " : "") + std::to_string(array.shape(d));
-    fail(std::string(name) + " has shape (" + got + "), expected (" + std::to_string(rows) +
-         (columns > 0 ? ", " + std::to_string(columns) : ",") + ")");
+    mdcg::bad_argument(std::string(name) + " has shape (" + got + "), expected (" +
+                       std::to_string(rows) + (columns > 0 ? ", " + std::to_string(columns) : ",") +
+                       ")");
 }
 
 // An evaluator that Python threads take in turns.
@@ -97,7 +78,7 @@ public:
     template <typename Function>
     auto locked(const Function& function) {
         if (owner_ == std::this_thread::get_id())
-            fail(
+            mdcg::bad_argument(
                 "the model is being evaluated, and a signal handler that has interrupted the "
                 "evaluation uses it: use it after the evaluation");
         py::gil_scoped_release release;
@@ -125,7 +106,7 @@ public:
         const bool given = !edges.is_none();
         std::int64_t shifts_of_list = 0;
         if (given) {
-            if (cell) fail("cell and edges are given, expected one of them");
+            if (cell) mdcg::bad_argument("cell and edges are given, expected one of them");
             system.num_local = system.num_nodes = nodes;
             system.positions = positions.data();
             system.types = types.data();
@@ -138,8 +119,8 @@ public:
             held.emplace(edges.cast<SharedList&>());
             const mdcg::NeighborList& list = **held;
             if (list.num_atoms() != nodes)
-                fail("the neighbour list is of " + std::to_string(list.num_atoms()) +
-                     " atoms, expected " + std::to_string(nodes) + ": update it");
+                mdcg::bad_argument("the neighbour list is of " + std::to_string(list.num_atoms()) +
+                                   " atoms, expected " + std::to_string(nodes) + ": update it");
             system.same_shifts = same_edges && list.version() == shifts_version_;
             shifts_of_list = list.version();
             system.num_edges = list.num_edges();
@@ -148,14 +129,16 @@ public:
             system.shifts = list.shifts().data();
         } else if (given) {
             if (!py::isinstance<py::tuple>(edges) || py::len(edges) != 3)
-                fail("edges are neither a NeighborList nor (sender, receiver, shifts)");
+                mdcg::bad_argument(
+                    "edges are neither a NeighborList nor (sender, receiver, shifts)");
             const py::tuple three = edges;
             sender = Integers::ensure(three[0]);
             receiver = Integers::ensure(three[1]);
             shifts = Doubles::ensure(three[2]);
             if (!sender || !receiver || !shifts) {
                 PyErr_Clear();
-                fail("edges are (sender, receiver, shifts), expected arrays of numbers");
+                mdcg::bad_argument(
+                    "edges are (sender, receiver, shifts), expected arrays of numbers");
             }
             check_shape(sender, "sender", sender.size(), 0);
             check_shape(receiver, "receiver", sender.size(), 0);
@@ -167,7 +150,7 @@ public:
         }
         const int width = evaluator_->model().descriptor_width();
         double energy = 0;
-        mdcg::Results wanted;
+        mdcg::Results wanted{};
         py::dict out;
         const auto array = [&](const char* name, std::vector<py::ssize_t> shape) {
             py::array_t<double> values(std::move(shape));
@@ -217,7 +200,7 @@ private:
 }  // namespace
 
 void register_engine(py::module_& m) {
-    register_error(m);
+    register_error(m, "EngineError", "kind", &mdcg::EngineError::kind);
     register_interrupt();
     m.def(
         "read_package",
@@ -227,7 +210,7 @@ void register_engine(py::module_& m) {
             py::dict tensors;
             for (const auto& [name, tensor] : package->tensors())
                 tensors[py::str(name)] =
-                    py::array(py::dtype(mdcg::dtype_name(tensor.dtype)), tensor.shape, tensor.data);
+                    py::array(py::dtype(mdcg::about(tensor.dtype).name), tensor.shape, tensor.data);
             return py::make_tuple(package->manifest().dump(), tensors);
         },
         py::arg("path"));
@@ -246,7 +229,8 @@ void register_engine(py::module_& m) {
                 .hex();
         },
         py::arg("data"), py::kw_only(), py::arg("plain") = false);
-    py::class_<PyModel>(m, "Model")
+    py::class_<PyModel> model(m, "Model");
+    model
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double,
                       const std::string&>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
@@ -270,36 +254,23 @@ void register_engine(py::module_& m) {
              [](PyModel& self) {
                  return self.locked([](mdcg::Evaluator& e) { return e.report(); });
              })
-        .def("summary",
-             [](PyModel& self) {
-                 return self.locked([](mdcg::Evaluator& e) { return e.summary(); });
-             })
-        .def_property_readonly(
-            "manifest",
-            [](const PyModel& self) { return self.evaluator().package().manifest_text(); })
-        .def_property_readonly(
-            "digest", [](const PyModel& self) { return self.evaluator().package().digest(); })
-        .def_property_readonly(
-            "type_names", [](const PyModel& self) { return self.evaluator().info().type_names; })
-        .def_property_readonly(
-            "atomic_numbers",
-            [](const PyModel& self) { return self.evaluator().info().atomic_numbers; })
-        .def_property_readonly("r_max",
-                               [](const PyModel& self) { return self.evaluator().info().r_max; })
-        .def_property_readonly(
-            "architecture",
-            [](const PyModel& self) { return self.evaluator().info().architecture; })
-        .def_property_readonly(
-            "model_class", [](const PyModel& self) { return self.evaluator().info().model_class; })
-        .def_property_readonly("dtype",
-                               [](const PyModel& self) {
-                                   return self.evaluator().info().double_precision ? "float64"
-                                                                                   : "float32";
-                               })
-        .def_property_readonly(
-            "num_exchanges",
-            [](const PyModel& self) { return self.evaluator().model().num_exchanges(); })
-        .def_property_readonly("descriptor_width", [](const PyModel& self) {
-            return self.evaluator().model().descriptor_width();
+        .def("summary", [](PyModel& self) {
+            return self.locked([](mdcg::Evaluator& e) { return e.summary(); });
         });
+    const auto property = [&](const char* name, auto get) {
+        model.def_property_readonly(name,
+                                    [get](const PyModel& self) { return get(self.evaluator()); });
+    };
+    using Evaluator = const mdcg::Evaluator&;
+    property("manifest", [](Evaluator e) { return e.package().manifest_text(); });
+    property("digest", [](Evaluator e) { return e.package().digest(); });
+    property("type_names", [](Evaluator e) { return e.info().type_names; });
+    property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });
+    property("r_max", [](Evaluator e) { return e.info().r_max; });
+    property("architecture", [](Evaluator e) { return e.info().architecture; });
+    property("model_class", [](Evaluator e) { return e.info().model_class; });
+    property("dtype",
+             [](Evaluator e) { return e.info().double_precision ? "float64" : "float32"; });
+    property("num_exchanges", [](Evaluator e) { return e.model().num_exchanges(); });
+    property("descriptor_width", [](Evaluator e) { return e.model().descriptor_width(); });
 }

@@ -3,8 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,14 +14,13 @@
 #include "core/launch.hpp"
 #include "core/pairs.hpp"
 #include "core/shared_library.hpp"
-#include "register_cuda.hpp"
 #include "register_engine.hpp"
 
 namespace py = pybind11;
 
 namespace {
 
-// Moves a vector into a numpy array that owns it.
+// Moves vectors into numpy arrays that own them.
 template <typename T>
 py::array_t<T> to_array(std::vector<T>&& values) {
     auto owner = std::make_unique<std::vector<T>>(std::move(values));
@@ -32,67 +31,53 @@ py::array_t<T> to_array(std::vector<T>&& values) {
     return py::array_t<T>({size}, {static_cast<py::ssize_t>(sizeof(T))}, data, base);
 }
 
+template <typename... T>
+py::tuple to_arrays(std::vector<T>&... values) {
+    return py::make_tuple(to_array(std::move(values))...);
+}
+
+template <typename Function>
+auto without_gil(const Function& function) {
+    const py::gil_scoped_release release;
+    return function();
+}
+
 template <typename T>
 const T* address(std::uintptr_t value) {
     return reinterpret_cast<const T*>(value);
 }
 
-// The two edge orders of one graph; keeps its own copy of the indices.
-class Edges {
-public:
+// Calls a function with two arrays of indices of that size.
+template <typename Function>
+auto with_indices(std::uintptr_t sender, std::uintptr_t receiver, int itemsize,
+                  const Function& function) {
+    if (itemsize == 4)
+        return function(address<std::int32_t>(sender), address<std::int32_t>(receiver));
+    return function(address<std::int64_t>(sender), address<std::int64_t>(receiver));
+}
+
+// The edges of a graph and the order that all passes need.
+struct Edges {
     Edges(std::uintptr_t sender, std::uintptr_t receiver, std::int64_t num_edges, int itemsize,
           std::int64_t num_senders, std::int64_t num_receivers, std::int64_t edges_per_task)
-        : itemsize_(itemsize),
-          num_edges_(num_edges),
-          num_senders_(num_senders),
-          num_receivers_(num_receivers) {
-        const auto bytes = static_cast<std::size_t>(num_edges) * static_cast<std::size_t>(itemsize);
-        sender_.assign(address<char>(sender), address<char>(sender) + bytes);
-        receiver_.assign(address<char>(receiver), address<char>(receiver) + bytes);
-        by_receiver_ = itemsize == 4
-                           ? mdcg::order_by_receiver(list<std::int32_t>(), edges_per_task)
-                           : mdcg::order_by_receiver(list<std::int64_t>(), edges_per_task);
-    }
+        : list(with_indices(sender, receiver, itemsize,
+                            [&](const auto* s, const auto* r) {
+                                return mdcg::EdgeList(s, r, num_edges, num_senders, num_receivers);
+                            })),
+          by_receiver(mdcg::order_by_receiver(list, edges_per_task)) {}
 
     bool same(std::uintptr_t sender, std::uintptr_t receiver, std::int64_t num_edges, int itemsize,
               std::int64_t num_senders, std::int64_t num_receivers) const {
-        return num_edges == num_edges_ && itemsize == itemsize_ && num_senders == num_senders_ &&
-               num_receivers == num_receivers_ &&
-               std::memcmp(sender_.data(), address<char>(sender), sender_.size()) == 0 &&
-               std::memcmp(receiver_.data(), address<char>(receiver), receiver_.size()) == 0;
+        return num_edges == static_cast<std::int64_t>(list.sender.size()) &&
+               num_senders == list.num_senders && num_receivers == list.num_receivers &&
+               with_indices(sender, receiver, itemsize, [&](const auto* s, const auto* r) {
+                   return std::equal(list.sender.begin(), list.sender.end(), s) &&
+                          std::equal(list.receiver.begin(), list.receiver.end(), r);
+               });
     }
 
-    const mdcg::ReceiverOrder& by_receiver() const { return by_receiver_; }
-
-    mdcg::BlockOrder by_block(std::int64_t block_size) const {
-        return itemsize_ == 4
-                   ? mdcg::order_by_block(list<std::int32_t>(), by_receiver_, block_size)
-                   : mdcg::order_by_block(list<std::int64_t>(), by_receiver_, block_size);
-    }
-
-    template <typename T>
-    mdcg::Pairing pairs(const mdcg::EdgeValues<T>& values) const {
-        return itemsize_ == 4 ? mdcg::match_pairs(list<std::int32_t>(), values)
-                              : mdcg::match_pairs(list<std::int64_t>(), values);
-    }
-
-    mdcg::PairOrder by_pair(const mdcg::Pairing& pairing, std::int64_t block_size) const {
-        return itemsize_ == 4 ? mdcg::order_by_pair(list<std::int32_t>(), pairing, block_size)
-                              : mdcg::order_by_pair(list<std::int64_t>(), pairing, block_size);
-    }
-
-private:
-    template <typename Index>
-    mdcg::EdgeList<Index> list() const {
-        return {reinterpret_cast<const Index*>(sender_.data()),
-                reinterpret_cast<const Index*>(receiver_.data()), num_edges_, num_senders_,
-                num_receivers_};
-    }
-
-    int itemsize_;
-    std::int64_t num_edges_, num_senders_, num_receivers_;
-    std::vector<char> sender_, receiver_;
-    mdcg::ReceiverOrder by_receiver_;
+    mdcg::EdgeList list;
+    mdcg::ReceiverOrder by_receiver;
 };
 
 // Calls a function with edge values of the type of that size.
@@ -112,9 +97,7 @@ void register_pairs(py::module_& m) {
         .def("rows",
              [](const mdcg::Pairing& self) {
                  mdcg::Pairing copy = self;
-                 return py::make_tuple(to_array(std::move(copy.row)),
-                                       to_array(std::move(copy.first)),
-                                       to_array(std::move(copy.second)));
+                 return to_arrays(copy.row, copy.first, copy.second);
              })
         .def(
             "holds",
@@ -152,46 +135,33 @@ PYBIND11_MODULE(_core, m) {
         .def("same", &Edges::same, py::call_guard<py::gil_scoped_release>())
         .def("by_receiver",
              [](const Edges& self) {
-                 mdcg::ReceiverOrder o = self.by_receiver();
-                 return py::make_tuple(to_array(std::move(o.order)), to_array(std::move(o.sender)),
-                                       to_array(std::move(o.row_ptr)),
-                                       to_array(std::move(o.task_ptr)));
+                 mdcg::ReceiverOrder o = self.by_receiver;
+                 return to_arrays(o.order, o.sender, o.row_ptr, o.task_ptr);
              })
         .def(
             "by_block",
             [](const Edges& self, std::int64_t block_size) {
-                mdcg::BlockOrder o;
-                {
-                    py::gil_scoped_release release;
-                    o = self.by_block(block_size);
-                }
-                return py::make_tuple(
-                    to_array(std::move(o.order)), to_array(std::move(o.sender)),
-                    to_array(std::move(o.receiver)), to_array(std::move(o.block_ptr)),
-                    to_array(std::move(o.tiles)), to_array(std::move(o.round_ptr)));
+                mdcg::BlockOrder o = without_gil(
+                    [&] { return mdcg::order_by_block(self.list, self.by_receiver, block_size); });
+                return to_arrays(o.order, o.sender, o.receiver, o.block_ptr, o.tiles, o.round_ptr);
             },
             py::arg("block_size"))
         .def(
             "pairs",
             [](const Edges& self, std::uintptr_t directions, std::int64_t stride,
                std::uintptr_t features, std::int64_t num_features, int itemsize) {
-                return std::make_shared<mdcg::Pairing>(
-                    with_values(directions, stride, features, num_features, itemsize,
-                                [&](const auto& values) { return self.pairs(values); }));
+                return std::make_shared<mdcg::Pairing>(with_values(
+                    directions, stride, features, num_features, itemsize,
+                    [&](const auto& values) { return mdcg::match_pairs(self.list, values); }));
             },
             py::arg("directions"), py::arg("direction_stride"), py::arg("features"),
             py::arg("num_features"), py::arg("itemsize"))
         .def(
             "by_pair",
             [](const Edges& self, const mdcg::Pairing& pairing, std::int64_t block_size) {
-                mdcg::PairOrder o;
-                {
-                    py::gil_scoped_release release;
-                    o = self.by_pair(pairing, block_size);
-                }
-                return py::make_tuple(to_array(std::move(o.order)), to_array(std::move(o.sender)),
-                                      to_array(std::move(o.receiver)), to_array(std::move(o.tiles)),
-                                      to_array(std::move(o.round_ptr)));
+                mdcg::PairOrder o = without_gil(
+                    [&] { return mdcg::order_by_pair(self.list, pairing, block_size); });
+                return to_arrays(o.order, o.sender, o.receiver, o.tiles, o.round_ptr);
             },
             py::arg("pairing"), py::arg("block_size"));
 
@@ -199,8 +169,11 @@ PYBIND11_MODULE(_core, m) {
         "launch",
         [](std::uintptr_t function, const std::vector<std::int64_t>& arg, std::int64_t num_tasks,
            int num_threads, std::size_t scratch_bytes) {
-            py::gil_scoped_release release;
-            mdcg::launch(kernel(function), arg.data(), num_tasks, num_threads, scratch_bytes);
+            const std::int64_t round_ptr[2] = {0, num_tasks};
+            without_gil([&] {
+                mdcg::launch_rounds(kernel(function), arg.data(), round_ptr, 1, num_threads,
+                                    scratch_bytes);
+            });
         },
         py::arg("function"), py::arg("arg"), py::arg("num_tasks"), py::arg("num_threads"),
         py::arg("scratch_bytes"));
@@ -208,9 +181,10 @@ PYBIND11_MODULE(_core, m) {
         "launch_rounds",
         [](std::uintptr_t function, const std::vector<std::int64_t>& arg, std::uintptr_t round_ptr,
            std::int64_t num_rounds, int num_threads, std::size_t scratch_bytes) {
-            py::gil_scoped_release release;
-            mdcg::launch_rounds(kernel(function), arg.data(), address<std::int64_t>(round_ptr),
-                                num_rounds, num_threads, scratch_bytes);
+            without_gil([&] {
+                mdcg::launch_rounds(kernel(function), arg.data(), address<std::int64_t>(round_ptr),
+                                    num_rounds, num_threads, scratch_bytes);
+            });
         },
         py::arg("function"), py::arg("arg"), py::arg("round_ptr"), py::arg("num_rounds"),
         py::arg("num_threads"), py::arg("scratch_bytes"));

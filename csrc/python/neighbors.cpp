@@ -1,5 +1,4 @@
-// Python bindings of the neighbour list and of the host compiler.
-#include <pybind11/functional.h>
+// Python binding of the neighbour list.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -51,43 +50,27 @@ std::string update(SharedList& self, const Doubles& positions, const std::option
 void register_neighbors(py::module_& m) {
     py::register_exception<mdcg::GeometryError>(m, "GeometryError", PyExc_ValueError);
     using Held = SharedList::Held;
-    py::class_<SharedList>(m, "NeighborList")
-        .def(py::init<double, double>(), py::arg("cutoff"), py::arg("skin"))
+    py::class_<SharedList> shared(m, "NeighborList");
+    shared.def(py::init<double, double>(), py::arg("cutoff"), py::arg("skin"))
         .def("update", &update, py::arg("positions"), py::arg("cell"), py::arg("periodic"),
              py::arg("threads") = 0)
         .def("reset", [](SharedList& self) { Held(self)->reset(); })
         .def("release", [](SharedList& self) { Held(self)->release(); })
-        .def_property_readonly("row_ptr",
-                               [](SharedList& self) {
-                                   const Held list(self);
-                                   return copy(list->row_ptr(), {list->num_atoms() + 1});
-                               })
-        .def_property_readonly("sender",
-                               [](SharedList& self) {
-                                   const Held list(self);
-                                   return copy(list->sender(), {list->num_edges()});
-                               })
-        .def_property_readonly("receiver",
-                               [](SharedList& self) {
-                                   const Held list(self);
-                                   return copy(list->receiver(), {list->num_edges()});
-                               })
-        .def_property_readonly("shifts",
-                               [](SharedList& self) {
-                                   const Held list(self);
-                                   return copy(list->shifts(), {list->num_edges(), 3});
-                               })
-        .def_property_readonly("num_edges",
-                               [](SharedList& self) { return Held(self)->num_edges(); })
-        .def("cell_shifts",
-             [](SharedList& self) {
-                 const Held list(self);
-                 return copy(list->cell_shifts(), {list->num_edges(), 3});
-             })
-        .def_property_readonly("cutoff", [](SharedList& self) { return Held(self)->cutoff(); })
-        .def_property_readonly("skin", [](SharedList& self) { return Held(self)->skin(); })
-        .def_property_readonly("num_builds",
-                               [](SharedList& self) { return Held(self)->num_builds(); })
-        .def_property_readonly("num_updates",
-                               [](SharedList& self) { return Held(self)->num_updates(); });
+        .def("cell_shifts", [](SharedList& self) {
+            const Held list(self);
+            return copy(list->cell_shifts(), {list->num_edges(), 3});
+        });
+    const auto property = [&](const char* name, auto get) {
+        shared.def_property_readonly(name, [get](SharedList& self) { return get(*Held(self)); });
+    };
+    using List = const mdcg::NeighborList&;
+    property("row_ptr", [](List list) { return copy(list.row_ptr(), {list.num_atoms() + 1}); });
+    property("sender", [](List list) { return copy(list.sender(), {list.num_edges()}); });
+    property("receiver", [](List list) { return copy(list.receiver(), {list.num_edges()}); });
+    property("shifts", [](List list) { return copy(list.shifts(), {list.num_edges(), 3}); });
+    property("num_edges", [](List list) { return list.num_edges(); });
+    property("cutoff", [](List list) { return list.cutoff(); });
+    property("skin", [](List list) { return list.skin(); });
+    property("num_builds", [](List list) { return list.num_builds(); });
+    property("num_updates", [](List list) { return list.num_updates(); });
 }

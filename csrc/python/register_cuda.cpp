@@ -1,5 +1,4 @@
-#include "register_cuda.hpp"
-
+// Python binding of the CUDA driver.
 #include <pybind11/stl.h>
 
 #include <cstdint>
@@ -7,32 +6,12 @@
 #include <vector>
 
 #include "core/device.hpp"
-#include "engine/error.hpp"
+#include "register_engine.hpp"
 
 namespace py = pybind11;
 
-namespace {
-
-// DeviceError(RuntimeError) with the attribute ``code``, the driver's number.
-void register_error(py::module_& m) {
-    static PyObject* const type =
-        PyErr_NewException("mdcg._core.CudaError", PyExc_RuntimeError, nullptr);
-    m.attr("CudaError") = py::reinterpret_borrow<py::object>(type);
-    py::register_exception_translator([](std::exception_ptr pointer) {
-        try {
-            if (pointer) std::rethrow_exception(pointer);
-        } catch (const mdcg::DeviceError& error) {
-            const py::object value = py::reinterpret_borrow<py::object>(type)(error.what());
-            value.attr("code") = error.code();
-            PyErr_SetObject(type, value.ptr());
-        }
-    });
-}
-
-}  // namespace
-
 void register_cuda(py::module_& m) {
-    register_error(m);
+    register_error(m, "CudaError", "code", &mdcg::DeviceError::code);
     py::class_<mdcg::DeviceModule>(m, "CudaModule")
         .def(py::init([](int device, const py::bytes& cubin) {
                  const std::string binary = cubin;

@@ -1,8 +1,32 @@
-// Bindings of the engine.
+// Bindings, one function for each file.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <exception>
+#include <string>
+
+void register_cuda(pybind11::module_& m);
 void register_engine(pybind11::module_& m);
 void register_kernels(pybind11::module_& m);
 void register_neighbors(pybind11::module_& m);
+
+// A RuntimeError of Python, "mdcg._core." NAME, for a class of errors; the attribute is a number.
+template <typename Error, typename Number>
+void register_error(pybind11::module_& m, const std::string& name, const char* attribute,
+                    Number (Error::*number)() const) {
+    static PyObject* const type =
+        PyErr_NewException(("mdcg._core." + name).c_str(), PyExc_RuntimeError, nullptr);
+    static const char* const key = attribute;
+    static Number (Error::* const get)() const = number;
+    m.attr(name.c_str()) = pybind11::reinterpret_borrow<pybind11::object>(type);
+    pybind11::register_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (const Error& error) {
+            const auto value = pybind11::reinterpret_borrow<pybind11::object>(type)(error.what());
+            value.attr(key) = static_cast<int>((error.*get)());
+            PyErr_SetObject(type, value.ptr());
+        }
+    });
+}

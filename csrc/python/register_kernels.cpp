@@ -18,7 +18,6 @@
 #include "engine/kernels/kernel_finder.hpp"
 #include "engine/program.hpp"
 #include "register_engine.hpp"
-#include "run_nvrtc.hpp"
 
 namespace py = pybind11;
 
@@ -47,8 +46,7 @@ py::list cuda_kernel_sources(const std::string& path, const std::string& target,
                              const std::string& precision, const std::string& passes) {
     const int capability = mdcg::parse_cuda_target(target);
     if (capability == 0)
-        throw mdcg::EngineError(mdcg::ErrorKind::argument,
-                                "target is '" + target + "', expected one such as 'sm_90'");
+        mdcg::bad_argument("target is '" + target + "', expected one such as 'sm_90'");
     std::vector<mdcg::CudaKernelSource> texts;
     {
         py::gil_scoped_release release;
@@ -69,29 +67,6 @@ std::string kernel_problem(const std::string& path) {
     const auto package = mdcg::Package::open(path);
     mdcg::validate(*package);
     return mdcg::kernel_problem(*package);
-}
-
-void register_nvrtc(py::module_& m) {
-    py::class_<mdcg::Nvrtc>(m, "Nvrtc")
-        .def(py::init<const std::string&>(), py::arg("path"))
-        .def_property_readonly("version",
-                               [](const mdcg::Nvrtc& self) {
-                                   return py::make_tuple(self.version_major(),
-                                                         self.version_minor());
-                               })
-        .def_property_readonly("architectures", &mdcg::Nvrtc::architectures)
-        .def(
-            "compile",
-            [](const mdcg::Nvrtc& self, const std::string& source, const std::string& name,
-               const std::vector<std::string>& options) {
-                mdcg::NvrtcResult result;
-                {
-                    py::gil_scoped_release release;
-                    result = self.compile(source, name, options);
-                }
-                return py::make_tuple(result.ok, py::bytes(result.cubin), result.log);
-            },
-            py::arg("source"), py::arg("name"), py::arg("options"));
 }
 
 }  // namespace
@@ -115,7 +90,6 @@ void register_kernels(py::module_& m) {
     m.def("kernel_generator", &mdcg::kernel_generator);
     m.def("cuda_kernel_sources", &cuda_kernel_sources, py::arg("path"), py::arg("target"),
           py::arg("precision"), py::arg("passes"));
-    register_nvrtc(m);
 
     using mdcg::KernelCache;
     const py::call_guard<py::gil_scoped_release> released;

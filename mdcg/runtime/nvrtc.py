@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +19,73 @@ FLAGS = ("--std=c++17", "-default-device", "--disable-warnings")
 _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 
 _INSTALL = "install it with 'pip install nvidia-cuda-nvrtc', or set MDCG_NVRTC_LIB to its file"
+
+
+class Nvrtc:
+    """NVIDIA's run-time compiler, opened by path and never unloaded.
+
+    Attributes
+    ----------
+    version : tuple of int
+        Major and minor.
+    architectures : list of int
+        Compute capabilities that it compiles for, 90 for ``"sm_90"``.
+
+    Raises
+    ------
+    OSError, AttributeError, RuntimeError
+        The library cannot be loaded, is not NVRTC, or refuses a call.
+    """
+
+    _COMPILATION_ERROR = 6  # of nvrtcResult: the log says why
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        known = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", known)
+        self.version = (major.value, minor.value)
+        self.architectures = list(known)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        self._check(name, getattr(self._library, name)(*arguments))
+
+    def _check(self, name: str, status: int) -> None:
+        if status != 0:
+            text = self._library.nvrtcGetErrorString(status).decode()
+            raise RuntimeError(f"{name} failed: {text}")
+
+    def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        value = ctypes.create_string_buffer(size.value)
+        self._call(f"nvrtcGet{what}", program, value)
+        return value.raw
+
+    def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
+        """Return whether the source was accepted, the machine code, and the log."""
+        program = ctypes.c_void_p()
+        self._call(
+            "nvrtcCreateProgram",
+            ctypes.byref(program),
+            source.encode(),
+            name.encode(),
+            0,
+            None,
+            None,
+        )
+        try:
+            words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            status = int(self._library.nvrtcCompileProgram(program, len(options), words))
+            log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            if status != self._COMPILATION_ERROR and not log:
+                self._check("nvrtcCompileProgram", status)
+            return status == 0, self._bytes(program, "CUBIN") if status == 0 else b"", log
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
 def _candidates() -> Iterator[str]:
@@ -42,7 +110,7 @@ def _candidates() -> Iterator[str]:
 
 
 @lru_cache(maxsize=1)
-def find_nvrtc() -> tuple[_core.Nvrtc, str]:
+def find_nvrtc() -> tuple[Nvrtc, str]:
     """Return the NVRTC library and where it was found.
 
     Of several it is the first that is not of a later CUDA than the driver, which would not load
@@ -58,8 +126,8 @@ def find_nvrtc() -> tuple[_core.Nvrtc, str]:
     driver = _core.cuda_available_version() // 1000
     for path in _candidates():
         try:
-            found = _core.Nvrtc(path), path
-        except RuntimeError as error:
+            found = Nvrtc(path), path
+        except (OSError, AttributeError, RuntimeError) as error:
             reason = reason or str(error)
             continue
         if not driver or found[0].version[0] <= driver:
@@ -78,7 +146,7 @@ def find_nvrtc() -> tuple[_core.Nvrtc, str]:
     )
 
 
-def nvrtc_for(target: str) -> tuple[_core.Nvrtc, str]:
+def nvrtc_for(target: str) -> tuple[Nvrtc, str]:
     """Return NVRTC, which compiles for an architecture such as ``"sm_90"``, and its name.
 
     Raises

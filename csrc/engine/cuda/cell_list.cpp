@@ -5,7 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "engine/cuda/parts.hpp"
+#include "core/integers.hpp"
+#include "engine/edges/layout.hpp"
 #include "engine/error.hpp"
 #include "engine/neighbors/bins.hpp"
 
@@ -18,8 +19,6 @@ constexpr std::int64_t BINS_PER_ATOM = 32, FEW_BINS = 4096, TILE = 4;
 constexpr std::int64_t MOST_BINS = (std::int64_t(1) << 31) - 64;  // numbers of bins have 32 bits
 // Systems with so many more bins have gaps, which the host closes.
 constexpr double MOST_SHRUNK = 64.0;
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 }  // namespace
 
@@ -64,9 +63,9 @@ bool CudaCellList::set_grid(const VerletSkin& watch, const ListPoints& points, C
     for (std::size_t k = 0; k < 3; ++k) {
         const auto count = static_cast<double>(bins.count[k]);
         a.scale[k] = a.periodic[k] ? count : extent[k] > 0 ? count / extent[k] : 0.0;
-        a.bins[k] = static_cast<std::int32_t>(bins.count[k]);
-        a.tiles[k] = static_cast<std::int32_t>((bins.count[k] + TILE - 1) / TILE);
-        a.stencil[k] = static_cast<std::int32_t>(bins.stencil[k]);
+        a.bins[k] = narrow(bins.count[k]);
+        a.tiles[k] = narrow((bins.count[k] + TILE - 1) / TILE);
+        a.stencil[k] = narrow(bins.stencil[k]);
         a.num_bins *= a.tiles[k];
     }
     a.num_nodes = num_nodes;
@@ -97,7 +96,7 @@ bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int n
     std::uint32_t *sorted_keys = nullptr, *spare_keys = nullptr;
     std::int32_t *nodes = nullptr, *spare_values = nullptr, *work = nullptr, *given_types = nullptr;
     const auto lay_out = [&](char* start) {
-        CudaParts parts(start);
+        Layout parts(start, DEVICE_ALIGNMENT);
         parts.take(given_, 3 * num_points);
         parts.take(cell_, 9);
         parts.take(a.total, 1);
@@ -112,7 +111,7 @@ bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int n
         parts.take(places, copies ? 3 * num_points : 0);
         parts.take(point_node, copies ? num_points : 0);
         parts.take(point_image, copies ? num_points : 0);
-        return parts.end();
+        return parts.bytes();
     };
     nodes_.grow(lay_out(nullptr));
     lay_out(nodes_.as<char>());
@@ -166,8 +165,8 @@ bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int n
         copy_to_host(order.data(), nodes, 4 * order.size(), stream);
     stream.synchronize();
     if (total > std::numeric_limits<std::int32_t>::max())
-        throw EngineError(ErrorKind::argument, "the system has " + std::to_string(total) +
-                                                   " edges, expected at most 2^31 - 1: split it");
+        bad_argument("the system has " + std::to_string(total) +
+                     " edges, expected at most 2^31 - 1: split it");
     for (std::size_t row = 0; row + 1 < rows.size(); ++row)
         check_neighbors(rows[row + 1] - rows[row],
                         copies ? static_cast<std::int64_t>(row) : order[row], watch.reach());

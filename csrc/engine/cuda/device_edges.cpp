@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <numeric>
 
-#include "engine/cuda/parts.hpp"
+#include "core/integers.hpp"
+#include "engine/edges/layout.hpp"
 #include "kernels/edge_lists.hpp"
 
 namespace mdcg {
@@ -13,8 +14,6 @@ namespace {
 
 constexpr int THREADS = 256;
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks(std::int64_t threads) { return (threads + THREADS - 1) / THREADS; }
 
 // What making a list takes beside it, for so many edges or nodes.
@@ -24,13 +23,13 @@ struct Workspace {
     std::size_t bytes;
 
     Workspace(char* start, std::int64_t items) {
-        CudaParts parts(start);
+        Layout parts(start, DEVICE_ALIGNMENT);
         parts.take(sorted_keys, items);
         parts.take(spare_keys, items);
         parts.take(spare_values, items);
         parts.take(runs, items + 1);
         parts.take(work, CudaSort::work_items(items));
-        bytes = parts.end();
+        bytes = parts.bytes();
     }
 };
 
@@ -87,14 +86,14 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     num_nodes = nodes;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
             [&](char* start, std::int64_t count) {
-                CudaParts parts(start);
+                Layout parts(start, DEVICE_ALIGNMENT);
                 parts.take(row_ptr, count + 1);
                 parts.take(types, count);
                 parts.take(by_type, count);
                 parts.take(sender_ptr, count + 1);
                 parts.take(positions, 3 * count);
                 parts.take(num_live, count);
-                return parts.end();
+                return parts.bytes();
             });
 }
 
@@ -105,7 +104,7 @@ void DeviceEdges::reserve_edges(const std::vector<std::int32_t>& rows) {
     // nodes are sorted in the same workspace
     lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
             [&](char* start, std::int64_t count) {
-                CudaParts parts(start);
+                Layout parts(start, DEVICE_ALIGNMENT);
                 parts.take(sender, count);
                 parts.take(receiver, count);
                 parts.take(sender_type, count);
@@ -115,7 +114,7 @@ void DeviceEdges::reserve_edges(const std::vector<std::int32_t>& rows) {
                 parts.take(edge_of_place, count);
                 parts.take(by_sender, count);
                 parts.take(image_rows, count);
-                const std::size_t made = parts.end();
+                const std::size_t made = parts.bytes();
                 workspace_ = start + made;
                 char* rows_of_units = nullptr;
                 parts.take(rows_of_units, 3 * count * item_bytes_);
@@ -123,7 +122,7 @@ void DeviceEdges::reserve_edges(const std::vector<std::int32_t>& rows) {
                 parts.take(length, count);
                 parts.take(live, count);
                 parts.take(by_length, count);
-                return std::max(parts.end(), made + Workspace(nullptr, count).bytes);
+                return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
             });
     shift = table = nullptr;
     image = nullptr;
@@ -199,10 +198,10 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     const std::int64_t square = std::int64_t(num_types) * num_types;
     std::int32_t* chunk_edge = nullptr;
     for (int there = 0; there < 2; ++there) {
-        CudaParts parts(small_.as<char>());
+        Layout parts(small_.as<char>(), DEVICE_ALIGNMENT);
         parts.take(chunk_edge, num_chunks + 1);
         parts.take(a.chunk_first_sender, num_chunks + 1 + square);
-        if (there == 0) small_.grow(parts.end());
+        if (there == 0) small_.grow(parts.bytes());
     }
     a.chunk_edge = chunk_edge;
     a.pairs = a.chunk_first_sender + num_chunks + 1;
@@ -243,7 +242,7 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     }
     const std::int64_t found = back[size(num_chunks)];
     senders_.grow(4 * size(2 * found + num_chunks) + 1024);
-    CudaParts parts(senders_.as<char>());
+    Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
     parts.take(chunk_sender, found);
     parts.take(chunk_sender_ptr, found + num_chunks);
     a.chunk_sender = chunk_sender;

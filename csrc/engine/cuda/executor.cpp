@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "core/integers.hpp"
 #include "engine/error.hpp"
 #include "kernels/row_sums.hpp"
 
@@ -18,8 +19,6 @@ constexpr std::int64_t SUM_ROWS = 1024;  // of a block
 template <typename T>
 constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
 }  // namespace
@@ -258,10 +257,10 @@ bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
     if (communicator == nullptr) return mine;
     if (communicator->has_any()) return communicator->any(mine);
     if (mine)
-        throw EngineError(ErrorKind::argument,
-                          "an edge is shorter than the tables of the radial networks, and the "
-                          "communicator has no function any, which lets all processes repeat the "
-                          "step without tables: set it");
+        bad_argument(
+            "an edge is shorter than the tables of the radial networks, and the "
+            "communicator has no function any, which lets all processes repeat the "
+            "step without tables: set it");
     return false;
 }
 
@@ -402,11 +401,9 @@ void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
     const int failure = on_host_flags()[0];
     if (failure != 0) {
         const auto node = [&](std::int32_t n) -> std::int64_t { return graph.node[size(n)]; };
-        throw EngineError(
-            ErrorKind::argument,
-            {"atoms {} and {} are at the same place, expected a distance between them",
-             {node(graph_.sender_of(failure - 1, stream_)),
-              node(graph_.receiver_of(failure - 1))}});
+        bad_argument({"atoms {} and {} are at the same place, expected a distance between them",
+                      {node(graph_.sender_of(failure - 1, stream_)),
+                       node(graph_.receiver_of(failure - 1))}});
     }
     energy_ = 0;
     for (std::int64_t b = 0; b < blocks_of(graph_.num_local); ++b)

@@ -140,7 +140,4 @@ private:
     std::size_t exchanged_ = 0;
 };
 
-extern template class CudaExecutor<float>;
-extern template class CudaExecutor<double>;
-
 }  // namespace mdcg

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/integers.hpp"
 #include "kernels/gemm.hpp"
 
 namespace mdcg {
@@ -68,14 +69,10 @@ std::string defines(CudaPrecision precision) {
     return text;
 }
 
-std::int64_t quotient(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
-
 template <typename T>
 std::int64_t num_blocks(const GemmProduct<T>& p, const TileShape& tile) {
-    return quotient(p.rows, tile.rows) * quotient(p.columns, tile.columns);
+    return ceil_div(p.rows, tile.rows) * ceil_div(p.columns, tile.columns);
 }
-
-std::int32_t small(std::int64_t n) { return static_cast<std::int32_t>(n); }
 
 // A product, cut where its rows or blocks would be too many for 32 bits.
 template <typename T>
@@ -92,14 +89,14 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
         one.list = p.list != nullptr ? p.list + first : nullptr;
         one.bias = p.bias;
         one.bias_types = p.bias_types != nullptr ? p.bias_types + skipped : nullptr;
-        one.a_width = small(p.a_width);
-        one.c_width = small(p.c_width);
-        one.c_step = small(p.c_step);
+        one.a_width = narrow(p.a_width);
+        one.c_width = narrow(p.c_width);
+        one.c_step = narrow(p.c_step);
         one.batch = p.batch;
-        one.columns = small(p.columns);
-        one.rows = small(rows * p.batch);
+        one.columns = narrow(p.columns);
+        one.rows = narrow(rows * p.batch);
         one.add = p.add ? 1 : 0;
-        one.parts = small(static_cast<std::int64_t>(p.parts.size()));
+        one.parts = narrow(static_cast<std::int64_t>(p.parts.size()));
         all.push_back(one);
     }
 }
@@ -124,7 +121,7 @@ std::size_t best_tile(const GemmProducts<T>& launch, int multiprocessors) {
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i)
             blocks += num_blocks(launch.product[i], tile);
-        const double work = static_cast<double>(quotient(blocks, multiprocessors)) * tile.rows *
+        const double work = static_cast<double>(ceil_div(blocks, multiprocessors)) * tile.rows *
                             tile.columns / tile.efficiency;
         if (work < least) {
             least = work;
@@ -147,13 +144,13 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
                           const DeviceStream& stream)
     : rows_(rows), columns_(columns) {
     constexpr std::int64_t ALIGN = 64 / static_cast<std::int64_t>(sizeof(T));
-    stride_ = quotient(columns, ALIGN) * ALIGN;
-    const auto items = static_cast<std::size_t>(count * rows * stride_);
+    stride_ = ceil_div(columns, ALIGN) * ALIGN;
+    const auto items = size(count * rows * stride_);
     std::vector<T> padded(items, T(0));
     for (std::int64_t n = 0; n < count; ++n)
         for (std::int64_t i = 0; i < rows; ++i)
             for (std::int64_t j = 0; j < columns; ++j)
-                padded[static_cast<std::size_t>((n * rows + i) * stride_ + j)] =
+                padded[size((n * rows + i) * stride_ + j)] =
                     source[n * step + i * row_step + j * column_step];
     memory_ = std::make_shared<DeviceMemory>(stream.device());
     memory_->reserve(items * sizeof(T));
@@ -181,7 +178,7 @@ void CudaGemm<T>::run(const DeviceStream& stream,
         const TileShape& tile = TILES<T>[best];
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i) {
-            launch.product[i].first_block = small(blocks);
+            launch.product[i].first_block = narrow(blocks);
             blocks += num_blocks(launch.product[i], tile);
         }
         functions_[best].launch(stream, blocks, tile.threads(), launch,
@@ -195,9 +192,9 @@ void CudaGemm<T>::run(const DeviceStream& stream,
         cut(p, pieces);
         for (GemmProduct<T>& piece : pieces) {
             if (launch.count == GEMM_PRODUCTS || parts + p.parts.size() > GEMM_PARTS) flush();
-            piece.first_part = static_cast<std::int32_t>(parts);
+            piece.first_part = narrow(parts);
             for (const CudaPart& part : p.parts)
-                launch.part[parts++] = {small(part.at), small(part.step), part.depth, part.row};
+                launch.part[parts++] = {narrow(part.at), narrow(part.step), part.depth, part.row};
             launch.product[launch.count++] = piece;
         }
     }

@@ -85,9 +85,4 @@ private:
     CudaPrecision precision_ = CudaPrecision::strict;
 };
 
-extern template class CudaMatrix<float>;
-extern template class CudaMatrix<double>;
-extern template class CudaGemm<float>;
-extern template class CudaGemm<double>;
-
 }  // namespace mdcg

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/integers.hpp"
 #include "engine/error.hpp"
 #include "engine/ops/node_layer_cuda.hpp"
 
@@ -14,12 +15,10 @@ namespace mdcg {
 
 namespace {
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
 // Of a row, of those of the local nodes, of those of all.
 template <typename T>
 std::array<std::size_t, 3> row_bytes(int width, const DeviceEdges& graph) {
-    const std::size_t row = static_cast<std::size_t>(width) * sizeof(T);
+    const std::size_t row = size(width) * sizeof(T);
     return {row, size(graph.num_local) * row, size(graph.num_nodes) * row};
 }
 
@@ -73,22 +72,20 @@ void CudaGhosts<T>::take_sent(const Communicator& communicator, const DeviceEdge
     for (std::int64_t i = 0; i < sent.count; ++i) {
         const std::int64_t node = sent.node[i];
         if (node < -1 || node >= graph.num_local)
-            throw EngineError(ErrorKind::argument,
-                              "sent[" + std::to_string(i) + "] of the communicator is " +
-                                  std::to_string(node) + ", expected a local node, 0 to " +
-                                  std::to_string(graph.num_local - 1) + ", or -1");
+            bad_argument("sent[" + std::to_string(i) + "] of the communicator is " +
+                         std::to_string(node) + ", expected a local node, 0 to " +
+                         std::to_string(graph.num_local - 1) + ", or -1");
         if (node >= 0) ++place[size(node) + 1];
     }
     std::vector<std::int32_t> owner, first{0};
     for (std::size_t node = 0; node + 1 < place.size(); ++node) {
-        if (place[node + 1] > 0) owner.push_back(static_cast<std::int32_t>(node));
+        if (place[node + 1] > 0) owner.push_back(narrow(node));
         place[node + 1] += place[node];
         if (place[node + 1] > place[node]) first.push_back(place[node + 1]);
     }
     std::vector<std::int32_t> rows(size(first.back()));
     for (std::int64_t i = 0; i < sent.count; ++i)
-        if (sent.node[i] >= 0)
-            rows[size(place[size(sent.node[i])]++)] = static_cast<std::int32_t>(i);
+        if (sent.node[i] >= 0) rows[size(place[size(sent.node[i])]++)] = narrow(i);
     num_owners_ = static_cast<std::int64_t>(owner.size());
     for (const auto* part : {&owner, &first, &rows})
         list_.insert(list_.end(), part->begin(), part->end());
@@ -118,10 +115,9 @@ void CudaGhosts<T>::check_peers(const Peers& peers, const DeviceEdges& graph) co
             end += items;
         }
         if (gap || end != all)
-            throw EngineError(ErrorKind::argument, "the peers of the communicator name the first " +
-                                                       std::to_string(end) + " of " +
-                                                       std::to_string(all) + " " + what +
-                                                       " without gaps, expected each of them once");
+            bad_argument("the peers of the communicator name the first " + std::to_string(end) +
+                         " of " + std::to_string(all) + " " + what +
+                         " without gaps, expected each of them once");
     };
     check("rows of sent", num_sent_, &Peer::sent_first, &Peer::num_sent);
     check("ghosts", graph.num_nodes - graph.num_local, &Peer::ghost_first, &Peer::num_ghosts);

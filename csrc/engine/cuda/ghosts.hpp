@@ -67,7 +67,4 @@ private:
     std::unique_ptr<PeerWindows> windows_;  // null: through the host
 };
 
-extern template class CudaGhosts<float>;
-extern template class CudaGhosts<double>;
-
 }  // namespace mdcg

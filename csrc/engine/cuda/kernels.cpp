@@ -219,7 +219,7 @@ std::vector<CudaKernelSource> CudaKernels::texts() const {
     return found;
 }
 
-std::string CudaKernels::report() const {
+nlohmann::json CudaKernels::report() const {
     nlohmann::json out = nlohmann::json::array();
     const FoundKernels& found = place_.code->found();
     double seconds = found.seconds;
@@ -232,7 +232,7 @@ std::string CudaKernels::report() const {
         seconds = 0;  // they count once
         out.push_back(std::move(entry));
     }
-    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return out;
 }
 
 std::string CudaKernels::summary() const {

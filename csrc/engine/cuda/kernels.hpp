@@ -109,8 +109,8 @@ public:
     void load();
     std::vector<CudaKernelSource> texts() const;  // of `fixed`, asked for until now
 
-    // JSON array for the report.
-    std::string report() const;
+    // Array for the report.
+    nlohmann::json report() const;
     // "kernels: 5 cached"
     std::string summary() const;
 

@@ -5,27 +5,18 @@
 #include <numeric>
 #include <string>
 
+#include "core/integers.hpp"
 #include "engine/error.hpp"
 #include "engine/index_check.hpp"
 
 namespace mdcg {
-
-namespace {
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-[[noreturn]] void fail(const std::string& sentence) {
-    throw EngineError(ErrorKind::argument, sentence);
-}
-
-}  // namespace
 
 void ListCopies::check(const System& system) const {
     check_range(system.copy_node, system.num_copies, system.num_nodes, "copy_node");
     check_range(system.copy_image, system.num_copies, system.num_images, "copy_image");
     if (system.num_images > 0 && !std::all_of(system.image_shifts, system.image_shifts + 3,
                                               [](double shift) { return shift == 0; }))
-        fail(
+        bad_argument(
             "make_edges is set, and the first row of image_shifts is not zeros, expected those of "
             "the nodes themselves");
 }
@@ -35,9 +26,10 @@ bool ListCopies::take(const System& system, double r_max) {
     if (system.same_edges) {
         if (watch_ == nullptr || system.num_local != num_local_ || nodes != num_nodes_ ||
             system.num_images != num_images_ || size(points) != node_.size())
-            fail("same_edges is set for " + std::to_string(nodes) + " nodes and " +
-                 std::to_string(system.num_copies) +
-                 " copies, but no list was made of that many in the last call: leave it out");
+            bad_argument(
+                "same_edges is set for " + std::to_string(nodes) + " nodes and " +
+                std::to_string(system.num_copies) +
+                " copies, but no list was made of that many in the last call: leave it out");
         return false;
     }
     forget();

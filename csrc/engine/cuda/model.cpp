@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/integers.hpp"
 #include "core/interrupt.hpp"
 #include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
@@ -18,17 +19,15 @@ namespace mdcg {
 
 namespace {
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
 // The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
 constexpr std::int64_t NODES_FOR_THREADS = 100000;
 
 template <typename T>
 class CudaModel : public Model {
 public:
-    CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int threads, int device,
+    CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int device,
               CudaPrecision precision, KernelChoice choice)
-        : Model(std::move(package), std::move(info), threads, Stages::separate),
+        : Model(std::move(package), std::move(info), Stages::separate),
           ops_(program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device))),
           device_(device),
           precision_(precision) {
@@ -85,7 +84,7 @@ protected:
             out["neighbor_lists_built"] = lists_built_;
         }
         if (executor_ == nullptr) return;
-        out["kernels"] = nlohmann::json::parse(executor_->kernels().report(), nullptr, false);
+        out["kernels"] = executor_->kernels().report();
         out["replays"] = executor_->replays();
         out["exchanged_bytes"] = executor_->exchanged_bytes();
         out["exchange"] = executor_->from_device_to_device() ? "peer" : "host";
@@ -336,9 +335,9 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
                               const std::string& device) {
     const bool fast = text == "tf32" || text == "bf16";
     if (!text.empty() && text != "fp32" && text != "fp64" && !fast)
-        throw EngineError(ErrorKind::argument, "precision is '" + text +
-                                                   "', expected fp32, fp64, tf32 or bf16, or "
-                                                   "nothing for that of the package");
+        bad_argument("precision is '" + text +
+                     "', expected fp32, fp64, tf32 or bf16, or "
+                     "nothing for that of the package");
     const bool wide = read_model_info(package).double_precision;
     if (text.empty() || text == (wide ? "fp64" : "fp32")) return CudaPrecision::strict;
     const std::string what = "precision is '" + text + "', and ";
@@ -363,12 +362,11 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
 }
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int threads, int device, CudaPrecision precision,
-                                       KernelChoice choice) {
+                                       int device, CudaPrecision precision, KernelChoice choice) {
     if (info.double_precision)
-        return std::make_unique<CudaModel<double>>(std::move(package), std::move(info), threads,
-                                                   device, precision, std::move(choice));
-    return std::make_unique<CudaModel<float>>(std::move(package), std::move(info), threads, device,
+        return std::make_unique<CudaModel<double>>(std::move(package), std::move(info), device,
+                                                   precision, std::move(choice));
+    return std::make_unique<CudaModel<float>>(std::move(package), std::move(info), device,
                                               precision, std::move(choice));
 }
 

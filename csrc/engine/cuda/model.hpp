@@ -27,7 +27,6 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
                               const std::string& device);
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int threads, int device, CudaPrecision precision,
-                                       KernelChoice choice);
+                                       int device, CudaPrecision precision, KernelChoice choice);
 
 }  // namespace mdcg

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/integers.hpp"
 #include "core/text.hpp"
 #include "engine/error.hpp"
 
@@ -132,7 +133,7 @@ void PeerWindows::open(Communicator& communicator, std::size_t bytes, const Prob
         }
     mine.half = half_;
     write(mine.machine, this_machine());
-    std::vector<Greeting> all(static_cast<std::size_t>(peers.num_ranks));
+    std::vector<Greeting> all(size(peers.num_ranks));
     communicator.gather(&mine, all.data(), sizeof mine);
     for (std::size_t rank = 0; rank < all.size(); ++rank) check(rank, all[rank].problem);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -156,9 +157,9 @@ void PeerWindows::look_into(const Peers& peers, const std::vector<Greeting>& all
     const auto same = [](const SharedMemoryHandle& a, const SharedMemoryHandle& b) {
         return std::memcmp(&a, &b, sizeof a) == 0;
     };
-    std::vector<Window> found(static_cast<std::size_t>(peers.count));
+    std::vector<Window> found(size(peers.count));
     for (std::size_t i = 0; i < found.size(); ++i) {
-        const Greeting& other = all[static_cast<std::size_t>(peers.peer[i].rank)];
+        const Greeting& other = all[size(peers.peer[i].rank)];
         found[i].handle = other.handle;
         found[i].half = other.half;
         for (Window& before : windows_)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/integers.hpp"
 #include "kernels/sort.hpp"
 
 namespace mdcg {
@@ -13,8 +14,6 @@ constexpr int THREADS = 256, DIGIT_BITS = 8;
 // Few tiles are summed by one block.
 constexpr std::int64_t SCAN_ALONE = 8 * SCAN_TILE;
 
-std::int64_t parts(std::int64_t items, std::int64_t of) { return (items + of - 1) / of; }
-
 }  // namespace
 
 CudaSort::CudaSort(CudaKernels& kernels)
@@ -25,8 +24,8 @@ CudaSort::CudaSort(CudaKernels& kernels)
       scatter_(kernels.fixed("sort.cuh", "digit_scatter")) {}
 
 std::int64_t CudaSort::work_items(std::int64_t count) {
-    const std::int64_t counts = (parts(count, SORT_TILE) << DIGIT_BITS) + 1;
-    return counts + parts(std::max(counts, count), SCAN_TILE) + 1;
+    const std::int64_t counts = (ceil_div(count, SORT_TILE) << DIGIT_BITS) + 1;
+    return counts + ceil_div(std::max(counts, count), SCAN_TILE) + 1;
 }
 
 int CudaSort::bits(std::int64_t count) {
@@ -42,26 +41,26 @@ void CudaSort::sum(const DeviceStream& stream, std::int32_t* values, std::int64_
         scan_all_.launch(stream, 1, THREADS, arguments);
         return;
     }
-    const std::int64_t tiles = parts(count, SCAN_TILE);
+    const std::int64_t tiles = ceil_div(count, SCAN_TILE);
     scan_tiles_.launch(stream, tiles, THREADS, arguments);
     scan_all_.launch(stream, 1, THREADS, ScanArguments{work, tiles, nullptr});
-    add_totals_.launch(stream, parts(count + 1, THREADS), THREADS, arguments);
+    add_totals_.launch(stream, ceil_div(count + 1, THREADS), THREADS, arguments);
 }
 
 // The last digit goes to the sorted items, and those before it to and fro.
 void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
     if (s.count == 0) return;
-    const int passes = static_cast<int>(parts(s.bits, DIGIT_BITS));
+    const int passes = static_cast<int>(ceil_div(s.bits, DIGIT_BITS));
     SortArguments a{};
     a.count = s.count;
-    a.tiles = parts(s.count, SORT_TILE);
+    a.tiles = ceil_div(s.count, SORT_TILE);
     a.keys = s.keys;
     a.values = s.values;
     a.first_value = s.first_value;
     a.counts = s.work;
     for (int pass = 0; pass < passes; ++pass) {
         const bool spare = (passes - pass) % 2 == 0;
-        const int width = static_cast<int>(parts(s.bits - a.shift, passes - pass));
+        const int width = static_cast<int>(ceil_div(s.bits - a.shift, passes - pass));
         a.digits = 1 << width;
         a.out_keys = spare ? s.spare_keys : s.sorted_keys;
         a.out_values = spare ? s.spare_values : s.sorted_values;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/integers.hpp"
 #include "engine/package/limits.hpp"
 
 namespace mdcg {
@@ -17,8 +18,8 @@ void EdgeBlock<T>::gather(const Graph& graph, const std::int32_t* types, const s
     count = n;
     const double sign = flip ? -1.0 : 1.0;
     for (std::int64_t i = 0; i < n; ++i) {
-        const std::int32_t e = list != nullptr ? list[i] : static_cast<std::int32_t>(first + i);
-        const auto at = static_cast<std::size_t>(e);
+        const std::int32_t e = list != nullptr ? list[i] : narrow(first + i);
+        const auto at = size(e);
         edge[i] = e;
         sender[i] = graph.sender[at];
         receiver[i] = graph.receiver[at];

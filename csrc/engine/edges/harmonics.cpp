@@ -3,6 +3,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 template <typename T>
@@ -11,7 +13,7 @@ std::vector<T> harmonic_factors(int l_max, const std::string& normalization) {
         throw std::invalid_argument("l_max is " + std::to_string(l_max) + ", expected 0 .. " +
                                     std::to_string(MAX_HARMONICS_L));
     const double pi = 3.14159265358979323846;
-    std::vector<T> factors(static_cast<std::size_t>((l_max + 1) * (l_max + 1)));
+    std::vector<T> factors(size((l_max + 1) * (l_max + 1)));
     for (int l = 0; l <= l_max; ++l) {
         double whole;
         if (normalization == "component")
@@ -27,8 +29,8 @@ std::vector<T> harmonic_factors(int l_max, const std::string& normalization) {
         for (int m = 0; m <= l; ++m) {
             if (m > 0) ratio /= static_cast<double>((l + m) * (l - m + 1));
             const double factor = whole * std::sqrt(m > 0 ? 2.0 * ratio : ratio);
-            factors[static_cast<std::size_t>(l * l + l + m)] = static_cast<T>(factor);
-            factors[static_cast<std::size_t>(l * l + l - m)] = static_cast<T>(factor);
+            factors[size(l * l + l + m)] = static_cast<T>(factor);
+            factors[size(l * l + l - m)] = static_cast<T>(factor);
         }
     }
     return factors;

@@ -8,19 +8,22 @@ namespace mdcg {
 
 class Layout {
 public:
-    explicit Layout(char* start) : start_(start) {}
+    // Each array is aligned to so many bytes, if the start is.
+    explicit Layout(char* start, std::size_t alignment = 64)
+        : start_(start), alignment_(alignment) {}
 
-    // Sets `pointer` to `items` items, aligned to 64 bytes.
+    // Sets `pointer` to `items` items.
     template <typename T>
     void take(T*& pointer, std::int64_t items) {
         pointer = start_ == nullptr ? nullptr : reinterpret_cast<T*>(start_ + bytes_);
-        bytes_ += (static_cast<std::size_t>(items) * sizeof(T) + 63) / 64 * 64;
+        const std::size_t wanted = static_cast<std::size_t>(items) * sizeof(T);
+        bytes_ += (wanted + alignment_ - 1) / alignment_ * alignment_;
     }
     std::size_t bytes() const { return bytes_; }
 
 private:
     char* start_;
-    std::size_t bytes_ = 0;
+    std::size_t alignment_, bytes_ = 0;
 };
 
 }  // namespace mdcg

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "core/integers.hpp"
 #include "core/text.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/package/limits.hpp"
@@ -181,7 +182,7 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
     if (fields.has("table")) {
         const Fields table = fields.object("table");
         spec.knots = static_cast<int>(table.integer("knots", limits::MIN_KNOTS, limits::MAX_KNOTS));
-        spec.table_error = table.number("error", 0.0);
+        (void)table.number("error", 0.0);  // for readers of the file
         if (!spec.sender_value.empty() || !spec.receiver_value.empty())
             fields.fail(
                 "a table needs a network of length and types alone, this one sees features");
@@ -209,7 +210,7 @@ Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
         layer.weight = PackedMatrix<T>(from.weight.data(), from.in, from.out, from.out, 1);
         layer.weight_t = PackedMatrix<T>(from.weight.data(), from.out, from.in, 1, from.out);
         const auto copy = [&](const std::vector<double>& source, AlignedArray<T>& target) {
-            target.resize(static_cast<std::size_t>(layer.stride));
+            target.resize(size(layer.stride));
             for (std::size_t k = 0; k < source.size(); ++k) target[k] = static_cast<T>(source[k]);
         };
         copy(from.bias, layer.bias);
@@ -224,9 +225,9 @@ Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
     }
     const auto table = [&](const std::vector<double>& source, AlignedArray<T>& target) {
         if (source.empty()) return;
-        const auto stride = static_cast<std::size_t>(first_stride());
-        const auto width = static_cast<std::size_t>(layers_[0].out);
-        const auto rows = static_cast<std::size_t>(spec_.num_types);
+        const auto stride = size(first_stride());
+        const auto width = size(layers_[0].out);
+        const auto rows = size(spec_.num_types);
         target.resize(rows * stride);
         for (std::size_t t = 0; t < rows; ++t)
             for (std::size_t k = 0; k < width; ++k)

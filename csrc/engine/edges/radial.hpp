@@ -51,8 +51,7 @@ struct RadialSpec {
     std::vector<double> sender_table, receiver_table;  // [T][hidden] or empty
     std::string sender_value, receiver_value;          // names, or empty
     int knots = 0;                                     // 0: exact
-    double table_error = 0;
-    double table_bytes = 0;  // that all tables may take
+    double table_bytes = 0;                            // that all tables may take
 
     // `outputs`: columns of the last layer, which must have as many.
     static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/integers.hpp"
 #include "core/interrupt.hpp"
 
 namespace mdcg {
@@ -20,15 +21,15 @@ constexpr double FIRST = 1.0 / 16;
 // once.
 void solve(int n, int width, double step, const double* values, const double* slope_first,
            const double* slope_last, double* c) {
-    std::vector<double> upper(static_cast<std::size_t>(n + 1));
+    std::vector<double> upper(size(n + 1));
     double* inner = c + width;  // c[0]
     for (int i = 0; i <= n; ++i) {
         const double below = i == 0 ? 0.0 : (i == n ? 2.0 : 1.0);
         const double above = i == n ? 0.0 : (i == 0 ? 2.0 : 1.0);
-        const double pivot = 4.0 - (i == 0 ? 0.0 : below * upper[static_cast<std::size_t>(i - 1)]);
-        upper[static_cast<std::size_t>(i)] = above / pivot;
-        const double* f = values + static_cast<std::ptrdiff_t>(i) * width;
-        double* row = inner + static_cast<std::ptrdiff_t>(i) * width;
+        const double pivot = 4.0 - (i == 0 ? 0.0 : below * upper[size(i - 1)]);
+        upper[size(i)] = above / pivot;
+        const double* f = values + std::int64_t(i) * width;
+        double* row = inner + std::int64_t(i) * width;
         for (int k = 0; k < width; ++k) {
             double right = 6.0 * f[k];
             if (i == 0) right += 2.0 * step * slope_first[k];
@@ -39,13 +40,13 @@ void solve(int n, int width, double step, const double* values, const double* sl
     }
     for (int i = n; i-- > 0;)
         for (int k = 0; k < width; ++k) {
-            const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * width + k;
-            inner[at] -= upper[static_cast<std::size_t>(i)] * inner[at + width];
+            const std::ptrdiff_t at = std::int64_t(i) * width + k;
+            inner[at] -= upper[size(i)] * inner[at + width];
         }
     for (int k = 0; k < width; ++k) {
         c[k] = c[2 * width + k] - 2.0 * step * slope_first[k];
         c[static_cast<std::ptrdiff_t>(n + 2) * width + k] =
-            c[static_cast<std::ptrdiff_t>(n) * width + k] + 2.0 * step * slope_last[k];
+            c[std::int64_t(n) * width + k] + 2.0 * step * slope_last[k];
     }
 }
 
@@ -84,9 +85,9 @@ std::vector<double> RadialSpline::hidden(const std::vector<double>& lengths, int
     constexpr std::int64_t capacity = 64;
     const std::int64_t stride = network_.hidden_stride();
     const auto count = static_cast<std::int64_t>(lengths.size());
-    std::vector<double> found(static_cast<std::size_t>((count + capacity) * stride));
+    std::vector<double> found(size((count + capacity) * stride));
     AlignedArray<char> work(network_.work_bytes(capacity));
-    AlignedArray<double> block(static_cast<std::size_t>(capacity * stride));
+    AlignedArray<double> block(size(capacity * stride));
     const std::vector<std::int32_t> senders(capacity, sender), receivers(capacity, receiver);
     std::vector<double> r(capacity);
     for (std::int64_t start = 0; start < count; start += capacity) {
@@ -105,15 +106,15 @@ std::vector<double> RadialSpline::hidden_slope(double length, int receiver, int 
     const int units = network_.units();
     const std::int64_t stride = network_.hidden_stride();
     const std::int64_t capacity = (units + 15) / 16 * 16;
-    const std::vector<double> r(static_cast<std::size_t>(capacity), length);
+    const std::vector<double> r(size(capacity), length);
     const std::vector<std::int32_t> senders(r.size(), sender), receivers(r.size(), receiver);
     AlignedArray<char> work(network_.work_bytes(capacity));
-    AlignedArray<double> block(static_cast<std::size_t>(capacity * stride));
+    AlignedArray<double> block(size(capacity * stride));
     std::vector<double> slope(r.size());
     const RadialEdges edges{capacity, capacity, r.data(), senders.data(), receivers.data()};
     network_.forward(edges, {}, {}, work.data(), block.data());
     for (std::size_t i = 0; i < block.size(); ++i) block[i] = 0;
-    for (int k = 0; k < units; ++k) block[static_cast<std::size_t>(k * stride + k)] = 1;
+    for (int k = 0; k < units; ++k) block[size(k * stride + k)] = 1;
     network_.backward(edges, {}, {}, work.data(), block.data(), slope.data());
     return slope;
 }
@@ -123,7 +124,7 @@ void RadialSpline::prepare(int receiver, int sender) const {
     pair_ = {-1, -1};  // none, should memory run out
     const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
-    std::vector<double> lengths(static_cast<std::size_t>(knots_) + 1);
+    std::vector<double> lengths(size(knots_) + 1);
     for (std::size_t i = 0; i < lengths.size(); ++i) {
         const double root = from + h * static_cast<double>(i);
         lengths[i] = std::min(root * root, end);
@@ -144,12 +145,12 @@ void RadialSpline::fit(int receiver, int sender, int column, int count,
     const std::int64_t stride = network_.hidden_stride();
     const PackedMatrix<double> matrix(last_.data() + column, units, count, outputs_, 1);
     const std::int64_t width = (count + 7) / 8 * 8;
-    AlignedArray<double> values(static_cast<std::size_t>((knots_ + 1) * width));
-    AlignedArray<double> ends(static_cast<std::size_t>(2 * width));
+    AlignedArray<double> values(size((knots_ + 1) * width));
+    AlignedArray<double> ends(size(2 * width));
     dense.gemm(knots_ + 1, hidden_.data(), stride, matrix, values.data(), width, nullptr, false);
     dense.gemm(1, slope_first_.data(), stride, matrix, ends.data(), width, nullptr, false);
     dense.gemm(1, slope_last_.data(), stride, matrix, ends.data() + width, width, nullptr, false);
-    std::vector<double> solved(static_cast<std::size_t>(rows() * width));
+    std::vector<double> solved(size(rows() * width));
     solve(knots_, static_cast<int>(width), step(receiver, sender), values.data(), ends.data(),
           ends.data() + width, solved.data());
     for (int i = 0; i < rows(); ++i)
@@ -160,13 +161,12 @@ std::vector<double> RadialSpline::exact(const std::vector<double>& lengths, int 
                                         int sender) const {
     const std::vector<double> units = hidden(lengths, receiver, sender);
     const std::int64_t stride = network_.hidden_stride();
-    std::vector<double> weights(lengths.size() * static_cast<std::size_t>(outputs_));
+    std::vector<double> weights(lengths.size() * size(outputs_));
     for (std::size_t i = 0; i < lengths.size(); ++i)
         for (int k = 0; k < network_.units(); ++k) {
-            const double h =
-                units[i * static_cast<std::size_t>(stride) + static_cast<std::size_t>(k)];
-            const double* row = last_.data() + static_cast<std::ptrdiff_t>(k) * outputs_;
-            double* to = weights.data() + i * static_cast<std::size_t>(outputs_);
+            const double h = units[i * size(stride) + size(k)];
+            const double* row = last_.data() + std::int64_t(k) * outputs_;
+            double* to = weights.data() + i * size(outputs_);
             for (int o = 0; o < outputs_; ++o) to[o] += h * row[o];
         }
     return weights;
@@ -174,61 +174,13 @@ std::vector<double> RadialSpline::exact(const std::vector<double>& lengths, int 
 
 std::vector<double> RadialSpline::exact_slope(double length, int receiver, int sender) const {
     const std::vector<double> units = hidden_slope(length, receiver, sender);
-    std::vector<double> slopes(static_cast<std::size_t>(outputs_));
+    std::vector<double> slopes(size(outputs_));
     for (int k = 0; k < network_.units(); ++k) {
-        const double h = units[static_cast<std::size_t>(k)];
-        const double* row = last_.data() + static_cast<std::ptrdiff_t>(k) * outputs_;
-        for (int o = 0; o < outputs_; ++o) slopes[static_cast<std::size_t>(o)] += h * row[o];
+        const double h = units[size(k)];
+        const double* row = last_.data() + std::int64_t(k) * outputs_;
+        for (int o = 0; o < outputs_; ++o) slopes[size(o)] += h * row[o];
     }
     return slopes;
-}
-
-TableError RadialSpline::error(int receiver, int sender) const {
-    std::vector<double> coefficients(static_cast<std::size_t>(rows()) *
-                                     static_cast<std::size_t>(outputs_));
-    fit(receiver, sender, 0, outputs_, coefficients.data());
-    const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
-    // a cubic spline's error is largest in the middle, its derivative's at 0.21 and 0.79
-    const double places[3] = {0.5, 0.2113248654, 0.7886751346};
-    // of the fourth-order difference that stands for the exact derivative
-    const double delta = 1e-3 * std::min(1.0, 8 * h);
-    double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
-    for (int start = 0; start < knots_; start += 64) {
-        std::vector<double> lengths;
-        const int end = std::min(knots_, start + 64);
-        for (int i = start; i < end; ++i)
-            for (const double place : places)
-                for (const double offset : {0.0, -2.0, -1.0, 1.0, 2.0}) {
-                    const double root = from + h * (i + place);
-                    lengths.push_back(root * root + offset * delta);
-                }
-        const std::vector<double> w = exact(lengths, receiver, sender);
-        const auto n = static_cast<std::size_t>(outputs_);
-        for (int i = start; i < end; ++i)
-            for (int p = 0; p < 3; ++p) {
-                double b[4], s[4];
-                spline_basis(places[p], b, s);
-                const double* at = w.data() + static_cast<std::size_t>((i - start) * 3 + p) * 5 * n;
-                const double* c = coefficients.data() + static_cast<std::size_t>(i) * n;
-                for (std::size_t o = 0; o < n; ++o) {
-                    const double value =
-                        b[0] * c[o] + b[1] * c[n + o] + b[2] * c[2 * n + o] + b[3] * c[3 * n + o];
-                    const double slope = (s[0] * c[o] + s[1] * c[n + o] + s[2] * c[2 * n + o] +
-                                          s[3] * c[3 * n + o]) /
-                                         (2 * h * (from + h * (i + places[p])));
-                    const double exact_slope =
-                        (at[n + o] - 8 * at[2 * n + o] + 8 * at[3 * n + o] - at[4 * n + o]) /
-                        (12 * delta);
-                    largest = std::max(largest, std::abs(at[o]));
-                    largest_slope = std::max(largest_slope, std::abs(exact_slope));
-                    error = std::max(error, std::abs(value - at[o]));
-                    // the network ends at r_max, and with it this difference
-                    if (i + 1 < knots_)
-                        error_slope = std::max(error_slope, std::abs(slope - exact_slope));
-                }
-            }
-    }
-    return {largest > 0 ? error / largest : 0, largest_slope > 0 ? error_slope / largest_slope : 0};
 }
 
 template <typename T>
@@ -259,8 +211,8 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     const std::int64_t old_rows = std::max(rows_, ZERO_ROWS);
     const std::int64_t panels = columns_.width / panel;
     const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * spline_.rows();
-    const auto size = static_cast<std::size_t>(columns_.width * rows);
-    AlignedArray<T> data(size), steps(SINGLE ? size : 0);
+    const std::size_t items = size(columns_.width * rows);
+    AlignedArray<T> data(items), steps(SINGLE ? items : 0);
     for (std::int64_t p = 0; p < panels && rows_ > 0; ++p) {
         std::copy_n(data_.data() + p * rows_ * panel, rows_ * panel,
                     data.data() + p * rows * panel);
@@ -271,7 +223,7 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     const int outputs = static_cast<int>(columns_.columns.size());
     std::int64_t row = old_rows;
     constexpr int wide = 256;
-    std::vector<double> fitted(static_cast<std::size_t>(spline_.rows() * wide));
+    std::vector<double> fitted(size(spline_.rows() * wide));
     for (const std::int32_t group : groups) {
         poll_interrupt();
         const auto [receiver, sender] = groups_.representative(group);
@@ -279,11 +231,11 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
             const int count = std::min(wide, outputs - start);
             spline_.fit(receiver, sender, start, count, fitted.data());
             for (int k = 0; k < count; ++k) {
-                const std::int64_t column = columns_.columns[static_cast<std::size_t>(start + k)];
+                const std::int64_t column = columns_.columns[size(start + k)];
                 const std::int64_t to = (column / panel * rows + row) * panel + column % panel;
                 for (int i = 0; i < spline_.rows(); ++i) {
-                    const double* c = fitted.data() + static_cast<std::ptrdiff_t>(i) * count + k;
-                    const auto at = static_cast<std::size_t>(to + i * panel);
+                    const double* c = fitted.data() + std::int64_t(i) * count + k;
+                    const auto at = size(to + i * panel);
                     data[at] = static_cast<T>(c[0]);
                     if (SINGLE && i + 1 < spline_.rows())
                         steps[at] = static_cast<T>(c[count] - c[0]);

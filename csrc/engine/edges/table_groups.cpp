@@ -2,6 +2,7 @@
 #include <map>
 #include <tuple>
 
+#include "core/integers.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "engine/error.hpp"
 #include "engine/package/budget.hpp"
@@ -17,8 +18,7 @@ TableGroups::TableGroups(const RadialSpec& spec, const RadialSpline& spline, dou
             const auto key = std::make_tuple(spec.pair_r_max(i, j), spec.pair_r_0(i, j),
                                              spec.receiver_table.empty() ? 0 : i,
                                              spec.sender_table.empty() ? 0 : j);
-            const auto found =
-                groups.emplace(key, static_cast<std::int32_t>(representative_.size()));
+            const auto found = groups.emplace(key, narrow(representative_.size()));
             if (found.second) representative_.emplace_back(i, j);
             pairs_.push_back({found.first->second, spec.pair_r_max(i, j),
                               std::sqrt(spline.first(i, j)), 1.0 / spline.step(i, j)});
@@ -37,15 +37,13 @@ std::vector<std::int32_t> TableGroups::missing(const std::int32_t* types,
     if (complete() || all_built(types, nodes)) return missing;
     wanted_.assign(first_row_.size(), 0);
     for (std::int64_t e = 0; e < edges; ++e) {
-        const Pair& pair =
-            pairs_[static_cast<std::size_t>(types[receiver[e]] * num_types_ + types[sender[e]])];
-        const auto group = static_cast<std::size_t>(pair.group);
+        const Pair& pair = pairs_[size(types[receiver[e]] * num_types_ + types[sender[e]])];
+        const auto group = size(pair.group);
         if (first_row_[group] != -1 || wanted_[group]) continue;
         wanted_[group] = 1;
         missing.push_back(pair.group);
     }
-    if (!too_many(static_cast<std::size_t>(built_) + missing.size()) || missing.empty())
-        return missing;
+    if (!too_many(size(built_) + missing.size()) || missing.empty()) return missing;
     if (built_ > 0) {
         first_row_.assign(first_row_.size(), -1);
         built_ = 0;
@@ -63,7 +61,7 @@ std::vector<std::int32_t> TableGroups::missing(const std::int32_t* types,
 void TableGroups::add(const std::vector<std::int32_t>& groups, std::int64_t row,
                       std::int64_t rows) {
     for (const std::int32_t group : groups) {
-        first_row_[static_cast<std::size_t>(group)] = static_cast<std::int32_t>(row);
+        first_row_[size(group)] = narrow(row);
         row += rows;
     }
     built_ += static_cast<int>(groups.size());
@@ -71,12 +69,11 @@ void TableGroups::add(const std::vector<std::int32_t>& groups, std::int64_t row,
 
 // Whether there is a table for every two types of nodes; quicker to see than those of the edges.
 bool TableGroups::all_built(const std::int32_t* types, std::int64_t nodes) {
-    present_.assign(static_cast<std::size_t>(num_types_), 0);
-    for (std::int64_t n = 0; n < nodes; ++n) present_[static_cast<std::size_t>(types[n])] = 1;
+    present_.assign(size(num_types_), 0);
+    for (std::int64_t n = 0; n < nodes; ++n) present_[size(types[n])] = 1;
     for (std::size_t i = 0; i < present_.size(); ++i)
         for (std::size_t j = 0; present_[i] && j < present_.size(); ++j)
-            if (present_[j] &&
-                first_row_[static_cast<std::size_t>(pairs_[i * present_.size() + j].group)] == -1)
+            if (present_[j] && first_row_[size(pairs_[i * present_.size() + j].group)] == -1)
                 return false;
     return true;
 }

@@ -19,19 +19,6 @@ constexpr const char* NOT_KERNELS[] = {"format",     "mdcg_version",  "architect
                                        "source",     "verification",  "options",      "head",
                                        "type_names", "atomic_numbers"};
 
-const char* name_of(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::f32:
-            return "F32";
-        case Dtype::f64:
-            return "F64";
-        case Dtype::i32:
-            return "I32";
-        default:
-            return "U8";
-    }
-}
-
 std::string short_hash(Sha256& digest) { return digest.hex().substr(0, 32); }
 
 // An object's member, which is an object, too; empty where it is absent.
@@ -52,7 +39,7 @@ std::string kernel_problem(const Package& package) {
     for (const char* key : NOT_KERNELS) problem.erase(key);
     json& tensors = problem["tensors"] = json::object();
     for (const auto& [name, tensor] : package.tensors())
-        tensors[name] = json::array({name_of(tensor.dtype), tensor.shape});
+        tensors[name] = json::array({about(tensor.dtype).file_name, tensor.shape});
     return problem.dump();
 }
 

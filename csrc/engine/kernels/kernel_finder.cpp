@@ -103,10 +103,10 @@ KernelChoice KernelChoice::parse(const std::string& text) {
                        (text.size() > suffix.size() &&
                         text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0);
     if (named) return {generated, text};
-    throw EngineError(ErrorKind::argument, "kernels is '" + text +
-                                               "', expected auto, generic, generated or the name "
-                                               "of a file that ends in " +
-                                               SUFFIX);
+    bad_argument("kernels is '" + text +
+                 "', expected auto, generic, generated or the name "
+                 "of a file that ends in " +
+                 SUFFIX);
 }
 
 std::string kernel_summary(const FoundKernels& found, std::size_t loaded, std::size_t generic) {

@@ -57,7 +57,7 @@ const SharedLibrary* KernelStore::load(int layer, const std::string& name,
     return nullptr;
 }
 
-std::string KernelStore::report() const {
+nlohmann::json KernelStore::report() const {
     nlohmann::json out = nlohmann::json::array();
     double seconds = found_.seconds;
     for (const auto& [layer, kernel] : kernels_) {
@@ -70,7 +70,7 @@ std::string KernelStore::report() const {
         seconds = 0;  // they count once
         out.push_back(std::move(entry));
     }
-    return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return out;
 }
 
 std::string KernelStore::summary() const {

@@ -2,27 +2,32 @@
 // run).
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "core/shared_library.hpp"
 #include "engine/kernels/kernel_finder.hpp"
-#include "engine/kernels/kernel_loader.hpp"
 
 namespace mdcg {
 
 // Loads nothing before the first `load`.
-class KernelStore : public KernelLoader {
+class KernelStore {
 public:
     KernelStore(std::shared_ptr<const Package> package, KernelChoice choice);
 
+    // The library of the kernel of a layer, which has all `symbols`; null: run the generic one, and
+    // the report says why. `name` is that of the layer, for the report. Throws EngineError
+    // (ErrorKind::compiler) where generated kernels were asked for.
     const SharedLibrary* load(int layer, const std::string& name,
-                              std::initializer_list<const char*> symbols) override;
-    std::string report() const override;
-
+                              std::initializer_list<const char*> symbols);
+    // Array: for every kernel its name and where it came from.
+    nlohmann::json report() const;
     // "kernels: 2 cached"
-    std::string summary() const override;
+    std::string summary() const;
 
 private:
     struct Kernel {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/integers.hpp"
 #include "core/interrupt.hpp"
 #include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
@@ -23,7 +24,7 @@ constexpr std::int64_t ATOMS_PER_THREAD = 256;
 
 // MAX_STEPS fits into 10 bits for each direction.
 std::int32_t pack(std::int64_t x, std::int64_t y, std::int64_t z) {
-    return static_cast<std::int32_t>((x + 512) << 20 | (y + 512) << 10 | (z + 512));
+    return narrow((x + 512) << 20 | (y + 512) << 10 | (z + 512));
 }
 
 std::array<std::int32_t, 3> unpack(std::int32_t image) {
@@ -100,7 +101,7 @@ void NeighborList::clear() noexcept {
 
 // Wraps atoms into the cell and sorts them by bin.
 void NeighborList::bin(const double* positions, double reach) {
-    const auto n = static_cast<std::size_t>(num_atoms_);
+    const auto n = size(num_atoms_);
     wraps_.assign(3 * n, 0);
     coordinates_.resize(3 * n);  // axis by axis: along open directions Å, else parts of the cell
     Vector3 extent{};
@@ -121,7 +122,7 @@ void NeighborList::bin(const double* positions, double reach) {
     stencil_ = bins.stencil;
 
     scratch_.resize(n);
-    const auto total = static_cast<std::size_t>(bins_[0] * bins_[1] * bins_[2]);
+    const auto total = size(bins_[0] * bins_[1] * bins_[2]);
     bin_ptr_.assign(total + 1, 0);
     for (std::size_t i = 0; i < n; ++i) {
         std::int64_t where = 0;
@@ -132,7 +133,7 @@ void NeighborList::bin(const double* positions, double reach) {
             where = where * bins_[k] + std::clamp<std::int64_t>(at, 0, bins_[k] - 1);
         }
         scratch_[i] = where;
-        ++bin_ptr_[static_cast<std::size_t>(where) + 1];
+        ++bin_ptr_[size(where) + 1];
     }
     occupied_.clear();
     for (std::size_t b = 0; b < total; ++b) {
@@ -142,13 +143,13 @@ void NeighborList::bin(const double* positions, double reach) {
     atoms_.resize(n), x_.resize(n), y_.resize(n), z_.resize(n);
     // bin_ptr_ serves as the place of the next atom, and is moved back by one bin afterwards
     for (std::size_t i = 0; i < n; ++i) {
-        const auto at = static_cast<std::size_t>(bin_ptr_[static_cast<std::size_t>(scratch_[i])]++);
+        const auto at = size(bin_ptr_[size(scratch_[i])]++);
         const std::int32_t* w = wraps_.data() + 3 * i;
         const double* p = positions + 3 * i;
         Vector3 wrapped{};
         for (std::size_t c = 0; c < 3; ++c)
             wrapped[c] = p[c] - (w[0] * full_[0][c] + w[1] * full_[1][c] + w[2] * full_[2][c]);
-        atoms_[at] = static_cast<std::int32_t>(i);
+        atoms_[at] = narrow(i);
         x_[at] = wrapped[0], y_[at] = wrapped[1], z_[at] = wrapped[2];
     }
     for (std::size_t b = total; b > 0; --b) bin_ptr_[b] = bin_ptr_[b - 1];
@@ -174,10 +175,9 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
                 const std::int64_t mx = floor_div(first, nx);
                 const std::int64_t end = std::min(last, mx * nx + nx - 1);
                 const auto begin = bin_ptr_.begin() + row - mx * nx;
-                const auto from = static_cast<std::size_t>(begin[first]);
-                const auto to = static_cast<std::size_t>(begin[end + 1]);
-                if (z == bz && y == by && mx == 0)
-                    own.own = at + static_cast<std::size_t>(begin[bx]) - from;
+                const auto from = size(begin[first]);
+                const auto to = size(begin[end + 1]);
+                if (z == bz && y == by && mx == 0) own.own = at + size(begin[bx]) - from;
                 first = end + 1;
                 if (at + to - from > own.candidates.size()) {  // the last that grows
                     check_candidates(static_cast<std::int64_t>(at + to - from), watch_.reach());
@@ -205,8 +205,8 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
 
 // Finds what lies around each atom.
 void NeighborList::search(double reach, int threads) {
-    found_.resize(static_cast<std::size_t>(num_atoms_));
-    threads_.resize(static_cast<std::size_t>(threads));
+    found_.resize(size(num_atoms_));
+    threads_.resize(size(threads));
     for (Thread& each : threads_) each.used = 0;
     const double square = reach * reach;
     const auto bins = static_cast<std::int64_t>(occupied_.size());
@@ -215,7 +215,7 @@ void NeighborList::search(double reach, int threads) {
         if (error.failed()) return;
         try {
             if (thread == 0) poll_interrupt();
-            search_bin(occupied_[static_cast<std::size_t>(b)], square, thread);
+            search_bin(occupied_[size(b)], square, thread);
         } catch (...) {
             error.keep();
         }
@@ -224,15 +224,15 @@ void NeighborList::search(double reach, int threads) {
 }
 
 void NeighborList::search_bin(std::int64_t number, double square, int thread) {
-    Thread& own = threads_[static_cast<std::size_t>(thread)];
-    const auto bin = static_cast<std::size_t>(number);
+    Thread& own = threads_[size(thread)];
+    const auto bin = size(number);
     collect(number, own);
     const std::size_t count = own.count;
     const double *x = own.x.data(), *y = own.y.data(), *z = own.z.data();
     const Hit* candidates = own.candidates.data();
     double* squares = own.squares.data();
-    const auto first = static_cast<std::size_t>(bin_ptr_[bin]);
-    const auto last = static_cast<std::size_t>(bin_ptr_[bin + 1]);
+    const auto first = size(bin_ptr_[bin]);
+    const auto last = size(bin_ptr_[bin + 1]);
     for (std::size_t i = first; i < last; ++i) {
         if (own.hits.size() < own.used + count) own.hits.resize(2 * (own.used + count));
         const double x0 = x_[i], y0 = y_[i], z0 = z_[i];
@@ -246,11 +246,10 @@ void NeighborList::search_bin(std::int64_t number, double square, int thread) {
         std::size_t taken = 0;
         for (std::size_t j = 0; j < count; ++j) {  // no branch: it would be mispredicted
             hits[taken] = candidates[j];
-            taken += static_cast<std::size_t>(squares[j] < square);
+            taken += size(squares[j] < square);
         }
         check_neighbors(static_cast<std::int64_t>(taken), atoms_[i], std::sqrt(square));
-        found_[static_cast<std::size_t>(atoms_[i])] = {thread, static_cast<std::int32_t>(taken),
-                                                       own.used};
+        found_[size(atoms_[i])] = {thread, narrow(taken), own.used};
         own.used += taken;
     }
 }
@@ -258,43 +257,40 @@ void NeighborList::search_bin(std::int64_t number, double square, int thread) {
 // Turns what each atom found (as sender, in the order of the bins) into rows of receivers. Senders
 // are walked in order, so that rows come out sorted, whatever the bins and the threads.
 void NeighborList::transpose(int threads) {
-    const auto n = static_cast<std::size_t>(num_atoms_);
+    const auto n = size(num_atoms_);
     bool repeated = false;  // can an edge's two atoms have several
     for (std::size_t k = 0; k < 3; ++k) repeated |= periodic_[k] && 2 * stencil_[k] >= bins_[k] - 1;
     row_ptr_.assign(n + 1, 0);
     const auto first_of = [&](std::int64_t thread) {
-        return static_cast<std::int32_t>(num_atoms_ * thread / threads);
+        return narrow(num_atoms_ * thread / threads);
     };
     share(threads, threads, [&](std::int64_t t, int) {
         const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (const Thread& each : threads_)
             for (std::size_t h = 0; h < each.used; ++h)
                 if (const std::int32_t atom = each.hits[h].atom; atom >= low && atom < high)
-                    ++row_ptr_[static_cast<std::size_t>(atom) + 1];
+                    ++row_ptr_[size(atom) + 1];
     });
     for (std::size_t i = 0; i < n; ++i) row_ptr_[i + 1] += row_ptr_[i];
-    const auto edges = static_cast<std::size_t>(row_ptr_[n]);
+    const auto edges = size(row_ptr_[n]);
     rows_.resize(edges), sender_.resize(edges), receiver_.resize(edges), image_.resize(edges);
     scratch_.assign(row_ptr_.begin(), row_ptr_.end() - 1);
     share(threads, threads, [&](std::int64_t t, int) {
         const std::int32_t low = first_of(t), high = first_of(t + 1);
         for (std::size_t s = 0; s < n; ++s) {
             const Row& row = found_[s];
-            const Hit* hits =
-                threads_[static_cast<std::size_t>(row.thread)].hits.data() + row.begin;
+            const Hit* hits = threads_[size(row.thread)].hits.data() + row.begin;
             for (std::int32_t h = 0; h < row.count; ++h) {
-                const auto atom = static_cast<std::size_t>(hits[h].atom);
+                const auto atom = size(hits[h].atom);
                 if (hits[h].atom < low || hits[h].atom >= high) continue;
-                rows_[static_cast<std::size_t>(scratch_[atom]++)] = {static_cast<std::int32_t>(s),
-                                                                     hits[h].image};
+                rows_[size(scratch_[atom]++)] = {narrow(s), hits[h].image};
             }
         }
         for (std::int32_t i = low; i < high; ++i) {
-            const auto begin = static_cast<std::size_t>(row_ptr_[static_cast<std::size_t>(i)]);
-            const auto end = static_cast<std::size_t>(row_ptr_[static_cast<std::size_t>(i) + 1]);
+            const auto begin = size(row_ptr_[size(i)]);
+            const auto end = size(row_ptr_[size(i) + 1]);
             if (repeated)  // nearly sorted: by sender already
-                std::sort(rows_.begin() + static_cast<std::ptrdiff_t>(begin),
-                          rows_.begin() + static_cast<std::ptrdiff_t>(end),
+                std::sort(rows_.begin() + std::int64_t(begin), rows_.begin() + std::int64_t(end),
                           [](const Hit& a, const Hit& b) {
                               return a.atom != b.atom ? a.atom < b.atom : a.image < b.image;
                           });
@@ -311,8 +307,8 @@ std::vector<std::int32_t> NeighborList::cell_shifts() const {
     std::vector<std::int32_t> out(3 * sender_.size());
     for (std::size_t e = 0; e < sender_.size(); ++e) {
         const auto m = unpack(image_[e]);
-        const std::int32_t* ws = wraps_.data() + 3 * static_cast<std::size_t>(sender_[e]);
-        const std::int32_t* wr = wraps_.data() + 3 * static_cast<std::size_t>(receiver_[e]);
+        const std::int32_t* ws = wraps_.data() + 3 * size(sender_[e]);
+        const std::int32_t* wr = wraps_.data() + 3 * size(receiver_[e]);
         for (std::size_t k = 0; k < 3; ++k) out[3 * e + k] = m[k] + ws[k] - wr[k];
     }
     return out;
@@ -322,10 +318,10 @@ void NeighborList::fill_shifts(int threads) {
     shifts_.resize(3 * sender_.size());
     const auto edges = static_cast<std::int64_t>(sender_.size());
     share(threads, edges, [&](std::int64_t edge, int) {
-        const auto e = static_cast<std::size_t>(edge);
+        const auto e = size(edge);
         const auto m = unpack(image_[e]);
-        const std::int32_t* ws = wraps_.data() + 3 * static_cast<std::size_t>(sender_[e]);
-        const std::int32_t* wr = wraps_.data() + 3 * static_cast<std::size_t>(receiver_[e]);
+        const std::int32_t* ws = wraps_.data() + 3 * size(sender_[e]);
+        const std::int32_t* wr = wraps_.data() + 3 * size(receiver_[e]);
         const double a = m[0] + ws[0] - wr[0], b = m[1] + ws[1] - wr[1], c = m[2] + ws[2] - wr[2];
         // open directions: 0 times a finite vector
         for (std::size_t k = 0; k < 3; ++k)

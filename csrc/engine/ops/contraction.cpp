@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/integers.hpp"
 #include "engine/package/limits.hpp"
 
 namespace mdcg {
@@ -56,9 +57,9 @@ ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
 template <typename T>
 AlignedArray<T> ContractionSpec::coefficients() const {
     const std::vector<T> values = fields.read<T>(*coefficients_);
-    const auto mul = static_cast<std::size_t>(x.rows.blocks[0].mul);
-    const auto step = static_cast<std::size_t>(stride);
-    const auto rows = static_cast<std::size_t>(num_sets * num_coefficients);
+    const auto mul = size(x.rows.blocks[0].mul);
+    const auto step = size(stride);
+    const auto rows = size(num_sets * num_coefficients);
     AlignedArray<T> padded;
     padded.resize(rows * step);
     for (std::size_t r = 0; r < rows; ++r)
@@ -87,7 +88,7 @@ void ContractionSpec::read_polynomials(const Fields& problem) {
             polynomial[0].get<std::uint64_t>() >= out.rows.blocks.size())
             bad();
         const Block& block = out.rows.blocks[polynomial[0].get<std::size_t>()];
-        if (polynomial[1].size() != static_cast<std::size_t>(block.dim())) bad();
+        if (polynomial[1].size() != size(block.dim())) bad();
         int m = 0;
         for (const auto& terms : polynomial[1]) {
             if (!terms.is_array()) bad();
@@ -100,8 +101,7 @@ void ContractionSpec::read_polynomials(const Fields& problem) {
                         bad();
                     factors.push_back(in[term[i].get<std::size_t>()]);
                 }
-                found[factors].push_back({static_cast<std::int32_t>(number * stride),
-                                          block.offset + m * block.stride,
+                found[factors].push_back({narrow(number * stride), block.offset + m * block.stride,
                                           parse_hex(term[0].get<std::string>())});
             }
             ++m;
@@ -110,13 +110,13 @@ void ContractionSpec::read_polynomials(const Fields& problem) {
     }
     for (const auto& [factors, entries] : found) {
         monomials.factor.insert(monomials.factor.end(), factors.begin(), factors.end());
-        monomials.factor_ptr.push_back(static_cast<std::int32_t>(monomials.factor.size()));
+        monomials.factor_ptr.push_back(narrow(monomials.factor.size()));
         for (const Entry& entry : entries) {
             monomials.coefficient.push_back(entry.coefficient);
             monomials.out_item.push_back(entry.out);
             monomials.value.push_back(entry.value);
         }
-        monomials.entry_ptr.push_back(static_cast<std::int32_t>(monomials.value.size()));
+        monomials.entry_ptr.push_back(narrow(monomials.value.size()));
     }
 }
 

@@ -1,6 +1,7 @@
 // Generated kernel, or the lists of monomials in order.
+#include "core/integers.hpp"
 #include "engine/error.hpp"
-#include "engine/kernels/kernel_loader.hpp"
+#include "engine/kernels/kernel_store.hpp"
 #include "engine/ops/contraction.hpp"
 #include "engine/ops/contraction_kernel.hpp"
 #include "engine/ops/cpu.hpp"
@@ -29,8 +30,8 @@ public:
                       spec.stride};
     }
 
-    void prepare(KernelLoader& loader) override {
-        const SharedLibrary* library = loader.load(
+    void prepare(KernelStore& kernels) override {
+        const SharedLibrary* library = kernels.load(
             spec_.index, spec_.name,
             {"mdcg_contraction_info", "mdcg_contraction_forward", "mdcg_contraction_backward"});
         if (library == nullptr) return;
@@ -87,9 +88,8 @@ private:
         block.x = worker.value(x_, nodes.begin);
         block.coefficients = coefficients_.data();
         block.typed = typed() ? 1 : 0;
-        block.out = worker.values[static_cast<std::size_t>(out_.id)] == nullptr
-                        ? nullptr
-                        : worker.value(out_, nodes.begin);
+        block.out =
+            worker.values[size(out_.id)] == nullptr ? nullptr : worker.value(out_, nodes.begin);
         if (x_.needs_gradient && worker.edge_gradient != nullptr) {
             block.g = worker.gradient(out_, nodes.begin);
             block.dx = worker.gradient(x_, nodes.begin);

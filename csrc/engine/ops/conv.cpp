@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/integers.hpp"
 #include "engine/edges/harmonics.hpp"
 
 namespace mdcg {
@@ -60,12 +61,12 @@ template <typename T>
 AlignedArray<T> ConvSpec::last_layer() const {
     const std::vector<double> last = radial.last();
     const std::vector<std::int32_t>& columns = description.weights.columns;
-    const auto stride = static_cast<std::size_t>(hidden_stride);
+    const auto stride = size(hidden_stride);
     AlignedArray<T> transposed;
-    transposed.resize(static_cast<std::size_t>(description.weights.width) * stride);
-    for (std::size_t k = 0; k < static_cast<std::size_t>(units); ++k)
+    transposed.resize(size(description.weights.width) * stride);
+    for (std::size_t k = 0; k < size(units); ++k)
         for (std::size_t o = 0; o < columns.size(); ++o)
-            transposed[static_cast<std::size_t>(columns[o]) * stride + k] =
+            transposed[size(columns[o]) * stride + k] =
                 static_cast<T>(last[k * columns.size() + o]);
     return transposed;
 }

@@ -2,13 +2,14 @@
 #include <memory>
 #include <string>
 
+#include "core/integers.hpp"
 #include "core/shared_library.hpp"
 #include "engine/edges/edge_block.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/radial.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "engine/error.hpp"
-#include "engine/kernels/kernel_loader.hpp"
+#include "engine/kernels/kernel_store.hpp"
 #include "engine/ops/conv_generic.hpp"
 #include "engine/ops/conv_kernel.hpp"
 #include "engine/ops/cpu.hpp"
@@ -30,7 +31,7 @@ class CpuConv : public CpuOp<T> {
 public:
     explicit CpuConv(const ConvSpec& spec);
 
-    void prepare(KernelLoader& loader) override;
+    void prepare(KernelStore& kernels) override;
     void begin(const Graph& graph) override {
         if (table_)
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
@@ -87,8 +88,8 @@ CpuConv<T>::CpuConv(const ConvSpec& spec)
 }
 
 template <typename T>
-void CpuConv<T>::prepare(KernelLoader& loader) {
-    const SharedLibrary* library = loader.load(spec_.index, spec_.name, {"mdcg_conv_info"});
+void CpuConv<T>::prepare(KernelStore& kernels) {
+    const SharedLibrary* library = kernels.load(spec_.index, spec_.name, {"mdcg_conv_info"});
     if (library == nullptr) return;
     const auto* info = static_cast<const ConvInfo*>(library->symbol("mdcg_conv_info"));
     const ConvInfo& own = generic_.info();
@@ -203,9 +204,8 @@ void CpuConv<T>::forward(Worker<T>& worker, Range nodes) const {
     T* out = worker.value(out_);
     std::fill(out + nodes.begin * out_.rows.width, out + nodes.end * out_.rows.width, T(0));
     Scratch s = lay_out(worker.scratch(lay_out(nullptr).bytes));
-    const std::int64_t end = graph.row_ptr[static_cast<std::size_t>(nodes.end)];
-    for (std::int64_t e = graph.row_ptr[static_cast<std::size_t>(nodes.begin)]; e < end;
-         e += capacity_) {
+    const std::int64_t end = graph.row_ptr[size(nodes.end)];
+    for (std::int64_t e = graph.row_ptr[size(nodes.begin)]; e < end; e += capacity_) {
         s.edges.gather(graph, worker.types, nullptr, e, std::min(capacity_, end - e),
                        spec_.flip_edges);
         ConvBlock<T> block;
@@ -228,13 +228,13 @@ void CpuConv<T>::backward(Worker<T>& worker, Range nodes) const {
     const std::int32_t* list = nullptr;
     std::int64_t begin, end;
     if (spec_.backward_space() == IterationSpace::sender_blocks) {
-        const auto number = static_cast<std::size_t>(nodes.begin / graph.nodes_per_block);
+        const auto number = size(nodes.begin / graph.nodes_per_block);
         list = graph.block_edge.data();
         begin = graph.block_ptr[number];
         end = graph.block_ptr[number + 1];
     } else {
-        begin = graph.row_ptr[static_cast<std::size_t>(nodes.begin)];
-        end = graph.row_ptr[static_cast<std::size_t>(nodes.end)];
+        begin = graph.row_ptr[size(nodes.begin)];
+        end = graph.row_ptr[size(nodes.end)];
     }
     Scratch s = lay_out(worker.scratch(lay_out(nullptr).bytes));
     const SimdTable<T>& kernels = simd<T>();

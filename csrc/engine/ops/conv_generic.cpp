@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/integers.hpp"
 #include "engine/edges/layout.hpp"
 
 namespace mdcg {
@@ -14,11 +15,10 @@ GenericConv<T>::GenericConv(const ConvSpec& spec) : description_(spec.descriptio
     const std::vector<double> last = spec.radial.last();
     const std::int64_t width = description.weights.width, hidden_stride = spec.hidden_stride;
     const std::size_t outputs = description.weights.columns.size();
-    std::vector<double> w2(static_cast<std::size_t>(hidden_stride * width));
-    for (std::size_t k = 0; k < static_cast<std::size_t>(spec.units); ++k)
+    std::vector<double> w2(size(hidden_stride * width));
+    for (std::size_t k = 0; k < size(spec.units); ++k)
         for (std::size_t o = 0; o < outputs; ++o)
-            w2[k * static_cast<std::size_t>(width) +
-               static_cast<std::size_t>(description.weights.columns[o])] = last[k * outputs + o];
+            w2[k * size(width) + size(description.weights.columns[o])] = last[k * outputs + o];
     w2_ = PackedMatrix<T>(w2.data(), static_cast<int>(hidden_stride), static_cast<int>(width),
                           width, 1);
     w2_t_ = PackedMatrix<T>(w2.data(), static_cast<int>(width), static_cast<int>(hidden_stride), 1,
@@ -72,11 +72,11 @@ void GenericConv<T>::fill(const ConvBlock<T>& block, std::int64_t capacity, std:
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
     for (const GenericPath& path : description_.paths)
         for (std::int32_t i = path.pair_begin; i < path.pair_end; ++i) {
-            const GenericPair& pair = description_.pairs[static_cast<std::size_t>(i)];
+            const GenericPair& pair = description_.pairs[size(i)];
             for (std::int64_t e = 0; e < count; ++e) {
                 T total = T(0);
                 for (std::int32_t t = pair.term_begin; t < pair.term_end; ++t) {
-                    const GenericTerm<T>& term = terms_[static_cast<std::size_t>(t)];
+                    const GenericTerm<T>& term = terms_[size(t)];
                     total += term.value *
                              block.harmonics[(path.harmonic + term.b) * capacity + first + e];
                 }
@@ -138,10 +138,10 @@ void GenericConv<T>::backward(const ConvBlock<T>& block, std::int64_t capacity) 
                                           scratch.coefficients + e * pairs + path.pair_begin,
                                           weights, x, g, d_weights, dx, scratch.d_coefficients);
                     for (std::int32_t i = path.pair_begin; i < path.pair_end; ++i) {
-                        const GenericPair& pair = description_.pairs[static_cast<std::size_t>(i)];
+                        const GenericPair& pair = description_.pairs[size(i)];
                         const T d = scratch.d_coefficients[i - path.pair_begin];
                         for (std::int32_t t = pair.term_begin; t < pair.term_end; ++t) {
-                            const GenericTerm<T>& term = terms_[static_cast<std::size_t>(t)];
+                            const GenericTerm<T>& term = terms_[size(t)];
                             block.d_harmonics[(path.harmonic + term.b) * capacity + first + e] +=
                                 term.value * d;
                         }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/integers.hpp"
 #include "engine/ops/op.hpp"
 #include "engine/package/limits.hpp"
 
@@ -84,9 +85,9 @@ ConvDescription ConvDescription::read(const Fields& fields, int outputs, int ali
     std::vector<Entry> entries;
     for (std::size_t i = 0; i < values.size(); ++i) {
         const std::int32_t* r = rows.data() + 4 * i;
-        bool fits = r[0] >= 0 && r[0] < static_cast<std::int32_t>(found.paths.size());
+        bool fits = r[0] >= 0 && r[0] < narrow(found.paths.size());
         if (fits) {
-            const GenericPath& p = found.paths[static_cast<std::size_t>(r[0])];
+            const GenericPath& p = found.paths[size(r[0])];
             fits = r[1] >= 0 && r[1] < p.x_dim && r[2] >= 0 && r[2] < p.harmonic_dim && r[3] >= 0 &&
                    r[3] < p.out_dim;
         }
@@ -101,17 +102,17 @@ ConvDescription ConvDescription::read(const Fields& fields, int outputs, int ali
     std::size_t at = 0;
     for (std::size_t p = 0; p < found.paths.size(); ++p) {
         GenericPath& path = found.paths[p];
-        path.pair_begin = static_cast<std::int32_t>(found.pairs.size());
-        for (; at < entries.size() && entries[at].path == static_cast<std::int32_t>(p); ++at) {
+        path.pair_begin = narrow(found.pairs.size());
+        for (; at < entries.size() && entries[at].path == narrow(p); ++at) {
             const Entry& e = entries[at];
-            const auto end = static_cast<std::int32_t>(found.terms.size());
-            if (static_cast<std::int32_t>(found.pairs.size()) == path.pair_begin ||
-                found.pairs.back().a != e.a || found.pairs.back().c != e.c)
+            const auto end = narrow(found.terms.size());
+            if (narrow(found.pairs.size()) == path.pair_begin || found.pairs.back().a != e.a ||
+                found.pairs.back().c != e.c)
                 found.pairs.push_back({e.a, e.c, end, end});
             found.terms.push_back({e.b, e.value});
             ++found.pairs.back().term_end;
         }
-        path.pair_end = static_cast<std::int32_t>(found.pairs.size());
+        path.pair_end = narrow(found.pairs.size());
     }
     return found;
 }

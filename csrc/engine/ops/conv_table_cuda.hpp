@@ -54,7 +54,4 @@ private:
     CudaSenderSums<T> sums_;
 };
 
-extern template class CudaTableConv<float>;
-extern template class CudaTableConv<double>;
-
 }  // namespace mdcg

@@ -85,7 +85,4 @@ private:
     std::unique_ptr<DeviceMemory> number_, factors_;
 };
 
-extern template class CudaTypeSums<float>;
-extern template class CudaTypeSums<double>;
-
 }  // namespace mdcg

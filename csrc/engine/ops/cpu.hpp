@@ -11,7 +11,7 @@ namespace mdcg {
 
 struct Graph;        // engine/graph.hpp: edges of this step, receiver-major and by sender block
 class Communicator;  // engine/communicator.hpp
-class KernelLoader;  // engine/kernels/kernel_loader.hpp
+class KernelStore;   // engine/kernels/kernel_store.hpp
 
 struct Range {
     std::int64_t begin, end;
@@ -75,7 +75,7 @@ public:
     virtual ~CpuOp() = default;
 
     // Takes generated kernels where there are any; once, before the first evaluation.
-    virtual void prepare(KernelLoader&) {}
+    virtual void prepare(KernelStore&) {}
     // Once per evaluation, by one thread, after the graph is made and before the forward pass:
     // builds what is new (tables of pairs of types that occur for the first time).
     virtual void begin(const Graph&) {}

@@ -1,6 +1,10 @@
 // What implementations of operations see of one evaluation on a device, and what they are there.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "core/device.hpp"
 #include "engine/cuda/device_edges.hpp"
 #include "engine/cuda/kernels.hpp"
@@ -10,6 +14,22 @@ namespace mdcg {
 
 template <typename T>
 class CudaGhosts;  // engine/cuda/ghosts.hpp
+
+// A constant array on the device.
+template <typename N>
+class CudaArray {
+public:
+    void upload(const std::vector<N>& source, const DeviceStream& stream) {
+        memory_ = std::make_shared<DeviceMemory>(stream.device());
+        memory_->reserve(std::max<std::size_t>(1, source.size() * sizeof(N)));
+        memory_->upload(source.data(), source.size() * sizeof(N), stream);
+        stream.synchronize();
+    }
+    const N* data() const { return memory_->template as<N>(); }
+
+private:
+    std::shared_ptr<DeviceMemory> memory_;
+};
 
 // All rows are on the device; `edge_gradient` has one for every edge of `edges`.
 template <typename T>

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/integers.hpp"
 #include "engine/edges/edge_block.hpp"
 #include "engine/ops/cpu.hpp"
 #include "engine/ops/edge_sum.hpp"
@@ -53,9 +54,8 @@ void CpuEdgeSum<T>::run(Worker<T>& worker, Range nodes, bool backward) const {
     if (!backward)
         std::fill(worker.value(out_) + nodes.begin * width, worker.value(out_) + nodes.end * width,
                   T(0));
-    const std::int64_t end = graph.row_ptr[static_cast<std::size_t>(nodes.end)];
-    for (std::int64_t e = graph.row_ptr[static_cast<std::size_t>(nodes.begin)]; e < end;
-         e += CAPACITY) {
+    const std::int64_t end = graph.row_ptr[size(nodes.end)];
+    for (std::int64_t e = graph.row_ptr[size(nodes.begin)]; e < end; e += CAPACITY) {
         edges.gather(graph, worker.types, nullptr, e, std::min(CAPACITY, end - e),
                      spec_.flip_edges);
         radial_.forward(edges.radial(), {}, {}, work, hidden);
@@ -73,8 +73,7 @@ void CpuEdgeSum<T>::run(Worker<T>& worker, Range nodes, bool backward) const {
                 double s = 0;
                 for (int k = 0; k < units; ++k)
                     s += static_cast<double>(hidden[i * stride + k]) *
-                         last_[static_cast<std::size_t>(k) * static_cast<std::size_t>(outputs) +
-                               static_cast<std::size_t>(o)];
+                         last_[size(k) * size(outputs) + size(o)];
                 const double value = spec_.tanh_square ? std::tanh(s * s) : s;
                 if (!backward) {
                     out[o] += static_cast<T>(c * value);
@@ -84,10 +83,8 @@ void CpuEdgeSum<T>::run(Worker<T>& worker, Range nodes, bool backward) const {
                 const double g = static_cast<double>(out[o]);
                 edges.d_length[i] += g * value * c_slope;
                 for (int k = 0; k < units; ++k)
-                    d_hidden[i * stride + k] += static_cast<T>(
-                        g * c * slope *
-                        last_[static_cast<std::size_t>(k) * static_cast<std::size_t>(outputs) +
-                              static_cast<std::size_t>(o)]);
+                    d_hidden[i * stride + k] +=
+                        static_cast<T>(g * c * slope * last_[size(k) * size(outputs) + size(o)]);
             }
         }
         if (!backward) continue;

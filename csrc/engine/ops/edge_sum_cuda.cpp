@@ -28,10 +28,7 @@ public:
         values_ = kernels.fixed("edge_sum.cuh", "edge_values");
         sums_ = kernels.fixed("edge_sum.cuh", "receiver_sums");
         gradients_ = kernels.fixed("edge_sum.cuh", "edge_gradients");
-        memory_ = std::make_unique<DeviceMemory>(kernels.device());
-        memory_->reserve(numbers_.size() * sizeof(double));
-        memory_->upload(numbers_.data(), numbers_.size() * sizeof(double), stream);
-        stream.synchronize();
+        on_device_.upload(numbers_, stream);
     }
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         return lay_out(nullptr, graph.longest_chunk).bytes;
@@ -106,7 +103,7 @@ private:
         a.units = spec.units();
         a.outputs = out_.rows.blocks[0].mul;
         a.width = out_.rows.width;
-        a.last = memory_->template as<const double>();
+        a.last = on_device_.data();
         a.r_max = a.last + a.units * a.outputs;
         a.values = s.values;
         a.out = worker.value(out_);
@@ -120,7 +117,7 @@ private:
     const Operand& out_;
     CudaEdgeFunctions<T> functions_;
     std::vector<double> numbers_;  // last layer [units][outputs], r_max
-    std::unique_ptr<DeviceMemory> memory_;
+    CudaArray<double> on_device_;
     CudaFunction values_, sums_, gradients_;
 };
 

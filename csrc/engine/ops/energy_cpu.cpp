@@ -1,3 +1,4 @@
+#include "core/integers.hpp"
 #include "engine/ops/cpu.hpp"
 #include "engine/ops/energy.hpp"
 
@@ -12,7 +13,7 @@ public:
 
     void forward(Worker<T>& worker, Range nodes) const override {
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n) {
-            const auto type = static_cast<std::size_t>(worker.types[n]);
+            const auto type = size(worker.types[n]);
             const T value = worker.value(spec_.x, n)[spec_.channel];
             worker.energies[n] +=
                 spec_.scale[type] * static_cast<double>(value) + spec_.shift[type];
@@ -20,8 +21,8 @@ public:
     }
     void backward(Worker<T>& worker, Range nodes) const override {
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
-            worker.started_gradient(spec_.x, n)[spec_.channel] += static_cast<T>(
-                spec_.scale[static_cast<std::size_t>(worker.types[n])] * worker.energy_weight(n));
+            worker.started_gradient(spec_.x, n)[spec_.channel] +=
+                static_cast<T>(spec_.scale[size(worker.types[n])] * worker.energy_weight(n));
     }
 
 private:

@@ -1,3 +1,4 @@
+#include "core/integers.hpp"
 #include "engine/ops/cpu.hpp"
 #include "engine/ops/gate.hpp"
 
@@ -30,8 +31,8 @@ public:
                 const Block &in = x_.rows.blocks[g.in], &to = out_.rows.blocks[g.out];
                 activate_gate(g, x, act, nullptr);
                 for (int m = 0; m < in.dim(); ++m) {
-                    const T* from = x + in.offset + static_cast<std::ptrdiff_t>(m) * in.stride;
-                    T* target = out + to.offset + static_cast<std::ptrdiff_t>(m) * to.stride;
+                    const T* from = x + in.offset + std::int64_t(m) * in.stride;
+                    T* target = out + to.offset + std::int64_t(m) * to.stride;
                     std::copy_n(from, in.stride, target);
                     simd<T>().multiply(in.stride, act, target);
                 }
@@ -55,9 +56,9 @@ public:
                 activate_gate(gated, x, act, slope);
                 std::fill(sum, sum + in.mul, T(0));
                 for (int m = 0; m < in.dim(); ++m) {
-                    const T* from = x + in.offset + static_cast<std::ptrdiff_t>(m) * in.stride;
-                    const T* dy = g + to.offset + static_cast<std::ptrdiff_t>(m) * to.stride;
-                    T* d = dx + in.offset + static_cast<std::ptrdiff_t>(m) * in.stride;
+                    const T* from = x + in.offset + std::int64_t(m) * in.stride;
+                    const T* dy = g + to.offset + std::int64_t(m) * to.stride;
+                    T* d = dx + in.offset + std::int64_t(m) * in.stride;
                     for (int u = 0; u < in.mul; ++u) {
                         sum[u] += from[u] * dy[u];
                         d[u] += act[u] * dy[u];
@@ -73,8 +74,7 @@ private:
     static T factor(const GateSpec::Function& f) { return static_cast<T>(f.factor); }
 
     T* buffer(Worker<T>& worker) const {
-        return reinterpret_cast<T*>(
-            worker.scratch(3 * static_cast<std::size_t>(longest_) * sizeof(T)));
+        return reinterpret_cast<T*>(worker.scratch(3 * size(longest_) * sizeof(T)));
     }
 
     // Activations of the channels that gate a block, zero in the padding.

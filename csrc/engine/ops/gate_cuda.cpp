@@ -1,3 +1,4 @@
+#include "core/integers.hpp"
 #include "engine/ops/gate.hpp"
 #include "engine/ops/node_layer_cuda.hpp"
 
@@ -16,8 +17,7 @@ std::vector<GateBlock> blocks_of(const Rows& rows) {
 std::vector<std::int32_t> channels_of(const Rows& rows) {
     std::vector<std::int32_t> blocks;
     for (std::size_t b = 0; b < rows.blocks.size(); ++b)
-        blocks.insert(blocks.end(), static_cast<std::size_t>(rows.blocks[b].stride),
-                      static_cast<std::int32_t>(b));
+        blocks.insert(blocks.end(), size(rows.blocks[b].stride), narrow(b));
     return blocks;
 }
 
@@ -33,14 +33,13 @@ public:
           out_channels_(channels_of(out_.rows)) {
         for (const GateSpec::Scalar& s : spec.scalars) add(s.in, s.out, -1, 0, s.f);
         for (const GateSpec::Gated& g : spec.gated)
-            add(g.in, g.out, static_cast<std::int32_t>(g.gate), g.gate_offset, g.f);
+            add(g.in, g.out, narrow(g.gate), g.gate_offset, g.f);
         for (std::size_t b = 0; b < x_blocks_.size(); ++b) {
-            x_blocks_[b].first_use = static_cast<std::int32_t>(uses_.size());
+            x_blocks_[b].first_use = narrow(uses_.size());
             for (std::size_t i = 0; i < entries_.size(); ++i)
-                if (entries_[i].in == static_cast<std::int32_t>(b) ||
-                    entries_[i].gate == static_cast<std::int32_t>(b))
-                    uses_.push_back(static_cast<std::int32_t>(i));
-            x_blocks_[b].last_use = static_cast<std::int32_t>(uses_.size());
+                if (entries_[i].in == narrow(b) || entries_[i].gate == narrow(b))
+                    uses_.push_back(narrow(i));
+            x_blocks_[b].last_use = narrow(uses_.size());
         }
     }
 
@@ -76,9 +75,9 @@ public:
 private:
     void add(std::size_t in, std::size_t out, std::int32_t gate, int gate_offset,
              const GateSpec::Function& f) {
-        out_blocks_[out].entry = static_cast<std::int32_t>(entries_.size());
-        entries_.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out), gate,
-                            gate_offset, static_cast<std::int32_t>(f.kind), 0, f.factor});
+        out_blocks_[out].entry = narrow(entries_.size());
+        entries_.push_back({narrow(in), narrow(out), gate, gate_offset,
+                            static_cast<std::int32_t>(f.kind), 0, f.factor});
     }
 
     // Threads are counted in 32 bits.
@@ -100,8 +99,8 @@ private:
         arguments.entries = device_entries_.data();
         arguments.uses = device_uses_.data();
         arguments.columns = device_channels.data();
-        arguments.channels = static_cast<std::int32_t>(channels.size());
-        arguments.threads = static_cast<std::int32_t>(nodes.end - nodes.begin) * arguments.channels;
+        arguments.channels = narrow(channels.size());
+        arguments.threads = narrow(nodes.end - nodes.begin) * arguments.channels;
         arguments.x_width = x_.rows.width;
         arguments.out_width = out_.rows.width;
         arguments.add = x_.accumulate;

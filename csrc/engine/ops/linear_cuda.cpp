@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "core/integers.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/ops/linear.hpp"
 #include "engine/ops/node_layer_cuda.hpp"
@@ -9,8 +10,6 @@
 namespace mdcg {
 
 namespace {
-
-std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 template <typename T>
 class CudaLinear : public CudaOp<T> {
@@ -135,8 +134,7 @@ private:
         std::vector<Group> found;
         const auto add = [&](const std::vector<std::int32_t>& first) {
             for (std::size_t t = 0; t + 1 < first.size(); ++t)
-                if (first[t] < first[t + 1])
-                    found.push_back({static_cast<std::int32_t>(t), first[t], first[t + 1]});
+                if (first[t] < first[t + 1]) found.push_back({narrow(t), first[t], first[t + 1]});
         };
         add(edges.local_type_first);
         if (nodes.end > edges.num_local) add(edges.ghost_type_first);

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "engine/ops/cuda.hpp"
 #include "kernels/nodes.hpp"
@@ -26,21 +24,5 @@ template <typename T>
 constexpr std::int64_t pack_items() {
     return static_cast<std::int64_t>(16 / sizeof(T));
 }
-
-// A constant array on the device.
-template <typename N>
-class CudaArray {
-public:
-    void upload(const std::vector<N>& source, const DeviceStream& stream) {
-        memory_ = std::make_shared<DeviceMemory>(stream.device());
-        memory_->reserve(std::max<std::size_t>(1, source.size() * sizeof(N)));
-        memory_->upload(source.data(), source.size() * sizeof(N), stream);
-        stream.synchronize();
-    }
-    const N* data() const { return memory_->template as<N>(); }
-
-private:
-    std::shared_ptr<DeviceMemory> memory_;
-};
 
 }  // namespace mdcg

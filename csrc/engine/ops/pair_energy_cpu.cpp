@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/integers.hpp"
 #include "engine/graph.hpp"
 #include "engine/ops/cpu.hpp"
 #include "engine/ops/pair_energy.hpp"
@@ -27,12 +28,12 @@ template <typename T>
 void CpuPairEnergy<T>::run(Worker<T>& worker, Range nodes, bool backward) const {
     const Graph& graph = *worker.graph;
     for (std::int64_t node = nodes.begin; node < nodes.end; ++node) {
-        const auto row = static_cast<std::size_t>(node);
+        const auto row = size(node);
         double energy = 0;
         for (std::int64_t e = graph.row_ptr[row]; e < graph.row_ptr[row + 1]; ++e) {
-            const auto at = static_cast<std::size_t>(e);
-            const auto pair = static_cast<std::size_t>(worker.types[node] * spec_.num_types +
-                                                       worker.types[graph.sender[at]]);
+            const auto at = size(e);
+            const auto pair =
+                size(worker.types[node] * spec_.num_types + worker.types[graph.sender[at]]);
             const double* v = graph.vec.data() + 3 * at;
             const double r = std::max(std::sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), 1e-8);
             if (!(r < spec_.r_max[pair])) continue;

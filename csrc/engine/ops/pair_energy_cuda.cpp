@@ -22,10 +22,7 @@ public:
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         energies_ = kernels.fixed("pair_energy.cuh", "pair_energies");
         gradients_ = kernels.fixed("pair_energy.cuh", "pair_gradients");
-        memory_ = std::make_unique<DeviceMemory>(kernels.device());
-        memory_->reserve(numbers_.size() * sizeof(double));
-        memory_->upload(numbers_.data(), numbers_.size() * sizeof(double), stream);
-        stream.synchronize();
+        on_device_.upload(numbers_, stream);
     }
     void forward(CudaWorker<T>& worker, Range) const override {
         energies_.launch(*worker.stream, (32 * worker.edges->num_local + THREADS - 1) / THREADS,
@@ -39,7 +36,7 @@ public:
 private:
     PairArguments<T> arguments(const CudaWorker<T>& worker) const {
         const DeviceEdges& graph = *worker.edges;
-        const double* const numbers = memory_->template as<const double>();
+        const double* const numbers = on_device_.data();
         const std::int64_t pairs = std::int64_t(spec_.num_types) * spec_.num_types;
         const auto terms = static_cast<std::int64_t>(spec_.exponents.size());
         return {graph.num_local,
@@ -66,7 +63,7 @@ private:
 
     const PairEnergySpec& spec_;
     std::vector<double> numbers_;  // factor, a, r_max [T][T]; coefficients, exponents [terms]
-    std::unique_ptr<DeviceMemory> memory_;
+    CudaArray<double> on_device_;
     CudaFunction energies_, gradients_;
 };
 

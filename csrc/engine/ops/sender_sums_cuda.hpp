@@ -24,7 +24,4 @@ private:
     CudaFunction sum_;
 };
 
-extern template class CudaSenderSums<float>;
-extern template class CudaSenderSums<double>;
-
 }  // namespace mdcg

@@ -75,13 +75,6 @@ std::int64_t Fields::integer(const char* key, std::int64_t min, std::int64_t max
     return number;
 }
 
-bool Fields::flag(const char* key, bool otherwise) const {
-    if (!has(key)) return otherwise;
-    const auto& value = object_->at(key);
-    if (!value.is_boolean()) fail(key, shown(value), "true or false");
-    return value.get<bool>();
-}
-
 std::string Fields::text(const char* key) const {
     const auto& value = at(key, "a string");
     if (!value.is_string()) fail(key, shown(value), "a string");
@@ -164,7 +157,7 @@ const Tensor& Fields::tensor(const char* key, const std::vector<std::int64_t>& s
                          : content == Content::weights && dtype == "float32" ? Dtype::f32
                                                                              : Dtype::f64;
     if (found.dtype != wanted)
-        fail(key, std::string("a tensor of ") + dtype_name(found.dtype), dtype_name(wanted));
+        fail(key, std::string("a tensor of ") + about(found.dtype).name, about(wanted).name);
     bool same = found.shape.size() == shape.size();
     for (std::size_t i = 0; same && i < shape.size(); ++i)
         same = shape[i] == -1 || shape[i] == found.shape[i];

@@ -30,7 +30,6 @@ public:
     double number(const char* key) const;  // finite
     double number(const char* key, double otherwise) const;
     std::int64_t integer(const char* key, std::int64_t min, std::int64_t max) const;
-    bool flag(const char* key, bool otherwise) const;
     std::string text(const char* key) const;
     std::string text(const char* key, const std::string& otherwise) const;
     std::vector<std::string> texts(const char* key) const;

@@ -26,17 +26,10 @@ namespace {
 
 using nlohmann::json;
 
-std::size_t item_bytes(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::f32:
-        case Dtype::i32:
-            return 4;
-        case Dtype::f64:
-            return 8;
-        default:
-            return 1;
-    }
-}
+constexpr DtypeInfo DTYPES[] = {{Dtype::f32, "F32", "float32", 4},
+                                {Dtype::f64, "F64", "float64", 8},
+                                {Dtype::u8, "U8", "uint8", 1},
+                                {Dtype::i32, "I32", "int32", 4}};
 
 template <typename From, typename T>
 void convert(const Tensor& tensor, std::vector<T>& out) {
@@ -92,19 +85,7 @@ bool is_kernel_entry(const std::string& key) {
 
 }  // namespace
 
-const char* dtype_name(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::f32:
-            return "float32";
-        case Dtype::f64:
-            return "float64";
-        case Dtype::i32:
-            return "int32";
-        case Dtype::u8:
-            break;
-    }
-    return "uint8";
-}
+const DtypeInfo& about(Dtype dtype) { return DTYPES[static_cast<std::size_t>(dtype)]; }
 
 template <typename T>
 std::vector<T> Tensor::read() const {
@@ -221,11 +202,11 @@ void Package::read(Kind kind) {
             entry["data_offsets"].size() != 2)
             bad("has no dtype, shape or data_offsets");
         const auto dtype = entry["dtype"].get<std::string>();
-        static const std::map<std::string, Dtype> dtypes{
-            {"F32", Dtype::f32}, {"F64", Dtype::f64}, {"U8", Dtype::u8}, {"I32", Dtype::i32}};
-        const auto known = dtypes.find(dtype);
-        if (known == dtypes.end()) bad("has dtype " + dtype + ", expected F32, F64, I32 or U8");
-        tensor.dtype = known->second;
+        const auto* const known =
+            std::find_if(std::begin(DTYPES), std::end(DTYPES),
+                         [&](const DtypeInfo& each) { return dtype == each.file_name; });
+        if (known == std::end(DTYPES)) bad("has dtype " + dtype + ", expected F32, F64, I32 or U8");
+        tensor.dtype = known->dtype;
         std::uint64_t count = 1;
         for (const json& size : entry["shape"]) {
             if (!size.is_number_unsigned()) bad("has a shape that is no list of sizes");
@@ -239,10 +220,10 @@ void Package::read(Kind kind) {
         if (!offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
             bad("has offsets that are no sizes");
         const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
-        if (begin > end || end > data_bytes || end - begin != count * item_bytes(tensor.dtype))
+        if (begin > end || end > data_bytes || end - begin != count * known->bytes)
             bad("lies at " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
                 std::to_string(data_bytes) + " bytes, expected " +
-                std::to_string(count * item_bytes(tensor.dtype)) + " bytes inside");
+                std::to_string(count * known->bytes) + " bytes inside");
         tensor.data = text + length + begin;
         index.append(name).append(1, '\0').append(dtype).append(1, '\0');
         for (const std::int64_t n : tensor.shape) index += std::to_string(n) + ",";

@@ -18,7 +18,12 @@ constexpr int PACKAGE_FORMAT = 2;
 constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
-const char* dtype_name(Dtype dtype);  // as numpy names it
+struct DtypeInfo {
+    Dtype dtype;
+    const char *file_name, *name;  // in safetensors, "F32"; in numpy, "float32"
+    std::size_t bytes;
+};
+const DtypeInfo& about(Dtype dtype);
 
 // A tensor of the file, in place.
 struct Tensor {

@@ -78,14 +78,14 @@ inline Item<V> sum(V v) {
 }
 
 // x -> round(x) by adding a number so large that no bits are left behind the point.
-constexpr double round_double = 6755399441055744.0;  // 1.5 * 2^52
-constexpr float round_float = 12582912.0f;           // 1.5 * 2^23
+template <typename T>
+constexpr T rounder = sizeof(T) == 4 ? T(12582912) : T(6755399441055744);  // 1.5 * 2^23, 1.5 * 2^52
 
 // Cody-Waite reduction, Taylor series on |r| <= log(2)/2; about one unit in the last place.
 inline DoubleVector exponential(DoubleVector x) {
     x = larger(smaller(x, DoubleVector{} + 709.0), DoubleVector{} - 708.0);
-    const DoubleVector shifted = x * 1.4426950408889634 + round_double;
-    const DoubleVector n = shifted - round_double;
+    const DoubleVector shifted = x * 1.4426950408889634 + rounder<double>;
+    const DoubleVector n = shifted - rounder<double>;
     DoubleVector r = x - n * 6.93147180369123816490e-01;
     r = r - n * 1.90821492927058770002e-10;
     DoubleVector p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0;
@@ -104,22 +104,6 @@ inline DoubleVector exponential(DoubleVector x) {
     return (DoubleVector)((Int64Vector)p + ((Int64Vector)shifted << 52));
 }
 
-inline FloatVector exponential(FloatVector x) {
-    x = larger(smaller(x, FloatVector{} + 88.0f), FloatVector{} - 87.0f);
-    const FloatVector shifted = x * 1.44269504f + round_float;
-    const FloatVector n = shifted - round_float;
-    FloatVector r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    FloatVector p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * (r * r) + r;
-    p = p + 1.0f;
-    return (FloatVector)((Int32Vector)p + ((Int32Vector)shifted << 23));
-}
-
 // Natural logarithm of positive normal numbers: 2 atanh((m-1)/(m+1)) of the mantissa.
 inline DoubleVector logarithm(DoubleVector x) {
     const Int64Vector bits = (Int64Vector)x;
@@ -129,7 +113,8 @@ inline DoubleVector logarithm(DoubleVector x) {
     m = big ? m * 0.5 : m;
     exponent = exponent - big;  // a true comparison is -1
     const DoubleVector e =
-        (DoubleVector)(exponent + (Int64Vector)(DoubleVector{} + round_double)) - round_double;
+        (DoubleVector)(exponent + (Int64Vector)(DoubleVector{} + rounder<double>)) -
+        rounder<double>;
     const DoubleVector z = (m - 1.0) / (m + 1.0);
     const DoubleVector z2 = z * z;
     DoubleVector p = z2 * (2.0 / 23) + 2.0 / 21;
@@ -150,8 +135,8 @@ inline DoubleVector power(DoubleVector x, double p) { return exponential(logarit
 
 // |x| below about 1e5.
 inline void sine_cosine(DoubleVector x, DoubleVector& sine, DoubleVector& cosine) {
-    const DoubleVector shifted = x * 0.63661977236758134 + round_double;
-    const DoubleVector n = shifted - round_double;
+    const DoubleVector shifted = x * 0.63661977236758134 + rounder<double>;
+    const DoubleVector n = shifted - rounder<double>;
     DoubleVector r = x - n * 1.57079632673412561417e+00;
     r = r - n * 6.07710050630396597660e-11;
     r = r - n * 2.02226624879595063154e-21;
@@ -180,14 +165,8 @@ inline void sine_cosine(DoubleVector x, DoubleVector& sine, DoubleVector& cosine
     cosine = (DoubleVector)((Int64Vector)(odd ? s : c) ^ negative_cosine);
 }
 
-template <typename V>
-inline V hyperbolic_tangent(V x) {
-    return Item<V>(1) - Item<V>(2) / (exponential(x + x) + Item<V>(1));
-}
-
-template <typename V>
-inline V logistic(V x) {
-    return Item<V>(1) / (Item<V>(1) + exponential(-x));
+inline DoubleVector hyperbolic_tangent(DoubleVector x) {
+    return 1.0 - 2.0 / (exponential(x + x) + 1.0);
 }
 
 }  // namespace

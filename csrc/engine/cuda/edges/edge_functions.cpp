@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/integers.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
 #include "engine/cuda/edges/spline_table.hpp"
 #include "engine/edges/harmonics.hpp"
@@ -18,10 +19,6 @@ namespace {
 
 constexpr int SUM_THREADS = 128;
 constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmonics
-
-std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
-    return (items + per_block - 1) / per_block;
-}
 
 template <typename N>
 void upload(DeviceMemory& memory, const std::vector<N>& source, const DeviceStream& stream) {
@@ -47,7 +44,7 @@ struct CudaEdgeFunctions<T>::Impl {
     }
 
     std::int64_t width() const { return std::int64_t(l_max + 1) * (l_max + 1); }
-    std::int64_t tiles(std::int64_t edges) const { return blocks(edges, text.edges); }
+    std::int64_t tiles(std::int64_t edges) const { return ceil_div(edges, text.edges); }
 
     struct Work {
         T *kept, *d_sender, *d_receiver;
@@ -198,7 +195,7 @@ void CudaEdgeFunctions<T>::forward(CudaWorker<T>& worker, const CudaChunk& chunk
     if (harmonics != nullptr) {
         HarmonicsArguments<T> arguments = m.harmonics_arguments(worker, chunk);
         arguments.harmonics = harmonics;
-        m.harmonics.launch(*worker.stream, blocks(chunk.num_edges, m.threads), m.threads,
+        m.harmonics.launch(*worker.stream, ceil_div(chunk.num_edges, m.threads), m.threads,
                            arguments);
     }
     RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
@@ -224,7 +221,7 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
                              m.text.shared_bytes);
     const auto sum = [&](SumRowsArguments<T> a) {
         a.width = m.text.first_stride;
-        m.sum_rows.launch(*worker.stream, blocks(a.count * a.width, SUM_THREADS), SUM_THREADS, a);
+        m.sum_rows.launch(*worker.stream, ceil_div(a.count * a.width, SUM_THREADS), SUM_THREADS, a);
     };
     if (ends.d_sender != nullptr) {
         // chunks cover the receivers in order
@@ -243,7 +240,7 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
     HarmonicsArguments<T> vectors = m.harmonics_arguments(worker, chunk);
     vectors.d_harmonics = d_harmonics;
     vectors.d_length = w.d_length;
-    m.to_vectors.launch(*worker.stream, blocks(chunk.num_edges, m.threads), m.threads, vectors);
+    m.to_vectors.launch(*worker.stream, ceil_div(chunk.num_edges, m.threads), m.threads, vectors);
 }
 
 template class CudaEdgeFunctions<float>;

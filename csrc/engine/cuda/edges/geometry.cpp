@@ -1,5 +1,6 @@
 #include "kernels/geometry.hpp"
 
+#include "core/integers.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
 
 namespace mdcg {
@@ -7,10 +8,6 @@ namespace mdcg {
 namespace {
 
 constexpr int GEOMETRY_THREADS = 256, ASSEMBLE_THREADS = 128;
-
-std::int64_t blocks(std::int64_t items, std::int64_t per_block) {
-    return (items + per_block - 1) / per_block;
-}
 
 EdgeShifts shifts_of(const DeviceEdges& graph) {
     return {graph.shift, graph.image, graph.table, graph.packed};
@@ -34,7 +31,7 @@ void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
         graph.length,      graph.live,      graph.by_length,
         graph.num_live,    failures,        r_max_,
         flip_ ? -1.0 : 1.0};
-    geometry_.launch(stream, blocks(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
+    geometry_.launch(stream, ceil_div(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
                      arguments);
 }
 
@@ -45,7 +42,7 @@ void CudaGeometry<T>::assemble(const DeviceStream& stream, const DeviceEdges& gr
                                          graph.sender_ptr, graph.by_sender,  graph.sender,
                                          graph.receiver,   shifts_of(graph), graph.positions,
                                          edge_gradient,    forces,           virials};
-    assemble_.launch(stream, blocks(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
+    assemble_.launch(stream, ceil_div(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
                      arguments);
 }
 

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -12,8 +14,6 @@ namespace {
 constexpr std::int64_t ZERO_ROWS = 1;
 constexpr int NODES = 24;  // of an interval: more than coefficients, to average rounding
 constexpr double PI = 3.14159265358979323846;
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // to[columns] += factor * from[columns].
 void add(int columns, double factor, const double* from, double* to) {
@@ -69,13 +69,8 @@ void PolynomialTable::build(const std::vector<std::int32_t>& groups, const Devic
     for (const std::int32_t group : groups)
         for (;;) {
             const TableError error = measure(group, fit(group));
-            if (error.value <= VALUE_ERROR && error.slope <= SLOPE_ERROR) {
-                error_.value = std::max(error_.value, error.value);
-                error_.slope = std::max(error_.slope, error.slope);
-                break;
-            }
+            if (error.value <= VALUE_ERROR && error.slope <= SLOPE_ERROR) break;
             if (2 * knots_ > MOST) {
-                error_ = error;
                 available_ = false;
                 return;
             }

@@ -9,6 +9,12 @@
 
 namespace mdcg {
 
+// Largest error of a table, relative to the largest weight and to the largest derivative of a
+// weight.
+struct TableError {
+    double value = 0, slope = 0;
+};
+
 // Polynomials of an odd degree in z in [-1, 1], the place in an interval counted from its middle;
 // intervals as SplineTable has them. Item
 //     data()[((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
@@ -40,7 +46,6 @@ public:
     int knots() const { return knots_; }
     std::int64_t rows() const { return rows_; }
     std::int64_t columns() const { return columns_.width; }
-    TableError error() const { return error_; }  // the largest
 
 private:
     std::int64_t row_items() const { return (degree_ + 1) * columns_.width; }
@@ -57,7 +62,6 @@ private:
     std::vector<double> last_;  // [units][outputs]
     int degree_, knots_ = 0;
     bool available_ = true;
-    TableError error_;
     std::unique_ptr<RadialSpline> units_, weights_;  // of hidden units, of weights
     std::unique_ptr<TableGroups> groups_;
     std::vector<std::int32_t> built_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/integers.hpp"
 #include "engine/error.hpp"
 #include "engine/rows.hpp"
 
@@ -73,11 +74,10 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     const auto append = [&](std::int64_t rows, std::int64_t columns, const auto& at) {
         const auto begin = static_cast<std::int64_t>(weights.size());
         const std::int64_t stride = padded<T>(columns);
-        weights.resize(static_cast<std::size_t>(begin + rows * stride), T(0));
+        weights.resize(size(begin + rows * stride), T(0));
         for (std::int64_t i = 0; i < rows; ++i)
             for (std::int64_t j = 0; j < columns; ++j)
-                weights[static_cast<std::size_t>(begin + i * stride + j)] =
-                    static_cast<T>(at(static_cast<std::size_t>(i), static_cast<std::size_t>(j)));
+                weights[size(begin + i * stride + j)] = static_cast<T>(at(size(i), size(j)));
         return begin;
     };
     const auto row = [&](const std::vector<double>& source, std::int64_t count) {
@@ -89,7 +89,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
         epsilon("EPSILON"), kept("KEPT"), kept_scale("KEPT_SCALE");
     for (std::size_t i = 0; i < depth; ++i) {
         const RadialSpec::Layer& layer = spec.layers[i];
-        const auto n = static_cast<std::size_t>(layer.out);
+        const auto n = size(layer.out);
         const bool normalizes = !layer.norm_weight.empty();
         out.add(layer.out);
         kind.add(static_cast<int>(layer.activation));
@@ -115,7 +115,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     }
     const auto table = [&](const std::vector<double>& source) -> std::int64_t {
         if (source.empty()) return -1;
-        const auto n = static_cast<std::size_t>(spec.layers[0].out);
+        const auto n = size(spec.layers[0].out);
         return append(spec.num_types, spec.layers[0].out,
                       [&](std::size_t t, std::size_t j) { return source[t * n + j]; });
     };
@@ -123,7 +123,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     const std::int64_t receiver_table = table(spec.receiver_table);
 
     numbers = spec.basis_values;
-    numbers.resize(static_cast<std::size_t>(functions.count));  // Chebyshev has none
+    numbers.resize(size(functions.count));  // Chebyshev has none
     numbers.insert(numbers.end(), spec.r_max.begin(), spec.r_max.end());
     numbers.insert(numbers.end(), spec.r_0.begin(), spec.r_0.end());
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/integers.hpp"
 #include "core/interrupt.hpp"
 #include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
@@ -14,8 +15,6 @@ namespace {
 
 constexpr std::int64_t ZERO_ROWS = 1;
 constexpr int FITTED = 128;  // columns at a time
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 }  // namespace
 

@@ -73,7 +73,4 @@ private:
 RadialSpec hidden_spec(RadialSpec spec);
 WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
 
-extern template class SplineTable<float>;
-extern template class SplineTable<double>;
-
 }  // namespace mdcg
