@@ -15,9 +15,6 @@ from .fused_state import FusedConvState
 from .layer import parsed_problem
 from .paired_weights import PendingWeights, conv_of_pending
 
-#: The attribute of a patched layer that holds the class it had.
-STOCK = "_mdcg_stock"
-
 
 class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
     """A ``TensorProductScatter`` that gathers, multiplies and sums in one.
