@@ -18,8 +18,7 @@ from .files import PACKAGE, file_sha256, package_problems, report_path
 if TYPE_CHECKING:
     import torch
 
-    from ..patch import VerificationReport
-    from ..patch.hosts import Info
+    from ..patch import ModelInfo, VerificationReport
 
 Result = tuple[dict[str, Any], str]
 
@@ -72,7 +71,6 @@ def run(options: argparse.Namespace) -> Result:
 
     from ..package.file import staged, write_synced
     from ..patch import (
-        NequipInfo,
         copy_model,
         load_model,
         model_info,
@@ -139,7 +137,7 @@ def run(options: argparse.Namespace) -> Result:
         if lacks_radial_derivative(original):
             lines.append(_OWN_FORCES)
         write_synced(report_file, report_bytes(result))
-    if info.dtype == torch.float64 and not (options.dtype or isinstance(info, NequipInfo)):
+    if info.dtype == torch.float64 and not (options.dtype or info.is_nequip):
         lines.append(_SINGLE)
     layers = len(report.patched) + len(report.refused)
     lines.append(closing(options, f"{len(report.patched)} of {layers} layers patched", check))
@@ -168,10 +166,8 @@ def report_bytes(result: dict[str, Any]) -> bytes:
     return (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _check_dtype_is_free(info: Info, dtype: str) -> None:
-    from ..patch import NequipInfo
-
-    if isinstance(info, NequipInfo):
+def _check_dtype_is_free(info: ModelInfo, dtype: str) -> None:
+    if info.is_nequip:
         built = str(info.dtype).removeprefix("torch.")
         raise UsageError(
             f"--dtype is {dtype}, but the NequIP model was built in {built} (model_dtype of its "
@@ -180,7 +176,7 @@ def _check_dtype_is_free(info: Info, dtype: str) -> None:
 
 
 def _show_layers(
-    error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: Info
+    error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: ModelInfo
 ) -> None:
     """Attach the table of all layers to an error, to be printed with it."""
     from ..patch import inspect_model
@@ -237,7 +233,7 @@ def _default_head(model: torch.nn.Module) -> str | None:
     return model_record(model).get("head")
 
 
-def check_choices(options: argparse.Namespace, info: Info, default: str | None) -> str:
+def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | None) -> str:
     """Return the head to use.
 
     Raises
@@ -266,30 +262,28 @@ def check_choices(options: argparse.Namespace, info: Info, default: str | None) 
     return info.heads[chosen]
 
 
-def model_dict(info: Info) -> dict[str, Any]:
+def model_dict(info: ModelInfo) -> dict[str, Any]:
     """Return the facts about a model for JSON."""
-    from ..patch import NequipInfo
-
     facts: dict[str, Any] = {"class": info.model_class, "elements": list(info.symbols)}
-    if not isinstance(info, NequipInfo):
+    if not info.is_nequip:
         facts["atomic_numbers"] = list(info.atomic_numbers)
     return {
         **facts,
-        "framework": "nequip" if isinstance(info, NequipInfo) else "mace",
+        "framework": "nequip" if info.is_nequip else "mace",
         "r_max": info.r_max,
         "dtype": str(info.dtype).removeprefix("torch."),
         "heads": list(info.heads),
     }
 
 
-def headline(path: Path, info: Info) -> str:
+def headline(path: Path, info: ModelInfo) -> str:
     """Return the facts about a model as one line."""
     elements = list(info.symbols)
     listing = " ".join(elements) if len(elements) <= 12 else f"{len(elements)} elements"
     dtype = str(info.dtype).removeprefix("torch.")
     heads = ", ".join(info.heads)
     facts = f"{listing}, r_max {info.r_max:.4g} Å, {dtype}"
-    if info.heads != ("Default",) or "atomic_numbers" in vars(info):
+    if info.heads != ("Default",) or not info.is_nequip:
         facts += f", heads: {heads}"
     return f"{printable(path.name)}: {info.model_class}, {facts}"
 
