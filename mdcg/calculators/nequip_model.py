@@ -100,11 +100,7 @@ class NequipModel(LoadedModel):
         kinds = data["atom_types"]
         reach = self._cutoffs[kinds[receiver], kinds[sender]]
         kept = torch.nonzero((vectors * vectors).sum(dim=1) <= reach).flatten()
-        picked = Edges(
-            edges.edge_index.index_select(1, kept),
-            edges.unit_shifts.index_select(0, kept),
-            edges.shifts.index_select(0, kept),
-        )
+        picked = edges.select(kept)
         if self._within is None or not self._within.equals(picked):
             self._within = picked
         return self._within

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..errors import DeviceError, UnsupportedProblemError, VerificationError, printable
+from ..errors import (
+    DeviceError,
+    UnsupportedProblemError,
+    VerificationError,
+    installed_version,
+    printable,
+)
 from ._common import UsageError
 from .files import PACKAGE, file_sha256, package_problems, report_path
 
@@ -76,7 +82,6 @@ def run(options: argparse.Namespace) -> Result:
         model_info,
         patch_model,
         set_model_record,
-        unpatch_model,
         verify_patch,
     )
     from ..patch.checkpoint_kind import NEQUIP_PACKAGE, checkpoint_kind
@@ -85,16 +90,14 @@ def run(options: argparse.Namespace) -> Result:
     device = _device(options.device)
     package = checkpoint_kind(options.input) == NEQUIP_PACKAGE
     options.problems += package_problems(options.input, options.output, package=package)
-    source_hash = file_sha256(options.input)
-    original = load_model(options.input)
-    record_before = _default_head(original)
-    unpatch_model(original)
+    original, default, result = opened(options)
     info = model_info(original)
     if options.dtype and info.dtype != getattr(torch, options.dtype):
         _check_dtype_is_free(info, options.dtype)
         original = original.to(getattr(torch, options.dtype))
         info = model_info(original)
-    head = check_choices(options, info, record_before)
+        result["model"] = model_dict(info)
+    result["head"] = head = check_choices(options, info, default)
 
     # layers are checked on the device that the model will run on
     patched = copy_model(original).to(device)
@@ -103,26 +106,12 @@ def run(options: argparse.Namespace) -> Result:
     except UnsupportedProblemError as error:
         _show_layers(error, patched, options, info)
         raise
-    record = {
-        "mdcg": __version__,
-        "source": options.input.name,
-        "source_sha256": source_hash,
-        "head": head,
-        "dtype": str(info.dtype).removeprefix("torch."),
-        "versions": versions(),
-        "layers": [layer.name for layer in report.patched],
-    }
+    result["report"] = report.to_dict()
+    record = result["record"]
+    record |= {"head": head, "dtype": str(info.dtype).removeprefix("torch.")}
+    record["layers"] = [layer.name for layer in report.patched]
     patched = patched.to("cpu")  # on the CPU, so that the file loads on any machine
     set_model_record(patched, record)
-    result: dict[str, Any] = {
-        "input": str(options.input),
-        "output": str(options.output),
-        "model": model_dict(info),
-        "head": head,
-        "report": report.to_dict(),
-        "record": record,
-        "verification": None,
-    }
     lines = [headline(options.input, info), str(report)]
     check = None
     suffix = PACKAGE if package else ".tmp"
@@ -142,6 +131,32 @@ def run(options: argparse.Namespace) -> Result:
     layers = len(report.patched) + len(report.refused)
     lines.append(closing(options, f"{len(report.patched)} of {layers} layers patched", check))
     return result, "\n".join(lines)
+
+
+def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, dict[str, Any]]:
+    """Return the model of the input, unpatched, its default head, and how the report begins."""
+    from ..patch import load_model, model_info, model_record, unpatch_model
+
+    digest = file_sha256(options.input)
+    model = load_model(options.input)
+    default = model_record(model).get("head")
+    unpatch_model(model)
+    names = ("torch", "e3nn", "mace-torch", "nequip")
+    versions = {"python": platform.python_version(), **{n: installed_version(n) for n in names}}
+    result = {
+        "input": str(options.input),
+        "output": str(options.output),
+        "model": model_dict(model_info(model)),
+        "head": default,
+        "record": {
+            "mdcg": __version__,
+            "source": options.input.name,
+            "source_sha256": digest,
+            "versions": versions,
+        },
+        "verification": None,
+    }
+    return model, default, result
 
 
 def _saved(
@@ -227,12 +242,6 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _default_head(model: torch.nn.Module) -> str | None:
-    from ..patch import model_record
-
-    return model_record(model).get("head")
-
-
 def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | None) -> str:
     """Return the head to use.
 
@@ -299,16 +308,3 @@ def closing(
         how = f"checked on {structures} structures: forces agree within {largest:.0e} eV/Å"
     ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{options.output}")'
     return f"wrote {options.output} ({what}; {how}).  {ase}{lammps}"
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python, torch and the frameworks; None where one is missing."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("torch", "e3nn", "mace-torch", "nequip"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..ops import conv
-from .fused_state import FusedConvState
-from .layer import parsed_problem
+from .fused_state import FusedConvState, parsed_problem
 from .paired_weights import PendingWeights, conv_of_pending
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import a_type
 from ..problem import ConvProblem, wigner_3j
+from ._frameworks import is_stock
 from .probe import LIMITS, probe_conv, probe_rows
 from .report import LEFT, REFUSED, LayerReport
 
@@ -20,18 +21,6 @@ ACCELERATED = {"cuequivariance_torch": "cuEquivariance", "openequivariance": "Op
 PROBLEM = "_mdcg_problem"
 #: The attribute of a patched layer that holds its stock class, where that is not a base class.
 STOCK = "_mdcg_stock"
-
-# a plain dict, because torch.compile cannot trace functions behind lru_cache
-_problems: dict[tuple[str, str], ConvProblem] = {}
-
-
-def parsed_problem(text: str, dtype: str) -> ConvProblem:
-    """Return the problem of a JSON text in a dtype, parsed once per process."""
-    found = _problems.get((text, dtype))
-    if found is None:
-        found = ConvProblem.from_json(text).with_dtype(dtype)
-        _problems[text, dtype] = found
-    return found
 
 
 class Layer:
@@ -209,27 +198,6 @@ class Connection(Layer):
         from .fused_connection import fused_class
 
         return fused_class(type(self.module))
-
-
-def is_stock(module: Any, name: str, where: str) -> bool:
-    """Whether a module is of a class of e3nn or NequIP, or of a copy of such a class.
-
-    NequIP's packages contain copies of the classes of both. The copies are not identical to the
-    installed classes, and their modules have a prefix: ``<torch_package_0>.e3nn.o3...``.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-    name : str
-        Class name.
-    where : str
-        Beginning of the name of the module of the class.
-    """
-    cls = type(module)
-    home = cls.__module__
-    if home.startswith("<torch_package_"):
-        home = home.partition(".")[2]
-    return cls.__qualname__ == name and home.startswith(where)
 
 
 def describe(name: str, tensor_product: Any, status: str, reason: str = "") -> LayerReport:

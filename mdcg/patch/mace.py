@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedProblemError, a_type
 from ..problem import ConvProblem, FoldedTensors
+from ._frameworks import is_stock
 from .copies import copy_model
 from .layer import (
     ACCELERATED,
@@ -18,7 +19,6 @@ from .layer import (
     Convolution,
     Layer,
     forward_refusal,
-    is_stock,
     product_refusal,
 )
 from .probe import compare, draw

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ..errors import a_type
+from ._frameworks import is_stock
 from .layer import (
     ACCELERATED,
     Connection,
     Convolution,
     Layer,
     forward_refusal,
-    is_stock,
     product_refusal,
 )
 
