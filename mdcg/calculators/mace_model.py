@@ -14,8 +14,8 @@ from ase.calculators.calculator import InputError
 
 from ..patch._frameworks import default_dtype
 from ..patch.mace_inputs import mace_batch, mace_info
+from .loaded_model import LoadedModel
 from .neighbors import BoolArray, Edges, FloatArray
-from .tensors import LoadedModel
 
 # Classes whose energy is the sum of node energies; others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")

@@ -18,8 +18,8 @@ from ..patch.nequip_inputs import (
     nequip_info,
     without_derivatives,
 )
+from .loaded_model import LoadedModel
 from .neighbors import Edges
-from .tensors import LoadedModel
 
 
 class NequipModel(LoadedModel):

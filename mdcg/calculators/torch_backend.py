@@ -26,11 +26,11 @@ from ..patch import (
     patch_model,
 )
 from .evaluation import Evaluation, Options
+from .loaded_model import LoadedModel
 from .mace_model import MaceModel
 from .neighbors import SkinNeighborList
 from .nequip_model import NequipModel
 from .species import known_symbols, require_known
-from .tensors import LoadedModel
 
 _LOG = logging.getLogger("mdcg")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

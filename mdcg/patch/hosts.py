@@ -17,6 +17,9 @@ from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighb
 from .nequip_inputs import is_nequip, nequip_batch, nequip_info
 from .systems import Structure
 
+#: Attributes in which NequIP's modules store the dtype that they were built with.
+_NOTED = ("_output_dtype", "model_dtype")
+
 
 def model_info(model: torch.nn.Module) -> ModelInfo:
     """Read the facts that inputs depend on from a loaded MACE or NequIP model.
@@ -30,10 +33,17 @@ def model_info(model: torch.nn.Module) -> ModelInfo:
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """Return a copy of a model in another precision."""
-    if is_nequip(model):
-        return nequip_inputs.copy_in_dtype(model, dtype)
-    return copy_model(model).to(dtype)
+    """Return a copy of a model in another precision.
+
+    ``model.to(dtype)`` is not enough for NequIP, whose modules cast to the dtype they were built
+    with.
+    """
+    found = copy_model(model).to(dtype)
+    for module in found.modules():
+        for name in _NOTED:
+            if module.__dict__.get(name) in (torch.float32, torch.float64):
+                module.__dict__[name] = dtype
+    return found
 
 
 @contextmanager

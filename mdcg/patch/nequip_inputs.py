@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -150,23 +149,6 @@ def without_derivatives(model: torch.nn.Module, wanted: bool) -> Iterator[None]:
 def gives_forces(model: torch.nn.Module) -> bool:
     """Return whether a NequIP model computes forces."""
     return any(m.__dict__.get("do_derivatives", False) for m in model.modules())
-
-
-#: Attributes in which NequIP's modules store the dtype that they were built with.
-_NOTED = ("_output_dtype", "model_dtype")
-
-
-def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """Return a copy of a NequIP model that is evaluated in another precision.
-
-    ``model.to(dtype)`` is not enough, because modules cast to the dtype they were built with.
-    """
-    found = copy.deepcopy(model).to(dtype)
-    for module in found.modules():
-        for name in _NOTED:
-            if module.__dict__.get(name) in (torch.float32, torch.float64):
-                module.__dict__[name] = dtype
-    return found
 
 
 def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

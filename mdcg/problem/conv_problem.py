@@ -1,4 +1,4 @@
-"""What is computed: one Clebsch-Gordan tensor product, on edges or on rows, and nothing of how."""
+"""The description of one Clebsch-Gordan tensor product, on edges or on rows."""
 
 from __future__ import annotations
 

@@ -281,11 +281,7 @@ def test_table(basis: str, transform: str, net: str, cutoff_on: str, tmp_path: P
     errors = []
     for knots in (64, 128, 256, 512):
         found, slope = core.radial_weights(path, 0, r, 1, 2, d, True, knots)
-        bound = core.radial_table_error(path, 0, 1, 2, knots)
-        error = np.abs(found - exact).max() / np.abs(exact).max()
-        assert error < 1.05 * bound[0] + 1e-15
-        errors.append(bound)
-        assert np.abs(slope - exact_slope).max() < 20 * bound[1] * np.abs(exact_slope).max()
+        errors.append((np.abs(found - exact).max(), np.abs(slope - exact_slope).max()))
     # fourth order in the values, third in the derivatives
     assert errors[0][0] / errors[3][0] > 8**4 / 3
     assert errors[0][1] / errors[3][1] > 8**3 / 3
@@ -339,4 +335,4 @@ def test_bad_fields(change: dict[str, Any], message: str, tmp_path: Path) -> Non
     package.layer("conv", radial=_Case(*CASES[0]).fields(package) | change)
     path = package.write(tmp_path / "radial.mdcg")
     with pytest.raises(Exception, match=message):
-        core.radial_table_error(path, 0, 0, 0, 64)
+        core.radial_weights(path, 0, np.ones(1), 0, 0, np.ones((1, 20)), True)

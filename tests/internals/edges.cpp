@@ -181,16 +181,4 @@ void register_edges(py::module_& m) {
         },
         py::arg("path"), py::arg("layer"), py::arg("length"), py::arg("receiver"),
         py::arg("sender"), py::arg("d"), py::arg("double_precision"), py::arg("knots") = 0);
-    m.def(
-        "radial_table_error",
-        [](const std::string& path, std::size_t layer, int receiver, int sender, int knots) {
-            const auto package = mdcg::Package::open(path);
-            const mdcg::RadialSpec spec =
-                radial_spec(*package, layer, last_outputs(*package, layer));
-            py::gil_scoped_release release;
-            const mdcg::TableError error = mdcg::RadialSpline(spec, knots).error(receiver, sender);
-            return std::make_pair(error.value, error.slope);
-        },
-        py::arg("path"), py::arg("layer"), py::arg("receiver"), py::arg("sender"),
-        py::arg("knots"));
 }

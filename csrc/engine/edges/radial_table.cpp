@@ -183,54 +183,6 @@ std::vector<double> RadialSpline::exact_slope(double length, int receiver, int s
     return slopes;
 }
 
-TableError RadialSpline::error(int receiver, int sender) const {
-    std::vector<double> coefficients(static_cast<std::size_t>(rows()) *
-                                     static_cast<std::size_t>(outputs_));
-    fit(receiver, sender, 0, outputs_, coefficients.data());
-    const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
-    // a cubic spline's error is largest in the middle, its derivative's at 0.21 and 0.79
-    const double places[3] = {0.5, 0.2113248654, 0.7886751346};
-    // of the fourth-order difference that stands for the exact derivative
-    const double delta = 1e-3 * std::min(1.0, 8 * h);
-    double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
-    for (int start = 0; start < knots_; start += 64) {
-        std::vector<double> lengths;
-        const int end = std::min(knots_, start + 64);
-        for (int i = start; i < end; ++i)
-            for (const double place : places)
-                for (const double offset : {0.0, -2.0, -1.0, 1.0, 2.0}) {
-                    const double root = from + h * (i + place);
-                    lengths.push_back(root * root + offset * delta);
-                }
-        const std::vector<double> w = exact(lengths, receiver, sender);
-        const auto n = static_cast<std::size_t>(outputs_);
-        for (int i = start; i < end; ++i)
-            for (int p = 0; p < 3; ++p) {
-                double b[4], s[4];
-                spline_basis(places[p], b, s);
-                const double* at = w.data() + static_cast<std::size_t>((i - start) * 3 + p) * 5 * n;
-                const double* c = coefficients.data() + static_cast<std::size_t>(i) * n;
-                for (std::size_t o = 0; o < n; ++o) {
-                    const double value =
-                        b[0] * c[o] + b[1] * c[n + o] + b[2] * c[2 * n + o] + b[3] * c[3 * n + o];
-                    const double slope = (s[0] * c[o] + s[1] * c[n + o] + s[2] * c[2 * n + o] +
-                                          s[3] * c[3 * n + o]) /
-                                         (2 * h * (from + h * (i + places[p])));
-                    const double exact_slope =
-                        (at[n + o] - 8 * at[2 * n + o] + 8 * at[3 * n + o] - at[4 * n + o]) /
-                        (12 * delta);
-                    largest = std::max(largest, std::abs(at[o]));
-                    largest_slope = std::max(largest_slope, std::abs(exact_slope));
-                    error = std::max(error, std::abs(value - at[o]));
-                    // the network ends at r_max, and with it this difference
-                    if (i + 1 < knots_)
-                        error_slope = std::max(error_slope, std::abs(slope - exact_slope));
-                }
-            }
-    }
-    return {largest > 0 ? error / largest : 0, largest_slope > 0 ? error_slope / largest_slope : 0};
-}
-
 template <typename T>
 RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
     : spline_(spec, spec.knots),

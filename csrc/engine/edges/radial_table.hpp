@@ -27,12 +27,6 @@ struct WeightColumns {
     std::int64_t width = 0;
 };
 
-// Largest error of a table between its knots, relative to the largest weight and to the largest
-// derivative of a weight.
-struct TableError {
-    double value = 0, slope = 0;
-};
-
 // Spline through the exact network for one pair of types, in double.
 class RadialSpline {
 public:
@@ -46,7 +40,6 @@ public:
     // between coefficients i + 1 and i + 2. Several threads may fit after `prepare` of the pair.
     void fit(int receiver, int sender, int column, int count, double* coefficients) const;
     void prepare(int receiver, int sender) const;
-    TableError error(int receiver, int sender) const;
     // Exact weights at lengths, [count][outputs].
     std::vector<double> exact(const std::vector<double>& lengths, int receiver, int sender) const;
     // Derivatives of the exact weights by the length, at one length, [outputs].

@@ -9,6 +9,12 @@
 
 namespace mdcg {
 
+// Largest error of a table, relative to the largest weight and to the largest derivative of a
+// weight.
+struct TableError {
+    double value = 0, slope = 0;
+};
+
 // Polynomials of an odd degree in z in [-1, 1], the place in an interval counted from its middle;
 // intervals as SplineTable has them. Item
 //     data()[((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
