@@ -259,6 +259,14 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
     std::string reason;
     const bool opened = it.library->open(path.c_str(), &options, &model) == MDCG_OK;
     member.model = {model, it.library->close};
+    if (opened && !comm->me &&
+        std::strstr(it.library->summary(model), "python -m mdcg kernels will make them")) {
+      utils::logmesg(lmp,
+                     "Making the kernels of {} with python -m mdcg kernels, because the cache has "
+                     "none for this machine ...\n",
+                     file);
+      utils::flush_buffers(lmp);
+    }
     if (!opened || it.library->prepare(model) != MDCG_OK ||
         it.library->describe(model, &member.info) != MDCG_OK)
       reason = it.library->last_error();

@@ -1,9 +1,10 @@
-"""Exceptions raised by mdcg, each with one sentence, and how text and tables are shown."""
+"""Exceptions of mdcg, how text and tables are shown, and which packages are installed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 # Control characters, marks that reorder or hide text, and halves of characters: a terminal acts on
@@ -75,6 +76,14 @@ def installation(module: str | None) -> str:
     """Return the command that installs the package with a module."""
     top = (module or "").split(".")[0]
     return f"pip install {_EXTRAS.get(top, top)}"
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 class MdcgError(Exception):

@@ -13,18 +13,10 @@ import torch
 from ase import Atoms
 
 from ..package import ConversionOptions, convert_model
-from ..patch import (
-    NequipInfo,
-    load_model,
-    mace_batch,
-    model_info,
-    neighbor_list,
-    nequip_batch,
-    patch_model,
-    unpatch_model,
-)
-from ..patch.hosts import copy_in_dtype
+from ..patch import load_model, model_info, neighbor_list, patch_model, unpatch_model
+from ..patch.hosts import copy_in_dtype, model_batch
 from ..patch.nequip_inputs import as_outputs
+from ..patch.systems import Structure
 from .model import EngineStep, Maker, Settings, type_numbers
 
 
@@ -33,25 +25,22 @@ class TorchStep:
 
     def __init__(self, model: torch.nn.Module, settings: Settings, atoms: Atoms) -> None:
         self.model, self.info = model, model_info(model)
-        index, shifts = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, self.info.r_max)
+        edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, self.info.r_max)
         # NequIP's own lists are sorted by receiver, MACE's by sender
-        order = np.argsort(index[int(isinstance(self.info, NequipInfo))], kind="stable")
-        edges = (index[:, order], shifts[order])
+        order = np.argsort(edges[0][int(self.info.is_nequip)], kind="stable")
+        edges = (edges[0][:, order], edges[1][order])
         self.num_edges = len(order)
         self._options = {"compute_force": True, "compute_stress": settings.stress}
-        if isinstance(self.info, NequipInfo):
-            types = type_numbers(atoms, self.info.type_names)
-            cell = atoms.cell.array if atoms.pbc.any() else None
-            self._batch = nequip_batch(self.info, types, atoms.positions, cell, *edges)
-        else:
-            place = (atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc)
-            self._batch = mace_batch(self.info, *place, *edges, head=settings.head)
+        names = self.info.type_names
+        kinds = np.array(type_numbers(atoms, names)) if names else atoms.numbers
+        system = Structure("", kinds, atoms.positions, atoms.cell.array, tuple(atoms.pbc))
+        self._batch = model_batch(self.info, system, edges, settings.head)
         self.nbytes = sum(tensor.nbytes for tensor in self._batch.values())
 
     def __call__(self) -> Mapping[str, Any]:
         """Return energy, forces and maybe stress, in eV and Å."""
         batch = dict(self._batch)  # models add entries
-        if isinstance(self.info, NequipInfo):
+        if self.info.is_nequip:
             return as_outputs(self.model(batch))
         found: Mapping[str, Any] = self.model(batch, training=False, **self._options)
         return found

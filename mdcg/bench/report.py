@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..errors import format_table
+from ..errors import format_table, installed_version
 
 Row = Mapping[str, Any]
 
@@ -24,12 +22,11 @@ _PACKAGES = (
 
 def document(kind: str, options: Row, cuda: Any = None) -> dict[str, Any]:
     """Start what ``--json`` writes; ``rows`` and ``refused`` follow, `cuda` is torch's if used."""
-    machine: dict[str, Any] = {"cpu": _cpu_name(), "packages": {}}
+    machine: dict[str, Any] = {"cpu": _cpu_name()}
     if options["device"] == "cuda" and cuda is not None:
         machine["gpu"] = str(cuda.get_device_name())
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            machine["packages"][package] = version(package)
+    found_versions = {package: installed_version(package) for package in _PACKAGES}
+    machine["packages"] = {name: number for name, number in found_versions.items() if number}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = {"benchmark": kind, "created": created, "mdcg": __version__, "machine": machine}
     return {**found, "options": dict(options), "rows": [], "refused": []}

@@ -15,6 +15,7 @@ from ase.outputs import Properties, all_outputs
 
 from .evaluation import (
     Evaluation,
+    Options,
     as_results,
     changes_since,
     errors_of_images,
@@ -155,21 +156,14 @@ class MDCGCalculator(Calculator):
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
             raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
+        options = Options(
+            device, dtype, head, float(skin), species_types, kernels, threads, precision
+        )
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
         if paths is not None:
             self.implemented_properties = [*PROPERTIES, "stresses"]
-            self._backend = PackageBackend(
-                paths,
-                device=device,
-                dtype=dtype,
-                head=head,
-                skin=float(skin),
-                species_types=species_types,
-                kernels=kernels,
-                threads=threads,
-                precision=precision,
-            )
+            self._backend = PackageBackend(paths, options)
         else:
             if kernels != "auto" or threads is not None or precision is not None:
                 raise ValueError(
@@ -178,14 +172,7 @@ class MDCGCalculator(Calculator):
                 )
             from .torch_backend import TorchBackend
 
-            self._backend = TorchBackend(
-                model,  # type: ignore[arg-type]
-                device=device,
-                dtype=dtype,
-                head=head,
-                skin=float(skin),
-                species_types=species_types,
-            )
+            self._backend = TorchBackend(model, options)  # type: ignore[arg-type]
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()
         self._inputs_seen: dict[str, Any] = {}

@@ -23,6 +23,20 @@ RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 
 
 @dataclass(frozen=True)
+class Options:
+    """Arguments of :class:`~mdcg.calculators.MDCGCalculator` that its backends read."""
+
+    device: Any
+    dtype: Any
+    head: str | None
+    skin: float
+    species_types: Mapping[str, str] | None
+    kernels: str
+    threads: int | None
+    precision: str | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Results for one structure; None where a result was not asked for or does not exist.
 

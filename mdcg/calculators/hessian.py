@@ -13,7 +13,7 @@ from ase import Atoms
 def hessian(
     atoms: Atoms, step: float, dtype: str, batch: Callable[..., list[dict[str, Any]]]
 ) -> npt.NDArray[np.float64]:
-    """Return the matrix of :meth:`MDCGCalculator.get_hessian`, of whose `batch` it asks forces."""
+    """Return the matrix of :meth:`MDCGCalculator.get_hessian`; its `batch` gives the forces."""
     if dtype != "float64":
         raise ValueError(
             f"the Hessian needs a model in float64, got {dtype}: convert the checkpoint with "

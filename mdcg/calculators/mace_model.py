@@ -11,14 +11,11 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import InputError
-from ase.data import chemical_symbols
 
 from ..patch._frameworks import default_dtype
 from ..patch.mace_inputs import mace_batch, mace_info
-from .evaluation import Evaluation, check_finite
-from .neighbors import BoolArray, Edges, FloatArray, IntArray
-from .species import require_known, types_by_number
-from .tensors import as_array, frozen, one_at_a_time
+from .loaded_model import LoadedModel
+from .neighbors import BoolArray, Edges, FloatArray
 
 # Classes whose energy is the sum of node energies; others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
@@ -34,27 +31,17 @@ class _Input:
     width: int
 
 
-class MaceModel:
-    """A MACE model and the facts that are needed to call it.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Any MACE class that returns an energy, patched or not. It is not changed.
-    head : str or None
-        Which head to evaluate; None is for models with one.
-    """
+class MaceModel(LoadedModel):
+    """A MACE model of any class that returns an energy."""
 
     def __init__(self, model: torch.nn.Module, head: str | None) -> None:
-        self.model = model
-        self.info = mace_info(model)
+        super().__init__(model, mace_info(model), head)
         if not hasattr(model, "atomic_energies_fn"):
             raise ValueError(
                 f"{self.info.model_class} computes no energy, so there are no forces to run with; "
                 "expected a MACE model trained on energies"
             )
-        self.head = self.info.heads[self.info.head_index(head)]
-        self._is_atomic = self.info.model_class in _ATOMIC_CLASSES and not hasattr(
+        self.is_atomic = self.info.model_class in _ATOMIC_CLASSES and not hasattr(
             model, "embedding_readout"
         )
         # mace makes masks of heads and products of nuclear charges in torch's default dtype
@@ -64,18 +51,7 @@ class MaceModel:
             or self.info.model_class not in _ATOMIC_CLASSES
         )
         self._inputs = self._named_inputs()
-        self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
-        self._types = types_by_number(self.symbols)
         self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
-
-    @property
-    def symbols(self) -> list[str]:
-        """Chemical symbols of the model's elements."""
-        return [chemical_symbols[number] for number in self.info.atomic_numbers]
-
-    def check_species(self, numbers: IntArray) -> None:
-        """Raise ``InputError`` if the model does not know one of the elements."""
-        require_known(numbers, self._types)
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what the model reads besides the geometry (charge, spin, ...), if anything.
@@ -95,40 +71,16 @@ class MaceModel:
                     break
         return found
 
-    def evaluate(
-        self,
-        atoms: Atoms,
-        edges: Edges,
-        *,
-        forces: bool,
-        stress: bool,
-    ) -> Evaluation:
-        """Evaluate the model on one structure.
-
-        Parameters
-        ----------
-        atoms : ase.Atoms
-            At least one atom, of known species.
-        edges : Edges
-            All edges within the model's cutoff.
-        forces, stress : bool
-            Whether to compute them; the backward pass is left out if neither is wanted.
-
-        Raises
-        ------
-        ase.calculators.calculator.CalculationFailed
-            The model returned a number that is not finite.
-        """
-        gradients = forces or stress
-        # an energy without forces needs no backward pass
-        mode = torch.enable_grad() if gradients else torch.no_grad()
-        own = default_dtype(self.info.dtype) if self._reads_default else nullcontext()
-        with one_at_a_time(self.model), frozen(self._parameters), mode, own:
+    def run(
+        self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the outputs of the model."""
+        with default_dtype(self.info.dtype) if self._reads_default else nullcontext():
             data = self._batch(atoms, edges)
-            out = self.model(data, training=False, compute_force=gradients, compute_stress=stress)
-        result = self._read(out, forces, stress)
-        check_finite(result, atoms)
-        return result
+            found: Mapping[str, torch.Tensor] = self.model(
+                data, training=False, compute_force=gradients, compute_stress=stress
+            )
+        return found
 
     def _named_inputs(self) -> dict[str, _Input]:
         """Return what the model reads besides the geometry."""
@@ -203,20 +155,3 @@ class MaceModel:
                 ) from error
             tensors[name] = torch.tensor(array, dtype=self.info.dtype, device=self.info.device)
         return tensors
-
-    def _read(self, out: Mapping[str, Any], forces: bool, stress: bool) -> Evaluation:
-        total = float(out["energy"].detach().double().sum())
-        per_atom = out.get("node_energy")
-        energies = None if per_atom is None else as_array(per_atom).reshape(-1)
-        if energies is not None and not self._is_atomic:
-            single = self.info.dtype == torch.float32
-            limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
-            energies = energies if abs(energies.sum() - total) <= limit else None
-        # a float32 model sums to 1e-7 of the total energy; in float64 its own terms are kept exact
-        energy = float(energies.sum()) if energies is not None and self._is_atomic else total
-        return Evaluation(
-            energy=energy,
-            energies=energies,
-            forces=as_array(out["forces"]) if forces or stress else None,
-            stress=as_array(out["stress"]).reshape(3, 3) if stress else None,
-        )

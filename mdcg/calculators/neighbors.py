@@ -37,16 +37,18 @@ class Edges:
     unit_shifts: torch.Tensor
     shifts: torch.Tensor
 
+    def select(self, kept: torch.Tensor) -> Edges:
+        """Return the edges of the given numbers."""
+        return Edges(*(part.index_select(dim, kept) for part, dim in self._parts()))
+
     def equals(self, other: Edges) -> bool:
         """Whether the other edges are the same, in the same order."""
-        return all(
-            torch.equal(mine, theirs)
-            for mine, theirs in (
-                (self.edge_index, other.edge_index),
-                (self.unit_shifts, other.unit_shifts),
-                (self.shifts, other.shifts),
-            )
-        )
+        pairs = zip(self._parts(), other._parts(), strict=True)
+        return all(torch.equal(mine, theirs) for (mine, _), (theirs, _) in pairs)
+
+    def _parts(self) -> tuple[tuple[torch.Tensor, int], ...]:
+        """Return the tensors and the dimension in which edges are counted."""
+        return (self.edge_index, 1), (self.unit_shifts, 0), (self.shifts, 0)
 
 
 class SkinNeighborList:
@@ -123,11 +125,7 @@ class SkinNeighborList:
         kept = torch.nonzero(squares < self.cutoff**2).flatten()
         if self._picked is not None and torch.equal(kept, self._picked[0]):
             return self._picked[1]
-        edges = Edges(
-            full.edge_index.index_select(1, kept),
-            full.unit_shifts.index_select(0, kept),
-            full.shifts.index_select(0, kept),
-        )
+        edges = full.select(kept)
         self._picked = (kept, edges)
         return edges
 

@@ -11,30 +11,19 @@ from ase import Atoms
 from ase.calculators.calculator import InputError
 
 from ..patch.nequip_inputs import (
+    as_outputs,
     categorical_fields,
     gives_forces,
     nequip_batch,
     nequip_info,
     without_derivatives,
 )
-from .evaluation import Evaluation, check_finite
-from .neighbors import Edges, IntArray
-from .species import known_symbols, require_known, types_by_number
-from .tensors import as_array, frozen, one_at_a_time
+from .loaded_model import LoadedModel
+from .neighbors import Edges
 
 
-class NequipModel:
-    """A NequIP model and the facts that are needed to call it.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        A ``GraphModel``, patched or not. It is not changed.
-    head : str or None
-        None: NequIP models have no heads.
-    species_types : mapping of str to str, optional
-        Type name for each chemical symbol; default: type names are chemical symbols.
-    """
+class NequipModel(LoadedModel):
+    """A ``GraphModel`` of NequIP, which has no heads."""
 
     def __init__(
         self,
@@ -42,15 +31,12 @@ class NequipModel:
         head: str | None,
         species_types: Mapping[str, str] | None = None,
     ) -> None:
-        self.model = model
-        self.info = nequip_info(model)
+        super().__init__(model, nequip_info(model), head, species_types)
         if not gives_forces(model):
             raise ValueError(
                 f"{self.info.model_class} computes no forces (its ForceStressOutput is missing or "
                 "off); expected a model that does: build it with enable_ForceStressOutput"
             )
-        self.head = self.info.heads[self.info.head_index(head)]
-        self._types = types_by_number(self.info.type_names, species_types)
         self._cutoffs = (
             None
             if self.info.cutoffs is None
@@ -59,61 +45,24 @@ class NequipModel:
         self._within: Edges | None = None
         self._reversed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._fields = categorical_fields(model)
-        self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
-
-    @property
-    def symbols(self) -> list[str]:
-        """Chemical symbols that the model takes."""
-        return known_symbols(self._types)
-
-    def check_species(self, numbers: IntArray) -> None:
-        """Raise ``InputError`` if the model does not know one of the elements."""
-        require_known(numbers, self._types)
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return the categorical fields of the structure that the model reads, from ``info``."""
         return {name: atoms.info[name] for name in self._fields if name in atoms.info}
 
-    def evaluate(
-        self,
-        atoms: Atoms,
-        edges: Edges,
-        *,
-        forces: bool,
-        stress: bool,
-    ) -> Evaluation:
-        """Evaluate the model on one structure, with arguments and errors as for MACE models.
-
-        Raises
-        ------
-        ase.calculators.calculator.InputError
-            A categorical field that the model reads is missing or out of range.
-        """
-        gradients = forces or stress
-        with (
-            one_at_a_time(self.model),
-            frozen(self._parameters),
-            without_derivatives(self.model, not gradients),
-            torch.enable_grad() if gradients else torch.no_grad(),
-        ):
+    def run(
+        self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the outputs of the model by MACE's names."""
+        with without_derivatives(self.model, not gradients):
             out = self.model(self._batch(atoms, edges))
-        energies = as_array(out["atomic_energy"]).reshape(-1)
-        total = float(out["total_energy"].detach().double().sum())
-        limit = 1e-10 * (1.0 + float(np.abs(energies).sum()))
-        result = Evaluation(
-            energy=total,
-            energies=energies if abs(energies.sum() - total) <= limit else None,
-            forces=as_array(out["forces"]) if gradients else None,
-            stress=as_array(out["stress"]).reshape(3, 3) if stress else None,
-        )
-        check_finite(result, atoms)
-        return result
+        return {**as_outputs(out), "node_energy": out["atomic_energy"]}
 
     def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
         periodic = bool(np.any(atoms.pbc))
         cell = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0) if periodic else None
         none = np.zeros((2, 0), dtype=np.int64)
-        types = self._types[atoms.numbers]
+        types = self.types[atoms.numbers]
         data = nequip_batch(self.info, types, atoms.positions, cell, none, np.zeros((0, 3)))
         if self._cutoffs is not None:
             edges = self._within_cutoffs(data, edges)
@@ -151,11 +100,7 @@ class NequipModel:
         kinds = data["atom_types"]
         reach = self._cutoffs[kinds[receiver], kinds[sender]]
         kept = torch.nonzero((vectors * vectors).sum(dim=1) <= reach).flatten()
-        picked = Edges(
-            edges.edge_index.index_select(1, kept),
-            edges.unit_shifts.index_select(0, kept),
-            edges.shifts.index_select(0, kept),
-        )
+        picked = edges.select(kept)
         if self._within is None or not self._within.equals(picked):
             self._within = picked
         return self._within

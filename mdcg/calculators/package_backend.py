@@ -7,8 +7,9 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -28,7 +29,7 @@ from ..errors import (
 )
 from ..package.file import is_package
 from ..runtime.cache import log_cache_warning
-from .evaluation import Evaluation, mean_of, result_of
+from .evaluation import Evaluation, Options, mean_of, result_of
 from .heat_flux import heat_flux, unfold
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
@@ -88,28 +89,19 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 class _Member:
     """One package of a committee; a single package is a committee of one."""
 
-    def __init__(
-        self,
-        path: str,
-        device: str,
-        kernels: str,
-        threads: int,
-        precision: str,
-        skin: float,
-        species_types: Mapping[str, str] | None,
-    ) -> None:
+    def __init__(self, path: str, device: str, options: Options) -> None:
         with engine_errors():
             self.model = _core.Model(
                 path,
                 device=device,
-                kernels=kernels,
-                threads=threads,
-                precision=precision,
-                skin=skin,
+                kernels=options.kernels,
+                threads=options.threads or 0,
+                precision=options.precision or "",
+                skin=options.skin,
             )
         self.path = path
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
-        self.types = types_by_number(self.model.type_names, species_types)
+        self.types = types_by_number(self.model.type_names, options.species_types)
         self._version: int | None = None  # of the edges of the last evaluation
 
     def evaluate(
@@ -130,11 +122,9 @@ class _Member:
         return found
 
 
-def _reopen(
-    paths: Sequence[str], digests: Sequence[str], options: Mapping[str, Any]
-) -> PackageBackend:
+def _reopen(paths: Sequence[str], digests: Sequence[str], options: Options) -> PackageBackend:
     """Open the packages of a copied calculator again."""
-    backend = PackageBackend(paths, **options)
+    backend = PackageBackend(paths, options)
     for member, digest in zip(backend._members, digests, strict=True):
         if member.model.digest != digest:
             raise PackageError(
@@ -164,75 +154,39 @@ class PackageBackend:
     ----------
     paths : sequence of path
         Packages.
-    device, dtype, head : str or None
-        See :class:`~mdcg.calculators.MDCGCalculator`; dtype and head can only confirm what was
-        converted.
-    skin : float
-    species_types : mapping of str to str or None
-    kernels : str
-    threads : int or None
-    precision : str or None
+    options : Options
+        Type and head can only confirm what was converted.
     """
 
     model = None
     is_patched = False
+    #: None, because packages are not patched.
+    patch_report = None
 
-    def __init__(
-        self,
-        paths: Sequence[str | os.PathLike[str]],
-        *,
-        device: object,
-        dtype: object,
-        head: str | None,
-        skin: float,
-        species_types: Mapping[str, str] | None,
-        kernels: str,
-        threads: int | None,
-        precision: str | None = None,
-    ) -> None:
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], options: Options) -> None:
         if not paths:
             raise ValueError("the committee is empty, expected one package or more")
-        self.device = "cpu" if device is None else str(device)
+        self.device = "cpu" if options.device is None else str(options.device)
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise DeviceError(
                 f"device is {self.device!r}, expected 'cpu', 'cuda' or 'cuda:N' for a package"
             )
-        self._options: dict[str, Any] = {
-            "device": self.device,
-            "dtype": dtype,
-            "head": head,
-            "skin": skin,
-            "species_types": species_types,
-            "kernels": kernels,
-            "threads": threads,
-            "precision": precision,
-        }
+        self._options = replace(options, device=self.device)
         # absolute, as copies may be opened in another folder
         self._files = [str(Path(path).absolute()) for path in paths]
-        self._members = [
-            _Member(
-                os.fspath(path),
-                self.device,
-                kernels,
-                threads or 0,
-                precision or "",
-                skin,
-                species_types,
-            )
-            for path in paths
-        ]
+        self._members = [_Member(os.fspath(path), self.device, options) for path in paths]
         first = self._members[0]
         for member in self._members:
-            self._check(member, dtype, head)
+            self._check(member, options.dtype, options.head)
         self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
         self.dtype = first.model.dtype
         self.head = first.manifest.get("head") or "Default"
         self.heads = (self.head,)
         self.model_class = first.model.model_class
         self.r_max = max(member.model.r_max for member in self._members)
-        self.neighbors = _core.NeighborList(self.r_max, skin)
+        self.neighbors = _core.NeighborList(self.r_max, options.skin)
         self._lists_on_device = self.device != "cpu"
-        self._threads = threads or 0
+        self._threads = options.threads or 0
         self._version = 0  # of the neighbour list
         self._lock = threading.RLock()  # held from the update of the list until it has been read
         self._evaluates = threading.Lock()
@@ -281,11 +235,6 @@ class PackageBackend:
         reopen, arguments, state = self.__reduce__()
         vars(self).update({**vars(reopen(*arguments)), **state, "_torn": torn})
         self._lock, self._evaluates = torn["_lock"], torn["_evaluates"]
-
-    @property
-    def patch_report(self) -> None:
-        """None, because packages are not patched."""
-        return
 
     @property
     def species(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import io
 import logging
 import os
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,12 @@ from ..patch import (
     model_record,
     patch_model,
 )
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Options
+from .loaded_model import LoadedModel
 from .mace_model import MaceModel
 from .neighbors import SkinNeighborList
 from .nequip_model import NequipModel
+from .species import known_symbols, require_known
 
 _LOG = logging.getLogger("mdcg")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -67,11 +68,11 @@ def _fingerprint(model: torch.nn.Module) -> int:
     return found
 
 
-def _reopen(model: _Live | str, fingerprint: int, options: Mapping[str, Any]) -> TorchBackend:
+def _reopen(model: _Live | str, fingerprint: int, options: Options) -> TorchBackend:
     """Make the backend of a copied calculator from its model or from the same file."""
     if isinstance(model, _Live):
-        return TorchBackend(model.model, **options)
-    backend = TorchBackend(model, **options)
+        return TorchBackend(model.model, options)
+    backend = TorchBackend(model, options)
     if backend._fingerprint != fingerprint:
         raise CheckpointError(
             f"{model} has changed since the calculator was made from it, so the calculator cannot "
@@ -86,41 +87,24 @@ class TorchBackend:
     Parameters
     ----------
     model : str, path or torch.nn.Module
-        See :class:`~mdcg.calculators.MDCGCalculator`, as for the others.
-    device : str or torch.device or None
-    dtype : str or torch.dtype or None
-    head : str or None
-    skin : float
-    species_types : mapping of str to str or None
+        See :class:`~mdcg.calculators.MDCGCalculator`.
+    options : Options
+        Without those of packages.
     """
 
-    per_system_report = False
-
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | torch.nn.Module,
-        *,
-        device: str | torch.device | None,
-        dtype: str | torch.dtype | None,
-        head: str | None,
-        skin: float,
-        species_types: Mapping[str, str] | None,
-    ) -> None:
+    def __init__(self, model: str | os.PathLike[str] | torch.nn.Module, options: Options) -> None:
         with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
-            loaded, self.name = _prepare(model, _as_device(device), _as_dtype(dtype))
+            loaded, self.name = _prepare(
+                model, _as_device(options.device), _as_dtype(options.dtype)
+            )
         # absolute, as copies may be opened in another folder
         self._file = None if isinstance(model, torch.nn.Module) else str(Path(model).absolute())
-        self._options = {
-            "device": device,
-            "dtype": dtype,
-            "head": head,
-            "skin": skin,
-            "species_types": species_types,
-        }
+        self._options = options
         self._fingerprint = _fingerprint(loaded)
+        head, species_types = options.head, options.species_types
         if head is None:
             head = model_record(loaded).get("head")  # the head chosen by mdcg-patch --head
-        self._evaluator: MaceModel | NequipModel
+        self._evaluator: LoadedModel
         if is_nequip(loaded):
             self._evaluator = NequipModel(loaded, head, species_types)
         elif species_types is None:
@@ -130,7 +114,11 @@ class TorchBackend:
                 "species_types is for NequIP models; a MACE model has chemical elements"
             )
         info = self._evaluator.info
-        self.neighbors = SkinNeighborList(info.r_max, float(skin), info.device)
+        self.device, self.dtype, self.r_max = info.device, info.dtype, info.r_max
+        self.species = tuple(known_symbols(self._evaluator.types))
+        self.head, self.heads = self._evaluator.head, info.heads
+        self.model_class = info.model_class
+        self.neighbors = SkinNeighborList(info.r_max, options.skin, info.device)
         self._numbers: bytes | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -154,41 +142,6 @@ class TorchBackend:
         """Every tensor product of the model: patched, or why not."""
         return inspect_model(self.model)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self._evaluator.info.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the model."""
-        return self._evaluator.info.dtype
-
-    @property
-    def r_max(self) -> float:
-        """Cutoff of the model in Å."""
-        return self._evaluator.info.r_max
-
-    @property
-    def species(self) -> tuple[str, ...]:
-        """Chemical symbols that the model knows."""
-        return tuple(self._evaluator.symbols)
-
-    @property
-    def head(self) -> str:
-        """Head that is evaluated."""
-        return self._evaluator.head
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Heads of the model."""
-        return self._evaluator.info.heads
-
-    @property
-    def model_class(self) -> str:
-        """Class of the model."""
-        return self._evaluator.info.model_class
-
     def describe(self) -> str:
         """Return a description of the model for the calculator's ``repr``."""
         return f"{'patched' if self.is_patched else 'unpatched'} {self.model_class}"
@@ -205,7 +158,7 @@ class TorchBackend:
 
     def _evaluate(self, atoms: Atoms, *, forces: bool = False, stress: bool = False) -> Evaluation:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)
-        self._evaluator.check_species(numbers)
+        require_known(numbers, self._evaluator.types)
         if len(atoms) == 0:
             return Evaluation.of_nothing(forces=forces, stress=stress)
         if self._numbers != numbers.tobytes():

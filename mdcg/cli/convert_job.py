@@ -9,19 +9,17 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .._version import __version__
 from ..errors import MdcgError
 from ._common import UsageError
-from .files import file_sha256, kernels_path, report_path
+from .files import kernels_path, report_path
 from .patch_job import (
     ROUNDING,
     check_choices,
     checked,
     closing,
     headline,
-    model_dict,
+    opened,
     report_bytes,
-    versions,
 )
 
 if TYPE_CHECKING:
@@ -49,15 +47,12 @@ def convert(options: argparse.Namespace) -> Result:
     from ..package.file import staged, write_synced
     from ..package.kernel_file import check_targets, compile_kernels
     from ..package.verification import verify_package
-    from ..patch import load_model, model_info, model_record, unpatch_model
+    from ..patch import model_info
 
     check_targets(options.bundle)
-    digest = file_sha256(options.input)
-    original = load_model(options.input)
-    default = model_record(original).get("head")
-    unpatch_model(original)
+    original, default, result = opened(options)
     info = model_info(original)
-    head = check_choices(options, info, default)
+    result["head"] = head = check_choices(options, info, default)
     wanted = ConversionOptions(
         types=None if options.types is None else tuple(options.types),
         head=head,
@@ -65,7 +60,7 @@ def convert(options: argparse.Namespace) -> Result:
         graph_fields=tuple(sorted(options.set)),
         radial=options.radial,
     )
-    source = (options.input.name, digest)
+    source = (options.input.name, result["record"]["source_sha256"])
     try:
         package = convert_model(original, wanted, source=source)
     except ValueError as error:
@@ -74,25 +69,12 @@ def convert(options: argparse.Namespace) -> Result:
         raise UsageError(f"--set: {error}") from error
     if not options.no_verify and options.radial is None and any(_radials(package).values()):
         package = _checked_tables(original, package, wanted, options, source)
-    result: dict[str, Any] = {
-        "input": str(options.input),
-        "output": str(options.output),
-        "model": model_dict(info),
-        "head": head,
-        "package": {
-            "types": package.type_names,
-            "dtype": package.dtype,
-            "layers": len(package.layers),
-            "bundle": list(options.bundle),
-            "radial": _radials(package),
-        },
-        "record": {
-            "mdcg": __version__,
-            "source": options.input.name,
-            "source_sha256": digest,
-            "versions": versions(),
-        },
-        "verification": None,
+    result["package"] = {
+        "types": package.type_names,
+        "dtype": package.dtype,
+        "layers": len(package.layers),
+        "bundle": list(options.bundle),
+        "radial": _radials(package),
     }
     lines = [headline(options.input, info), *_summary(package)]
     check = None

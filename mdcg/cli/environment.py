@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 from .. import env
 from .._version import __version__
+from ..errors import installed_version
 
 _PACKAGES = (
     *("torch", "numpy", "ase", "filelock", "e3nn", "mace-torch", "nequip"),
@@ -52,7 +53,7 @@ def collect() -> dict[str, Any]:
             "system": _try(platform.platform),
             "libc": _try(lambda: " ".join(platform.libc_ver())),
         },
-        "packages": {name: _try(partial(_version, name)) for name in _PACKAGES},
+        "packages": {name: installed_version(name) or "not installed" for name in _PACKAGES},
         "cpu": {
             "model": _try(lambda: _cpu_info().get("model name", platform.processor() or "unknown")),
             "cores usable": _try(lambda: len(os.sched_getaffinity(0))),
@@ -98,13 +99,6 @@ def _try(function: Callable[[], Any]) -> Any:
         return function()
     except Exception as error:
         return f"unknown ({type(error).__name__}: {error})"
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _core() -> str:

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..errors import DeviceError, UnsupportedProblemError, VerificationError, printable
+from ..errors import (
+    DeviceError,
+    UnsupportedProblemError,
+    VerificationError,
+    installed_version,
+    printable,
+)
 from ._common import UsageError
 from .files import PACKAGE, file_sha256, package_problems, report_path
 
 if TYPE_CHECKING:
     import torch
 
-    from ..patch import VerificationReport
-    from ..patch.hosts import Info
+    from ..patch import ModelInfo, VerificationReport
 
 Result = tuple[dict[str, Any], str]
 
@@ -72,13 +77,11 @@ def run(options: argparse.Namespace) -> Result:
 
     from ..package.file import staged, write_synced
     from ..patch import (
-        NequipInfo,
         copy_model,
         load_model,
         model_info,
         patch_model,
         set_model_record,
-        unpatch_model,
         verify_patch,
     )
     from ..patch.checkpoint_kind import NEQUIP_PACKAGE, checkpoint_kind
@@ -87,16 +90,14 @@ def run(options: argparse.Namespace) -> Result:
     device = _device(options.device)
     package = checkpoint_kind(options.input) == NEQUIP_PACKAGE
     options.problems += package_problems(options.input, options.output, package=package)
-    source_hash = file_sha256(options.input)
-    original = load_model(options.input)
-    record_before = _default_head(original)
-    unpatch_model(original)
+    original, default, result = opened(options)
     info = model_info(original)
     if options.dtype and info.dtype != getattr(torch, options.dtype):
         _check_dtype_is_free(info, options.dtype)
         original = original.to(getattr(torch, options.dtype))
         info = model_info(original)
-    head = check_choices(options, info, record_before)
+        result["model"] = model_dict(info)
+    result["head"] = head = check_choices(options, info, default)
 
     # layers are checked on the device that the model will run on
     patched = copy_model(original).to(device)
@@ -105,26 +106,12 @@ def run(options: argparse.Namespace) -> Result:
     except UnsupportedProblemError as error:
         _show_layers(error, patched, options, info)
         raise
-    record = {
-        "mdcg": __version__,
-        "source": options.input.name,
-        "source_sha256": source_hash,
-        "head": head,
-        "dtype": str(info.dtype).removeprefix("torch."),
-        "versions": versions(),
-        "layers": [layer.name for layer in report.patched],
-    }
+    result["report"] = report.to_dict()
+    record = result["record"]
+    record |= {"head": head, "dtype": str(info.dtype).removeprefix("torch.")}
+    record["layers"] = [layer.name for layer in report.patched]
     patched = patched.to("cpu")  # on the CPU, so that the file loads on any machine
     set_model_record(patched, record)
-    result: dict[str, Any] = {
-        "input": str(options.input),
-        "output": str(options.output),
-        "model": model_dict(info),
-        "head": head,
-        "report": report.to_dict(),
-        "record": record,
-        "verification": None,
-    }
     lines = [headline(options.input, info), str(report)]
     check = None
     suffix = PACKAGE if package else ".tmp"
@@ -139,11 +126,37 @@ def run(options: argparse.Namespace) -> Result:
         if lacks_radial_derivative(original):
             lines.append(_OWN_FORCES)
         write_synced(report_file, report_bytes(result))
-    if info.dtype == torch.float64 and not (options.dtype or isinstance(info, NequipInfo)):
+    if info.dtype == torch.float64 and not (options.dtype or info.is_nequip):
         lines.append(_SINGLE)
     layers = len(report.patched) + len(report.refused)
     lines.append(closing(options, f"{len(report.patched)} of {layers} layers patched", check))
     return result, "\n".join(lines)
+
+
+def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, dict[str, Any]]:
+    """Return the model of the input, unpatched, its default head, and how the report begins."""
+    from ..patch import load_model, model_info, model_record, unpatch_model
+
+    digest = file_sha256(options.input)
+    model = load_model(options.input)
+    default = model_record(model).get("head")
+    unpatch_model(model)
+    names = ("torch", "e3nn", "mace-torch", "nequip")
+    versions = {"python": platform.python_version(), **{n: installed_version(n) for n in names}}
+    result = {
+        "input": str(options.input),
+        "output": str(options.output),
+        "model": model_dict(model_info(model)),
+        "head": default,
+        "record": {
+            "mdcg": __version__,
+            "source": options.input.name,
+            "source_sha256": digest,
+            "versions": versions,
+        },
+        "verification": None,
+    }
+    return model, default, result
 
 
 def _saved(
@@ -168,10 +181,8 @@ def report_bytes(result: dict[str, Any]) -> bytes:
     return (json.dumps(result, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _check_dtype_is_free(info: Info, dtype: str) -> None:
-    from ..patch import NequipInfo
-
-    if isinstance(info, NequipInfo):
+def _check_dtype_is_free(info: ModelInfo, dtype: str) -> None:
+    if info.is_nequip:
         built = str(info.dtype).removeprefix("torch.")
         raise UsageError(
             f"--dtype is {dtype}, but the NequIP model was built in {built} (model_dtype of its "
@@ -180,7 +191,7 @@ def _check_dtype_is_free(info: Info, dtype: str) -> None:
 
 
 def _show_layers(
-    error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: Info
+    error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: ModelInfo
 ) -> None:
     """Attach the table of all layers to an error, to be printed with it."""
     from ..patch import inspect_model
@@ -231,13 +242,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _default_head(model: torch.nn.Module) -> str | None:
-    from ..patch import model_record
-
-    return model_record(model).get("head")
-
-
-def check_choices(options: argparse.Namespace, info: Info, default: str | None) -> str:
+def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | None) -> str:
     """Return the head to use.
 
     Raises
@@ -266,30 +271,28 @@ def check_choices(options: argparse.Namespace, info: Info, default: str | None) 
     return info.heads[chosen]
 
 
-def model_dict(info: Info) -> dict[str, Any]:
+def model_dict(info: ModelInfo) -> dict[str, Any]:
     """Return the facts about a model for JSON."""
-    from ..patch import NequipInfo
-
     facts: dict[str, Any] = {"class": info.model_class, "elements": list(info.symbols)}
-    if not isinstance(info, NequipInfo):
+    if not info.is_nequip:
         facts["atomic_numbers"] = list(info.atomic_numbers)
     return {
         **facts,
-        "framework": "nequip" if isinstance(info, NequipInfo) else "mace",
+        "framework": "nequip" if info.is_nequip else "mace",
         "r_max": info.r_max,
         "dtype": str(info.dtype).removeprefix("torch."),
         "heads": list(info.heads),
     }
 
 
-def headline(path: Path, info: Info) -> str:
+def headline(path: Path, info: ModelInfo) -> str:
     """Return the facts about a model as one line."""
     elements = list(info.symbols)
     listing = " ".join(elements) if len(elements) <= 12 else f"{len(elements)} elements"
     dtype = str(info.dtype).removeprefix("torch.")
     heads = ", ".join(info.heads)
     facts = f"{listing}, r_max {info.r_max:.4g} Å, {dtype}"
-    if info.heads != ("Default",) or "atomic_numbers" in vars(info):
+    if info.heads != ("Default",) or not info.is_nequip:
         facts += f", heads: {heads}"
     return f"{printable(path.name)}: {info.model_class}, {facts}"
 
@@ -305,16 +308,3 @@ def closing(
         how = f"checked on {structures} structures: forces agree within {largest:.0e} eV/Å"
     ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{options.output}")'
     return f"wrote {options.output} ({what}; {how}).  {ase}{lammps}"
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python, torch and the frameworks; None where one is missing."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("torch", "e3nn", "mace-torch", "nequip"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found

@@ -72,7 +72,7 @@ class Builder:
         self.tensors: dict[str, NDArray[Any]] = {}
         self.descriptors: list[str] = []
         self._exchanged: set[str] = set()
-        self._maps: dict[str, LinearMap] = {}  # of linear layers whose value nobody has used yet
+        self._maps: dict[str, LinearMap] = {}  # of linear layers whose value is not used yet
 
     # ---- features ----
 

@@ -15,7 +15,7 @@ from .package import Package
 
 
 def outputs_in_place(model: Any) -> str:
-    """Return what the output of a model that is patched in place is named."""
+    """Return the suffixes that the output of a model patched in place may have."""
     from ..patch import is_nequip
 
     return ".pt, or .nequip.zip for a package" if is_nequip(model) else ".model"
@@ -23,7 +23,7 @@ def outputs_in_place(model: Any) -> str:
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """What a package is made of a checkpoint.
+    """How a checkpoint is converted.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def convert_checkpoint(path: str | Path, options: ConversionOptions | None = Non
     CheckpointError
         The file cannot be read.
     UnsupportedProblemError
-        The model has something that packages have not.
+        The model has something that packages do not have.
     ValueError
         An element or a head that the model does not know.
     """
@@ -93,7 +93,7 @@ def convert_model(
     Raises
     ------
     UnsupportedProblemError
-        The model has something that packages have not.
+        The model has something that packages do not have.
     ValueError
         An element or a head that the model does not know.
     """

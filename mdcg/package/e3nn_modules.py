@@ -95,20 +95,18 @@ def typed_linear_map(module: Any, scalars: Array, name: str) -> LinearMap:
         raise UnsupportedProblemError(
             f"{name} takes {problem.irreps_in2} as second operand, expected even scalars"
         )
-    flat = array(module.weight).reshape(-1)
-    weights: dict[tuple[int, int], Array] = {}
-    for number, path in enumerate(problem.paths):
+    for path in problem.paths:
         if path.mode != "uvw" or not path.has_weight:
             raise UnsupportedProblemError(f"{name} has a path of mode {path.mode}, expected uvw")
-        shape = problem.weight_shape(path)
-        start = problem.weight_offsets[number]
-        weight = flat[start : start + int(np.prod(shape))].reshape(shape)
-        block = problem.irreps_in2[path.i_in2]
-        factor = path.path_weight * float(problem.w3j(problem.degrees(path))[0, 0, 0])
-        mixed = np.einsum(
-            "tv,uvw->tuw", scalars[:, block.offset : block.offset + block.mul], weight * factor
-        )
-        key = (path.i_in1, path.i_out)
+    from ..patch.species_product import SpeciesProduct
+
+    flat = array(module.weight).reshape(-1)
+    weights: dict[tuple[int, int], Array] = {}
+    for part in SpeciesProduct(problem).paths:
+        matrix = part.factor * flat[part.offset : part.offset + np.prod(part.shape)]
+        second = scalars[:, part.y_offset : part.y_offset + part.shape[1]]
+        mixed = np.einsum("tv,uvw->tuw", second, matrix.reshape(part.shape))
+        key = (part.i_in, part.i_out)
         weights[key] = weights.get(key, 0.0) + mixed
     return LinearMap(problem.irreps_in1, problem.irreps_out, weights)
 

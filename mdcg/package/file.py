@@ -105,7 +105,7 @@ def write_file(path: Path, data: bytes) -> None:
     """
     if path.exists() and not path.is_file():  # root would put the file in the place of a device
         raise PackageError(
-            f"{path} is no file, expected the name of a file to write: name another one"
+            f"{path} is not a regular file, expected the name of a file to write: name another one"
         )
     with staged(path, overwrite=True) as (temporary,):
         write_synced(temporary, data)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedProblemError, a_type
 from .builder import Builder
 from .e3nn_modules import array, linear_map, real
+from .fields import embedded_fields, refuse_unknown
 from .mace_blocks import add_interaction, add_product
 from .mace_context import MaceContext
-from .mace_fields import embedded_fields
 from .mace_radial import pair_repulsion, radial_embedding
 from .mace_readouts import add_readout
 
@@ -85,8 +85,8 @@ def build_mace(
         if readout is not None:
             site = add_readout(context, "embedding", readout, feats)
             energies = energies + (0.0 if site.table is None else site.table[:, 0])
-    elif graph_fields:
-        raise ValueError(f"the model reads no {', '.join(sorted(graph_fields))}, expected none")
+    else:
+        refuse_unknown(graph_fields or {}, ())
     constant = shift + energies
     layers = list(zip(model.interactions, model.products, strict=True))
     for number, (block, product) in enumerate(layers):

@@ -13,9 +13,9 @@ from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Features
 from .e3nn_modules import array, convolution, linear_map, real, typed_linear_map
+from .gate import gate_blocks
 from .linear_map import LinearMap
 from .mace_context import MaceContext
-from .mace_gate import add_gate, gate_blocks
 from .mace_radial import radial_layers
 from .radial import Radial, RadialLayer
 
@@ -188,7 +188,7 @@ def _nonlinear(block: _Block, feats: Features) -> _Parts:
     )
     message = builder.normalize(message, density, alpha, beta, block.name("normalized"))
     message = builder.sum([message, residual], block.name("summed"))
-    message = add_gate(builder, message, gate, block.name("gate"))
+    message = builder.gate(message, gate.irreps_out, gate.scalars, gate.gated, block.name("gate"))
     return builder.linear(message, block.linear("linear_2"), block.name("linear_2")), skip
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from ..errors import UnsupportedProblemError, a_type
 from .builder import Features
 from .e3nn_modules import activation, linear_map
+from .gate import gate_blocks
 from .linear_map import LinearMap
 from .mace_context import MaceContext
-from .mace_gate import add_gate, gate_blocks
 
 
 def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
@@ -79,5 +79,7 @@ def _gated(context: MaceContext, number: int | str, readout: Any, feats: Feature
     for step, part in enumerate(("linear_1", "linear_mid")):
         linear = linear_map(getattr(readout, part), f"{at}.{part}").to_blocks(gate.irreps_in)
         feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
-        feats = add_gate(builder, feats, gate, f"activated_{number}_{step}")
+        feats = builder.gate(
+            feats, gate.irreps_out, gate.scalars, gate.gated, f"activated_{number}_{step}"
+        )
     return builder.linear(feats, last, f"readout_{number}")

@@ -12,8 +12,9 @@ from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Builder, Features
 from .e3nn_modules import activation, array, convolution, linear_map, typed_linear_map
+from .fields import field_value, refuse_unknown
+from .gate import gate_blocks
 from .linear_map import LinearMap
-from .mace_gate import add_gate, gate_blocks
 from .radial import Radial, RadialLayer
 
 Array = NDArray[np.float64]
@@ -55,10 +56,7 @@ def build_nequip(
         if step is None:
             raise UnsupportedProblemError(f"{name} is {a_type(module)}, which packages do not have")
         step(name, module)
-    unknown = sorted(set(graph_fields) - converter.fields)
-    if unknown:
-        expected = ", ".join(sorted(converter.fields)) or "none"
-        raise ValueError(f"the model reads no {', '.join(unknown)}, expected {expected}")
+    refuse_unknown(graph_fields, converter.fields)
 
 
 def _kind(module: Any) -> str:
@@ -93,17 +91,7 @@ class _Converter:
         for field, table in getattr(module, "categorical_graph_field_embed_modules", {}).items():
             lowest, count = int(first[field]), len(table.weight)
             self.fields.add(field)
-            if field not in self.graph_fields:
-                raise UnsupportedProblemError(
-                    f"the model reads {field!r} of each structure, and a package is made for one "
-                    f"value of it: give it, such as {field}={lowest}"
-                )
-            row = self.graph_fields[field] - lowest
-            if not 0 <= row < count:
-                raise ValueError(
-                    f"{field} is {self.graph_fields[field]}, expected {lowest} to "
-                    f"{lowest + count - 1}"
-                )
+            row = field_value(self.graph_fields, field, lowest, count) - lowest
             parts.append(np.repeat(array(table.weight)[row : row + 1], len(self.columns), axis=0))
         self.attributes = np.concatenate(parts, axis=1)
         irreps = Irreps.from_pairs([(self.attributes.shape[1], 0, 1)])
@@ -176,7 +164,7 @@ class _Converter:
             own = typed_linear_map(block.sc, self.attributes, f"{name}.sc")
             skip = builder.linear(before, own.to_blocks(gate.irreps_in), f"self_{number}")
             x = builder.sum([x, skip], f"message_{number}")
-        x = add_gate(builder, x, gate, f"features_{number}")
+        x = builder.gate(x, gate.irreps_out, gate.scalars, gate.gated, f"features_{number}")
         if module.resnet:
             x = builder.sum([before, x], f"resnet_{number}")
         self.features = x
@@ -220,7 +208,7 @@ class _Converter:
 
     def on_AtomwiseReduce(self, name: str, module: Any) -> None:  # noqa: N802
         if module.reduce != "sum" or module.constant != 1.0:
-            raise UnsupportedProblemError(f"{name} is no plain sum of the atoms' energies")
+            raise UnsupportedProblemError(f"{name} is not a plain sum of the atoms' energies")
 
 
 def _scaled(linear: LinearMap, factor: Array) -> LinearMap:

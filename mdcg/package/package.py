@@ -68,7 +68,7 @@ class Package:
 
     @property
     def atomic_numbers(self) -> list[int] | None:
-        """Atomic number of each type, None if types are no elements."""
+        """Atomic number of each type, None if the types are not elements."""
         numbers = self.manifest.get("atomic_numbers")
         return None if numbers is None else list(numbers)
 

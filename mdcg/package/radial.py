@@ -169,7 +169,7 @@ class _Dual:
         return _Dual(lower * self.value, exponent * lower * self.slope)
 
     def through(self, value: Array, slope: Array) -> _Dual:
-        """Return a function of the numbers, of which value and derivative are given."""
+        """Return a function of the numbers from its value and its derivative."""
         return _Dual(value, slope * self.slope)
 
 

@@ -30,7 +30,7 @@ _PLACES = (0.2113248654, 0.5, 0.7886751346)
 _WINDOWS = 8
 #: Pairs of types and outputs that are looked at, spread over all of them.
 _MAX_PAIRS, _MAX_OUTPUTS = 5, 128
-#: Error of a length, Å, that comes of keeping positions in float32, some 10 Å from the origin.
+#: Error in Å of a length between positions in float32, some 10 Å from the origin.
 _POSITIONS = 5e-7
 #: In float32 the error of a table is at most this part of what float32 itself makes.
 _SINGLE = 0.3

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import _core
 from ..errors import VerificationError
 from .package import Package
 
 if TYPE_CHECKING:
     from ..patch import VerificationReport
     from ..patch.systems import Structure
-    from ..patch.verify import Result
+    from ..patch.verify import Outputs
 
 _OWN_FORCES = (
     "MACE's own forces and stress were left out: they are not the gradient of its energy, because "
@@ -72,11 +74,7 @@ def verify_package(
     import torch
 
     from ..patch import model_info
-    from ..patch.hosts import (
-        copy_in_dtype,
-        lacks_radial_derivative,
-        with_radial_derivative,
-    )
+    from ..patch.hosts import copy_in_dtype, lacks_radial_derivative, with_radial_derivative
     from ..patch.systems import verification_systems
     from ..patch.verify import verify_function
 
@@ -94,10 +92,14 @@ def verify_package(
     kinds = [info.kinds[info.symbols.index(name)] for name in package.type_names]
     if systems is None:
         systems = verification_systems(kinds, package.r_max)
-    engine = _Engine(path, {kind: number for number, kind in enumerate(kinds)}, kernels, device)
+    try:
+        engine = _core.Model(str(path), device=device, kernels=kernels)
+    except _core.EngineError as error:
+        raise VerificationError(f"the engine does not open the package: {error}") from error
+    types = {kind: number for number, kind in enumerate(kinds)}
     report = verify_function(
         model,
-        engine.evaluate,
+        partial(_evaluate, engine, types),
         head=head,
         systems=systems,
         atol_forces=atol_forces,
@@ -107,40 +109,23 @@ def verify_package(
     return replace(report, device=device, note=note)
 
 
-class _Engine:
-    """A package in the engine, with structures going in and outputs by MACE's names coming out."""
+def _evaluate(model: Any, types: Mapping[int, int], system: Structure) -> Outputs:
+    """Return what the engine finds of a structure, by MACE's names."""
+    import torch
 
-    def __init__(
-        self, path: str | Path, types: Mapping[int, int], kernels: str, device: str
-    ) -> None:
-        from .. import _core
+    from ..patch.mace_inputs import complete_cell
 
-        self._error = _core.EngineError
-        self._types = types
-        try:
-            self._model = _core.Model(str(path), device=device, kernels=kernels)
-        except self._error as error:
-            raise VerificationError(f"the engine does not open the package: {error}") from error
-
-    def evaluate(self, system: Structure) -> Result:
-        import torch
-
-        from ..patch.mace_inputs import complete_cell, neighbor_list
-        from ..patch.verify import Result
-
-        types = np.array([self._types[int(kind)] for kind in system.atomic_numbers], np.int32)
-        cell = complete_cell(system.cell, system.pbc)
-        try:
-            found = self._model.evaluate(
-                system.positions, types, cell=cell, periodic=list(system.pbc), virial=True
-            )
-        except self._error as error:
-            raise VerificationError(
-                f"the engine does not run on the {system.name} structure: {error}"
-            ) from error
-        values = {"energy": np.array([found["energy"]]), "forces": found["forces"]}
-        if system.periodic:
-            values["stress"] = -found["virial"][None] / abs(np.linalg.det(cell))
-        sender_receiver, _ = neighbor_list(system.positions, cell, system.pbc, self._model.r_max)
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in values.items()}
-        return Result(sender_receiver.shape[1], tensors)
+    cell = complete_cell(system.cell, system.pbc)
+    numbers = np.array([types[int(kind)] for kind in system.atomic_numbers], np.int32)
+    try:
+        found = model.evaluate(
+            system.positions, numbers, cell=cell, periodic=list(system.pbc), virial=True
+        )
+    except _core.EngineError as error:
+        raise VerificationError(
+            f"the engine does not run on the {system.name} structure: {error}"
+        ) from error
+    values = {"energy": np.array([found["energy"]]), "forces": found["forces"]}
+    if system.periodic:
+        values["stress"] = -found["virial"][None] / abs(np.linalg.det(cell))
+    return {name: torch.from_numpy(np.array(value)) for name, value in values.items()}

@@ -6,7 +6,7 @@ from .copies import copy_model
 from .hosts import model_info
 from .loader import load_model
 from .mace_inputs import ModelInfo, mace_batch, mace_info, neighbor_list
-from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
+from .nequip_inputs import is_nequip, nequip_batch, nequip_info
 from .patching import inspect_model, is_patched, patch_model, unpatch_model
 from .record import model_record, set_model_record
 from .report import LayerReport, PatchReport
@@ -15,7 +15,6 @@ from .verify import VerificationReport, verify_patch
 __all__ = [
     "LayerReport",
     "ModelInfo",
-    "NequipInfo",
     "PatchReport",
     "VerificationReport",
     "copy_model",

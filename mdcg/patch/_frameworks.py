@@ -9,9 +9,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 
@@ -37,14 +36,6 @@ class _WithoutNotice(io.TextIOBase):
 
     def flush(self) -> None:
         self._stream.flush()
-
-
-def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def import_e3nn_o3() -> ModuleType:
@@ -117,6 +108,27 @@ def import_nequip() -> ModuleType:
             f"a NequIP model needs nequip, but {error.name!r} is not installed: "
             "pip install 'mdcg[nequip]' (after mdcg[mace], if you want both)"
         ) from error
+
+
+def is_stock(module: Any, name: str, where: str) -> bool:
+    """Whether a module is of a class of e3nn or NequIP, or of a copy of such a class.
+
+    NequIP's packages contain copies of the classes of both. The copies are not identical to the
+    installed classes, and their modules have a prefix: ``<torch_package_0>.e3nn.o3...``.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    name : str
+        Class name.
+    where : str
+        Beginning of the name of the module of the class.
+    """
+    cls = type(module)
+    home = cls.__module__
+    if home.startswith("<torch_package_"):
+        home = home.partition(".")[2]
+    return cls.__qualname__ == name and home.startswith(where)
 
 
 class _DefaultDtype:

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import MdcgError
 from ._frameworks import import_e3nn_o3
-from .layer import parsed_problem
+from .fused_state import parsed_problem
 from .species_product import SpeciesProduct, can_group
 
 o3 = import_e3nn_o3()

@@ -19,8 +19,7 @@ from .fused_state import FusedState
 
 _stock = import_mace().modules.symmetric_contraction
 
-#: Attributes of a patched layer: the JSON text of its fold, and the text with its matrix.
-FOLD = "_mdcg_fold"
+#: The attribute of a patched layer that holds the text of its fold, and its matrix.
 MAP = "_mdcg_map"
 
 # plain dicts, because torch.compile cannot trace functions behind lru_cache
@@ -108,7 +107,7 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
     change of dtype; the weights are read at every call.
     """
 
-    _mdcg_fold: str
+    _mdcg_fold = ""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Evaluate the contraction.

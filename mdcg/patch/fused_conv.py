@@ -11,8 +11,7 @@ import torch
 
 from ..ops import conv
 from ._frameworks import import_e3nn_o3
-from .fused_state import FusedConvState
-from .layer import parsed_problem
+from .fused_state import FusedConvState, parsed_problem
 from .paired_weights import PendingWeights, conv_of_pending
 
 o3 = import_e3nn_o3()

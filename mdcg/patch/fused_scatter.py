@@ -11,12 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from ..ops import conv
-from .fused_state import FusedConvState
-from .layer import parsed_problem
+from .fused_state import FusedConvState, parsed_problem
 from .paired_weights import PendingWeights, conv_of_pending
-
-#: The attribute of a patched layer that holds the class it had.
-STOCK = "_mdcg_stock"
 
 
 class FusedTensorProductScatter(FusedConvState, torch.nn.Module):

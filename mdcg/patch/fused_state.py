@@ -11,7 +11,6 @@ import torch
 from ..errors import MdcgError, UnsupportedProblemError
 from ..ops.cuda import start_conv
 from ..problem import ConvProblem
-from .layer import parsed_problem
 
 if TYPE_CHECKING:
     _Base: TypeAlias = Any
@@ -21,6 +20,19 @@ else:
 #: Set on a submodule when a state is loaded into it directly, not through the layer above it.
 _LOADED = "_mdcg_loaded"
 _KERNEL_DTYPES = (torch.float32, torch.float64)
+
+
+# a plain dict, because torch.compile cannot trace functions behind lru_cache
+_problems: dict[tuple[str, str], ConvProblem] = {}
+
+
+def parsed_problem(text: str, dtype: str) -> ConvProblem:
+    """Return the problem of a JSON text in a dtype, parsed once per process."""
+    found = _problems.get((text, dtype))
+    if found is None:
+        found = ConvProblem.from_json(text).with_dtype(dtype)
+        _problems[text, dtype] = found
+    return found
 
 
 class FusedState(_Base):  # type: ignore[misc]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 
 from . import nequip_inputs
 from .copies import copy_model
 from .mace_inputs import ModelInfo, complete_cell, mace_batch, mace_info, neighbor_list
-from .nequip_inputs import NequipInfo, is_nequip, nequip_batch, nequip_info
+from .nequip_inputs import is_nequip, nequip_batch, nequip_info
 from .systems import Structure
 
-Info: TypeAlias = ModelInfo | NequipInfo
+#: Attributes in which NequIP's modules store the dtype that they were built with.
+_NOTED = ("_output_dtype", "model_dtype")
 
 
-def model_info(model: torch.nn.Module) -> Info:
+def model_info(model: torch.nn.Module) -> ModelInfo:
     """Read the facts that inputs depend on from a loaded MACE or NequIP model.
 
     Raises
@@ -29,10 +33,30 @@ def model_info(model: torch.nn.Module) -> Info:
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """Return a copy of a model in another precision."""
-    if is_nequip(model):
-        return nequip_inputs.copy_in_dtype(model, dtype)
-    return copy_model(model).to(dtype)
+    """Return a copy of a model in another precision.
+
+    ``model.to(dtype)`` is not enough for NequIP, whose modules cast to the dtype they were built
+    with.
+    """
+    found = copy_model(model).to(dtype)
+    for module in found.modules():
+        for name in _NOTED:
+            if module.__dict__.get(name) in (torch.float32, torch.float64):
+                module.__dict__[name] = dtype
+    return found
+
+
+@contextmanager
+def frozen(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    """Switch off gradients to parameters for a while, so that nothing is stored for them."""
+    live = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in live:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in live:
+            parameter.requires_grad_(True)
 
 
 def lacks_radial_derivative(model: torch.nn.Module) -> bool:
@@ -65,9 +89,41 @@ def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
     return copied
 
 
+def model_batch(
+    info: ModelInfo,
+    system: Structure,
+    edges: Sequence[ArrayLike],
+    head: str | None = None,
+    fields: Mapping[str, int] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Build the ``data`` argument of a model's ``forward`` for one structure.
+
+    Parameters
+    ----------
+    info : ModelInfo
+        Of the model.
+    system : Structure
+        With atomic numbers from `info.kinds`; for a NequIP model these are type numbers. The cell
+        has a volume if it is periodic.
+    edges : sequence of two arrays
+        What :func:`neighbor_list` returns, in any order.
+    head : str, optional
+        Needed if there are several.
+    fields : mapping of str to int, optional
+        Inputs of the structure that the model reads, such as a charge; default: MACE's.
+    """
+    given = {name: torch.tensor([value]) for name, value in (fields or {}).items()}
+    place = (system.atomic_numbers, system.positions)
+    if info.is_nequip:
+        data = nequip_batch(info, *place, system.cell if system.periodic else None, *edges)
+        return data | {name: value[None] for name, value in given.items()}
+    extras = {name: value.to(info.dtype) for name, value in given.items()}
+    return mace_batch(info, *place, system.cell, system.pbc, *edges, head=head, extras=extras)
+
+
 def evaluate_structure(
     model: torch.nn.Module,
-    info: Info,
+    info: ModelInfo,
     system: Structure,
     head: str | None = None,
     fields: Mapping[str, int] | None = None,
@@ -77,49 +133,24 @@ def evaluate_structure(
     Parameters
     ----------
     model : torch.nn.Module
-    info : ModelInfo or NequipInfo
-        Of the model.
+    info : ModelInfo
+        As the rest in :func:`model_batch`.
     system : Structure
-        With atomic numbers from `info.kinds`; for a NequIP model these are type numbers.
     head : str, optional
-        Needed if there are several.
     fields : mapping of str to int, optional
-        Inputs of the structure that the model reads, such as a charge; default: MACE's.
 
     Returns
     -------
     tuple of int and dict of str to torch.Tensor
         Number of edges; outputs by MACE's names.
     """
-    edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
-    cell = complete_cell(system.cell, system.pbc) if system.periodic else system.cell
-    given = (fields or {}).items()
-    if isinstance(info, NequipInfo):
-        data = nequip_batch(
-            info,
-            system.atomic_numbers,
-            system.positions,
-            cell if system.periodic else None,
-            edge_index,
-            unit_shifts,
-        )
-        data.update({name: torch.tensor([[value]]) for name, value in given})
-        return edge_index.shape[1], nequip_inputs.as_outputs(model(data))
-    batch = mace_batch(
-        info,
-        system.atomic_numbers,
-        system.positions,
-        cell,
-        system.pbc,
-        edge_index,
-        unit_shifts,
-        head=head,
-        extras={
-            name: torch.tensor([value]).to(info.dtype) for name, value in (fields or {}).items()
-        },
-    )
+    if system.periodic:
+        system = replace(system, cell=complete_cell(system.cell, system.pbc))
+    edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
+    data, count = model_batch(info, system, edges, head, fields), edges[0].shape[1]
+    if info.is_nequip:
+        return count, nequip_inputs.as_outputs(model(data))
     takes = inspect.signature(model.forward).parameters
     energy = hasattr(model, "atomic_energies_fn")  # dipole models cannot compute forces
     options = {"compute_force": energy, "compute_stress": energy and system.periodic}
-    output = model(batch, **{k: v for k, v in options.items() if k in takes})
-    return edge_index.shape[1], output
+    return count, model(data, **{k: v for k, v in options.items() if k in takes})

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ..errors import a_type
 from ..problem import ConvProblem, wigner_3j
+from ._frameworks import is_stock
+from .probe import LIMITS, probe_conv, probe_rows
 from .report import LEFT, REFUSED, LayerReport
 
 #: Packages whose layers are recognised, by the top-level module of their classes.
 ACCELERATED = {"cuequivariance_torch": "cuEquivariance", "openequivariance": "OpenEquivariance"}
 #: The attribute of a patched layer that holds the JSON text of its problem.
 PROBLEM = "_mdcg_problem"
-
-# a plain dict, because torch.compile cannot trace functions behind lru_cache
-_problems: dict[tuple[str, str], ConvProblem] = {}
-
-
-def parsed_problem(text: str, dtype: str) -> ConvProblem:
-    """Return the problem of a JSON text in a dtype, parsed once per process."""
-    found = _problems.get((text, dtype))
-    if found is None:
-        found = ConvProblem.from_json(text).with_dtype(dtype)
-        _problems[text, dtype] = found
-    return found
+#: The attribute of a patched layer that holds its stock class, where that is not a base class.
+STOCK = "_mdcg_stock"
 
 
 class Layer:
@@ -42,6 +36,8 @@ class Layer:
 
     #: Whether :func:`mdcg.patch_model` raises if a layer of this kind cannot be patched.
     required: ClassVar[bool] = True
+    #: The attribute of a patched layer that holds the JSON text of its problem.
+    text: ClassVar[str] = PROBLEM
 
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
@@ -55,7 +51,7 @@ class Layer:
     @property
     def is_patched(self) -> bool:
         """Whether the module has the class that patching gives it."""
-        return hasattr(type(self.module), PROBLEM)
+        return hasattr(type(self.module), self.text)
 
     def refusal(self) -> str:
         """Return why the layer cannot be patched, or an empty string."""
@@ -83,7 +79,7 @@ class Layer:
         return ConvProblem.from_e3nn(self.tensor_product)
 
     def probe(self, problem: Any) -> float:
-        """Return the largest relative difference between kernels and the stock layer.
+        """Return the largest relative difference of value and gradients from the stock layer.
 
         Raises
         ------
@@ -92,34 +88,116 @@ class Layer:
         """
         raise NotImplementedError
 
+    def fused_class(self) -> type:
+        """Return the class that patching gives the module."""
+        raise NotImplementedError
+
     def patch(self, problem: Any) -> None:
         """Change the class of the module, in place."""
-        raise NotImplementedError
+        from .fused_state import FusedState, watch_loads
+
+        fused = self.fused_class()
+        if not issubclass(fused, type(self.module)):  # its stock class is not among its bases
+            self.module.__dict__[STOCK] = type(self.module)
+        self.module.__dict__[self.text] = problem.to_json()
+        self.module.__class__ = fused
+        if issubclass(fused, FusedState):
+            watch_loads(self.module)
+            self.module._remember()
 
     def restore(self) -> None:
         """Undo :meth:`patch`; does nothing on a module that is not patched."""
-        raise NotImplementedError
+        from .fused_state import FusedState, forget_loads
+
+        if isinstance(self.module, FusedState):
+            forget_loads(self.module)
+        if self.is_patched:
+            stock = next(
+                c for c in type(self.module).__mro__ if not c.__module__.startswith("mdcg.")
+            )
+            self.module.__class__ = self.module.__dict__.pop(STOCK, stock)
+        self.module.__dict__.pop(self.text, None)
 
 
-def is_stock(module: Any, name: str, where: str) -> bool:
-    """Whether a module is of a class of e3nn or NequIP, or of a copy of such a class.
-
-    NequIP's packages contain copies of the classes of both. The copies are not identical to the
-    installed classes, and their modules have a prefix: ``<torch_package_0>.e3nn.o3...``.
+class Convolution(Layer):
+    """A convolution whose radial network then runs once for both directions of an edge.
 
     Parameters
     ----------
-    module : torch.nn.Module
     name : str
-        Class name.
-    where : str
-        Beginning of the name of the module of the class.
+    module : torch.nn.Module
+    block : torch.nn.Module
+        The interaction block.
     """
-    cls = type(module)
-    home = cls.__module__
-    if home.startswith("<torch_package_"):
-        home = home.partition(".")[2]
-    return cls.__qualname__ == name and home.startswith(where)
+
+    #: The attribute of the block that holds the radial network.
+    network: ClassVar[str]
+
+    def __init__(self, name: str, module: Any, block: Any) -> None:
+        super().__init__(name, module)
+        self.block = block
+
+    def stock(
+        self, module: Any, x: Tensor, y: Tensor, w: Tensor, edges: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the summed messages of a stock layer; `edges` are sender and receiver."""
+        raise NotImplementedError
+
+    def has_own_network(self) -> bool:
+        """Whether the block gives what its radial network returns to this layer alone."""
+        raise NotImplementedError
+
+    def probe(self, problem: ConvProblem) -> float:
+        """Compare the convolution."""
+        return probe_conv(self.tensor_product, self.module, self.stock, problem, name=self.name)
+
+    def patch(self, problem: ConvProblem) -> None:
+        """Change the class of the layer and of its radial network."""
+        from .paired_weights import defer
+
+        super().patch(problem)
+        if self.has_own_network():
+            defer(getattr(self.block, self.network))
+
+    def restore(self) -> None:
+        """Give layer and radial network their classes back."""
+        from .paired_weights import undo_deferral
+
+        undo_deferral(getattr(self.block, self.network, None))
+        super().restore()
+
+
+class Connection(Layer):
+    """A ``FullyConnectedTensorProduct`` of features with an encoding of the atom's type.
+
+    MACE's ``skip_tp`` and NequIP's self-connection ``sc``, which mix channels by that type.
+    """
+
+    required: ClassVar[bool] = False
+
+    def refusal(self) -> str:
+        """Return why the layer cannot be patched, or an empty string."""
+        product = self.module
+        if not is_stock(product, "FullyConnectedTensorProduct", "e3nn.o3."):
+            return f"it is {a_type(product)}, expected FullyConnectedTensorProduct"
+        if not (product.internal_weights and product.shared_weights):
+            return "it has no weights of its own"
+        if any(ir.l or ir.p != 1 for _, ir in product.irreps_in2):
+            return f"second operand is {product.irreps_in2}, expected even scalars"
+        return dtype_refusal(product) or forward_refusal(product)
+
+    def probe(self, problem: ConvProblem) -> float:
+        """Compare the product, with rows of the second operand that repeat."""
+        from .species_product import SpeciesProduct
+
+        product = SpeciesProduct(problem)
+        return probe_rows(self.module, product.grouped, name=self.name)
+
+    def fused_class(self) -> type:
+        """Return the class for the module's own class, which may be a package's copy."""
+        from .fused_connection import fused_class
+
+        return fused_class(type(self.module))
 
 
 def describe(name: str, tensor_product: Any, status: str, reason: str = "") -> LayerReport:
@@ -145,15 +223,25 @@ def describe(name: str, tensor_product: Any, status: str, reason: str = "") -> L
     return LayerReport(name, in1, in2, out, len(degrees), nnz, weights, status, reason, key)
 
 
-def stock_e3nn(name: str) -> Any:
-    """Return a class of ``e3nn.o3``, or None; a model with e3nn layers has imported it."""
-    return getattr(sys.modules.get("e3nn.o3"), name, None)
-
-
 def frozen_dtype(module: torch.nn.Module) -> torch.dtype:
     """Return the dtype of an e3nn tensor product: that of its constants."""
     dtype: torch.dtype = module.output_mask.dtype  # type: ignore[assignment]
     return dtype
+
+
+def dtype_refusal(product: Any) -> str:
+    """Return why kernels cannot take the type of an e3nn tensor product, or nothing."""
+    dtype = frozen_dtype(product)
+    return "" if dtype in LIMITS else f"dtype is {dtype}, expected float32 or float64"
+
+
+def product_refusal(name: str, product: Any) -> str:
+    """Return why a tensor product is not that of a convolution, or nothing."""
+    if not is_stock(product, "TensorProduct", "e3nn.o3."):
+        return f"{name} is {a_type(product)}, expected an e3nn TensorProduct"
+    if product.shared_weights or product.internal_weights:
+        return f"{name} has weights of its own, expected one row of weights per edge"
+    return dtype_refusal(product) or forward_refusal(product)
 
 
 def forward_refusal(module: Any) -> str:

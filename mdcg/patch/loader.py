@@ -11,8 +11,14 @@ from typing import Any
 
 import torch
 
-from ..errors import CheckpointError, MissingDependencyError, a_type, installation
-from ._frameworks import import_e3nn_o3, import_mace, import_nequip, installed_version
+from ..errors import (
+    CheckpointError,
+    MissingDependencyError,
+    a_type,
+    installation,
+    installed_version,
+)
+from ._frameworks import import_e3nn_o3, import_mace, import_nequip
 from .checkpoint_kind import MACE, NEQUIP_CHECKPOINT, NEQUIP_PACKAGE, checkpoint_kind
 from .e3nn_pickle import e3nn_pickle_module
 from .nequip_files import load_nequip_checkpoint, load_nequip_package

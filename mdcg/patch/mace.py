@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..errors import a_type
-from ..problem import ConvProblem
-from .connections import Connection
-from .layer import ACCELERATED, PROBLEM, Layer, is_stock, stock_e3nn
-from .mace_products import find_contractions
-from .probe import LIMITS, probe_conv
+from ..errors import UnsupportedProblemError, a_type
+from ..problem import ConvProblem, FoldedTensors
+from ._frameworks import is_stock
+from .copies import copy_model
+from .layer import (
+    ACCELERATED,
+    Connection,
+    Convolution,
+    Layer,
+    forward_refusal,
+    product_refusal,
+)
+from .probe import compare, draw
+from .report import LayerReport
 
+_NODES = 7
 #: Blocks whose weights depend on edges alone and are used by ``conv_tp`` alone.
 _RADIAL = (
     "RealAgnosticInteractionBlock",
@@ -35,23 +45,17 @@ def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
         skip_tp = getattr(block, "skip_tp", None)
         if hasattr(skip_tp, "irreps_in2"):  # in blocks without species it is a linear layer
             yield Connection(f"{prefix}skip_tp", skip_tp)
-    yield from find_contractions(model)
+    for name, block in model.named_modules():
+        layer = getattr(block, "symmetric_contractions", None)
+        if isinstance(layer, torch.nn.Module):
+            prefix = f"{name}." if name else ""
+            yield MaceContraction(f"{prefix}symmetric_contractions", layer)
 
 
-class MaceConvolution(Layer):
-    """The ``conv_tp`` of an interaction block, which passes the edges on if a hook is set.
+class MaceConvolution(Convolution):
+    """The ``conv_tp`` of an interaction block, which passes the edges on if a hook is set."""
 
-    Parameters
-    ----------
-    name : str
-    module : e3nn.o3.TensorProduct
-    block : torch.nn.Module
-        The interaction block.
-    """
-
-    def __init__(self, name: str, module: Any, block: torch.nn.Module) -> None:
-        super().__init__(name, module)
-        self.block = block
+    network = "conv_tp_weights"
 
     def refusal(self) -> str:
         """Return why the layer cannot be patched, or an empty string."""
@@ -61,62 +65,47 @@ class MaceConvolution(Layer):
             return (
                 f"already accelerated by {ACCELERATED[room]}: convert the model back to e3nn first"
             )
-        if type(conv_tp) is not stock_e3nn("TensorProduct"):
-            return f"conv_tp is {a_type(conv_tp)}, expected an e3nn TensorProduct"
-        if "forward" in conv_tp.__dict__:
-            return "conv_tp has had its forward replaced by another package: undo that first"
         hook = block.__dict__.get("conv_fusion", "mdcg")
         if hook != "mdcg":
             return f"conv_fusion of the block is {hook!r}, set by another package"
-        if conv_tp.shared_weights or conv_tp.internal_weights:
-            return "conv_tp has weights of its own, expected one row of weights per edge"
-        if conv_tp.output_mask.dtype not in LIMITS:
-            return f"dtype is {conv_tp.output_mask.dtype}, expected float32 or float64"
-        if not _has_hook(block):
+        refusal = product_refusal("conv_tp", conv_tp)
+        if not refusal and not _has_hook(block):
             return (
                 f"{type(block).__name__}.forward does not look at conv_fusion, so it cannot hand "
                 "over the edge index: install mace-torch 0.3.15 or newer"
             )
-        return ""
+        return refusal
 
-    def probe(self, problem: ConvProblem) -> float:
-        """Compare value and gradients of the convolution."""
+    def stock(
+        self, module: Any, x: Tensor, y: Tensor, w: Tensor, edges: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the summed messages of a stock layer."""
+        # not module(...), which calls users' hooks
+        rows: Tensor = module.forward(x[edges[0]], y, w)
+        return rows.new_zeros(len(x), rows.shape[1]).index_add(0, edges[1], rows)
 
-        def stock(
-            conv_tp: Any,
-            x: torch.Tensor,
-            y: torch.Tensor,
-            w: torch.Tensor,
-            sender: torch.Tensor,
-            receiver: torch.Tensor,
-        ) -> torch.Tensor:
-            rows: torch.Tensor = conv_tp.forward(
-                x[sender], y, w
-            )  # not conv_tp(...), which calls users' hooks
-            return rows.new_zeros(len(x), rows.shape[1]).index_add(0, receiver, rows)
+    def has_own_network(self) -> bool:
+        """Whether the block is one of mace whose radial network serves this layer alone."""
+        return any(is_stock(self.block, name, "mace.modules.") for name in _RADIAL)
 
-        return probe_conv(self.module, self.module, stock, problem, name=self.name)
+    def fused_class(self) -> type:
+        """Return the class of patched layers."""
+        from .fused_conv import FusedConvTensorProduct
+
+        return FusedConvTensorProduct
 
     def patch(self, problem: ConvProblem) -> None:
-        """Change the class of ``conv_tp`` and set the hook of its block."""
-        from .fused_conv import HOOK, HOOK_VALUE, FusedConvTensorProduct
-        from .paired_weights import defer
+        """Change the class of the layer and of its radial network, and set the block's hook."""
+        from .fused_conv import HOOK, HOOK_VALUE
 
-        setattr(self.module, PROBLEM, problem.to_json())
-        self.module.__class__ = FusedConvTensorProduct
-        self.module._remember()
+        super().patch(problem)
         setattr(self.block, HOOK, HOOK_VALUE)
-        if any(is_stock(self.block, name, "mace.modules.") for name in _RADIAL):
-            defer(self.block.conv_tp_weights)
 
     def restore(self) -> None:
-        """Give ``conv_tp`` its class back and remove the hook."""
-        from .fused_conv import HOOK, o3
-        from .paired_weights import undo_deferral
+        """Give layer and radial network their classes back, and remove the hook."""
+        from .fused_conv import HOOK
 
-        undo_deferral(getattr(self.block, "conv_tp_weights", None))
-        self.module.__class__ = o3.TensorProduct
-        self.module.__dict__.pop(PROBLEM, None)
+        super().restore()
         self.block.__dict__.pop(HOOK, None)
 
 
@@ -126,3 +115,94 @@ def _has_hook(block: torch.nn.Module) -> bool:
     if code is None:
         return False
     return "conv_fusion" in code.co_consts or "conv_fusion" in code.co_names
+
+
+class MaceContraction(Layer):
+    """The ``symmetric_contractions`` of a product block."""
+
+    text = "_mdcg_fold"
+
+    def refusal(self) -> str:
+        """Return why the layer cannot be patched, or an empty string."""
+        layer = self.module
+        if type(layer).__module__.partition(".")[0] == "cuequivariance_torch":
+            return "already accelerated by cuEquivariance: convert the model back to e3nn first"
+        if not is_stock(layer, "SymmetricContraction", "mace.modules."):
+            return (
+                f"symmetric_contractions is {a_type(layer)}, expected a "
+                "SymmetricContraction of mace"
+            )
+        kinds = {type(part).__qualname__ for part in layer.contractions}
+        if kinds - {"Contraction"} or any("forward" in p.__dict__ for p in layer.contractions):
+            return f"its parts are {', '.join(sorted(kinds))}, expected mace's own Contraction"
+        return forward_refusal(layer)
+
+    def make_problem(self) -> FoldedTensors:
+        """Reduce the coupling tensors of the layer's own buffers.
+
+        Raises
+        ------
+        UnsupportedProblemError
+            No kernel computes them.
+        """
+        from .fused_contraction import fold_contraction
+
+        try:
+            return fold_contraction(self.module)
+        except (AttributeError, IndexError) as error:
+            raise UnsupportedProblemError(str(error)) from error
+
+    def describe(self, status: str, reason: str = "", problem: Any = None) -> LayerReport:
+        """Return the row of a report."""
+        layer = self.module
+        fold: FoldedTensors | None = problem
+        if fold is None and self.is_patched:
+            text: str = layer._mdcg_fold
+            fold = FoldedTensors.from_json(text) if text else self.make_problem()
+        into, out = (str(getattr(layer, f"irreps_{end}", "")) for end in ("in", "out"))
+        if fold is None:
+            return LayerReport(self.name, into, "", out, 0, 0, 0, status, reason)
+        paths, of = fold.combination.shape[1], fold.problem
+        return LayerReport(
+            self.name, into, "", out, paths, of.nnz, paths * of.channels, status, reason, of.key()
+        )
+
+    def probe(self, problem: FoldedTensors) -> float:
+        """Compare value and gradient of the features; the weights are left out."""
+        from ..ops import contraction
+        from .fused_contraction import stacked_weights
+
+        layer, like = self.module, self.module.contractions[0].weights_max
+        species, _, channels = like.shape
+        x, mixed, cotangent = draw(
+            like,
+            (_NODES, channels, problem.problem.dim_in),
+            (species,),
+            (_NODES, channels * problem.problem.dim_out),
+        )
+        attrs = torch.eye(species).to(like)[[n * 5 % species for n in range(_NODES)]]
+        attrs[_NODES - 1] = mixed  # one node of all species at once
+        matrix = torch.from_numpy(problem.combination).to(like)
+        coefficients = torch.matmul(matrix, stacked_weights(layer).detach())
+        of_dtype = problem.problem.with_dtype(str(like.dtype).removeprefix("torch."))
+        exact = copy_model(layer).to(torch.float64)
+        return compare(
+            lambda x: contraction.symmetric_contraction(of_dtype, x, coefficients, attrs),
+            lambda x: exact.forward(x, attrs.double()),  # not exact(...), which calls users' hooks
+            [x, cotangent],
+            ("value", "gradient of node_feats"),
+            f"{self.name}: the {{}} of the generated kernel",
+        )
+
+    def fused_class(self) -> type:
+        """Return the class of patched layers."""
+        from .fused_contraction import FusedSymmetricContraction
+
+        return FusedSymmetricContraction
+
+    def restore(self) -> None:
+        """Give the layer its class back."""
+        from .fused_contraction import MAP
+
+        super().restore()
+        self.module.__dict__.pop(MAP, None)

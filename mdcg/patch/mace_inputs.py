@@ -18,27 +18,34 @@ from .record import model_record
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Facts about a loaded model that its inputs depend on.
+    """Facts about a loaded MACE or NequIP model that its inputs depend on.
 
     Parameters
     ----------
     model_class : str
-        Class name, such as ``"ScaleShiftMACE"``.
+        Class name, such as ``"ScaleShiftMACE"``; ``"GraphModel"`` for all models of NequIP.
     atomic_numbers : tuple of int
-        Elements of the model in the order of its one-hot columns.
+        Elements of a MACE model in the order of its one-hot columns; empty for a NequIP model.
     r_max : float
         Cutoff in Å.
     heads : tuple of str
-        Names of the heads; ``("Default",)`` for files from before there were heads.
+        Names of the heads; ``("Default",)`` for NequIP models, and for MACE files from before there
+        were heads.
     dtype : torch.dtype
-        Type of the parameters.
+        Type of the parameters of a MACE model; type that the network of a NequIP model is evaluated
+        in, fixed when it was built, where positions and energies are always float64.
     device : torch.device
         Where the parameters are.
     graph_features : mapping of str to (per, kind, width)
-        Extra inputs of the model (``embedding_specs``): per ``"graph"`` or ``"node"``,
+        Extra inputs of a MACE model (``embedding_specs``): per ``"graph"`` or ``"node"``,
         ``"categorical"`` or ``"continuous"``, number of columns.
     default_head : str or None
         The head that mdcg-patch was told to make the default.
+    type_names : tuple of str
+        Names of the atom types of a NequIP model, in the order of their numbers; empty for MACE.
+    cutoffs : numpy.ndarray or None, shape (n_types, n_types)
+        Of a NequIP model, in Å for a receiver of the first type and a sender of the second, where
+        they differ.
     """
 
     model_class: str
@@ -49,18 +56,25 @@ class ModelInfo:
     device: torch.device
     graph_features: Mapping[str, tuple[str, str, int]]
     default_head: str | None = None
+    type_names: tuple[str, ...] = ()
+    cutoffs: NDArray[np.float64] | None = None
+
+    @property
+    def is_nequip(self) -> bool:
+        """Whether it is a NequIP model."""
+        return bool(self.type_names)
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """The kinds of atoms that verification structures are made of: atomic numbers."""
-        return self.atomic_numbers
+        """The kinds of atoms that structures are made of: atomic numbers, or types of NequIP."""
+        return self.atomic_numbers or tuple(range(len(self.type_names)))
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Chemical symbols of the elements."""
+        """Chemical symbols of the elements, or names of the types."""
         from ase.data import chemical_symbols
 
-        return tuple(chemical_symbols[number] for number in self.atomic_numbers)
+        return self.type_names or tuple(chemical_symbols[z] for z in self.atomic_numbers)
 
     def head_index(self, head: str | None) -> int:
         """Return the position of a head; None stands for the default or the only one.
@@ -80,6 +94,8 @@ class ModelInfo:
                 )
             return 0
         if head not in self.heads:
+            if self.is_nequip:
+                raise ValueError(f"head {head!r} is not in the model: NequIP models have no heads")
             raise ValueError(f"head {head!r} is not in the model, expected one of: {names}")
         return self.heads.index(head)
 
@@ -139,6 +155,19 @@ def _graph_features(model: torch.nn.Module) -> dict[str, tuple[str, str, int]]:
         name: (str(spec["per"]), str(spec["type"]), int(spec.get("in_dim", 1)))
         for name, spec in specs.items()
     }
+
+
+def check_shapes(n_nodes: int, positions: Any, edge_index: Any, shifts: Any, cell: Any) -> None:
+    """Raise ValueError where an array of a structure has another shape than it must have."""
+    n_edges = edge_index.shape[-1]
+    for name, array, want in (
+        ("positions", positions, (n_nodes, 3)),
+        ("edge_index", edge_index, (2, n_edges)),
+        ("unit_shifts", shifts, (n_edges, 3)),
+        ("cell", cell, (3, 3)),
+    ):
+        if tuple(array.shape) != want:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}, expected {want}")
 
 
 def neighbor_list(
@@ -257,14 +286,7 @@ def mace_batch(
     edges = torch.as_tensor(np.asarray(edge_index, dtype=np.int64))
     shifts = torch.as_tensor(np.asarray(unit_shifts, dtype=np.float64))
     box = torch.as_tensor(np.array(cell, dtype=np.float64))
-    for name, got, want in (
-        ("positions", points.shape, (n_nodes, 3)),
-        ("edge_index", edges.shape, (2, edges.shape[-1])),
-        ("unit_shifts", shifts.shape, (edges.shape[-1], 3)),
-        ("cell", box.shape, (3, 3)),
-    ):
-        if tuple(got) != want:
-            raise ValueError(f"{name} has shape {tuple(got)}, expected {want}")
+    check_shapes(n_nodes, points, edges, shifts, box)
     volume = torch.linalg.det(box)
     has_volume = math.isfinite(float(volume)) and abs(float(volume)) > 0.0
     reciprocal = 2 * math.pi * torch.linalg.inv(box.mT) if has_volume else torch.zeros_like(box)

@@ -6,16 +6,22 @@ Layers are recognised by the names of their classes, not by ``isinstance``, beca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import a_type
-from ..problem import ConvProblem
-from .connections import Connection
-from .layer import ACCELERATED, PROBLEM, Layer, forward_refusal, frozen_dtype, is_stock
-from .probe import LIMITS, probe_conv
+from ._frameworks import is_stock
+from .layer import (
+    ACCELERATED,
+    Connection,
+    Convolution,
+    Layer,
+    forward_refusal,
+    product_refusal,
+)
 
 _PARTS = ("feature_irreps_in", "irreps_edge_attr", "irreps_mid", "instructions")
 _SUBCLASSES = {
@@ -43,20 +49,10 @@ def _is_scatter(module: Any) -> bool:
     )
 
 
-class NequipConvolution(Layer):
-    """A ``TensorProductScatter``: gather, tensor product and sum over neighbours.
+class NequipConvolution(Convolution):
+    """A ``TensorProductScatter``: gather, tensor product and sum over neighbours."""
 
-    Parameters
-    ----------
-    name : str
-    module : torch.nn.Module
-    block : torch.nn.Module
-        The interaction block, whose radial network then runs once for both directions of an edge.
-    """
-
-    def __init__(self, name: str, module: Any, block: torch.nn.Module) -> None:
-        super().__init__(name, module)
-        self.block = block
+    network = "edge_mlp"
 
     @property
     def tensor_product(self) -> Any:
@@ -73,63 +69,23 @@ class NequipConvolution(Layer):
             )
         if not is_stock(self.module, "TensorProductScatter", "nequip.nn."):
             return f"tp_scatter is {a_type(self.module)}, expected NequIP's TensorProductScatter"
-        return _product_refusal("tp", self.module.tp) or forward_refusal(self.module)
+        return product_refusal("tp", self.module.tp) or forward_refusal(self.module)
 
-    def probe(self, problem: ConvProblem) -> float:
-        """Compare value and gradients of the convolution."""
+    def stock(
+        self, module: Any, x: Tensor, y: Tensor, w: Tensor, edges: Sequence[Tensor]
+    ) -> Tensor:
+        """Return the summed messages of a stock layer."""
+        summed: Tensor = module.forward(x, y, w, edges[1], edges[0])
+        return summed
 
-        def stock(
-            scatter: Any,
-            x: torch.Tensor,
-            y: torch.Tensor,
-            w: torch.Tensor,
-            sender: torch.Tensor,
-            receiver: torch.Tensor,
-        ) -> torch.Tensor:
-            summed: torch.Tensor = scatter.forward(x, y, w, receiver, sender)
-            return summed
+    def has_own_network(self) -> bool:
+        """Whether the block gives what ``edge_mlp`` returns to ``tp_scatter`` alone."""
+        return is_stock(self.block, "InteractionBlock", "nequip.nn.") and hasattr(
+            self.block, self.network
+        )
 
-        return probe_conv(self.module.tp, self.module, stock, problem, name=self.name)
+    def fused_class(self) -> type:
+        """Return the class of patched layers."""
+        from .fused_scatter import FusedTensorProductScatter
 
-    def patch(self, problem: ConvProblem) -> None:
-        """Change the class of the layer."""
-        from .fused_scatter import STOCK, FusedTensorProductScatter
-        from .fused_state import watch_loads
-        from .paired_weights import defer
-
-        setattr(self.module, PROBLEM, problem.to_json())
-        self.module.__dict__[STOCK] = type(self.module)
-        self.module.__class__ = FusedTensorProductScatter
-        watch_loads(self.module)
-        self.module._remember()
-        if _calls_network_for_scatter(self.block):
-            defer(self.block.edge_mlp)
-
-    def restore(self) -> None:
-        """Give the layer its class back."""
-        from .fused_scatter import STOCK
-        from .fused_state import forget_loads
-        from .paired_weights import undo_deferral
-
-        if self.is_patched:
-            forget_loads(self.module)
-        undo_deferral(getattr(self.block, "edge_mlp", None))
-        stock = self.module.__dict__.pop(STOCK, None)
-        if stock is not None:
-            self.module.__class__ = stock
-        self.module.__dict__.pop(PROBLEM, None)
-
-
-def _calls_network_for_scatter(block: Any) -> bool:
-    """Whether the block hands what ``edge_mlp`` returns to ``tp_scatter`` and to nothing else."""
-    return is_stock(block, "InteractionBlock", "nequip.nn.") and hasattr(block, "edge_mlp")
-
-
-def _product_refusal(name: str, product: Any) -> str:
-    if not is_stock(product, "TensorProduct", "e3nn.o3."):
-        return f"{name} is {a_type(product)}, expected an e3nn TensorProduct"
-    if product.shared_weights or product.internal_weights:
-        return f"{name} has weights of its own, expected one row of weights per edge"
-    if frozen_dtype(product) not in LIMITS:
-        return f"dtype is {frozen_dtype(product)}, expected float32 or float64"
-    return forward_refusal(product)
+        return FusedTensorProductScatter

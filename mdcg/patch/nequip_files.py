@@ -13,8 +13,14 @@ from typing import IO, Any
 
 import torch
 
-from ..errors import CheckpointError, MissingDependencyError, a_type, installation
-from ._frameworks import default_dtype, import_nequip, installed_version
+from ..errors import (
+    CheckpointError,
+    MissingDependencyError,
+    a_type,
+    installation,
+    installed_version,
+)
+from ._frameworks import default_dtype, import_nequip
 
 
 def load_nequip_checkpoint(path: Path) -> torch.nn.Module:

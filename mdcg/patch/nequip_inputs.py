@@ -2,71 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..errors import printable
-
-
-@dataclass(frozen=True)
-class NequipInfo:
-    """Facts about a loaded NequIP model that its inputs depend on.
-
-    Parameters
-    ----------
-    model_class : str
-        Class name, ``"GraphModel"`` for all models of NequIP.
-    type_names : tuple of str
-        Names of the atom types, in the order of their numbers.
-    r_max : float
-        Cutoff in Å.
-    cutoffs : numpy.ndarray or None, shape (n_types, n_types)
-        Cutoff in Å for a receiver of the first type and a sender of the second, where they differ.
-    dtype : torch.dtype
-        Type that the network is evaluated in, fixed when the model was built. Positions and
-        energies are float64 always.
-    device : torch.device
-        Where the parameters are.
-    """
-
-    #: NequIP has no heads, so one is listed where a list of heads is expected.
-    heads: ClassVar[tuple[str, ...]] = ("Default",)
-
-    model_class: str
-    type_names: tuple[str, ...]
-    r_max: float
-    cutoffs: NDArray[np.float64] | None
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def kinds(self) -> tuple[int, ...]:
-        """The kinds of atoms that verification structures are made of: type numbers, from 0."""
-        return tuple(range(len(self.type_names)))
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Names to show for the types."""
-        return self.type_names
-
-    def head_index(self, head: str | None) -> int:
-        """Return 0.
-
-        Raises
-        ------
-        ValueError
-            A head was named that is not ``"Default"``.
-        """
-        if head not in (None, "Default"):
-            raise ValueError(f"head {head!r} is not in the model: NequIP models have no heads")
-        return 0
+from .mace_inputs import ModelInfo, check_shapes
 
 
 def is_nequip(model: torch.nn.Module) -> bool:
@@ -74,7 +19,7 @@ def is_nequip(model: torch.nn.Module) -> bool:
     return bool(getattr(type(model), "is_graph_model", False))
 
 
-def nequip_info(model: torch.nn.Module) -> NequipInfo:
+def nequip_info(model: torch.nn.Module) -> ModelInfo:
     """Read the facts from a loaded NequIP model.
 
     Raises
@@ -94,13 +39,16 @@ def nequip_info(model: torch.nn.Module) -> NequipInfo:
     cutoffs = None
     if text:
         cutoffs = np.array([float(part) for part in str(text).split()]).reshape(2 * (len(names),))
-    return NequipInfo(
+    return ModelInfo(
         model_class=printable(type(model).__name__),
-        type_names=names,
+        atomic_numbers=(),
         r_max=float(metadata["r_max"]),
-        cutoffs=cutoffs,
+        heads=("Default",),
         dtype=_dtype_of(model),
         device=torch.device("cpu") if reference is None else reference.device,
+        graph_features={},
+        type_names=names,
+        cutoffs=cutoffs,
     )
 
 
@@ -127,7 +75,7 @@ def categorical_fields(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def nequip_batch(
-    info: NequipInfo,
+    info: ModelInfo,
     types: ArrayLike,
     positions: ArrayLike,
     cell: ArrayLike | None,
@@ -138,7 +86,7 @@ def nequip_batch(
 
     Parameters
     ----------
-    info : NequipInfo
+    info : ModelInfo
     types : array of int, shape (n_nodes,)
         Type of every atom.
     positions : array, shape (n_nodes, 3)
@@ -168,22 +116,14 @@ def nequip_batch(
     points = np.array(positions, dtype=np.float64)
     edges = np.asarray(edge_index, dtype=np.int64)
     shifts = -np.asarray(unit_shifts, dtype=np.float64)  # NequIP's edges point to the sender
-    for name, got, want in (
-        ("positions", points.shape, (len(kinds), 3)),
-        ("edge_index", edges.shape, (2, edges.shape[-1])),
-        ("unit_shifts", shifts.shape, (edges.shape[-1], 3)),
-    ):
-        if got != want:
-            raise ValueError(f"{name} has shape {got}, expected {want}")
+    box = np.zeros((3, 3)) if cell is None else np.array(cell, dtype=np.float64)
+    check_shapes(len(kinds), points, edges, shifts, box)
     batch = {
         "pos": torch.from_numpy(points),
         "atom_types": torch.from_numpy(kinds.copy()),
         "edge_index": torch.from_numpy(np.ascontiguousarray(edges[::-1])),
     }
     if cell is not None:
-        box = np.array(cell, dtype=np.float64)
-        if box.shape != (3, 3):
-            raise ValueError(f"cell has shape {box.shape}, expected (3, 3)")
         batch["cell"] = torch.from_numpy(box).reshape(1, 3, 3)
         batch["edge_cell_shift"] = torch.from_numpy(shifts)
     return {name: value.to(info.device) for name, value in batch.items()}
@@ -209,23 +149,6 @@ def without_derivatives(model: torch.nn.Module, wanted: bool) -> Iterator[None]:
 def gives_forces(model: torch.nn.Module) -> bool:
     """Return whether a NequIP model computes forces."""
     return any(m.__dict__.get("do_derivatives", False) for m in model.modules())
-
-
-#: Attributes in which NequIP's modules store the dtype that they were built with.
-_NOTED = ("_output_dtype", "model_dtype")
-
-
-def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """Return a copy of a NequIP model that is evaluated in another precision.
-
-    ``model.to(dtype)`` is not enough, because modules cast to the dtype they were built with.
-    """
-    found = copy.deepcopy(model).to(dtype)
-    for module in found.modules():
-        for name in _NOTED:
-            if module.__dict__.get(name) in (torch.float32, torch.float64):
-                module.__dict__[name] = dtype
-    return found
 
 
 def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

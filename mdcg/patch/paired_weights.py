@@ -13,7 +13,7 @@ import torch
 from ..ops import conv
 from ..ops.paired import can_pair, conv_of_pairs, find_pairs, mean_of_pairs
 from ..problem import ConvProblem
-from .layer import is_stock
+from ._frameworks import is_stock
 
 #: The attribute of a radial network that holds the class it had.
 _STOCK = "_mdcg_stock"

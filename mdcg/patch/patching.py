@@ -208,7 +208,9 @@ def _stop_if_refused(report: PatchReport) -> None:
 
 def _probe(entry: _Entry, allow_partial: bool) -> LayerReport:
     try:
-        error = entry.layer.probe(entry.problem)
+        # ordinary tensors, also where the caller is in inference mode
+        with torch.inference_mode(False), torch.enable_grad():
+            error = entry.layer.probe(entry.problem)
     except (UnsupportedProblemError, VerificationError) as refusal:
         if not allow_partial:
             raise

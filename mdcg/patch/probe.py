@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -20,24 +19,11 @@ _RECEIVER = (1, 4, 2, 0, 4, 1, 3, 4, 0)  # unsorted, with a double edge and a se
 _NODES = 6  # node 5 has no edge
 
 
-P = ParamSpec("P")
 Tensor = torch.Tensor
-#: ``(module, node_feats, edge_attrs, weights, sender, receiver) -> summed messages``
-StockConv = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+#: ``(module, node_feats, edge_attrs, weights, (sender, receiver)) -> summed messages``
+StockConv = Callable[[Any, Tensor, Tensor, Tensor, Sequence[Tensor]], Tensor]
 
 
-def _with_gradients(probe: Callable[P, float]) -> Callable[P, float]:
-    """Make ordinary tensors inside, also where the caller is in inference mode."""
-
-    @functools.wraps(probe)
-    def run(*args: P.args, **kwargs: P.kwargs) -> float:
-        with torch.inference_mode(False), torch.enable_grad():
-            return probe(*args, **kwargs)
-
-    return run
-
-
-@_with_gradients
 def probe_conv(
     tensor_product: Any, module: Any, stock: StockConv, problem: ConvProblem, *, name: str
 ) -> float:
@@ -61,30 +47,25 @@ def probe_conv(
     VerificationError
         Value or a gradient differs by more than rounding explains.
     """
-    drawn = _draw(
-        tensor_product,
+    drawn = draw(
+        tensor_product.output_mask,
         (_NODES, tensor_product.irreps_in1.dim),
         (len(_SENDER), tensor_product.irreps_in2.dim),
         (len(_SENDER), tensor_product.weight_numel),
         (_NODES, tensor_product.irreps_out.dim),
     )
-    device = drawn[0].device
-    sender = torch.tensor(_SENDER, device=device)
-    receiver = torch.tensor(_RECEIVER, device=device)
+    edges = [torch.tensor(ends, device=drawn[0].device) for ends in (_SENDER, _RECEIVER)]
     of_dtype = problem.with_dtype(str(drawn[0].dtype).removeprefix("torch."))
     exact = copy_model(module).to(torch.float64)
-
-    def fused(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return conv(of_dtype, x, y, w, sender, receiver)
-
-    def original(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        return stock(exact, x, y, w, sender, receiver)
-
-    labels = ("value", *(f"gradient of {n}" for n in ("node_feats", "edge_attrs", "weights")))
-    return _compare(fused, original, drawn, labels, f"{name}: the {{}} of the generated kernel")
+    return compare(
+        lambda x, y, w: conv(of_dtype, x, y, w, *edges),
+        lambda x, y, w: stock(exact, x, y, w, edges),
+        drawn,
+        ("value", *(f"gradient of {n}" for n in ("node_feats", "edge_attrs", "weights"))),
+        f"{name}: the {{}} of the generated kernel",
+    )
 
 
-@_with_gradients
 def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float:
     """Return the largest relative difference of a product of rows from its stock layer.
 
@@ -102,71 +83,63 @@ def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float
     VerificationError
         Value or a gradient differs by more than rounding explains.
     """
-    x, y, g = _draw(
-        module,
+    x, y, g = draw(
+        module.output_mask,
         (_NODES, module.irreps_in1.dim),
         (_NODES, module.irreps_in2.dim),
         (_NODES, module.irreps_out.dim),
     )
     y = y[torch.tensor((0, 1, 0, 2, 1, 0), device=y.device)]  # rows repeat, like species
     exact = copy_model(module).to(torch.float64)
-
-    def original(x: Tensor, w: Tensor) -> Tensor:
-        rows: Tensor = torch.func.functional_call(exact, {"weight": w}, (x, y.double()))
-        return rows
-
-    def new(x: Tensor, w: Tensor) -> Tensor:
-        return fused(x, y, w)
-
-    drawn = [x, module.weight.detach(), g]
-    labels = ("value", "gradient of x", "gradient of weights")
-    return _compare(new, original, drawn, labels, f"{name}: the {{}} of the grouped product")
+    return compare(
+        lambda x, w: fused(x, y, w),
+        lambda x, w: torch.func.functional_call(exact, {"weight": w}, (x, y.double())),
+        [x, module.weight.detach(), g],
+        ("value", "gradient of x", "gradient of weights"),
+        f"{name}: the {{}} of the grouped product",
+    )
 
 
-def _draw(tensor_product: Any, *shapes: tuple[int, int]) -> list[Tensor]:
+def draw(like: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Return random numbers of the type and device of a tensor, the same in every call."""
     generator = torch.Generator("cpu").manual_seed(20240229)
     drawn = [torch.randn(s, generator=generator, dtype=torch.float64, device="cpu") for s in shapes]
-    mask = tensor_product.output_mask
-    return [value.to(device=mask.device, dtype=mask.dtype) for value in drawn]
+    return [value.to(device=like.device, dtype=like.dtype) for value in drawn]
 
 
-def _compare(
+def compare(
     fused: Callable[..., Tensor],
     original: Callable[..., Tensor],
     drawn: Sequence[Tensor],
     labels: Sequence[str],
     what: str,
 ) -> float:
-    """Compare value and gradients; the original is evaluated in float64."""
-    *inputs, cotangent = drawn
-    got, want = (
-        _value_and_gradients(function, inputs, cotangent, dtype)
-        for function, dtype in ((fused, cotangent.dtype), (original, torch.float64))
-    )
-    return relative_errors(what, zip(labels, got, want, strict=True), cotangent.dtype)
-
-
-def relative_errors(
-    what: str, triples: Iterable[tuple[str, Tensor, Tensor]], dtype: torch.dtype
-) -> float:
-    """Return the largest relative difference of (label, generated, original).
+    """Return the largest relative difference of value and gradients of two functions.
 
     Parameters
     ----------
+    fused, original : callable
+        The original is evaluated in float64.
+    drawn : sequence of torch.Tensor
+        Arguments, and the cotangent.
+    labels : sequence of str
+        Names of the value and of the gradients.
     what : str
         Subject of the message, with ``{}`` where the label goes.
-    triples : iterable
-    dtype : torch.dtype
-        Whose rounding is allowed.
 
     Raises
     ------
     VerificationError
-        It is larger than rounding in `dtype` explains.
+        It is larger than rounding in the type of the cotangent explains.
     """
-    limit = LIMITS[dtype]
+    *inputs, cotangent = drawn
+    limit = LIMITS[cotangent.dtype]
+    got, want = (
+        _value_and_gradients(function, inputs, cotangent, dtype)
+        for function, dtype in ((fused, cotangent.dtype), (original, torch.float64))
+    )
     worst = 0.0
-    for label, a, b in triples:
+    for label, a, b in zip(labels, got, want, strict=True):
         scale = float(b.detach().abs().max()) if b.numel() else 0.0
         error = float((a.detach().double() - b.detach()).abs().max()) if b.numel() else 0.0
         relative = error / scale if scale > 0 else error

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -29,7 +28,9 @@ _MASKED = 8
 
 
 @dataclass(frozen=True)
-class _Path:
+class SpeciesPath:
+    """One path of the product: ``factor * weights[offset:]`` of shape (u, v, w)."""
+
     i_in: int
     i_out: int
     factor: float
@@ -48,7 +49,7 @@ class _Groups:
     back: torch.Tensor | None
     sizes: tuple[int, ...]
     mask: torch.Tensor  # 1 where a row is of a group: (n, groups)
-    scaled: dict[_Path, torch.Tensor]  # what a path reads of the rows, times its factor
+    scaled: dict[SpeciesPath, torch.Tensor]  # what a path reads of the rows, times its factor
     # identity of the last tensor with these values, and the tensor itself, to keep its memory alive
     seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
@@ -65,7 +66,7 @@ class SpeciesProduct:
     def __init__(self, problem: ConvProblem) -> None:
         self.inputs = [(b.mul, b.ir.dim, b.offset, b.dim) for b in problem.irreps_in1]
         self.outputs = [(b.mul, b.ir.dim) for b in problem.irreps_out]
-        self.paths: list[_Path] = []
+        self.paths: list[SpeciesPath] = []
         offset = 0
         for path in problem.paths:
             shape = problem.weight_shape(path)
@@ -74,13 +75,10 @@ class SpeciesProduct:
             second = problem.irreps_in2[path.i_in2].offset
             u, v, w = (int(n) for n in shape)
             factor = coupling * path.path_weight
-            self.paths.append(_Path(path.i_in1, path.i_out, factor, (u, v, w), offset, second))
+            self.paths.append(
+                SpeciesPath(path.i_in1, path.i_out, factor, (u, v, w), offset, second)
+            )
             offset += u * v * w
-
-    @classmethod
-    def from_e3nn(cls, tp: Any) -> SpeciesProduct:
-        """Describe an e3nn ``FullyConnectedTensorProduct``."""
-        return cls(ConvProblem.from_e3nn(tp))
 
     def grouped(self, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Evaluate; differentiable with respect to x and weights, not to y.
@@ -138,7 +136,7 @@ class SpeciesProduct:
         return torch.cat(blocks, dim=1) if len(blocks) != 1 else blocks[0]
 
 
-def _matrices(path: _Path, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
+def _matrices(path: SpeciesPath, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
     """Return the matrices of a path, shape (u, groups, w).
 
     They are made in every call, because weights can change without a new version of the tensor

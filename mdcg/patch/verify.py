@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from ..errors import MdcgError, VerificationError, format_table
 from ._frameworks import default_dtype
-from .hosts import Info, copy_in_dtype, evaluate_structure, model_info
+from .hosts import copy_in_dtype, evaluate_structure, frozen, model_info
+from .mace_inputs import ModelInfo
 from .systems import Structure, verification_systems
+
+Outputs: TypeAlias = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ def verify_patch(
         )
     return verify_function(
         original,
-        lambda system: evaluate_outputs(patched, patched_info, system, head),
+        lambda system: evaluate_outputs(patched, patched_info, system, head)[1],
         head=head,
         systems=systems,
         atol_forces=atol_forces,
@@ -207,7 +210,7 @@ def verify_patch(
 
 def verify_function(
     original: torch.nn.Module,
-    evaluate: Callable[[Structure], Result],
+    evaluate: Callable[[Structure], Outputs],
     *,
     head: str | None = None,
     systems: Sequence[Structure] | None = None,
@@ -222,7 +225,7 @@ def verify_function(
     original : torch.nn.Module
         The reference; its dtype selects the limits.
     evaluate : callable
-        Returns the result for a structure.
+        Returns the outputs on a structure, by MACE's names, in float64.
     head : str, optional
         As in :func:`verify_patch`.
     systems : sequence of Structure, optional
@@ -243,31 +246,23 @@ def verify_function(
     runs = []
     for system in systems:
         got = evaluate(system)
-        want = evaluate_outputs(original, info, system, head, fields)
+        n_edges, want = evaluate_outputs(original, info, system, head, fields)
         truth = want
         if single and exact is not None:
-            truth = evaluate_outputs(exact, model_info(exact), system, head, fields)
-        runs.append(_Run(system, got, want, truth))
+            _, truth = evaluate_outputs(exact, model_info(exact), system, head, fields)
+        runs.append(_Run(system, n_edges, got, want, truth))
     deviations = _compare(runs, single, atol_forces)
     return VerificationReport(str(info.dtype).removeprefix("torch."), str(info.device), deviations)
 
 
-@dataclass(frozen=True)
-class Result:
-    """Outputs on one structure, by MACE's names, in float64."""
-
-    n_edges: int
-    values: dict[str, torch.Tensor]
-
-
 def evaluate_outputs(
     model: torch.nn.Module,
-    info: Info,
+    info: ModelInfo,
     system: Structure,
     head: str | None = None,
     fields: Mapping[str, int] | None = None,
-) -> Result:
-    """Evaluate a model as it runs in dynamics, with frozen parameters.
+) -> tuple[int, Outputs]:
+    """Return the number of edges and the outputs of a model, run as in dynamics.
 
     Raises
     ------
@@ -296,24 +291,20 @@ def evaluate_outputs(
         for name, value in output.items()
         if name in QUANTITIES and isinstance(value, torch.Tensor)
     }
-    return Result(n_edges, values)
+    return n_edges, values
 
 
 @contextmanager
 def _as_in_dynamics(model: torch.nn.Module) -> Iterator[None]:
     """Freeze the parameters, so that the kernels for dynamics are compiled."""
     modes = [(module, module.training) for module in model.modules()]
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         model.eval()
-        for parameter in trainable:
-            parameter.requires_grad_(False)
-        yield
+        with frozen(model.parameters()):
+            yield
     finally:
         for module, mode in modes:
             module.training = mode
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 @dataclass(frozen=True)
@@ -321,13 +312,14 @@ class _Run:
     """One structure through the patched model, the original, and the original in float64."""
 
     system: Structure
-    got: Result
-    want: Result
-    truth: Result
+    n_edges: int
+    got: Outputs
+    want: Outputs
+    truth: Outputs
 
     def size(self, name: str) -> float:
         """Return the magnitude of an output, at least `_SMALL`."""
-        value = self.truth.values[name]
+        value = self.truth[name]
         return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
 
     def atoms(self, name: str) -> int:
@@ -336,7 +328,7 @@ class _Run:
 
     def own_error(self, name: str) -> float:
         """Return how far the original is from itself in float64."""
-        return _largest(self.want.values[name], self.truth.values[name]) / self.atoms(name)
+        return _largest(self.want[name], self.truth[name]) / self.atoms(name)
 
 
 def _compare(
@@ -344,16 +336,16 @@ def _compare(
 ) -> tuple[Deviation, ...]:
     rounding = _ROUNDING[torch.float32 if single else torch.float64]
     # a single energy can agree by luck, so the worst structure sets the relative error
-    names = {name for run in runs for name in run.truth.values}
+    names = {name for run in runs for name in run.truth}
     typical = {
-        name: max(run.own_error(name) / run.size(name) for run in runs if name in run.truth.values)
+        name: max(run.own_error(name) / run.size(name) for run in runs if name in run.truth)
         for name in names
     }
     rows = []
     for run in runs:
-        for name, reference in run.truth.values.items():
+        for name, reference in run.truth.items():
             quantity, size = QUANTITIES[name], run.size(name)
-            error = _largest(run.got.values.get(name), reference) / run.atoms(name)
+            error = _largest(run.got.get(name), reference) / run.atoms(name)
             own = run.own_error(name) if single else None
             limit = rounding * size
             limit += quantity.atol if own is None else 2.0 * max(own, typical[name] * size)
@@ -365,7 +357,7 @@ def _compare(
                     name,
                     quantity.unit,
                     len(run.system.atomic_numbers),
-                    run.got.n_edges,
+                    run.n_edges,
                     error,
                     own,
                     limit,

@@ -1,4 +1,4 @@
-"""What is computed: irreps, Wigner 3j symbols, paths and the problem descriptions."""
+"""What the kernels compute: irreps, Wigner 3j symbols, paths and the problem descriptions."""
 
 from .contraction_problem import FoldedTensors, Polynomial, SymmetricContractionProblem
 from .conv_problem import ConvProblem, Path

@@ -107,7 +107,7 @@ class SymmetricContractionProblem(ProblemText):
             object.__setattr__(self, name, sum(block.ir.dim for block in irreps))
         for number, polynomial in enumerate(self.polynomials):
             self._check(number, polynomial)
-        self._set_text(**self._data())
+        self._set_text()
 
     def _check(self, number: int, polynomial: Polynomial) -> None:
         where = f"polynomial {number}"
@@ -203,37 +203,24 @@ class SymmetricContractionProblem(ProblemText):
         }
 
     @classmethod
-    def from_json(cls, text: str) -> SymmetricContractionProblem:
-        """Rebuild a problem from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is not a problem of this format.
-        """
-        try:
-            data: Mapping[str, Any] = json.loads(text)
-            if (data["format"], data["kind"]) != (_FORMAT, "symmetric_contraction"):
-                raise ValueError(f"format {data['format']} {data['kind']}, expected {_FORMAT}")
-            return cls(
-                Irreps.parse(data["irreps_in"]),
-                Irreps.parse(data["irreps_out"]),
-                tuple(
-                    Polynomial(
-                        i_out,
-                        tuple(
-                            tuple((float.fromhex(v), tuple(ix)) for v, *ix in terms)
-                            for terms in components
-                        ),
-                    )
-                    for i_out, components in data["polynomials"]
-                ),
-                data["dtype"],
-            )
-        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"not a problem description of this version of mdcg: {error}"
-            ) from error
+    def _of(cls, data: Mapping[str, Any]) -> SymmetricContractionProblem:
+        if (data["format"], data["kind"]) != (_FORMAT, "symmetric_contraction"):
+            raise ValueError(f"format {data['format']} {data['kind']}, expected {_FORMAT}")
+        return cls(
+            Irreps.parse(data["irreps_in"]),
+            Irreps.parse(data["irreps_out"]),
+            tuple(
+                Polynomial(
+                    i_out,
+                    tuple(
+                        tuple((float.fromhex(v), tuple(ix)) for v, *ix in terms)
+                        for terms in components
+                    ),
+                )
+                for i_out, components in data["polynomials"]
+            ),
+            data["dtype"],
+        )
 
     def __str__(self) -> str:
         return (

@@ -1,8 +1,7 @@
-"""What is computed: one Clebsch-Gordan tensor product, on edges or on rows, and nothing of how."""
+"""The description of one Clebsch-Gordan tensor product, on edges or on rows."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -123,7 +122,7 @@ class ConvProblem(ProblemText):
         starts = tuple(int(n) for n in np.cumsum([0, *sizes]))
         object.__setattr__(self, "weight_offsets", starts[:-1])
         object.__setattr__(self, "weight_numel", starts[-1])
-        self._set_text(**self._data())
+        self._set_text()
 
     def _check_path(self, number: int, path: Path) -> None:
         where = f"path {number} ({path.i_in1}, {path.i_in2}, {path.i_out}, {path.mode})"
@@ -293,37 +292,24 @@ class ConvProblem(ProblemText):
         }
 
     @classmethod
-    def from_json(cls, text: str) -> ConvProblem:
-        """Rebuild a problem from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is not a problem of this format.
-        """
-        try:
-            data: Mapping[str, Any] = json.loads(text)
-            if data["format"] != _FORMAT:
-                raise ValueError(f"format {data['format']}, expected {_FORMAT}")
-            in1, in2, out = (Irreps.parse(data[f"irreps_{n}"]) for n in ("in1", "in2", "out"))
-            return cls(
-                in1,
-                in2,
-                out,
-                tuple(
-                    Path(i, j, k, mode, bool(weighted), float.fromhex(value))
-                    for i, j, k, mode, weighted, value in data["paths"]
-                ),
-                layout=data["layout"],
-                dtype=data["dtype"],
-                shared_weights=bool(data["shared_weights"]),
-                flipped=tuple((a, b, c) for a, b, c in data["flipped"]),
-                rounded=tuple((a, b, c) for a, b, c in data["rounded"]),
-            )
-        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"not a problem description of this version of mdcg: {error}"
-            ) from error
+    def _of(cls, data: Mapping[str, Any]) -> ConvProblem:
+        if data["format"] != _FORMAT:
+            raise ValueError(f"format {data['format']}, expected {_FORMAT}")
+        in1, in2, out = (Irreps.parse(data[f"irreps_{n}"]) for n in ("in1", "in2", "out"))
+        return cls(
+            in1,
+            in2,
+            out,
+            tuple(
+                Path(i, j, k, mode, bool(weighted), float.fromhex(value))
+                for i, j, k, mode, weighted, value in data["paths"]
+            ),
+            layout=data["layout"],
+            dtype=data["dtype"],
+            shared_weights=bool(data["shared_weights"]),
+            flipped=tuple((a, b, c) for a, b, c in data["flipped"]),
+            rounded=tuple((a, b, c) for a, b, c in data["rounded"]),
+        )
 
     def __str__(self) -> str:
         shared = "shared" if self.shared_weights else "per edge"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+P = TypeVar("P", bound="ProblemText")
 
 DTYPES = ("float32", "float64")
 
@@ -20,9 +23,33 @@ class ProblemText:
 
     _json: str
 
-    def _set_text(self, **data: Any) -> None:
-        text = json.dumps(data, separators=(",", ":"), sort_keys=True)
+    def _data(self) -> dict[str, Any]:
+        """Return plain values that :meth:`_of` makes an equal problem of."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls: type[P], data: Mapping[str, Any]) -> P:
+        raise NotImplementedError
+
+    def _set_text(self) -> None:
+        text = json.dumps(self._data(), separators=(",", ":"), sort_keys=True)
         object.__setattr__(self, "_json", text)
+
+    @classmethod
+    def from_json(cls: type[P], text: str) -> P:
+        """Rebuild a problem from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            The text is not a problem of this format.
+        """
+        try:
+            return cls._of(json.loads(text))
+        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"not a problem description of this version of mdcg: {error}"
+            ) from error
 
     def to_json(self) -> str:
         """Return the canonical JSON text: equal problems give equal text."""

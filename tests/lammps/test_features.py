@@ -329,7 +329,11 @@ def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> 
 
     assert re.search(r"kernels: \d+ named", style(f"kernels {file}"))
     assert not (tmp_path / "empty").exists(), "nothing is compiled where a file is named"
-    assert re.search(r"kernels: \d+ compiled in .* -m mdcg kernels", style(""))
+    made = style("")
+    assert made.count("Making the kernels of") == 1
+    assert made.index("Making the kernels of") < made.index("pair_style mdcg: ")
+    assert re.search(r"kernels: \d+ compiled in .* -m mdcg kernels", made)
+    assert "Making the kernels of" not in style("")
     assert not mark.exists()
     text = head(package("nequip", "float64")).replace("mdcg\n", f"mdcg kernels {file}\n", 1)
     other = run_input(tmp_path, text + "run 0\n", ranks=ranks, env=empty, check=False)

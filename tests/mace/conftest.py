@@ -18,8 +18,9 @@ if importlib.util.find_spec("mace") is None:
 
 import torch
 
+from mdcg.errors import installed_version
 from mdcg.patch import model_info
-from mdcg.patch._frameworks import default_dtype, import_mace, installed_version
+from mdcg.patch._frameworks import default_dtype, import_mace
 from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 

@@ -36,7 +36,7 @@ def test_environment_survives_everything(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(*args: Any, **options: Any) -> None:
         raise RuntimeError("broken")
 
-    for name in ("_version", "_cpu_info", "_core", "_ask", "_cache", "_instruction_set"):
+    for name in ("_cpu_info", "_core", "_ask", "_cache", "_instruction_set"):
         monkeypatch.setattr(environment, name, fail)
     monkeypatch.setattr(environment.platform, "platform", fail)
     report = environment.collect()

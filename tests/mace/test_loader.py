@@ -376,7 +376,7 @@ def test_missing_package(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_file_of_a_newer_e3nn(data_dir: Path) -> None:
     """Under e3nn 0.4.4 a file from 0.6 is refused with what to install; under 0.6 it loads."""
-    from mdcg.patch._frameworks import installed_version
+    from mdcg.errors import installed_version
 
     path = data_dir / "mace_water.model"
     if (installed_version("e3nn") or "").startswith("0.4"):

@@ -18,7 +18,7 @@ from mdcg.patch.fused_contraction import (
     fold_contraction,
     stacked_weights,
 )
-from mdcg.patch.mace_products import MaceContraction
+from mdcg.patch.mace import MaceContraction
 
 Tensors = list[torch.Tensor]
 

@@ -13,7 +13,7 @@ import torch
 import mdcg
 from mdcg import PatchReport, UnsupportedProblemError, VerificationError, patch_model, unpatch_model
 from mdcg.patch import inspect_model
-from mdcg.patch import mace as adapter
+from mdcg.patch import layer as adapter
 
 from .conftest import shape_of
 
@@ -89,13 +89,13 @@ def spoil_product(block: Any, how: str) -> None:
 
 REFUSALS = {
     (CONV, "old block"): "install mace-torch 0.3.15",
-    (CONV, "forward replaced"): "forward replaced",
+    (CONV, "forward replaced"): "forward has been replaced",
     (CONV, "conv_fusion of another"): "'atomic'",
     (CONV, "cuequivariance"): "already accelerated by cuEquivariance",
     (CONV, "another class"): "FullyConnectedTensorProduct",
     (CONV, "half precision"): "bfloat16",
     (CONV, "mode"): "uuu",
-    (PRODUCT, "forward replaced"): "forward replaced",
+    (PRODUCT, "forward replaced"): "forward has been replaced",
     (PRODUCT, "cuequivariance"): "already accelerated by cuEquivariance",
     (PRODUCT, "another class"): "expected a SymmetricContraction of mace",
     (PRODUCT, "half precision"): "bfloat16",

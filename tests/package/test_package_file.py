@@ -321,7 +321,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "p.mdcg"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
-        with pytest.raises(PackageError, match=f"^{path} is no file, expected"):
+        with pytest.raises(PackageError, match=f"^{path} is not a regular file, expected"):
             small_package().save(path)
     assert pipe.is_fifo()
 

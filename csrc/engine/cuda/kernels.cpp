@@ -71,6 +71,7 @@ public:
         return true;
     }
     const FoundKernels& found() const override { return found_; }
+    std::string outlook() const override { return source_.outlook(capability_, precision_); }
 
 private:
     void take(FoundKernels found) {

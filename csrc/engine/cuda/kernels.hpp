@@ -64,6 +64,8 @@ public:
     // After the device refused what was found: makes it again, if that can help.
     virtual bool make_again() { return false; }
     virtual const FoundKernels& found() const = 0;
+    // The summary before kernels are loaded.
+    virtual std::string outlook() const { return "kernels: not loaded"; }
 };
 using CudaCodePtr = std::shared_ptr<CudaCode>;
 

@@ -44,7 +44,7 @@ public:
                (precision.empty() ? "" : ", " + precision) + ")";
     }
     std::string kernel_summary() const override {
-        return executor_ != nullptr ? executor_->kernels().summary() : "kernels: not loaded";
+        return executor_ != nullptr ? executor_->kernels().summary() : code_->outlook();
     }
 
     void evaluate(const System& system, Communicator* communicator,

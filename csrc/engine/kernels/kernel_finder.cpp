@@ -92,6 +92,14 @@ std::vector<std::string> host_choices() {
     return found;
 }
 
+// The same for a device. Code serves later devices of the same generation.
+std::vector<std::string> device_choices(int capability) {
+    std::vector<std::string> found;
+    for (int n = capability; n >= capability / 10 * 10; --n)
+        found.push_back("sm_" + std::to_string(n));
+    return found;
+}
+
 }  // namespace
 
 KernelChoice KernelChoice::parse(const std::string& text) {
@@ -141,9 +149,8 @@ std::string KernelFinder::command(const std::string& target, const std::string& 
 FoundKernels KernelFinder::for_host() {
     const std::vector<std::string> choices = host_choices();
     if (!choice_.file.empty()) return named(choices[0], choices, "");
-    for (const std::string& target : choices)
-        if (FoundKernels found = cached(target, ""); found.file != nullptr) return found;
-    return make(choices[0], "", false);
+    FoundKernels found = cached(choices, "");
+    return found.file != nullptr ? found : make(choices[0], "", false);
 }
 
 FoundKernels KernelFinder::for_device(int capability, const std::string& precision) {
@@ -152,14 +159,20 @@ FoundKernels KernelFinder::for_device(int capability, const std::string& precisi
                           "the device has compute capability " + std::to_string(capability / 10) +
                               "." + std::to_string(capability % 10) +
                               ", CUDA kernels need 8.0 or later: use device \"cpu\"");
-    const std::string own = "sm_" + std::to_string(capability);
-    std::vector<std::string> choices;  // code serves later devices of the same generation
-    for (int n = capability; n >= capability / 10 * 10; --n)
-        choices.push_back("sm_" + std::to_string(n));
-    if (!choice_.file.empty()) return named(own, choices, precision);
-    for (const std::string& target : choices)
-        if (FoundKernels found = cached(target, precision); found.file != nullptr) return found;
-    return make(own, precision, false);
+    const std::vector<std::string> choices = device_choices(capability);
+    if (!choice_.file.empty()) return named(choices[0], choices, precision);
+    FoundKernels found = cached(choices, precision);
+    return found.file != nullptr ? found : make(choices[0], precision, false);
+}
+
+std::string KernelFinder::outlook(int capability, const std::string& precision) const {
+    const std::string text = "kernels: not loaded";
+    if (!choice_.file.empty() || choice_.mode == KernelChoice::generic || jit_disabled())
+        return text;
+    const std::vector<std::string> choices =
+        capability == 0 ? host_choices() : device_choices(capability);
+    if (cached(choices, precision).file != nullptr) return text;
+    return text + ", because none are cached: python -m mdcg kernels will make them";
 }
 
 FoundKernels KernelFinder::again(const FoundKernels& unusable, const std::string& precision) {
@@ -204,6 +217,13 @@ FoundKernels KernelFinder::cached(const std::string& target, const std::string& 
     found.target = target;
     found.origin = "cached";
     return found;
+}
+
+FoundKernels KernelFinder::cached(const std::vector<std::string>& targets,
+                                  const std::string& precision) const {
+    for (const std::string& target : targets)
+        if (FoundKernels found = cached(target, precision); found.file != nullptr) return found;
+    return {};
 }
 
 FoundKernels KernelFinder::make(const std::string& target, const std::string& precision,

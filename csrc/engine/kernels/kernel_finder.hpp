@@ -54,6 +54,10 @@ public:
     // Makes kernels of the cache again that proved unusable.
     FoundKernels again(const FoundKernels& unusable, const std::string& precision);
 
+    // For the summary before kernels are loaded, for this CPU (capability 0) or for a device: says
+    // whether Python will be started.
+    std::string outlook(int capability, const std::string& precision) const;
+
     // "python -m mdcg kernels water.mdcg --target sm_90"
     std::string command(const std::string& target, const std::string& precision) const;
 
@@ -61,6 +65,8 @@ private:
     FoundKernels named(const std::string& own, const std::vector<std::string>& targets,
                        const std::string& precision) const;
     FoundKernels cached(const std::string& target, const std::string& precision) const;
+    FoundKernels cached(const std::vector<std::string>& targets,
+                        const std::string& precision) const;
     FoundKernels make(const std::string& target, const std::string& precision, bool again) const;
 
     std::shared_ptr<const Package> package_;

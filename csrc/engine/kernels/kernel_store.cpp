@@ -77,6 +77,7 @@ std::string KernelStore::summary() const {
     std::size_t loaded = 0;
     for (const auto& [layer, kernel] : kernels_) loaded += kernel.library != nullptr;
     if (source_.choice().mode == KernelChoice::generic) return "kernels: generic";
+    if (!looked_) return source_.outlook(0, "");
     return kernel_summary(found_, loaded, kernels_.size() - loaded);
 }
 

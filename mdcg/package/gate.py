@@ -7,7 +7,6 @@ from typing import Any
 
 from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps, MulIrrep
-from .builder import Builder, Features
 from .e3nn_modules import activation, irreps_of
 from .linear_map import simplified
 
@@ -101,8 +100,3 @@ def _arranged(
         out = len(parts[0]) + number
         gated.append((place[1, gates], channel, place[2, number], out, *acts[1][gates]))
     return GateBlocks(found, irreps_out, scalars, tuple(gated))
-
-
-def add_gate(builder: Builder, x: Features, gate: GateBlocks, name: str) -> Features:
-    """Write a gate."""
-    return builder.gate(x, gate.irreps_out, gate.scalars, gate.gated, name)

@@ -1,0 +1,86 @@
+"""Inputs of a structure that a model reads besides its atoms, at the values of a package."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedProblemError
+from .e3nn_modules import array
+
+
+def field_value(
+    fields: Mapping[str, int], name: str, lowest: int = 0, count: int | None = None
+) -> int:
+    """Return the value of an input of the structure.
+
+    Parameters
+    ----------
+    fields : mapping of str to int
+        Value of every input.
+    name : str
+    lowest : int
+        The lowest value that the model knows.
+    count : int, optional
+        How many values it knows; default: any value is allowed.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        The value is missing.
+    ValueError
+        The model does not know it.
+    """
+    if name not in fields:
+        raise UnsupportedProblemError(
+            f"the model reads {name!r} of each structure, and a package is made for one value "
+            f"of it: give it with --set {name}=VALUE; for several values"
+        )
+    value = fields[name]
+    if count is not None and not lowest <= value < lowest + count:
+        raise ValueError(f"{name} is {value}, expected {lowest} to {lowest + count - 1}")
+    return value
+
+
+def refuse_unknown(fields: Mapping[str, int], known: Collection[str]) -> None:
+    """Raise ValueError where a value is given of an input that the model does not read."""
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        expected = ", ".join(sorted(known)) or "none"
+        raise ValueError(f"the model reads no {', '.join(unknown)}, expected {expected}")
+
+
+def embedded_fields(model: Any, fields: Mapping[str, int]) -> NDArray[np.float64]:
+    """Return what the ``joint_embedding`` adds to the features of each node.
+
+    Parameters
+    ----------
+    model : mace.modules.MACE
+    fields : mapping of str to int
+        Value of every input, such as ``total_charge``.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        A value is missing, or an input is one of each atom.
+    """
+    import torch
+
+    from ..patch import copy_model
+
+    specs: Mapping[str, Mapping[str, Any]] = model.embedding_specs
+    given: dict[str, torch.Tensor] = {}
+    for name, spec in specs.items():
+        if spec["per"] != "graph":
+            raise UnsupportedProblemError(
+                f"the model reads {name!r} of each atom, which packages do not have"
+            )
+        value = field_value(fields, name, -spec.get("offset", 0), spec.get("num_classes"))
+        given[name] = torch.tensor([value]).double()
+    refuse_unknown(fields, specs)
+    module = copy_model(model.joint_embedding).double()
+    with torch.no_grad():
+        return array(module(torch.zeros(1, dtype=torch.int64), given))
