@@ -124,11 +124,15 @@ def open_model(package: Package, path: Path, **options: Any) -> Any:
     return _core.Model(str(path), **options)
 
 
-def check(program: Program, path: Path, g: dict[str, Array], **manifest: Any) -> dict[str, Any]:
+def check(
+    program: Program,
+    path: Path,
+    g: dict[str, Array],
+    kernels: tuple[str, ...] = ("generic",),
+    **manifest: Any,
+) -> dict[str, Any]:
     """Compare energies, forces and virial of the engine with the reference; return the engine's."""
     package = program.package(**manifest)
-    model = open_model(package, path, kernels="generic")
-    got = run(model, g, virial=True, virials=True)
     want = evaluate(package, g["positions"], g["types"], g["sender"], g["receiver"])
     limit = TOLERANCE[program.dtype]
 
@@ -137,12 +141,15 @@ def check(program: Program, path: Path, g: dict[str, Array], **manifest: Any) ->
         error = float(np.abs(a - b).max(initial=0.0)) / scale
         assert error < limit, f"{name}: relative error {error:.1e}"
 
-    close(got["energies"], want.energies.detach().numpy(), "energies")
-    assert np.isclose(got["energy"], got["energies"].sum(), rtol=1e-13)
-    assert np.abs(want.forces.numpy()).max(initial=0.0) > 1e-3 or not len(g["sender"])
-    close(got["forces"], want.forces.numpy(), "forces")
-    close(got["virial"], want.virial.numpy(), "virial")
-    close(got["virials"].sum(axis=0), got["virial"], "virials")
-    energy_only = run(model, g, forces=False)
-    assert np.array_equal(energy_only["energies"], got["energies"])
+    for each in kernels:
+        model = open_model(package, path, kernels=each)
+        got = run(model, g, virial=True, virials=True)
+        close(got["energies"], want.energies.detach().numpy(), "energies")
+        assert np.isclose(got["energy"], got["energies"].sum(), rtol=1e-13)
+        assert np.abs(want.forces.numpy()).max(initial=0.0) > 1e-3 or not len(g["sender"])
+        close(got["forces"], want.forces.numpy(), "forces")
+        close(got["virial"], want.virial.numpy(), "virial")
+        close(got["virials"].sum(axis=0), got["virial"], "virials")
+        energy_only = run(model, g, forces=False)
+        assert np.array_equal(energy_only["energies"], got["energies"])
     return got

@@ -1,14 +1,11 @@
-"""Kernel text of edges: it compiles for all devices, and does on one what the processor does."""
+"""Kernel text of edges compiles for all devices."""
 
 from __future__ import annotations
 
 import pytest
 
 from ..covering import covering
-from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_device import program
-
-CASES = ("cuda_edge_cases.py", "cuda_power_cases.py")
 
 # As csrc/engine/cuda/edges/radial_text.cpp prints them, for what is used most.
 RADIAL = """
@@ -67,12 +64,3 @@ def test_text_compiles(target: str, dtype: str, text: tuple[str, str]) -> None:
     name, defines = text
     cubin, _ = nvrtc.compile_cuda(program(dtype, f"{name}.cuh", defines), target)
     assert cubin.startswith(b"\x7fELF")
-
-
-def test_against_the_processor_on_the_emulator() -> None:
-    run_cases_emulated(*CASES)
-
-
-@pytest.mark.gpu
-def test_against_the_processor_on_a_device() -> None:
-    run_cases_on_a_device(*CASES)
