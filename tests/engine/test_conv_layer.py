@@ -329,9 +329,7 @@ def test_radial_networks_of_features(ends: tuple[str, ...], dtype: str, tmp_path
     compare(path, system(40, 800), *TOLERANCE[dtype])
 
 
-@covering(
-    cutoff_on=["basis", "weights"], activation=["tanh_square", "none"], dtype=list(TOLERANCE)
-)
+@covering(cutoff_on=["basis", "weights"], activation=["tanh_square", "none"], dtype=list(TOLERANCE))
 def test_density(dtype: str, activation: str, cutoff_on: str, tmp_path: Path) -> None:
     model = Model(dtype=dtype, by_pair=True)
     p = model.package

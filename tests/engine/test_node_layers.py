@@ -48,9 +48,7 @@ def contract(p: Program, x, name: str = "square", seed: int = 4) -> None:
     p.readout(p.contraction(x, problem, coefficients, name), f"{name}_readout")
 
 
-@covering(
-    degree=[1, 2, 3, 4], dtype=["float64", "float32"], typed=[False, True], channels=[7, 33]
-)
+@covering(degree=[1, 2, 3, 4], dtype=["float64", "float32"], typed=[False, True], channels=[7, 33])
 def test_contraction(tmp_path: Path, dtype: str, degree: int, typed: bool, channels: int) -> None:
     p = Program(3, dtype)
     x = p.features(channels, 3)

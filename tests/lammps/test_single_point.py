@@ -121,26 +121,6 @@ def test_units_real(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
-def test_forces_are_slopes(tmp_path: Path, name: str, ranks: int) -> None:
-    write_data(tmp_path / "test.data", triclinic())
-    step, lines = 1e-4, ["dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]"]
-    lines += ["dump_modify d sort id format float %.17g", "run 0", "undump d"]
-    for atom in (1, 2, 40):
-        lines.append(f"group g{atom} id {atom}")
-        for move in ("{} 0 0", "0 {} 0", "0 0 {}"):
-            for by in (step, -2 * step):
-                lines += [f"displace_atoms g{atom} move {move.format(by)}", "run 0"]
-            lines.append(f"displace_atoms g{atom} move {move.format(step)}")
-    text = head(package(name, "float64")) + THERMO + "\n".join(lines) + "\n"
-    output = run_input(tmp_path, text, ranks=ranks)
-    energies = [run["PotEng"][-1] for run in output.runs[1:]]
-    slopes = -(np.array(energies[0::2]) - np.array(energies[1::2])) / (2 * step)
-    forces = output.dump()[0][[0, 1, 39], 1:4].ravel()
-    np.testing.assert_allclose(forces, slopes, rtol=0, atol=2e-6 * max(1, np.abs(forces).max()))
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_virial_is_a_slope(tmp_path: Path, name: str, ranks: int) -> None:
     atoms = triclinic()
     write_data(tmp_path / "test.data", atoms)

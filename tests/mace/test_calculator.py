@@ -176,26 +176,6 @@ def test_computes_what_is_asked_and_no_more(original: torch.nn.Module) -> None:
     assert [call[1] for call in model.calls[1:]] == [True]
 
 
-def test_constant_pressure_runs_need_one_evaluation_per_step(original: torch.nn.Module) -> None:
-    model = Counting(original)
-    atoms = small_box()
-    atoms.calc = MDCGCalculator(model)
-    for _ in range(4):
-        atoms.rattle(0.001)
-        atoms.get_forces()
-        atoms.get_stress()
-    assert len(model.calls) == 5, "the first step does not know yet that stress will be wanted"
-    atoms.rattle(0.001)
-    atoms.get_potential_energy()
-    assert model.calls[-1] == (False, False, False)
-    atoms.rattle(0.001)
-    atoms.get_forces()
-    assert model.calls[-1][:2] == (True, False)
-
-
-# ---- the skin ----
-
-
 # ---- ASE's ways ----
 
 

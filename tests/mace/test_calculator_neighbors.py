@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ase.calculators.calculator import InputError
 from ase.cell import Cell
 
 from mdcg.calculators import SkinNeighborList
@@ -40,21 +39,6 @@ def test_edges_are_all_pairs_in_order(
     )
 
 
-def test_result_does_not_depend_on_skin_or_history(rng: np.random.Generator) -> None:
-    cell, pbc = CELLS["triclinic"], np.array([True, True, True])
-    positions = rng.uniform(0.0, 8.0, (20, 3))
-    lists = [SkinNeighborList(R_MAX, skin, CPU) for skin in (0.0, 0.3, 2.0)]
-    for _ in range(60):
-        positions = positions + rng.normal(scale=0.02, size=positions.shape)
-        first, *others = [each.update(positions, cell, pbc) for each in lists]
-        for other in others:
-            for name in ("edge_index", "unit_shifts", "shifts"):
-                assert torch.equal(getattr(first, name), getattr(other, name))
-    builds = [each.num_builds for each in lists]
-    assert builds[0] == 60
-    assert builds[0] > builds[1] > builds[2] >= 1
-
-
 def test_rebuilds_only_when_it_must() -> None:
     cell, pbc = np.diag([9.0, 9.0, 9.0]), np.array([True, True, True])
     positions = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [5.0, 5.0, 5.0]])
@@ -77,21 +61,3 @@ def test_rebuilds_only_when_it_must() -> None:
     near.update(positions[:2], cell * 1.001, np.array([True, True, False]))
     assert near.num_builds == 5
     assert near.num_updates == 8
-
-
-@pytest.mark.parametrize(
-    ("positions", "pbc", "message"),
-    [
-        ([[0, 0, 0], [np.nan, 0, 0]], (1, 1, 1), "1 of 2 atoms .* atom 1 at"),
-        ([[0, 0, 0], [1, 1, 1], [1, 1, 1]], (0, 0, 0), "atoms 1 and 2 are at the same place"),
-        ([[0, 0, 0], [9, 0, 0]], (1, 1, 1), "atoms 0 and 1 are at the same place"),
-    ],
-)
-def test_unusable_geometry(
-    positions: list[list[float]], pbc: tuple[int, ...], message: str
-) -> None:
-    near, box = SkinNeighborList(R_MAX, 0.5, CPU), np.eye(3) * 9
-    good = near.update(np.eye(3), box, np.array(pbc))
-    with pytest.raises(InputError, match=message):
-        near.update(np.array(positions, dtype=float), box, np.array(pbc, dtype=bool))
-    assert near.update(np.eye(3), box, np.array(pbc)).equals(good)
