@@ -25,7 +25,6 @@ from .helpers import (
 )
 
 MIXED = mixed_problem(dtype="float64")
-SHARED = mixed_problem(dtype="float64", layout="ir_mul", shared_weights=True)
 SMALL = small_problem(dtype="float64")
 GRAPH = random_graph(3, 4, 5, seed=1)
 
@@ -34,7 +33,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
-    compile_ahead([(MIXED, usual_specs()), (SHARED, usual_specs(True)), (SMALL, usual_specs(True))])
+    compile_ahead([(MIXED, usual_specs()), (SMALL, usual_specs(True))])
 
 
 def convolution(problem: Any, graph: Any = GRAPH, kind: Any = conv) -> Callable[..., torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,24 @@ def open_model(package: Package, path: Path, **options: Any) -> Any:
     if options.get("device", "cpu") == "cpu":
         options.setdefault("kernels", "generic")
     return _core.Model(str(path), **options)
+
+
+def evaluate_both(
+    package: Package, positions: Any, types: Any, sender: Any, receiver: Any, shifts: Any
+) -> Any:
+    """Return what the reference makes of a package; the engine must give the same."""
+    want = evaluate(package, positions, types, sender, receiver, shifts)
+    with TemporaryDirectory() as folder:
+        model = open_model(package, Path(folder) / "p.mdcg")
+    edges = (np.asarray(sender, np.int32), np.asarray(receiver, np.int32), shifts)
+    got = model.evaluate(positions, np.asarray(types, np.int32), edges=edges)
+    tables = any(layer.get("radial", {}).get("table") for layer in package.layers)
+    limit = 1e-5 if tables or package.dtype == "float32" else 1e-10
+    for name, value in (("energies", want.energies), ("forces", want.forces)):
+        scale = max(1.0, float(value.abs().max()))
+        error = float(np.abs(got[name] - value.numpy()).max()) / scale
+        assert error < limit, f"{name} of the engine: relative error {error:.1e}"
+    return want
 
 
 def check(
