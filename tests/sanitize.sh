@@ -24,7 +24,7 @@ out=${MDCG_TEST_VENVS:-.venv-test}/sanitize-$kind
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
-CXX=$cxx cmake -S . -B "$out" -G Ninja -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1 $flags" \
+CXX=$cxx cmake -S . -B "$out" -G Ninja -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O0 -g1 $flags" \
     "-DPython_EXECUTABLE=$python" "-Dpybind11_DIR=$("$python" -m pybind11 --cmakedir)" >"$out/log"
 cmake --build "$out" --target mdcg >>"$out/log" || { cat "$out/log" >&2 && exit 1; }
 # The definitions of the program come before those of the library's OpenMP.

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mdcg.ops import conv, tensor_product
+from mdcg.ops import conv
 from mdcg.ops.reference import conv_reference
 
 from .helpers import (
@@ -25,7 +25,6 @@ from .helpers import (
 )
 
 MIXED = mixed_problem(dtype="float64")
-SHARED = mixed_problem(dtype="float64", layout="ir_mul", shared_weights=True)
 SMALL = small_problem(dtype="float64")
 GRAPH = random_graph(3, 4, 5, seed=1)
 
@@ -34,7 +33,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
-    compile_ahead([(MIXED, usual_specs()), (SHARED, usual_specs(True)), (SMALL, usual_specs(True))])
+    compile_ahead([(MIXED, usual_specs()), (SMALL, usual_specs(True))])
 
 
 def convolution(problem: Any, graph: Any = GRAPH, kind: Any = conv) -> Callable[..., torch.Tensor]:
@@ -44,24 +43,6 @@ def convolution(problem: Any, graph: Any = GRAPH, kind: Any = conv) -> Callable[
         return out
 
     return function
-
-
-@pytest.mark.parametrize("problem", [MIXED, SHARED], ids=["per edge", "shared"])
-def test_finite_differences(problem: Any) -> None:
-    inputs = random_operands(problem, GRAPH.n_senders, GRAPH.n_edges, grad=True)
-    assert gradcheck(convolution(problem), inputs, fast_mode=True, check_forward_ad=True)
-    assert gradgradcheck(convolution(problem), inputs, fast_mode=True)
-
-
-def test_finite_differences_of_the_batched_product() -> None:
-    inputs = random_operands(MIXED, 3, 3, grad=True)
-    assert gradcheck(lambda *t: tensor_product(MIXED, *t), inputs, fast_mode=True)
-    assert gradgradcheck(lambda *t: tensor_product(MIXED, *t), inputs, fast_mode=True)
-
-
-def test_every_entry_of_the_jacobian() -> None:
-    inputs = random_operands(SMALL, GRAPH.n_senders, GRAPH.n_edges, grad=True)
-    assert gradcheck(convolution(SMALL), inputs)
 
 
 # -- what is computed -----------------------------------------------------------------------------

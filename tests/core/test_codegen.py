@@ -46,15 +46,6 @@ def without_header(source: str) -> str:
     return "\n".join(source.splitlines()[3:])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_text_starts_with_what_it_is(name: str) -> None:
-    problem, spec = CASES[name]
-    first, second, third = emitted(problem, spec).source.splitlines()[:3]
-    assert first == f"// mdcg {mdcg.__version__}, problem {problem.key()}, kernel {spec}"
-    assert second == f"// {plan_host(problem, V3)}"
-    assert third == "// arg: " + ", ".join(emitted(problem, spec).arguments)
-
-
 def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:
     """Else no cached kernel would be found. Sets depend on the hash seed, BLAS on the processor."""
     code = (

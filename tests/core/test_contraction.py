@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from mdcg.codegen.contraction.program import ContractionSpec
@@ -93,18 +93,6 @@ def test_attributes_that_are_not_numbers_are_seen() -> None:
     out = symmetric_contraction(SMALL, x, k, y)
     assert bool(torch.isnan(out[4]).any())
     assert bool(torch.isfinite(out[[0, 1, 2, 3, 5]]).all())
-
-
-def test_finite_differences() -> None:
-    x, k, y = random_operands(SMALL, 5, 3)
-    inputs = (x.requires_grad_(), k.requires_grad_())
-    function = partial(_call, SMALL, y)
-    assert gradcheck(function, inputs, check_forward_ad=True)
-    assert gradgradcheck(function, inputs, fast_mode=True)
-
-
-def _call(problem: Any, y: torch.Tensor, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    return symmetric_contraction(problem, x, k, y)
 
 
 @pytest.mark.parametrize("nodes", [0, 1])

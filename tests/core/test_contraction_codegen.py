@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
-import mdcg
-from mdcg.codegen.common.expression import Statement
-from mdcg.codegen.common.straight_line import Program
 from mdcg.codegen.contraction.cuda import emit_contraction_cuda
 from mdcg.codegen.contraction.host import emit_contraction_host
 from mdcg.codegen.contraction.program import ContractionSpec, contraction_groups
@@ -62,15 +58,6 @@ def cuda_text(problem: SymmetricContractionProblem, spec: ContractionSpec) -> st
     return emit_contraction_cuda(problem, plan, spec).source
 
 
-@pytest.mark.parametrize("spec", [*SPECS.values(), *MORE], ids=str)
-def test_text_starts_with_what_it_is(spec: ContractionSpec) -> None:
-    for text in (host_text(PROBLEM, spec), cuda_text(PROBLEM, spec)):
-        first, second, third = text.splitlines()[:3]
-        assert first == f"// mdcg {mdcg.__version__}, problem {PROBLEM.key()}, kernel {spec}"
-        assert "ContractionPlan" in second
-        assert third.startswith("// arg: n_rows, x, w")
-
-
 def test_different_kernels_have_different_text() -> None:
     texts = {host_text(PROBLEM, spec).partition("#include")[2] for spec in (*SPECS.values(), *MORE)}
     assert len(texts) == len(SPECS) + len(MORE)
@@ -99,37 +86,6 @@ def test_gradients_not_wanted_leave_no_code() -> None:
 # -- programs -------------------------------------------------------------------------------------
 
 
-def run(statements: list[Statement], values: dict[str, float]) -> dict[str, float]:
-    """Execute statements on numbers."""
-    known = dict(values)
-    for s in statements:
-        value = sum(k * np.prod([known[f] for f in fs]) for k, fs in s.value.terms)
-        known[s.target] = value + (known.get(s.target, 0.0) if s.add else 0.0)
-    return known
-
-
-def numbers(problem: SymmetricContractionProblem) -> dict[str, float]:
-    rng = np.random.default_rng(3)
-    sizes = {"x": problem.dim_in, "a": problem.dim_in, "g": problem.dim_out}
-    sizes |= {"c": problem.num_coefficients, "b": problem.num_coefficients}
-    return {f"{n}{i}": float(rng.normal()) for n, size in sizes.items() for i in range(size)}
-
-
-@pytest.mark.parametrize("degree", [1, 2, 3, 4])
-def test_programs_compute_the_polynomials(degree: int) -> None:
-    problem = random_contraction(degree=degree, per_block=8, terms=9)
-    known = numbers(problem)
-    for group in contraction_groups(problem, ContractionSpec("forward", True)):
-        known = run(group, known)
-    want = np.zeros(problem.dim_out)
-    for r, p in enumerate(problem.polynomials):
-        for m, terms in enumerate(p.components):
-            value = sum(v * np.prod([known[f"x{i}"] for i in ix]) for v, ix in terms)
-            want[problem.out_offset(p.i_out) + m] += known[f"c{r}"] * value
-    got = [known.get(f"o{m}", 0.0) for m in range(problem.dim_out)]
-    assert np.allclose(got, want, rtol=1e-12, atol=1e-12)
-
-
 def test_coupled_features_are_found() -> None:
     """(x . x)(x . y) three times over needs x . x once: 3 + 3 products, not 9 of degree three."""
     terms = [
@@ -146,24 +102,6 @@ def test_coupled_features_are_found() -> None:
             products = len(factors) - 1 + (abs(k) != 1.0)
             operations += max(products, int(n > 0 or statement.add))
     assert operations <= 12
-
-
-def test_tangents_and_adjoints_of_a_program() -> None:
-    program = Program()
-    square = program.let([(1.0, ("x", "x")), (2.0, ("y",))])
-    cube = program.let([(3.0, (square, "x")), (-1.0, ("z",))])
-    moved = program.tangents({"x": "u"})[cube]
-    program.emit("moved", [(1.0, (moved,))])
-    for name, terms in program.adjoints({cube: [(1.0, ("g",))]}, ["x", "y", "z"]).items():
-        program.emit(f"d{name}", terms)
-    found = run(program.statements(), {"x": 2.0, "y": 3.0, "z": 5.0, "u": 7.0, "g": 11.0})
-    # 3 x (x x + 2 y) - z
-    assert found["moved"] == pytest.approx((9 * 4 + 6 * 3) * 7)
-    assert (found["dx"], found["dy"], found["dz"]) == pytest.approx((54 * 11, 12 * 11, -11))
-    assert program.let([(1.0, ("x", "x")), (2.0, ("y",))]) == square
-    assert program.let([(1.0, ("y",))]) == "y"
-    assert program.let([(1.0, ("y",)), (-1.0, ("y",))]) == ""
-    assert "unused" not in {s.target for s in program.statements()}
 
 
 # -- CUDA -----------------------------------------------------------------------------------------

@@ -122,42 +122,6 @@ def test_reference_is_e3nn(name: str) -> None:
     assert_close(tensor_product_reference(problem, x, y, w), module(x, y, w), 1e-13, name)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_convolution_is_e3nn_up_to_second_derivatives(name: str) -> None:
-    module = e3nn_module(name)
-    problem = ConvProblem.from_e3nn(module)
-    graph = random_graph(11, 9, 60, seed=4)
-    fused = ConvTensorProduct(problem)
-    results = []
-    for function in (fused, None):
-        x, y, w = random_operands(problem, graph.n_senders, graph.n_edges, seed=1, grad=True)
-        if function is not None:
-            out = fused(x, y, w, graph.sender, graph.receiver, graph.n_receivers)
-        else:
-            out = e3nn_conv(module, x, y, w, graph)
-        results.append(derivatives(out, [t for t in (x, y, w) if t is not None], order=2))
-    for key, want in results[1].items():
-        assert_close(results[0][key], want, 1e-12, f"{name}, {key}")
-
-
-def test_third_derivatives_are_e3nn() -> None:
-    module = e3nn_module("shared")
-    problem = ConvProblem.from_e3nn(module)
-    graph = random_graph(4, 5, 12, seed=4)
-    results = []
-    for fused in (True, False):
-        x, y, w = random_operands(problem, graph.n_senders, graph.n_edges, seed=1, grad=True)
-        if fused:
-            product = ConvTensorProduct(problem)
-            out = product(x, y, w, graph.sender, graph.receiver, graph.n_receivers)
-        else:
-            out = e3nn_conv(module, x, y, w, graph)
-        results.append(derivatives(out, [x, y, w], order=3))
-    assert sum(key.startswith("order 3") for key in results[0]) == 3 + 1 + 3
-    for key, want in results[1].items():
-        assert_close(results[0][key], want, 1e-12, key)
-
-
 @pytest.mark.parametrize("name", ["uvu", "uvw", "mixed, weightless"])
 def test_float32_error_is_that_of_e3nn(name: str) -> None:
     """Both round; ours must not be further from float64 than a few times what e3nn is."""

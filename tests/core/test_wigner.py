@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from numpy.polynomial import Legendre
 
 from mdcg.problem import wigner_3j
 
-from .helpers import e3nn_o3, e3nn_version, random_rotation
+from .helpers import e3nn_o3, e3nn_version
 
 Degrees = tuple[int, int, int]
 
@@ -53,53 +52,6 @@ def test_signs_against_e3nn() -> None:
     other = {t for t in LOW if np.sum(wigner_3j(*t) * e3nn_3j(t)) < 0}
     expected = {p for l in (2, 3, 4) for p in ((1, l, l), (l, 1, l), (l, l, 1))}
     assert other == (expected if e3nn_version() < (0, 5) else set())
-
-
-def real_harmonics(degree: int, points: np.ndarray) -> np.ndarray:
-    """Return real spherical harmonics [n_points, 2l+1], polar axis y, azimuth from z to x.
-
-    For l = 1 they are x, y, z. All m of one degree have equal length over the sphere.
-    """
-    x, y, z = points.T
-    azimuth, polynomial = np.arctan2(x, z), Legendre.basis(degree)
-    columns = {}
-    for m in range(degree + 1):
-        associated = (1 - y**2) ** (m / 2) * (polynomial.deriv(m)(y) if m else polynomial(y))
-        ratio = np.prod([float(k) for k in range(degree - m + 1, degree + m + 1)])
-        norm = np.sqrt((2.0 if m else 1.0) / ratio)
-        columns[m] = norm * associated * np.cos(m * azimuth)
-        if m:
-            columns[-m] = norm * associated * np.sin(m * azimuth)
-    return np.stack([columns[m] for m in range(-degree, degree + 1)], axis=1)
-
-
-def rotation_of_irrep(degree: int, rotation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return D with Y(R r) = D Y(r), from the harmonics at random points."""
-    points = rng.normal(size=(8 * (2 * degree + 1), 3))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    before, after = real_harmonics(degree, points), real_harmonics(degree, points @ rotation.T)
-    return np.linalg.lstsq(before, after, rcond=None)[0].T
-
-
-@pytest.mark.parametrize(
-    "degrees", [*triples(3), (2, 4, 5), (5, 5, 4), (3, 6, 6), (8, 7, 3)], ids=str
-)
-def test_is_invariant_under_rotations(degrees: Degrees, rng: np.random.Generator) -> None:
-    rotation = random_rotation(rng)
-    matrices = [rotation_of_irrep(degree, rotation, rng) for degree in degrees]
-    for matrix in matrices:
-        assert np.abs(matrix @ matrix.T - np.eye(len(matrix))).max() < 1e-11
-    w3j = wigner_3j(*degrees)
-    rotated = np.einsum("abc,ia,jb,kc->ijk", w3j, *matrices)
-    assert np.abs(rotated - w3j).max() < 1e-11
-
-
-@pytest.mark.parametrize("degrees", [*LOW, *HIGH], ids=str)
-def test_norm_and_orthogonality(degrees: Degrees) -> None:
-    w3j = wigner_3j(*degrees)
-    for axis in range(3):
-        rows = np.moveaxis(w3j, axis, 0).reshape(w3j.shape[axis], -1)
-        assert np.abs(rows @ rows.T * len(rows) - np.eye(len(rows))).max() < 1e-13
 
 
 @pytest.mark.parametrize("degrees", HIGH, ids=str)

@@ -112,39 +112,6 @@ def test_two_processes_share_memory(late: str) -> None:
     assert "emulated kernel scale" in done.stderr
 
 
-def test_kernels_of_two_processes_wait_for_each_other() -> None:
-    kernels = r"""
-        text = '''extern "C" __global__ void turns(volatile int* at, int mine) {
-            for (int turn = mine; turn < 200; turn += 2) {
-                for (long long tries = 0; *at != turn; ++tries)
-                    if (tries > 10000000000) return;  // the other has ended
-                at[1] += turn;
-                __threadfence_system();
-                *at = turn + 1;
-            }
-        }'''
-        turns = Kernels(driver, text)
-    """
-    first = """
-        at = driver.on_device(np.zeros(2, np.int32))
-        other = other_process(exported(at))
-        answered(other)  # it is ready
-        proceed(other)
-        turns.launch("turns", 1, 1, at, ctypes.c_int(0))
-        answered(other)
-        assert driver.fetch(at, np.empty(2, np.int32)).tolist() == [200, sum(range(200))]
-    """
-    other = """
-        at = opened(handle)
-        print("done", flush=True)
-        input()
-        turns.launch("turns", 1, 1, at, ctypes.c_int(1))
-        driver.cuCtxSynchronize()
-        print("done", flush=True)
-    """
-    run_two(kernels + first, kernels + other)
-
-
 def test_writes_beside_memory_of_another_process() -> None:
     first = """
         other = other_process(exported(driver.allocate(504)))

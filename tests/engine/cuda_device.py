@@ -61,11 +61,11 @@ def gemm_text(dtype: str, unit: str = "", bits: int = 0) -> str:
 
 
 def texts(dtype: str) -> dict[str, str]:
-    """Return the programs of products and of node layers; tensor cores round float."""
-    found = {
+    """Return programs that no package of the tests has in all types; tensor cores round float."""
+    found = {name: program(dtype, f"{name}.cuh") for name in ("edge_sum", "nodes", "pair_energy")}
+    found |= {
         "gemm": gemm_text(dtype),
         "gemm_plain": gemm_text(dtype, "Plain"),
-        "nodes": program(dtype, "nodes.cuh"),
     }
     if dtype == "float64":
         return {**found, "gemm_tensor": gemm_text(dtype, "Tensor")}

@@ -29,7 +29,7 @@ from .test_node_layers import (  # noqa: F401
 )
 
 
-def check(program: Program, path: Path, g: dict[str, Array]) -> None:
+def check(program: Program, path: Path, g: dict[str, Array], **_: Any) -> None:
     cpu, cuda = both(program.package(), path)
     for wanted in ({"forces": False}, {"virial": True}):
         want: dict[str, Any] = run(cpu, g, **wanted)

@@ -1,4 +1,4 @@
-"""Fixed kernels of the CUDA engine against NumPy.
+"""Products of matrices on CUDA devices against NumPy; the engine runs all other fixed kernels.
 
 No file of tests by its name: test_cuda_text.py runs it in a process of its own, where the device is
 an emulated one, or a real one.
@@ -7,7 +7,6 @@ an emulated one, or a real one.
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,16 +14,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from .cuda_device import Device, gemm_shared_bytes, gemm_tiles, structure, texts
+from .cuda_device import Device, gemm_shared_bytes, gemm_tiles, texts
 
 Array = NDArray[Any]
-DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 PRODUCTS = pytest.mark.parametrize(
     ("dtype", "text"),
     [("float32", "gemm_plain"), ("float64", "gemm_plain"), ("float64", "gemm_tensor")],
 )
 TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
-POINTER, INT, LONG, DOUBLE = ctypes.c_uint64, ctypes.c_int, ctypes.c_longlong, ctypes.c_double
+POINTER, INT = ctypes.c_uint64, ctypes.c_int
 
 
 @pytest.fixture
@@ -32,9 +30,6 @@ def device() -> Iterator[Device]:
     found = Device()
     yield found
     found.release()
-
-
-# ---- products ------------------------------------------------------------------------------------
 
 
 class Part(ctypes.Structure):
@@ -186,163 +181,3 @@ def test_a_row_does_not_depend_on_the_tile(
     assert others
     for other in others:
         assert np.array_equal(first, other)
-
-
-# ---- gate ----------------------------------------------------------------------------------------
-
-ACTIVATIONS = ("none", "silu", "tanh", "sigmoid", "relu", "abs", "ssp")
-
-
-def activate(kind: int, x: Array) -> tuple[Array, Array]:
-    """Return value and slope in double."""
-    x = x.astype(np.float64)
-    s = 1 / (1 + np.exp(-x))
-    return {
-        "none": (x, np.ones_like(x)),
-        "silu": (x * s, s * (1 + x * (1 - s))),
-        "tanh": (np.tanh(x), 1 - np.tanh(x) ** 2),
-        "sigmoid": (s, s * (1 - s)),
-        "relu": (np.maximum(x, 0), (x > 0) * 1.0),
-        "abs": (np.abs(x), np.sign(x)),
-        "ssp": (np.logaddexp(x, 0) - np.log(2), s),
-    }[ACTIVATIONS[kind]]
-
-
-class Blocks:
-    """Rows of blocks (channels, components), padded."""
-
-    def __init__(self, dtype: str, *shapes: tuple[int, int]) -> None:
-        self.shapes, self.dtype = shapes, dtype
-        self.stride = [padded(mul, dtype) for mul, _ in shapes]
-        sizes = [dim * stride for (_, dim), stride in zip(shapes, self.stride, strict=True)]
-        self.offset = np.cumsum([0, *sizes]).tolist()
-        self.width = self.offset[-1]
-
-    def view(self, rows: Array, block: int) -> Array:
-        """Return [nodes][components][channels] of a block."""
-        (mul, dim), stride = self.shapes[block], self.stride[block]
-        part = rows[:, self.offset[block] : self.offset[block + 1]]
-        return part.reshape(-1, dim, stride)[..., :mul]
-
-    def random(self, rng: np.random.Generator, nodes: int) -> Array:
-        rows = np.zeros((nodes, self.width), self.dtype)
-        for block, (mul, dim) in enumerate(self.shapes):
-            self.view(rows, block)[:] = rng.normal(size=(nodes, dim, mul))
-        return rows
-
-    def table(self, uses: list[tuple[int, int]], entries: list[int]) -> Array:
-        return np.array(
-            [
-                (self.offset[b], self.stride[b], mul, dim, *uses[b], entries[b])
-                for b, (mul, dim) in enumerate(self.shapes)
-            ],
-            np.int32,
-        )
-
-    def channels(self) -> Array:
-        return np.repeat(np.arange(len(self.shapes), dtype=np.int32), self.stride)
-
-
-@DTYPES
-@pytest.mark.parametrize("kind", range(len(ACTIVATIONS)), ids=ACTIVATIONS)
-@pytest.mark.parametrize("add", [False, True])
-def test_gate(device: Device, rng: np.random.Generator, dtype: str, kind: int, add: bool) -> None:
-    """Block 0 of x is activated and gates blocks 1 and 2; block 3 is read by nothing."""
-    nodes = 13
-    x_rows = Blocks(dtype, (19, 1), (5, 3), (4, 5), (3, 1))
-    out_rows = Blocks(dtype, (5, 3), (19, 1), (4, 5))
-    # in, out, gate, offset, activation, factor
-    entries = [(0, 1, -1, 0, kind, 1.3), (1, 0, 0, 10, kind, 0.7), (2, 2, 0, 12, 3, 1.9)]
-    uses = [[0, 1, 2], [1], [2], []]
-    bounds = np.cumsum([0, *map(len, uses)]).tolist()
-    packed = np.zeros(len(entries), [("i", np.int32, 6), ("f", np.float64)])
-    for row, entry in zip(packed, entries, strict=True):
-        row["i"], row["f"] = (*entry[:5], 0), entry[5]
-    x, g, dx = x_rows.random(rng, nodes), out_rows.random(rng, nodes), x_rows.random(rng, nodes)
-    junk = np.full((nodes, out_rows.width), np.nan, dtype)
-    if not add:
-        dx = np.full_like(dx, np.nan)
-
-    # what it should be
-    out, want = np.zeros(junk.shape), (dx if add else np.zeros_like(dx)).astype(np.float64)
-    for source, to, gate, offset, function, factor in entries:
-        mul = x_rows.shapes[source][0]
-        first = x_rows.view(x, source if gate < 0 else gate)[:, :, offset : offset + mul]
-        value, slope = (factor * part for part in activate(function, first))
-        dy = out_rows.view(g, to).astype(np.float64)
-        if gate < 0:
-            out_rows.view(out, to)[:] = value
-            x_rows.view(want, source)[:] += dy * slope
-        else:
-            there = x_rows.view(x, source).astype(np.float64)
-            out_rows.view(out, to)[:] = value * there
-            x_rows.view(want, source)[:] += value * dy
-            dot = (there * dy).sum(axis=1, keepdims=True)
-            x_rows.view(want, gate)[:, :, offset : offset + mul] += dot * slope
-
-    at_out, at_dx = device.upload(junk), device.upload(dx)
-    blocks = x_rows.table(list(itertools.pairwise(bounds)), [-1] * 4)
-    out_blocks = out_rows.table([(0, 0)] * 3, [1, 0, 2])
-    numbers = np.concatenate([np.array(u, np.int32) for u in uses])
-    tables = [device.upload(part) for part in (blocks, out_blocks, packed, numbers)]
-    for kernel, rows in (("gate_forward", out_rows), ("gate_backward", x_rows)):
-        channels = rows.channels()
-        threads = nodes * len(channels)
-        arguments = structure(
-            x=(POINTER, device.upload(x)),
-            out=(POINTER, at_out),
-            g=(POINTER, device.upload(g)),
-            dx=(POINTER, at_dx),
-            x_blocks=(POINTER, tables[0]),
-            out_blocks=(POINTER, tables[1]),
-            entries=(POINTER, tables[2]),
-            uses=(POINTER, tables[3]),
-            columns=(POINTER, device.upload(channels)),
-            threads=(INT, threads),
-            channels=(INT, len(channels)),
-            x_width=(INT, x_rows.width),
-            out_width=(INT, out_rows.width),
-            add=(INT, add),
-        )
-        device.launch(texts(dtype)["nodes"], kernel, -(-threads // 256), 256, arguments)
-    close(device.download(at_out, junk), out, dtype)
-    close(device.download(at_dx, dx), want, dtype)
-
-
-# ---- normalize -----------------------------------------------------------------------------------
-
-
-@DTYPES
-@pytest.mark.parametrize("add", [False, True])
-def test_normalize(device: Device, rng: np.random.Generator, dtype: str, add: bool) -> None:
-    nodes, alpha, beta = 11, 0.9, 0.4
-    rows, scalar = Blocks(dtype, (37, 1), (5, 3)), Blocks(dtype, (1, 1))
-    x, g, dx = (rows.random(rng, nodes) for _ in range(3))
-    density, d_density = (scalar.random(rng, nodes) ** 2 for _ in range(2))
-    if not add:
-        dx, d_density = np.full_like(dx, np.nan), np.full_like(d_density, np.nan)
-    s = 1 / (beta * density[:, :1].astype(np.float64) + alpha)
-    want_dx = s * g + (dx if add else 0)
-    want_density = (d_density if add else np.zeros_like(density)).astype(np.float64)
-    want_density[:, :1] -= beta * s**2 * (x * g.astype(np.float64)).sum(1, keepdims=True)
-    at_out, at_dx, at_density = (device.upload(part) for part in (dx, dx, d_density))
-    arguments = structure(
-        x=(POINTER, device.upload(x)),
-        density=(POINTER, device.upload(density)),
-        out=(POINTER, at_out),
-        g=(POINTER, device.upload(g)),
-        dx=(POINTER, at_dx),
-        d_density=(POINTER, at_density),
-        count=(LONG, nodes),
-        width=(INT, rows.width),
-        density_width=(INT, scalar.width),
-        add_x=(INT, add),
-        add_density=(INT, add),
-        alpha=(DOUBLE, alpha),
-        beta=(DOUBLE, beta),
-    )
-    for kernel in ("normalize_forward", "normalize_backward"):
-        device.launch(texts(dtype)["nodes"], kernel, -(-nodes * 32 // 256), 256, arguments)
-    close(device.download(at_out, dx), s * x, dtype)
-    close(device.download(at_dx, dx), want_dx, dtype)
-    close(device.download(at_density, d_density), want_density, dtype)

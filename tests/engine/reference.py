@@ -231,7 +231,8 @@ class _Run:
         r = e.length[:, None]
         r_max = radial["r_max"]
         r_max = e.pair(self.tensor(r_max))[:, None] if isinstance(r_max, str) else r_max
-        cutoff = polynomial_cutoff(r / r_max, radial["cutoff"]["p"])
+        of = radial["cutoff"]
+        cutoff = torch.ones_like(r) if of is None else polynomial_cutoff(r / r_max, of["p"])
         normalized = radial["basis"].get("argument") == "normalized"
         t = r / r_max if normalized else self.transformed(radial["transform"], r)
         x = self.basis(radial["basis"], t)
@@ -253,8 +254,9 @@ class _Run:
                 weight, bias = self.tensor(norm["weight"]), self.tensor(norm["bias"])
                 x = torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias, norm["epsilon"])
             if "activation" in layer:
-                x = layer["factor"] * ACTIVATIONS[layer["activation"]](x)
-        return x, cutoff if radial["cutoff_on"] == "weights" else torch.ones_like(cutoff)
+                x = layer.get("factor", 1.0) * ACTIVATIONS[layer["activation"]](x)
+        within = (r < r_max).to(r)  # where a network with biases is not zero by itself
+        return x, cutoff * within if radial["cutoff_on"] == "weights" else within
 
     def transformed(self, of: dict[str, Any] | None, r: Tensor) -> Tensor:
         if of is None:

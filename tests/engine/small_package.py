@@ -86,3 +86,85 @@ class SmallPackage:
         data = b"".join(self.tensors[name].tobytes() for name in sorted(self.tensors))
         path.write_bytes(signed(len(raw).to_bytes(8, "little") + raw + data))
         return str(path)
+
+
+RADIAL_KINDS = ("silu", "norms", "tables", "flat", "free", "wide")
+
+
+def _norm(package: SmallPackage, rng: Any, n: int) -> dict[str, Any]:
+    return {
+        "weight": package.weights(1.0 + 0.3 * rng.normal(size=n)),
+        "bias": package.weights(0.3 * rng.normal(size=n)),
+        "epsilon": 1e-5,
+    }
+
+
+def radial_network(kind: str, package: SmallPackage, rng: Any) -> dict[str, Any]:
+    """Return a radial network whose last layer copies its inputs (and shows its bias)."""
+    manifest = package.manifest
+    r_max, num_types = manifest["r_max"], len(manifest["type_names"])
+    square = (num_types, num_types)
+    r_0 = package.tensor(0.5 + rng.uniform(size=square))
+    bessel = {
+        "kind": "bessel",
+        "weights": package.tensor(np.pi * np.arange(1, 6) / r_max),
+        "prefactor": 0.7,
+    }
+
+    def layer(n: int, m: int, **fields: Any) -> dict[str, Any]:
+        weight = package.weights(rng.normal(size=(n, m)) / np.sqrt(n))
+        return {"weight": weight, **fields}
+
+    def bias(n: int) -> str:
+        return package.weights(rng.normal(size=n))
+
+    def last(n: int) -> dict[str, Any]:
+        return {"weight": package.weights(np.eye(n))}
+
+    found: dict[str, Any] = {
+        "r_max": r_max,
+        "transform": None,
+        "basis": bessel,
+        "cutoff": {"kind": "polynomial", "p": 6},
+        "cutoff_on": "basis",
+        "table": None,
+    }
+    if kind == "silu":
+        found["layers"] = [
+            layer(5, 9, activation="silu", factor=1.6),
+            layer(9, 18, activation="tanh", bias=bias(18)),
+            last(18),
+        ]
+    elif kind == "norms":
+        found["basis"] = {
+            "kind": "gaussian",
+            "centers": package.tensor(np.linspace(0.0, r_max, 7)),
+            "coefficient": -1.3,
+        }
+        found["transform"] = {"kind": "soft", "alpha": 4.0, "r_0": r_0}
+        found["cutoff_on"] = "weights"
+        found["layers"] = [
+            layer(7, 33, bias=bias(33), layer_norm=_norm(package, rng, 33), activation="silu"),
+            layer(33, 6, layer_norm=_norm(package, rng, 6), activation="ssp", factor=1.1),
+            {**last(6), "bias": bias(6)},
+        ]
+    elif kind == "tables":
+        found["basis"] = {"kind": "chebyshev", "order": 6, "argument": "normalized"}
+        found["r_max"] = package.tensor(rng.uniform(1.5, r_max, size=square))
+        found["cutoff"] = {"kind": "polynomial", "p": 5.5}
+        found["layers"] = [layer(6, 12, activation="sigmoid", bias=bias(12)), last(12)]
+        found["sender"] = package.weights(rng.normal(size=(num_types, 12)))
+        found["receiver"] = package.weights(rng.normal(size=(num_types, 12)))
+    elif kind == "flat":
+        found["transform"] = {"kind": "agnesi", "a": 1.08, "q": 0.92, "p": 4.58, "r_0": r_0}
+        found["r_max"] = package.tensor(rng.uniform(1.5, r_max, size=square))
+        found["cutoff_on"] = "weights"
+        found["layers"] = [{**last(5), "bias": bias(5)}]
+    elif kind == "wide":  # more shared memory than every device has without asking
+        found["layers"] = [layer(5, 640, activation="silu"), layer(640, 5), last(5)]
+    elif kind == "free":
+        found["cutoff"] = None
+        found["layers"] = [layer(5, 30, activation="relu", bias=bias(30)), last(30)]
+    else:
+        raise ValueError(kind)
+    return found

@@ -130,14 +130,3 @@ def check_symmetries(model: Any, rng: np.random.Generator, box: Box | None = Non
         "virial": 2 * want["virial"],
     }
     close(double.evaluate(model), twice, tolerance, "two cells")
-
-
-def check_kernels(path: Path, box: Box) -> None:
-    """Compare the generated kernels of a package with the generic ones."""
-    generated = _core.Model(str(path), kernels="generated")
-    generic = _core.Model(str(path), kernels="generic")
-    found, want = box.evaluate(generated), box.evaluate(generic)
-    assert "generic" not in generated.summary(), generated.summary()
-    assert "generated" not in generic.summary(), generic.summary()
-    close(found, want, TOLERANCE[generic.dtype], "generated kernels")
-    assert not np.array_equal(found["forces"], want["forces"]), "is it the same code?"

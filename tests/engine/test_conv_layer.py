@@ -16,12 +16,16 @@ from mdcg.errors import PackageError
 from mdcg.package import Package
 from mdcg.problem import Irreps
 
+from ..covering import covering
 from . import reference
 from .problems import build
-from .small_package import SmallPackage
+from .small_package import RADIAL_KINDS, SmallPackage, radial_network
 
 Array = NDArray[np.float64]
 R_MAX = 4.0
+#: Of energies and forces, relative to the largest.
+TOLERANCE = {"float64": (1e-13, 1e-12), "float32": (1e-5, 2e-5)}
+DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE))
 
 
 @dataclass
@@ -132,11 +136,12 @@ class Model:
                 indices.append((n, a, b, c))
                 values.append(symbol[a, b, c] * path.path_weight)
         ends = {k: options.pop(k) for k in ("sender", "receiver") if k in options}
+        radial = options.pop("radial", None)
         fields: dict[str, Any] = {
             "problem": problem.to_json(),
             "nonzeros": p.tensor(np.array(indices), "int32"),
             "values": p.tensor(values),
-            "radial": self.radial(problem.weight_numel, ends, **options),
+            "radial": radial or self.radial(problem.weight_numel, ends, **options),
             "out": p.value(f"conv{number}", str(problem.irreps_out)),
         }
         if x is None:
@@ -198,41 +203,96 @@ def two_layers(**options: Any) -> Model:
     return model
 
 
+def many_blocks(**options: Any) -> Model:
+    """Return a model of repeated blocks, high degrees and channels that fill no whole vectors."""
+    model = Model(**options)
+    every = "{0}x0e+{0}x1o+{0}x2e+{0}x3o+{0}x4e"
+    first = model.conv(None, "4x0e", 4, every.format(4))
+    irreps = "8x1o+8x1o+16x0e+2x4e+40x3o"
+    second = model.conv(
+        model.linear(first, irreps), irreps, 4, "8x0e+8x0e+8x2e+16x4e+8x1o+2x0e+2x4e+40x0e+40x3o"
+    )
+    x = model.linear(second, every.format(32))
+    model.energy(model.conv(x, every.format(32), 4, "32x0e"))
+    return model
+
+
 def compare(path: str, s: System, tolerance: float, force_tolerance: float) -> None:
-    """Compare energies, forces and virial with the reference."""
+    """Compare energies, forces and virial of generic and generated kernels with the reference."""
     expected = reference.evaluate(
         Package.open(path), s.positions, s.types, s.sender, s.receiver, s.shifts
     )
-    found = _core.Model(path, kernels="generic").evaluate(
-        s.positions, s.types, edges=s.edges, virial=True
+    energies, forces, virial = (
+        part.detach().numpy() for part in (expected.energies, expected.forces, expected.virial)
     )
-    energies = expected.energies.detach().numpy()
-    assert np.abs(found["energies"] - energies).max() < tolerance * np.abs(energies).max()
-    forces = expected.forces.numpy()
-    scale = max(np.abs(forces).max(), 1e-10)
-    assert np.abs(found["forces"] - forces).max() < force_tolerance * scale
-    virial = expected.virial.numpy()
-    assert np.abs(found["virial"] - virial).max() < force_tolerance * max(
-        np.abs(virial).max(), 1e-10
-    )
+    for kernels in ("generic", "generated"):
+        found = _core.Model(path, kernels=kernels).evaluate(
+            s.positions, s.types, edges=s.edges, virial=True
+        )
+        assert np.abs(found["energies"] - energies).max() < tolerance * np.abs(energies).max()
+        for name, want in (("forces", forces), ("virial", virial)):
+            scale = max(np.abs(want).max(), 1e-10)
+            assert np.abs(found[name] - want).max() < force_tolerance * scale, (kernels, name)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("by_pair", [False, True])
-def test_two_layers(dtype: str, flip: bool, by_pair: bool, tmp_path: Path) -> None:
-    path = two_layers(dtype=dtype, flip=flip, by_pair=by_pair).write(tmp_path)
-    tolerance = (1e-13, 1e-12) if dtype == "float64" else (1e-5, 1e-5)
-    compare(path, system(50, 1500), *tolerance)
+@covering(
+    make=[two_layers, many_blocks], dtype=list(TOLERANCE), flip=[False, True], by_pair=[False, True]
+)
+def test_models(make: Any, dtype: str, flip: bool, by_pair: bool, tmp_path: Path) -> None:
+    path = make(dtype=dtype, flip=flip, by_pair=by_pair).write(tmp_path)
+    compare(path, system(50, 1500), *TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(1, 0), (3, 0), (4, 1), (7, 63), (7, 64), (90, 65)])
 def test_sizes(nodes: int, edges: int, tmp_path: Path) -> None:
     path = two_layers().write(tmp_path)
-    compare(path, system(nodes, edges, seed=edges), 1e-13, 1e-12)
+    compare(path, system(nodes, edges, seed=edges), *TOLERANCE["float64"])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@DTYPES
+@pytest.mark.parametrize("lmax", [0, 7, 11])
+def test_degrees(lmax: int, dtype: str, tmp_path: Path) -> None:
+    model = Model(dtype)
+    irreps = "+".join(f"1x{degree}{'eo'[degree % 2]}" for degree in range(lmax + 1))
+    model.energy(model.conv(model.conv(None, "1x0e", lmax, irreps), irreps, lmax, "1x0e"))
+    compare(model.write(tmp_path), system(9, 90), *TOLERANCE[dtype])
+
+
+@DTYPES
+def test_few_senders(dtype: str, tmp_path: Path) -> None:
+    """Scalars take a product for each group of edges of one sender, up to the end of a block."""
+    path = two_layers(dtype=dtype).write(tmp_path)
+    for edges, senders in ((96, 1), (95, 2), (300, 1), (300, 3), (80, 9)):
+        s = system(11, edges, seed=edges + senders)
+        s.sender %= senders
+        s.shifts += 0.7 * (s.sender == s.receiver)[:, None]  # none is too short
+        compare(path, s, *TOLERANCE[dtype])
+
+
+@covering(
+    kind=RADIAL_KINDS,
+    knots=[0, 1024],
+    activation=["tanh_square", "none"],
+    dtype=list(TOLERANCE),
+    flip=[False, True],
+)
+def test_radial_networks(
+    kind: str, knots: int, activation: str, dtype: str, flip: bool, tmp_path: Path, rng: Any
+) -> None:
+    """Of all kinds, in densities, and in convolutions as they are or as tables."""
+    model = Model(dtype=dtype, flip=flip, types=3)
+    p = model.package
+    radial = radial_network(kind, p, rng)
+    n = p.tensors[radial["layers"][-1]["weight"]].shape[1]
+    p.layer("edge_sum", out=p.value("density", f"{n}x0e"), radial=radial, activation=activation)
+    model.energy("density")
+    table = {"knots": knots, "error": 1e-6} if knots and kind != "free" else None  # that has kinks
+    model.energy(model.conv(None, f"{n}x0e", 0, f"{n}x0e", radial={**radial, "table": table}))
+    tolerance = (1e-5, 1e-4) if table else TOLERANCE[dtype]
+    compare(model.write(tmp_path), system(20, 400, n_types=3), *tolerance)
+
+
+@DTYPES
 @pytest.mark.parametrize("cutoff_on", ["basis", "weights"])
 def test_radial_networks_of_types(dtype: str, cutoff_on: str, tmp_path: Path) -> None:
     model = Model(dtype=dtype, by_pair=cutoff_on == "weights")
@@ -243,29 +303,33 @@ def test_radial_networks_of_types(dtype: str, cutoff_on: str, tmp_path: Path) ->
     x = model.linear(first, "4x0e+3x1o")
     second = model.conv(x, "4x0e+3x1o", 2, "4x0e+3x0e", cutoff_on=cutoff_on, **ends[1])
     model.energy(second)
-    tolerance = (1e-13, 1e-12) if dtype == "float64" else (1e-5, 2e-5)
-    compare(model.write(tmp_path), system(20, 500), *tolerance)
+    compare(model.write(tmp_path), system(20, 500), *TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("ends", [("sender",), ("receiver",), ("sender", "receiver")])
-def test_radial_networks_of_features(ends: tuple[str, ...], tmp_path: Path) -> None:
-    model = Model()
+def model_of_features(*ends: str, dtype: str = "float64", **radial: Any) -> Model:
+    """Return a model whose second radial network reads features of senders, receivers or both."""
+    model = Model(dtype)
     first = model.conv(None, "4x0e", 2, "4x0e+4x1o")
     x = model.linear(first, "4x0e+3x1o")
     rows = {end: model.linear(first, "20x0e") for end in ends}
     for end, name in rows.items():
         if end == "sender":
             model.package.layer("exchange", x=name)
-    second = model.conv(x, "4x0e+3x1o", 2, "4x0e+3x0e", **rows)
+    second = model.conv(x, "4x0e+3x1o", 2, "4x0e+3x0e", **rows, **radial)
     model.energy(second)
     # the energy of what the convolution reads: its gradient is added to, not overwritten
     model.energy(rows[ends[0]])
-    compare(model.write(tmp_path), system(40, 800), 1e-13, 1e-12)
+    return model
 
 
-@pytest.mark.parametrize("cutoff_on", ["basis", "weights"])
-@pytest.mark.parametrize("activation", ["tanh_square", "none"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@DTYPES
+@pytest.mark.parametrize("ends", [("sender",), ("receiver",), ("sender", "receiver")])
+def test_radial_networks_of_features(ends: tuple[str, ...], dtype: str, tmp_path: Path) -> None:
+    path = model_of_features(*ends, dtype=dtype).write(tmp_path)
+    compare(path, system(40, 800), *TOLERANCE[dtype])
+
+
+@covering(cutoff_on=["basis", "weights"], activation=["tanh_square", "none"], dtype=list(TOLERANCE))
 def test_density(dtype: str, activation: str, cutoff_on: str, tmp_path: Path) -> None:
     model = Model(dtype=dtype, by_pair=True)
     p = model.package
@@ -274,11 +338,10 @@ def test_density(dtype: str, activation: str, cutoff_on: str, tmp_path: Path) ->
     p.layer("edge_sum", out=p.value("density", "1x0e"), radial=radial, activation=activation)
     p.layer("normalize", x=x, density="density", alpha=3.0, beta=0.3, out=p.value("y", "4x0e"))
     model.energy("y")
-    tolerance = (1e-13, 1e-12) if dtype == "float64" else (1e-5, 2e-5)
-    compare(model.write(tmp_path), system(20, 300), *tolerance)
+    compare(model.write(tmp_path), system(20, 300), *TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@DTYPES
 def test_pair_repulsion(dtype: str, tmp_path: Path) -> None:
     model = Model(dtype=dtype)
     p = model.package

@@ -12,6 +12,7 @@ from .case_runs import run_cases_emulated, run_cases_on_a_device
 #: Files of cases; of the long ones parts, which can run side by side.
 CASES = {
     "cuda_cases.py": [""],
+    "cuda_edge_cases.py": [""],
     "cuda_exact_cases.py": [""],
     "cuda_kernel_cases.py": [""],
     "cuda_large_cases.py": [""],

@@ -13,15 +13,8 @@ from .cuda_device import texts
 CASES = "cuda_text_cases.py"
 
 
-TEXTS = {
-    "float32": ("gemm", "gemm_plain", "gemm_tf32", "gemm_bf16", "nodes"),
-    "float64": ("gemm", "gemm_plain", "gemm_tensor", "nodes"),
-}
-
-
 @pytest.mark.parametrize(
-    ("dtype", "name"),
-    [(dtype, name) for dtype, names in TEXTS.items() for name in names],
+    ("dtype", "name"), [(dtype, name) for dtype in ("float32", "float64") for name in texts(dtype)]
 )
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_compiles(name: str, target: str, dtype: str) -> None:

@@ -48,16 +48,19 @@ def contract(p: Program, x, name: str = "square", seed: int = 4) -> None:
     p.readout(p.contraction(x, problem, coefficients, name), f"{name}_readout")
 
 
-@covering(degree=[1, 2, 3, 4], dtype=["float64", "float32"], typed=[False, True])
-def test_contraction(tmp_path: Path, dtype: str, degree: int, typed: bool) -> None:
+@covering(degree=[1, 2, 3, 4], dtype=["float64", "float32"], typed=[False, True], channels=[7, 33])
+def test_contraction(tmp_path: Path, dtype: str, degree: int, typed: bool, channels: int) -> None:
     p = Program(3, dtype)
-    x = p.features(7, 3)
-    problem = random_contraction(str(x.irreps), "7x0e+7x1o", degree, dtype=dtype, per_block=6)
+    x = p.features(channels, 3)
+    out = f"{channels}x0e+{channels}x1o"
+    problem = random_contraction(str(x.irreps), out, degree, dtype=dtype, per_block=6)
     n = problem.num_coefficients
-    coefficients = p.random(3 if typed else 1, n, 7) / 4
+    coefficients = p.random(3 if typed else 1, n, channels) / 4
     y = p.contraction(x, problem, coefficients, "polynomials")
     p.readout(y)
-    check(p, tmp_path / "p.mdcg", graph())
+    if degree > 1:  # gradients of x come from two layers
+        p.readout(x, "of_x")
+    check(p, tmp_path / "p.mdcg", graph(), kernels=("generic", "generated"))
 
 
 @DTYPES
@@ -69,6 +72,8 @@ def test_gate(tmp_path: Path, dtype: str, activation: str) -> None:
     weights = {(0, 0): p.random(5, 19), (1, 1): p.random(5, 5), (2, 2): p.random(5, 4)}
     weights[(0, 3)] = p.random(5, 3)
     y = p.linear(x, LinearMap(x.irreps, wide, weights), "wide")
+    if dtype == "float64":  # gradients of y come from two layers
+        p.readout(y, "of_wide")
     out = Irreps.parse("3x0e+5x1o+4x2e")
     scalars = [(3, 0, activation, 1.3)]
     gated = [(0, 10, 1, 1, activation, 0.7), (0, 2, 2, 2, "sigmoid", 1.9)]

@@ -154,22 +154,6 @@ def test_same_edges(tmp_path: Path) -> None:
         )
 
 
-def test_finite_differences(tmp_path: Path) -> None:
-    model = open_model(two_layers().package(), tmp_path / "p.mdcg", kernels="generic")
-    g = graph(20, box=4.5)
-    forces = run(model, g)["forces"]
-    step = 1e-4
-    for n in (0, 7, 19):
-        for d in range(3):
-            energies = []
-            for sign in (1, -1):
-                moved = g["positions"].copy()
-                moved[n, d] += sign * step
-                energies.append(run(model, {**g, "positions": moved}, forces=False)["energy"])
-            slope = -(energies[0] - energies[1]) / (2 * step)
-            assert abs(slope - forces[n, d]) < 1e-5 * max(1.0, np.abs(forces).max())
-
-
 def with_pairs(dtype: str = "float64") -> Program:
     """Energies of both kinds: of nodes, and of pairs."""
     p = two_layers(dtype)

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,9 +10,6 @@
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/edges/harmonics.hpp"
-#include "engine/edges/radial.hpp"
-#include "engine/edges/radial_table.hpp"
-#include "engine/package/package.hpp"
 
 namespace py = pybind11;
 
@@ -58,102 +54,6 @@ py::tuple harmonics(int l_max, const std::string& normalization, const Matrix& u
     return py::make_tuple(out, back);
 }
 
-mdcg::RadialSpec radial_spec(const mdcg::Package& package, std::size_t layer, int outputs) {
-    const nlohmann::json& layers = package.manifest().at("layers");
-    const mdcg::Fields fields(layers.at(layer), package, "layer " + std::to_string(layer));
-    return mdcg::RadialSpec::read(fields.object("radial"), mdcg::read_model_info(package), outputs);
-}
-
-int last_outputs(const mdcg::Package& package, std::size_t layer) {
-    const nlohmann::json& layers =
-        package.manifest().at("layers").at(layer).at("radial").at("layers");
-    if (layers.empty()) return 1;  // refused where the network is read
-    const nlohmann::json& last = layers.back();
-    const mdcg::Tensor* weight = package.find(last.at("weight").get<std::string>());
-    if (weight == nullptr || weight->shape.size() != 2)
-        throw std::invalid_argument("the radial network has no last weight");
-    return static_cast<int>(weight->shape[1]);
-}
-
-// Weights [n][outputs] at lengths and sum_k d[n][k] dw_k/dr [n].
-template <typename T>
-py::tuple radial_weights(const std::string& path, std::size_t layer, const Matrix& length,
-                         int receiver, int sender, const Matrix& d, int knots) {
-    const auto package = mdcg::Package::open(path);
-    mdcg::RadialSpec spec = radial_spec(*package, layer, last_outputs(*package, layer));
-    const int outputs = spec.layers.back().out;
-    const auto n = static_cast<std::int64_t>(length.shape(0));
-    const std::int64_t capacity = (n + 15) / 16 * 16;
-    std::vector<double> r(static_cast<std::size_t>(capacity), 2e3), slope(r.size());
-    std::copy_n(length.data(), n, r.begin());
-    const std::vector<std::int32_t> receivers(r.size(), receiver), senders(r.size(), sender);
-    const mdcg::RadialEdges edges{n, capacity, r.data(), senders.data(), receivers.data()};
-    py::array_t<double> out({n, std::int64_t(outputs)}), back(n);
-    if (knots > 0) {
-        spec.knots = knots;
-        mdcg::WeightColumns columns;
-        for (int k = 0; k < outputs; ++k) columns.columns.push_back(k);
-        const int panel = mdcg::row_align<T>();
-        columns.width = (outputs + panel - 1) / panel * panel;
-        mdcg::RadialTable<T> table(spec, columns);
-        const std::int32_t types[2] = {receiver, sender}, zero = 0, one = 1;
-        table.require(types, &zero, &one, 1, 2);
-        std::vector<std::int32_t> knot(r.size());
-        std::vector<T> basis(3 * r.size()), slopes(3 * r.size());
-        if (!table.look_up(edges, knot.data(), basis.data(), slopes.data()))
-            throw std::invalid_argument("a length is too short for the table");
-        for (std::int64_t e = 0; e < n; ++e) {
-            double total = 0;
-            for (int k = 0; k < outputs; ++k) {
-                const auto at = [&](int j) {
-                    const std::int64_t row = knot[static_cast<std::size_t>(e)] + j;
-                    return (k / panel * table.rows() + row) * panel + k % panel;
-                };
-                double w = table.data()[at(0)], s = 0;
-                for (int j = 0; j < 3; ++j) {
-                    const double step = table.steps() != nullptr
-                                            ? table.steps()[at(j)]
-                                            : table.data()[at(j + 1)] - table.data()[at(j)];
-                    w += step * basis[static_cast<std::size_t>(j * capacity + e)];
-                    s += step * slopes[static_cast<std::size_t>(j * capacity + e)];
-                }
-                out.mutable_at(e, k) = w;
-                total += s * d.at(e, k);
-            }
-            back.mutable_at(e) = total;
-        }
-        return py::make_tuple(out, back);
-    }
-    const mdcg::Radial<T> radial(spec);
-    const std::int64_t stride = radial.hidden_stride();
-    mdcg::AlignedArray<char> work(radial.work_bytes(capacity));
-    mdcg::AlignedArray<T> hidden(static_cast<std::size_t>(capacity * stride));
-    radial.forward(edges, {}, {}, work.data(), hidden.data());
-    const std::vector<double> last = spec.last();
-    const auto weight = [&](int k, int o) {
-        return last[static_cast<std::size_t>(k) * static_cast<std::size_t>(outputs) +
-                    static_cast<std::size_t>(o)];
-    };
-    mdcg::AlignedArray<T> d_hidden(hidden.size());
-    for (std::int64_t e = 0; e < n; ++e) {
-        for (int o = 0; o < outputs; ++o) {
-            double w = 0;
-            for (int k = 0; k < radial.units(); ++k)
-                w += static_cast<double>(hidden[static_cast<std::size_t>(e * stride + k)]) *
-                     weight(k, o);
-            out.mutable_at(e, o) = w;
-        }
-        for (int k = 0; k < radial.units(); ++k) {
-            double g = 0;
-            for (int o = 0; o < outputs; ++o) g += d.at(e, o) * weight(k, o);
-            d_hidden[static_cast<std::size_t>(e * stride + k)] = static_cast<T>(g);
-        }
-    }
-    radial.backward(edges, {}, {}, work.data(), d_hidden.data(), slope.data());
-    std::copy_n(slope.begin(), n, back.mutable_data());
-    return py::make_tuple(out, back);
-}
-
 }  // namespace
 
 void register_edges(py::module_& m) {
@@ -171,14 +71,4 @@ void register_edges(py::module_& m) {
         },
         py::arg("l_max"), py::arg("normalization"), py::arg("unit"), py::arg("d"),
         py::arg("double_precision"), py::arg("level"));
-    m.def(
-        "radial_weights",
-        [](const std::string& path, std::size_t layer, const Matrix& length, int receiver,
-           int sender, const Matrix& d, bool double_precision, int knots) {
-            return (double_precision
-                        ? &radial_weights<double>
-                        : &radial_weights<float>)(path, layer, length, receiver, sender, d, knots);
-        },
-        py::arg("path"), py::arg("layer"), py::arg("length"), py::arg("receiver"),
-        py::arg("sender"), py::arg("d"), py::arg("double_precision"), py::arg("knots") = 0);
 }

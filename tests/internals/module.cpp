@@ -2,11 +2,9 @@
 #include <pybind11/pybind11.h>
 
 void register_edges(pybind11::module_& m);
-void register_cuda_edges(pybind11::module_& m);
 void register_cuda_lists(pybind11::module_& m);
 
 PYBIND11_MODULE(mdcg_internals, m) {
     register_edges(m);
-    register_cuda_edges(m);
     register_cuda_lists(m);
 }

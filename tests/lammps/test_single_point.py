@@ -6,22 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 from ase import Atoms
 
 from ..covering import covering
 from .lmp import (
-    BAR,
-    THERMO,
     TOLERANCE,
     compare,
-    head,
     package,
     reference,
-    run_input,
     single_point,
     water,
-    write_data,
 )
 
 
@@ -117,48 +111,3 @@ def test_units_real(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         output.dump()[-1][:, 1:4] / 23.060549, want["forces"], rtol=0, atol=1e-7
     )
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", ["mace", "nequip"])
-def test_forces_are_slopes(tmp_path: Path, name: str, ranks: int) -> None:
-    write_data(tmp_path / "test.data", triclinic())
-    step, lines = 1e-4, ["dump d all custom 1 out.dump id fx fy fz c_epot c_vir[*]"]
-    lines += ["dump_modify d sort id format float %.17g", "run 0", "undump d"]
-    for atom in (1, 2, 40):
-        lines.append(f"group g{atom} id {atom}")
-        for move in ("{} 0 0", "0 {} 0", "0 0 {}"):
-            for by in (step, -2 * step):
-                lines += [f"displace_atoms g{atom} move {move.format(by)}", "run 0"]
-            lines.append(f"displace_atoms g{atom} move {move.format(step)}")
-    text = head(package(name, "float64")) + THERMO + "\n".join(lines) + "\n"
-    output = run_input(tmp_path, text, ranks=ranks)
-    energies = [run["PotEng"][-1] for run in output.runs[1:]]
-    slopes = -(np.array(energies[0::2]) - np.array(energies[1::2])) / (2 * step)
-    forces = output.dump()[0][[0, 1, 39], 1:4].ravel()
-    np.testing.assert_allclose(forces, slopes, rtol=0, atol=2e-6 * max(1, np.abs(forces).max()))
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", ["mace", "nequip"])
-def test_virial_is_a_slope(tmp_path: Path, name: str, ranks: int) -> None:
-    atoms = triclinic()
-    write_data(tmp_path / "test.data", atoms)
-    step, cell = 1e-5, atoms.cell.array
-    box = "change_box all x final 0 {} y final 0 {} z final 0 {} "
-    box += "xy final {} xz final {} yz final {} remap units box"
-    lines, voigt = ["run 0"], ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
-    for i, j in voigt:
-        for by in (step, -step):
-            strain = np.eye(3)
-            strain[i, j] += by
-            new = cell @ strain.T  # x' = (1 + strain) x keeps the cell lower triangular
-            lengths = (new[0, 0], new[1, 1], new[2, 2], new[1, 0], new[2, 0], new[2, 1])
-            lines += [box.format(*(f"{value:.17g}" for value in lengths)), "run 0"]
-    text = head(package(name, "float64")) + THERMO + "\n".join(lines) + "\n"
-    output = run_input(tmp_path, text, ranks=ranks)
-    energies = np.array([run["PotEng"][-1] for run in output.runs[1:]])
-    slopes = -(energies[0::2] - energies[1::2]) / (2 * step)
-    first = output.runs[0]
-    virial = [first[f"c_p[{k}]"][-1] * first["Volume"][-1] / BAR for k in range(1, 7)]
-    np.testing.assert_allclose(virial, slopes, rtol=0, atol=1e-5 * np.abs(virial).max())

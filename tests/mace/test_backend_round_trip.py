@@ -19,7 +19,6 @@ from mdcg import patch_model, unpatch_model
 from mdcg.patch.copies import copy_model
 from mdcg.patch.systems import Structure
 
-from ..covering import covering
 from .conftest import Outputs
 
 FIRST_BLOCKS = (
@@ -134,7 +133,10 @@ def there_and_back(model: Any, system: Structure, evaluate: Any, agree: Any) -> 
     assert all(torch.equal(state[name], value) for name, value in before.items())
 
 
-@covering(first=FIRST_BLOCKS, hidden=HIDDEN, reduced=[False, True])
+@pytest.mark.parametrize(
+    ("first", "hidden", "reduced"),
+    [(block, HIDDEN[k % 3], k % 2 == 1) for k, block in enumerate(FIRST_BLOCKS)],
+)
 def test_double_precision(
     first: str,
     hidden: str,
@@ -147,14 +149,6 @@ def test_double_precision(
     model = case(build, first, hidden, torch.float64)
     if reduced:
         assert reduce_couplings(model) >= 23 - 8
-    there_and_back(model, diamond, evaluate, agree)
-
-
-@pytest.mark.parametrize("first", FIRST_BLOCKS[2:])
-def test_single_precision(
-    first: str, diamond: Structure, build: Any, evaluate: Any, agree: Any
-) -> None:
-    model = case(build, first, HIDDEN[0], torch.float32)
     there_and_back(model, diamond, evaluate, agree)
 
 

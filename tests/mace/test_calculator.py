@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import ase.io
@@ -27,6 +26,7 @@ from mdcg.errors import CheckpointError
 from mdcg.patch import load_model
 from mdcg.patch._frameworks import default_dtype
 
+from ..calculators import kinds
 from ..engine.copies import check_copies, round_trip
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
@@ -82,29 +82,7 @@ def small_box() -> Atoms:
     return atoms
 
 
-def with_cell(atoms: Atoms, cell: object, pbc: object) -> Atoms:
-    atoms.set_cell(cell)
-    atoms.pbc = pbc
-    return atoms
-
-
-TRICLINIC = [[6.4, 0.0, 0.0], [1.6, 6.2, 0.0], [-1.1, 2.0, 6.6]]
-SYSTEMS: dict[str, Callable[[], Atoms]] = {
-    "water": liquid,
-    "small box": small_box,
-    "molecule": lambda: with_cell(liquid(9), None, False),
-    "molecule with an unused cell": lambda: with_cell(liquid(9), [4.0, 5.0, 6.0], False),
-    "slab": lambda: with_cell(small_box(), [6.2, 6.2, 30.0], (True, True, False)),
-    "slab without third vector": lambda: with_cell(small_box(), [6.2, 6.2, 0.0], (1, 1, 0)),
-    "wire": lambda: with_cell(small_box(), [0.0, 6.3, 0.0], (0, 1, 0)),
-    "triclinic": lambda: with_cell(small_box(), TRICLINIC, True),
-    "left-handed": lambda: with_cell(small_box(), np.array(TRICLINIC)[[1, 0, 2]], True),
-    "smaller than the cutoff": lambda: with_cell(liquid(3), np.diag([3.2, 3.4, 3.3]), True),
-    "one atom and its images": lambda: with_cell(Atoms("O"), np.diag([2.6, 2.7, 2.8]), True),
-    "one atom": lambda: Atoms("O"),
-    "no neighbours": lambda: with_cell(Atoms("OH", [[0, 0, 0], [9, 9, 9]]), np.eye(3) * 20, True),
-    "atom apart": lambda: with_cell(liquid(9), None, False) + Atoms("O", [[40, 0, 0]]),
-}
+SYSTEMS = {"water": liquid, "small box": small_box, **kinds.SYSTEMS}
 
 
 # ---- values ----
@@ -174,26 +152,6 @@ def test_computes_what_is_asked_and_no_more(original: torch.nn.Module) -> None:
     atoms.get_forces()
     atoms.get_potential_energy()
     assert [call[1] for call in model.calls[1:]] == [True]
-
-
-def test_constant_pressure_runs_need_one_evaluation_per_step(original: torch.nn.Module) -> None:
-    model = Counting(original)
-    atoms = small_box()
-    atoms.calc = MDCGCalculator(model)
-    for _ in range(4):
-        atoms.rattle(0.001)
-        atoms.get_forces()
-        atoms.get_stress()
-    assert len(model.calls) == 5, "the first step does not know yet that stress will be wanted"
-    atoms.rattle(0.001)
-    atoms.get_potential_energy()
-    assert model.calls[-1] == (False, False, False)
-    atoms.rattle(0.001)
-    atoms.get_forces()
-    assert model.calls[-1][:2] == (True, False)
-
-
-# ---- the skin ----
 
 
 # ---- ASE's ways ----

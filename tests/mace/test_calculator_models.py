@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -56,35 +55,6 @@ def clusters() -> list[Atoms]:
 
 
 # ---- model variants ----
-
-
-VARIANTS = {
-    "ScaleShiftMACE": {},
-    "MACE": {"kind": "MACE"},
-    "ZBL": {"pair_repulsion": True},
-    "Agnesi": {"distance_transform": "Agnesi"},
-    "no cutoff on radial functions": {"apply_cutoff": False},
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_patched_equals_unpatched(name: str) -> None:
-    model = random_model(**VARIANTS[name])
-    plain = MDCGCalculator(copy.deepcopy(model))
-    patch_model(model)
-    patched = MDCGCalculator(model)
-    assert patched.is_patched
-    assert not plain.is_patched
-    for atoms in clusters():
-        assert_allclose(patched.get_forces(atoms), plain.get_forces(atoms), atol=1e-10)
-        for calc in (patched, plain):
-            energies = calc.get_potential_energies(atoms)
-            assert energies.sum() == pytest.approx(calc.get_potential_energy(atoms), rel=1e-12)
-        if atoms.pbc.all():
-            assert_allclose(patched.get_stress(atoms), plain.get_stress(atoms), atol=1e-10)
-            atoms.calc = FiniteDifferenceCalculator(patched, eps_disp=3e-5, eps_strain=1e-5)
-            assert_allclose(atoms.get_forces(), plain.get_forces(atoms), atol=1e-5)
-            assert_allclose(atoms.get_stress(), plain.get_stress(atoms), atol=1e-6)
 
 
 def test_heads() -> None:

@@ -1,4 +1,4 @@
-"""MACE models as packages, evaluated by the reference interpreter, against the original."""
+"""MACE models as packages, evaluated by the reference and by the engine, against the original."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.mace_inputs import complete_cell, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
-from ..engine import reference
+from ..engine.programs import evaluate_both
 from .conftest import build_model, evaluate_model
 
 AGNOSTIC = "RealAgnosticInteractionBlock"
@@ -37,13 +37,13 @@ HEADS: dict[str, Any] = {
 
 
 def evaluate_package(package: Package, system: Structure) -> Any:
-    """Return what the interpreter gives for a structure of the package's elements."""
+    """Return what reference and engine give for a structure of the package's elements."""
     edge_index, unit = neighbor_list(system.positions, system.cell, system.pbc, package.r_max)
     cell = complete_cell(system.cell, system.pbc)
     numbers = package.atomic_numbers
     assert numbers is not None
     types = [numbers.index(int(z)) for z in system.atomic_numbers]
-    return reference.evaluate(package, system.positions, types, *edge_index, unit @ cell)
+    return evaluate_both(package, system.positions, types, *edge_index, unit @ cell)
 
 
 def compare(

@@ -185,36 +185,6 @@ def test_patching_after_a_change_of_dtype(
 # ---- derivatives ----
 
 
-def test_training_gives_the_same_loss_curve(
-    stock: torch.nn.Module, systems: Any, evaluate: Any
-) -> None:
-    def curve(model: torch.nn.Module) -> list[float]:
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        losses = []
-        for step in range(5):
-            system = systems(model)[step % 2]
-            out = evaluate(model, system, training=True)
-            loss = (out["energy"] / 27).square().mean() + (out["forces"] - 0.1).square().mean()
-            loss = loss + out["stress"].square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        return losses
-
-    plain, fused = copy.deepcopy(stock), copy.deepcopy(stock)
-    patch_model(fused)
-    want, got = curve(plain), curve(fused)
-    assert want[0] != want[-1]
-    assert got == pytest.approx(want, rel=1e-9)
-    gaps = [
-        float((a - b).detach().abs().max())
-        for a, b in zip(plain.parameters(), fused.parameters(), strict=True)
-        if a.numel()
-    ]
-    assert max(gaps) < 1e-8
-
-
 def test_energy_only(
     stock: torch.nn.Module, patched: torch.nn.Module, systems: Any, evaluate: Any
 ) -> None:

@@ -22,27 +22,6 @@ CELLS = {
 }
 
 
-def brute_force(points: Any, cell: Any, pbc: Any, cutoff: float) -> set[tuple[int, ...]]:
-    found = set()
-    reach = [range(-4, 5) if periodic else range(1) for periodic in pbc]
-    for shift in np.stack(np.meshgrid(*reach, indexing="ij"), -1).reshape(-1, 3):
-        distance = np.linalg.norm(points[None] - points[:, None] + shift @ cell, axis=-1)
-        for i, j in zip(*np.nonzero(distance < cutoff), strict=True):
-            if i != j or shift.any():
-                found.add((int(i), int(j), *map(int, shift)))
-    return found
-
-
-@pytest.mark.parametrize("pbc", [(1, 1, 1), (1, 1, 0), (0, 1, 0), (0, 0, 0)])
-@pytest.mark.parametrize("cell", CELLS)
-def test_neighbor_list(cell: str, pbc: tuple[bool, ...], rng: np.random.Generator) -> None:
-    points = rng.uniform(-6.0, 6.0, (9, 3))
-    edge_index, shifts = neighbor_list(points, CELLS[cell], pbc, 3.5)
-    got = [tuple(row) for row in np.concatenate([edge_index.T, shifts], axis=1).tolist()]
-    assert len(got) == len(set(got)) > 0
-    assert set(got) == brute_force(points, complete_cell(CELLS[cell], pbc), pbc, 3.5)
-
-
 def test_neighbor_list_without_edges() -> None:
     for count in (0, 1):
         edges, shifts = neighbor_list(np.zeros((count, 3)), np.zeros((3, 3)), (False,) * 3, 3.0)

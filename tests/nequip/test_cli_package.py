@@ -10,7 +10,6 @@ import pytest
 from mdcg.cli.patch import main
 from mdcg.package import Package
 
-from ..engine.kernel_files import manifest_of
 from .conftest import DATA
 
 LIMITS = {"eV/atom": 1e-11, "eV/Å": 1e-10, "eV/Å³": 1e-11}
@@ -35,14 +34,3 @@ def test_converts_and_verifies(name: str, dtype: str, tmp_path: Path) -> None:
         forces = [row for row in deviations if row["quantity"] == "forces"]
         # tables included, the engine is as near to float64 as the original in float32
         assert max(r["error"] for r in forces) < 1.5 * max(r["own_error"] for r in forces)
-
-
-def test_machine_code_for_devices(tmp_path: Path) -> None:
-    """All kernels compile, on a machine without devices."""
-    output = tmp_path / "alloy.mdcg"
-    arguments = [str(DATA / "nequip_alloy.ckpt"), "-o", str(output), "--no-verify", "-q"]
-    assert main([*arguments, "--bundle", "sm_80,sm_90,sm_100"]) == 0
-    devices = manifest_of(tmp_path / "alloy.mdcg-kernels")["devices"]
-    assert set(devices) == {"sm_80", "sm_90", "sm_100"}
-    (codes,) = {len(found["code"]) for found in devices.values()}
-    assert codes > 8

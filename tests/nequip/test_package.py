@@ -20,7 +20,7 @@ from mdcg.package import Package
 from mdcg.package.convert import ConversionOptions, convert_model
 from mdcg.patch import load_model, nequip_batch, nequip_info, patch_model
 
-from ..engine import reference
+from ..engine.programs import evaluate_both
 from .conftest import DATA, MODELS
 
 
@@ -48,7 +48,7 @@ def compare(
     data = nequip_batch(info, theirs, atoms.positions, cell, np.array([i, j]), unit.astype(float))
     out = model({**data, **extra})
     # the centre of an edge receives, and the other end stands at its position + unit @ cell
-    found = reference.evaluate(package, atoms.positions, types, j, i, -(unit @ atoms.cell.array))
+    found = evaluate_both(package, atoms.positions, types, j, i, -(unit @ atoms.cell.array))
     energies = out["atomic_energy"].detach().numpy().reshape(-1)
     forces = out["forces"].detach().numpy()
     scale = max(1.0, np.abs(energies).max())

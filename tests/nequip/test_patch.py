@@ -311,44 +311,6 @@ def test_package(package: Path, data_dir: Path, systems: Any, evaluate: Any, agr
 # ---- training ----
 
 
-@pytest.mark.parametrize("name", ["parity", "preset-like"])
-def test_training_has_the_same_losses(
-    name: str, build: Callable[..., torch.nn.Module], systems: Any
-) -> None:
-    """Energy, force and stress loss: its gradients are second derivatives of the layers."""
-    from mdcg.patch import is_nequip, neighbor_list, nequip_batch
-    from mdcg.patch.hosts import model_info
-
-    losses = []
-    for patch in (False, True):
-        model = build(name).train()
-        assert is_nequip(model)
-        if patch:
-            patch_model(model)
-        info = model_info(model)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        seen = []
-        for system in (*systems(model)[:3], *systems(model)[:3]):
-            edges, shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
-            data = nequip_batch(
-                info, system.atomic_numbers, system.positions, system.cell, edges, shifts
-            )
-            out = model(data)
-            loss = (
-                (out["total_energy"] / len(system.positions) + 1.0).pow(2).sum()
-                + (out["forces"] - 0.1).pow(2).mean()
-                + (out["stress"] - 0.01).pow(2).mean()
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            assert all(p.grad is not None for p in model.parameters() if p.numel())
-            optimizer.step()
-            seen.append(float(loss.detach()))
-        losses.append(seen)
-    assert losses[0][0] != losses[0][3]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
-
-
 def test_global_state_is_left_alone(data_dir: Path) -> None:
     from e3nn import get_optimization_defaults
 

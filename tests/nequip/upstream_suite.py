@@ -2,7 +2,7 @@
 
 They come with nequip. They want its global state in the process, so test_upstream.py runs this file
 in one of its own. The models are those of its ``tests/unit/model/test_nequip_model.py``, and one
-with the shapes of the presets.
+with the shapes of the presets, in the widths of conftest.py: other tests compile their kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMON = {
     "l_max": 2,
     "parity": True,
     "num_layers": 2,
-    "num_features": 8,
+    "num_features": 4,
     "radial_mlp_depth": 1,
     "radial_mlp_width": 8,
     "per_type_energy_shifts": {"H": 3.45, "C": 5.67, "O": 7.89},
@@ -40,12 +40,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "pair-potential": {"pair_potential": ZBL},
     "three-layers": {"num_layers": 3},
     "cutoffs": {"per_edge_type_cutoff": {"H": 2.0, "C": {"H": 4.0, "C": 3.5, "O": 3.7}, "O": 3.9}},
-    "unequal": {"num_features": [7, 13, 5], "pair_potential": ZBL},
+    "unequal": {"parity": False, "num_features": [7, 2, 3], "pair_potential": ZBL},
     "preset-like": {
         "num_layers": 3,
         "l_max": 3,
         "parity": False,
-        "num_features": [8, 4, 2, 3],
+        "num_features": [9, 4, 2, 3],
         "type_embed_num_features": 5,
         "per_type_energy_scales": {"H": 0.5, "C": 1.5, "O": 2.5},
     },

@@ -1,0 +1,116 @@
+"""Generated kernels of the engine: plans, instruction sets and the interface to the engine.
+
+test_conv_layer.py and test_node_layers.py compare their numbers with the reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mdcg import _core
+from mdcg.codegen import emit_engine_contraction
+from mdcg.codegen.conv.engine import ABI, emit_engine_conv
+from mdcg.package.kernel_file import compile_kernels
+from mdcg.plan import EnginePlan
+from mdcg.problem import ConvProblem
+from mdcg.runtime.compiler import load_host_kernel
+
+from ..core.contraction_helpers import random_contraction
+from . import test_program
+from .problems import build
+from .programs import graph, run
+from .symmetry import close
+from .test_conv_layer import many_blocks, system, two_layers
+
+PROBLEM = build("5x0e", "1x0e+1x1o", "5x0e+5x1o")
+
+
+def evaluate(path: str, kernels: str, blocks: int) -> dict[str, Any]:
+    s = system(30, 96 * blocks + 60)
+    found: dict[str, Any] = _core.Model(path, kernels=kernels).evaluate(
+        s.positions, s.types, edges=s.edges, virial=True
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "knots", "plan"),
+    [
+        (two_layers, 0, EnginePlan(48, 1, 3)),
+        (two_layers, 64, EnginePlan(48, 1, 3)),
+        (many_blocks, 0, EnginePlan(144, 4, 20)),
+    ],
+)
+def test_plans(
+    make: Any, knots: int, plan: EnginePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(knots=knots).write(tmp_path)
+    monkeypatch.setattr("mdcg.codegen.conv.engine.EnginePlan", lambda: plan)
+    file = tmp_path / "k.mdcg-kernels"
+    file.write_bytes(compile_kernels(Path(path), ["native"]))
+    assert f"#define MDCG_EDGES {plan.edges}\n" in emit_engine_conv(PROBLEM, 8)
+    close(evaluate(path, str(file), 3), evaluate(path, "generic", 3), 1e-12, "plan")
+
+
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+def test_instruction_sets(level: str, tmp_path: Path) -> None:
+    if not _core.instruction_set_level().startswith("x86-64"):
+        pytest.skip("levels are of x86-64")
+    path, file = tmp_path / "p.mdcg", tmp_path / "k.mdcg-kernels"
+    test_program.two_layers().package().save(path)
+    file.write_bytes(compile_kernels(path, [level]))
+    g = graph()
+    want, found = (
+        run(_core.Model(str(path), kernels=kernels), g, virial=True)
+        for kernels in ("generic", str(file))
+    )
+    close(found, want, 1e-12, level)
+
+
+def test_the_interface_is_that_of_the_engine() -> None:
+    """Number, order and types of the struct's fields as in csrc/engine/ops/conv_kernel.hpp."""
+    header = (Path(__file__).parents[2] / "csrc/engine/ops/conv_kernel.hpp").read_text()
+    assert f"MDCG_CONV_ABI = {ABI};" in header
+    text = emit_engine_conv(PROBLEM, 8)
+
+    def fields(source: str) -> list[tuple[str, str]]:
+        body = source.split("struct ConvBlock {")[1].split("};")[0]
+        body = re.sub(r"//[^\n]*", "", body).replace("std::", "")
+        return re.findall(r"([\w ]+\*?)\s+(\w+);", body)
+
+    assert fields(header) == fields(text)
+
+
+@pytest.mark.parametrize(
+    ("paths", "hidden", "table", "message"),
+    [
+        ([(0, 0, 0, "uvw")], 8, True, "weighted 'uvu' paths only"),
+        ([(0, 0, 0, "uvu", False)], 8, True, "weighted 'uvu' paths only"),
+        ([(0, 0, 0)], 0, False, "give the inputs of the last linear"),
+    ],
+)
+def test_errors(paths: list[Any], hidden: int, table: bool, message: str) -> None:
+    problem = ConvProblem.build("4x0e", "1x0e", "4x0e", paths)
+    with pytest.raises(ValueError, match=message):
+        emit_engine_conv(problem, hidden, table=table)
+
+
+def test_plan_errors() -> None:
+    with pytest.raises(ValueError, match="a multiple of 48"):
+        EnginePlan(edges=50)
+
+
+def test_description_of_contractions() -> None:
+    problem = random_contraction("5x0e+5x1o", "5x1o", 2)
+    text = emit_engine_contraction(problem)
+    assert text == emit_engine_contraction(problem)
+    library = load_host_kernel(text, target="x86-64", flags=())
+    info = (ctypes.c_int64 * 6).from_address(library.symbol("mdcg_contraction_info"))
+    align = 64 // (4 if problem.dtype == "float32" else 8)
+    n = problem.num_coefficients
+    assert list(info) == [1, 64 // align, 4 * align, 3 * align, n * align, n]
