@@ -130,11 +130,11 @@ class Passes:
             found = zip(names, args[self.count + 1 : first], strict=False)
             cotangents = {name: tensor for name, tensor in found if tensor is not None}
         where = args[first:] if kind == "forward" else args[first:-1]
-        operands = dict(zip(names, args, strict=False))
         if args[0].is_cuda:
             with _on_device(args[0].device):
+                operands = dict(zip(names, args, strict=False))
                 return self.run(kind, operands, cotangents, where, wants)
-        operands = {name: tensor.contiguous() for name, tensor in operands.items()}
+        operands = {name: tensor.contiguous() for name, tensor in zip(names, args, strict=False)}
         if cotangents:
             cotangents = {name: tensor.contiguous() for name, tensor in cotangents.items()}
         return self.run(kind, operands, cotangents, where, wants)

@@ -147,7 +147,7 @@ def graph_of(
     """
     sender, receiver = sender.contiguous(), receiver.contiguous()
     addresses = sender.data_ptr(), receiver.data_ptr()
-    edges = *addresses, len(sender), sender.element_size(), num_senders, num_receivers
+    edges = *addresses, sender.shape[0], sender.element_size(), num_senders, num_receivers
     with _lock:
         candidates = list(reversed(_graphs.values()))
     for graph in candidates:
