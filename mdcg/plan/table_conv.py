@@ -37,6 +37,9 @@ class TableConvTile:
         Range of such values in which `registers` applies.
     shared_bytes : int
         Shared memory per warp from which on a batch is half as large.
+    fill : int
+        Warps that a block of the backward pass has at least: where its channels need fewer, several
+        share the edges of a batch.
     """
 
     batch: int = 32
@@ -48,6 +51,7 @@ class TableConvTile:
     alone: int = 1024
     limited: tuple[int, int] = (0, 1024)
     shared_bytes: int = 64 * 1024
+    fill: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= WARP or not 1 <= self.warps <= WARP:
@@ -82,9 +86,10 @@ class TableConvPlan(Plan):
         imbalance=2,
         registers=168,
         channels=2,
-        alone=60,
+        alone=56,
         limited=(80, 110),
         shared_bytes=20 * 1024,
+        fill=4,
     )
     degree: int = 9
 

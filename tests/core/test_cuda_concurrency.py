@@ -367,7 +367,7 @@ print("finished")
 CONTROL = """
 import torch
 from mdcg import _core
-from mdcg.runtime import load_cuda_kernel
+from mdcg.runtime import load_cuda_kernels
 out = torch.zeros(64, dtype=torch.int32, device="cuda")
 source = r'''struct P { int* p; };
 extern "C" __global__ void mdcg_control(const P a) {
@@ -376,7 +376,7 @@ extern "C" __global__ void mdcg_control(const P a) {
     a.p[threadIdx.x] = s[63 - threadIdx.x];
 }'''
 major, minor = torch.cuda.get_device_capability()
-module = _core.CudaModule(0, load_cuda_kernel(source, f"sm_{major}{minor}"))
+module = _core.CudaModule(0, load_cuda_kernels([source], f"sm_{major}{minor}")[0])
 stream = torch.cuda.current_stream().cuda_stream
 module.launch(module.function("mdcg_control", 0), 1, 64, 0, stream, [ADDRESS])
 torch.cuda.synchronize()

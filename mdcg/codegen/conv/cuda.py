@@ -36,10 +36,10 @@ __all__ = ["emit_cuda", "share_groups", "store_nonzeros"]
 _SHARED_BYTES = 48 * 1024
 
 
-def share_groups(lowered: LoweredProblem, kernel: RoleSet) -> list[list[int]]:
+def share_groups(lowered: LoweredProblem, kernel: RoleSet, warps: int) -> list[list[int]]:
     """Return positions of the nonzero groups that each warp evaluates, of about equal work."""
-    work: list[list[int]] = [[] for _ in range(kernel.warps)]
-    loads = [0] * kernel.warps
+    work: list[list[int]] = [[] for _ in range(warps)]
+    loads = [0] * warps
     cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}
     for i in sorted(kernel.groups, key=lambda i: (-cost[i], i)):
         least = loads.index(min(loads))
@@ -70,7 +70,7 @@ def _nonzero_function(
 ) -> str:
     """Evaluate all nonzeros of a batch, lane = edge; the warps share the groups."""
     quad = 16 // ITEMSIZE[lowered.problem.dtype]
-    work = share_groups(lowered, kernel)
+    work = share_groups(lowered, kernel, kernel.warps)
     edge = "p.order[first + lane]" if conv else "(first + lane)"
     lines = [
         f"MDCG_INLINE void {prefix}_nonzeros(const Arguments& p, const T* __restrict__ rows, T* m, "

@@ -91,8 +91,17 @@ class _Block:
     itemsize: int
 
     @property
+    def shares(self) -> int:
+        """Parts of a batch, each with warps of its own for all channels of the kernel."""
+        return 1 if self.forward else max(1, self.tile.fill // self.kernel.warps)
+
+    @property
+    def warps(self) -> int:
+        return self.kernel.warps * self.shares
+
+    @property
     def threads(self) -> int:
-        return self.kernel.warps * WARP
+        return self.warps * WARP
 
     @property
     def resident(self) -> int:
@@ -176,7 +185,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
     """Print what fills the shared memory of a batch: lane = edge; the warps share the matrices."""
     kernel, table, tile = block.kernel, block.table, block.tile
     quad = 16 // block.itemsize
-    work = share_groups(lowered, kernel)
+    work = share_groups(lowered, kernel, block.warps)
     to = "0" if block.forward or not tile else "PLACE(a.edge)"
     lines = [
         f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
@@ -199,8 +208,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
 
 
 def _entry(name: str, prefix: str, block: _Block) -> str:
-    kernel = block.kernel
-    warps = kernel.warps
+    kernel, warps = block.kernel, block.kernel.warps
     lines = [
         kernel_head(name, block.threads, block.resident),
         "    extern __shared__ Quad shared_memory[];",
@@ -209,6 +217,7 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
         f"    const int lane = threadIdx.x % {WARP};",
         "    // equal in all lanes, as the compiler knows after the exchange",
         f"    const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
+        f"    const int share = warp / {warps}, part = warp % {warps};",
         "    const Long row = blockIdx.x;",
         "    const Long begin = p.row_ptr[row];",
         "    const int count = p.num_live[row];",
@@ -227,11 +236,12 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
     for i, (role, start) in enumerate(kernel.starts()):
         last = start + role.chunks
         keyword = "if" if start == 0 else "else if"
-        condition = f"{keyword} (warp < {last}) " if last < warps else ("else " if start else "")
+        chunk = f"part - {start}" if role.chunks > 1 else "0"
+        condition = f"{keyword} (part < {last}) " if last < warps else ("else " if start else "")
         lines.append(
             f"    {condition}{prefix}_role{i}(p, ahead, records, matrices, "
-            f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, "
-            f"warp - {start});"
+            f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, share, "
+            f"part, {chunk});"
         )
     return "\n".join([*lines, "}"])
 
@@ -309,7 +319,7 @@ def emit_table_conv(
             for kernel, table in zip(sets, tables, strict=True)
         ]
 
-    if any(block.shared_bytes > tile.shared_bytes * block.kernel.warps for block in blocks(tile)):
+    if any(block.shared_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
     written_out: set[int] = set()
     written_in: set[int] = set()
@@ -331,6 +341,7 @@ def emit_table_conv(
                 table,
                 batch=tile.batch,
                 warps=kernel.warps,
+                shares=block.shares,
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
                 degree=degree,

@@ -73,7 +73,9 @@ class TableRoleWriter:
     batch : int
         Edges per evaluation of the path matrices.
     warps : int
-        Of the block.
+        Of the block, for each share of a batch.
+    shares : int
+        Parts into which a batch is divided.
     stored_outputs : set of int
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
@@ -92,13 +94,14 @@ class TableRoleWriter:
         *,
         batch: int,
         warps: int,
+        shares: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
         degree: int = 3,
     ) -> None:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
-        self.batch, self.warps = batch, warps
+        self.batch, self.warps, self.shares = batch, warps, shares
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
         self.degree = degree
         self.forward = spec.kind == "forward"
@@ -114,7 +117,7 @@ class TableRoleWriter:
             f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
             f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
             "T* matrices, T* parts, Long row, Long begin, int count, int lane, int warp, "
-            "int chunk) {",
+            "int share, int place, int chunk) {",
             f"    constexpr int CHANNELS = {role.channels};",
             *(f"    {line}" for line in self._channels()),
             *(f"    {line}" for line in self._table()),
@@ -133,23 +136,27 @@ class TableRoleWriter:
             "    };",
             "    int buffer = 0, turn = 0;",
             f"    for (int first = 0; first < count; first += {batch}) {{",
-            f"        const int many = min({batch}, count - first);",
+            f"        const int left = min({batch}, count - first);",
+            f"        const int start = left * share / {self.shares};",
+            f"        const int many = left * (share + 1) / {self.shares} - start;",
             f"        const bool more = first + {batch} < count;",
-            f"        turn = turn + 1 < {self.warps} ? turn + 1 : 0;",
+            f"        turn = turn + 1 < {self.warps * self.shares} ? turn + 1 : 0;",
             "        if (more) "
             f"fetch(p, ahead, begin, first + {batch} + lane, count, warp == turn);",
-            f"        const Record* const record = records + buffer * {batch};",
-            f"        const T* const m_batch = matrices + buffer * {batch * stride};",
+            f"        const Record* const record = records + buffer * {batch} + start;",
+            f"        const T* const m_batch = matrices + buffer * {batch * stride} + "
+            f"start * {stride};",
         ]
         if not self.forward:
             size = self.warps * batch * row
             lines += [
                 f"        if (first > 0 && warp == turn) to_vectors<{self.warps}>(p, "
                 f"parts + (buffer ^ 1) * {size}, begin, first - {batch}, count, lane);",
-                f"        T* const part = parts + buffer * {size} + warp * {batch * row};",
+                f"        T* const part = parts + buffer * {size} + place * {batch * row} + "
+                f"start * {row};",
             ]
         lines += [
-            "        load_edge(record[0]);",
+            "        if (many > 0) load_edge(record[0]);",
             "#pragma unroll 1",
             "        for (int k = 0; k < many; ++k) {",
             *(f"            {line}" for line in self._edge()),
