@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_patches_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
 
     report = json.loads((tmp_path / "fast.model.report.json").read_text())
     assert report["record"]["source_sha256"] == digest
-    assert report["record"]["versions"]["torch"] == torch.__version__
+    assert report["record"]["versions"]["torch"] == version("torch")
     assert report["verification"]["passed"]
     assert {row["status"] for row in report["report"]["layers"]} == {"patched"}
     model = load_model(output)
