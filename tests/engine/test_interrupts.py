@@ -267,7 +267,7 @@ def test_evaluation(
 
 def test_hosts_in_c() -> None:
     """A model that was interrupted at several places gives the same bits afterwards."""
-    atoms = read(WATER).repeat((3, 2, 2))
+    atoms = read(WATER).repeat((4, 4, 3))  # takes several times as long as the host is not asked
     edges = _core.NeighborList(6.0, 0.0)
     edges.update(atoms.positions, None, (False,) * 3)
     numbers = {8: 1, 1: 0}
