@@ -46,6 +46,9 @@ void ComputeMDCGHeatFlux::init()
   if (!pair)
     error->all(FLERR, "compute mdcg/heat/flux: the pair style is {}, expected mdcg",
                force->pair_style ? force->pair_style : "none");
+  if (pair->impl->dispersion)
+    error->all(FLERR, "compute mdcg/heat/flux: the pair style has dispersion, whose heat flux is "
+                      "not implemented, expected pair_style mdcg without it");
   neighbor->add_request(this, NeighConst::REQ_FULL | NeighConst::REQ_GHOST);
 }
 

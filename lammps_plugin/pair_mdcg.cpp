@@ -127,7 +127,11 @@ void PairMDCG::settings(int narg, char **arg)
   impl->threads = 0;
   impl->device_to_device = false;
   impl->first_alone = false;
+  impl->functional.clear();
+  impl->damping = "bj";
+  impl->dispersion_cutoff = 0.0;
   impl->members.clear();
+  impl->dispersion.reset();
   impl->settings.assign(arg, arg + narg);
   if (allocated)
     for (int i = 1; i <= atom->ntypes; i++)
@@ -135,12 +139,14 @@ void PairMDCG::settings(int narg, char **arg)
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
     if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
-        key != "kernels" && key != "committee")
+        key != "kernels" && key != "committee" && key != "dispersion" && key != "damping" &&
+        key != "dispersion_cutoff")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
                             "precision fp32|fp64|tf32|bf16, exchange host|peer, "
                             "committee mean|first, "
-                            "kernels auto|generic|generated|FILE.mdcg-kernels");
+                            "kernels auto|generic|generated|FILE.mdcg-kernels, "
+                            "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     if (key == "device") {
       impl->device = arg[i + 1];
@@ -159,6 +165,15 @@ void PairMDCG::settings(int narg, char **arg)
         error->all(FLERR, "pair_style mdcg: committee is " + whose +
                               ", expected mean, or first (the results of the first package)");
       impl->first_alone = whose == "first";
+    } else if (key == "dispersion") {
+      impl->functional = arg[i + 1];    // the library checks it, and the damping
+    } else if (key == "damping") {
+      impl->damping = arg[i + 1];
+    } else if (key == "dispersion_cutoff") {
+      impl->dispersion_cutoff = utils::numeric(FLERR, arg[i + 1], false, lmp);
+      if (impl->dispersion_cutoff <= 0.0)
+        error->all(FLERR, "pair_style mdcg: dispersion_cutoff is {}, expected a length over 0",
+                   arg[i + 1]);
     } else if (key == "kernels") {
       impl->kernels = arg[i + 1];    // the library checks it
     } else if (key == "precision") {
@@ -174,6 +189,9 @@ void PairMDCG::settings(int narg, char **arg)
                               ", expected 1 or more");
     }
   }
+  if (impl->functional.empty() && (impl->damping != "bj" || impl->dispersion_cutoff > 0.0))
+    error->all(FLERR, "pair_style mdcg: damping or dispersion_cutoff is given without dispersion, "
+                      "expected dispersion FUNCTIONAL as well, such as pbe");
   if (impl->device_to_device && (impl->device == "auto" || impl->device == "cpu"))
     error->all(FLERR, "pair_style mdcg: exchange is peer, and device is " + impl->device +
                           ", expected device cuda, or exchange host");
@@ -214,6 +232,7 @@ void PairMDCG::coeff(int narg, char **arg)
   open_members(files);
   it.names = labels ? names_of_labels() : names;
   for (Member &member : it.members) take_names(member);
+  if (it.dispersion) take_names(*it.dispersion);
   check_restored();
   it.restored = {};
   int count = 0;
@@ -230,6 +249,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
 {
   Impl &it = *impl;
   it.members.clear();
+  it.dispersion.reset();
   std::fill(pvector, pvector + nextra, 0.0);    // of other packages
   mdcg_options options{};
   options.size = sizeof(options);
@@ -251,26 +271,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   for (const std::string &file : files) {
     Member &member = it.members.emplace_back();
     member.file = file;
-    member.info.size = sizeof(member.info);
-    // searches $LAMMPS_POTENTIALS too; if the file does not exist, the library reports that
-    std::string path = utils::get_potential_file_path(file);
-    if (path.empty()) path = file;
-    mdcg_model *model = nullptr;
-    std::string reason;
-    const bool opened = it.library->open(path.c_str(), &options, &model) == MDCG_OK;
-    member.model = {model, it.library->close};
-    if (opened && !comm->me &&
-        std::strstr(it.library->summary(model), "python -m mdcg kernels will make them")) {
-      utils::logmesg(lmp,
-                     "Making the kernels of {} with python -m mdcg kernels, because the cache has "
-                     "none for this machine ...\n",
-                     file);
-      utils::flush_buffers(lmp);
-    }
-    if (!opened || it.library->prepare(model) != MDCG_OK ||
-        it.library->describe(model, &member.info) != MDCG_OK)
-      reason = it.library->last_error();
-    all_or_none(FLERR, reason);
+    open_member(member, options);
     it.r_max = it.members.front().info.r_max;
     if (member.info.r_max != it.r_max)
       error->all(FLERR,
@@ -280,6 +281,42 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
     if (member.info.num_exchanges > 0) it.exchanges = true;
   }
   if (!it.device_to_device && it.exchanges) it.advice += peers;
+  if (it.functional.empty()) return;
+  options.device = "cpu";
+  options.precision = nullptr;
+  options.kernels = nullptr;
+  options.dispersion = it.functional.c_str();
+  options.damping = it.damping.c_str();
+  options.dispersion_cutoff = it.dispersion_cutoff;
+  it.dispersion = std::make_unique<Member>();
+  it.dispersion->file = files.front();
+  open_member(*it.dispersion, options);
+}
+
+// Collective.
+void PairMDCG::open_member(Member &member, const mdcg_options &options)
+{
+  Impl &it = *impl;
+  member.info.size = sizeof(member.info);
+  // searches $LAMMPS_POTENTIALS too; if the file does not exist, the library reports that
+  std::string path = utils::get_potential_file_path(member.file);
+  if (path.empty()) path = member.file;
+  mdcg_model *model = nullptr;
+  std::string reason;
+  const bool opened = it.library->open(path.c_str(), &options, &model) == MDCG_OK;
+  member.model = {model, it.library->close};
+  if (opened && !comm->me &&
+      std::strstr(it.library->summary(model), "python -m mdcg kernels will make them")) {
+    utils::logmesg(lmp,
+                   "Making the kernels of {} with python -m mdcg kernels, because the cache has "
+                   "none for this machine ...\n",
+                   member.file);
+    utils::flush_buffers(lmp);
+  }
+  if (!opened || it.library->prepare(model) != MDCG_OK ||
+      it.library->describe(model, &member.info) != MDCG_OK)
+    reason = it.library->last_error();
+  all_or_none(FLERR, reason);
 }
 
 // For each atom type the package's type whose name is its label. LAMMPS installs no header for
@@ -344,6 +381,7 @@ void PairMDCG::init_style()
   }
   impl->own_list = can_do_without_list();
   if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
+  if (impl->dispersion) check_dispersion();
   if (lmp->citeme) lmp->citeme->add(CITATION);
   for (const Compute *compute : modify->get_compute_by_style("^heat/flux$"))
     error->all(FLERR,
@@ -361,14 +399,33 @@ struct CommGroup : Comm {
 };
 }    // namespace
 
+// Exclusions and groups are known to LAMMPS' own list only.
+bool PairMDCG::has_exclusions() const
+{
+  return neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup ||
+      CommGroup::of(comm);
+}
+
 // Whether LAMMPS' list would hold all pairs within the cutoff, so that the device can make the list
-// instead. Exclusions, groups, and pairs of hybrid styles are known to LAMMPS' own list only.
+// instead. Pairs of hybrid styles, too, are known to LAMMPS' own list only.
 bool PairMDCG::can_do_without_list() const
 {
   if (impl->device == "auto" || impl->device == "cpu") return false;
-  const bool excludes =
-      neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup;
-  return !excludes && !CommGroup::of(comm) && force->pair == this;
+  return !has_exclusions() && force->pair == this;
+}
+
+// Dispersion sees further than LAMMPS' list. A rank needs ghosts from as far.
+void PairMDCG::check_dispersion()
+{
+  if (has_exclusions())
+    error->all(FLERR, "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
+                      "or include, or comm_modify group, leave some out, expected none of them");
+  if (comm->nprocs == 1) return;
+  if (comm->mode != Comm::SINGLE)
+    error->all(FLERR, "pair_style mdcg: dispersion needs one cutoff of ghosts, and comm_modify mode "
+                      "is multi, expected single");
+  const double depth = impl->dispersion->info.r_max + neighbor->skin;
+  comm->cutghostuser = std::max(comm->cutghostuser, depth);
 }
 
 // Such computes sum what Pair::ev_tally gets for each pair; this style never calls it.
@@ -409,6 +466,9 @@ void PairMDCG::announce(Member &member)
               (impl->first_alone ? "those of the first\n" : "the mean\n");
     if (impl->device_to_device && comm->nprocs > 1 && impl->exchanges)
       text += "  rows of ghosts go from device to device\n";
+    if (impl->dispersion)
+      text += "  dispersion " + impl->functional + ", damping " + impl->damping +
+              fmt::format(", on CPUs, ghosts up to {:.4} Å\n", comm->get_comm_cutoff());
     if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
   }
   utils::logmesg(lmp, text);
@@ -421,17 +481,14 @@ double PairMDCG::memory_usage()
 {
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
-  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.node.capacity() +
-                               it.atom.capacity() + it.image.capacity() + it.copy_node.capacity() +
-                               it.copy_image.capacity()) *
-           sizeof(std::int32_t);
-  bytes +=
-      static_cast<double>(it.positions.capacity() + it.energies.capacity() + it.virials.capacity() +
-                          it.owner.capacity() + it.forces_std.capacity()) *
+  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.image.capacity()) *
+      sizeof(std::int32_t);
+  bytes += static_cast<double>(it.energies.capacity() + it.virials.capacity() +
+                               it.owner.capacity() + it.forces_std.capacity()) *
       sizeof(double);
   for (const Member &member : it.members)
     bytes += static_cast<double>(member.types.capacity() * sizeof(std::int32_t) +
                                  member.forces.capacity() * sizeof(double));
-  bytes += it.ghosts.bytes();
+  bytes += it.nodes.bytes() + it.far.bytes();
   return bytes;
 }

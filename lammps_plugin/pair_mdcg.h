@@ -40,6 +40,7 @@ class PairMDCG : public Pair {
   friend class ComputeMDCGHeatFlux;    // evaluates the same model with other edges
   struct Impl;
   struct Member;
+  struct Nodes;
   struct Exchange;
   struct Restored;
   std::unique_ptr<Impl> impl;
@@ -47,24 +48,27 @@ class PairMDCG : public Pair {
   void allocate();
   void all_or_none(const std::string &file, int line, const std::string &reason);
   void open_members(const std::vector<std::string> &files);
+  void open_member(Member &member, const mdcg_options &options);
   std::vector<std::string> names_of_labels();
   void take_names(Member &member);
   void check_restored();
   void announce(Member &member);
   void check_bonds();
-  std::vector<char> ghosts_near() const;
-  void take_nodes();
+  std::vector<char> ghosts_near(double r_max) const;
+  std::vector<char> ghosts_listed() const;
+  void take_nodes(Nodes &nodes, const std::vector<char> &seen);
   bool take_types();
+  bool take_types(Member &member, const Nodes &nodes);
   bool new_neighbors();
-  std::int32_t image_of(int ghost);
-  bool is_image(int ghost) const;
+  bool has_exclusions() const;
   bool can_do_without_list() const;
+  void check_dispersion();
+  void take_graph();
   void take_neighbors();
-  void take_copies();
-  void take_positions();
-  void take_shifts();
-  void evaluate(Member &member, mdcg_system system, Exchange &exchange, double weight);
-  void add_results(const Member &member, const double *sum, double weight);
+  mdcg_system system_of(Nodes &nodes, bool make_edges) const;
+  void evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchange &exchange,
+                double weight);
+  void add_results(const Member &member, const Nodes &nodes, const double *sum, double weight);
   void take_deviations();
 };
 

@@ -105,59 +105,67 @@ void PairMDCG::compute(int eflag, int vflag)
     all_or_none(FLERR,
                 "a fix has excluded pairs from the neighbour list after the pair style was set up "
                 "without one, expected neigh_modify exclude before the run, or device cpu");
-  if (new_neighbors()) {
-    if (it.own_list)
-      take_copies();
-    else
-      take_neighbors();
-    take_types();
-  }
-  take_positions();
-  take_shifts();
-
-  mdcg_system system{};
-  system.size = sizeof(system);
-  system.num_local = it.num_local;
-  system.num_nodes = it.num_nodes;
-  system.positions = it.positions.data();
-  const int periodic[3] = {domain->xperiodic, domain->yperiodic, domain->zperiodic};
-  const bool images = it.own_list ? comm->nprocs > 1 : it.cells.size() > 1;
-  if (images) {
-    system.num_images = static_cast<std::int64_t>(it.cells.size());
-    system.image_shifts = it.image_shifts.data();
-  }
-  if (it.own_list) {
-    system.make_edges = 1;
-    system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
-    if (comm->nprocs == 1) {
-      system.cell = it.box.data();
-      system.periodic = periodic;
-    } else {
-      system.num_copies = static_cast<std::int64_t>(it.copy_node.size());
-      system.copy_node = it.copy_node.data();
-      system.copy_image = it.copy_image.data();
-    }
-  } else {
+  if (new_neighbors()) take_graph();
+  mdcg_system system = system_of(it.nodes, it.own_list);
+  if (!it.own_list) {
     system.num_edges = static_cast<std::int64_t>(it.sender.size());
     system.sender = it.sender.data();
     system.receiver = it.receiver.data();
-    if (images) system.image = it.image.data();
+    if (it.nodes.cells.size() > 1) system.image = it.image.data();
   }
 
   // Members take turns; those beside the first are left out where nothing of them is wanted.
   const bool all = !it.first_alone || eflag_global || it.deviations_asked;
   const std::size_t count = all ? it.members.size() : 1;
-  Exchange exchange{it.ghosts, it.num_local, 0.0, nullptr};
+  Exchange exchange{it.nodes.ghosts, it.nodes.num_local, 0.0, nullptr};
   pvector[1] = 0.0;
   for (std::size_t m = 0; m < count; m++)
-    evaluate(it.members[m], system, exchange,
+    evaluate(it.members[m], it.nodes, system, exchange,
              it.first_alone ? (m == 0 ? 1.0 : 0.0) : 1.0 / static_cast<double>(count));
   pvector[0] = exchange.seconds;
+  if (it.dispersion) {
+    Nodes &far = comm->nprocs == 1 ? it.nodes : it.far;
+    Exchange of_dispersion{far.ghosts, far.num_local, 0.0, nullptr};
+    evaluate(*it.dispersion, far, system_of(far, true), of_dispersion, 1.0);
+    pvector[0] += of_dispersion.seconds;
+  }
   if (count > 1) take_deviations();
 }
 
+// Nodes as they are now, for the engine; with `make_edges` it finds the neighbours itself.
+mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
+{
+  nodes.take_positions(atom);
+  nodes.take_shifts(atom, domain);
+  mdcg_system system{};
+  system.size = sizeof(system);
+  system.num_local = nodes.num_local;
+  system.num_nodes = nodes.num_nodes;
+  system.positions = nodes.positions.data();
+  if (make_edges) {
+    system.make_edges = 1;
+    system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
+  }
+  if (make_edges && comm->nprocs == 1) {
+    system.cell = nodes.box.data();
+    system.periodic = domain->periodicity;
+    return system;
+  }
+  if (make_edges || nodes.cells.size() > 1) {
+    system.num_images = static_cast<std::int64_t>(nodes.cells.size());
+    system.image_shifts = nodes.image_shifts.data();
+  }
+  if (make_edges) {
+    system.num_copies = static_cast<std::int64_t>(nodes.copy_node.size());
+    system.copy_node = nodes.copy_node.data();
+    system.copy_image = nodes.copy_image.data();
+  }
+  return system;
+}
+
 // Evaluates one member, and adds its results with this weight to those of LAMMPS.
-void PairMDCG::evaluate(Member &member, mdcg_system system, Exchange &exchange, double weight)
+void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchange &exchange,
+                        double weight)
 {
   Impl &it = *impl;
   system.types = member.types.data();
@@ -167,18 +175,18 @@ void PairMDCG::evaluate(Member &member, mdcg_system system, Exchange &exchange, 
 
   double sum[9] = {};
   // never null, which means "not wanted" to the engine: all ranks must ask for the same results
-  member.forces.resize(std::max<std::size_t>(3 * it.num_nodes, 3));
+  member.forces.resize(std::max<std::size_t>(3 * nodes.num_nodes, 3));
   mdcg_results results{};
   results.size = sizeof(results);
   if (eflag_global) results.energy = &member.energy;
   results.forces = member.forces.data();
   if (vflag_global && weight != 0.0) results.virial = sum;
   if (eflag_atom && weight != 0.0) {
-    it.energies.resize(std::max<std::size_t>(it.num_local, 1));
+    it.energies.resize(std::max<std::size_t>(nodes.num_local, 1));
     results.energies = it.energies.data();
   }
   if (vflag_atom && weight != 0.0) {
-    it.virials.resize(std::max<std::size_t>(9 * it.num_nodes, 9));
+    it.virials.resize(std::max<std::size_t>(9 * nodes.num_nodes, 9));
     results.virials = it.virials.data();
   }
 
@@ -190,8 +198,8 @@ void PairMDCG::evaluate(Member &member, mdcg_system system, Exchange &exchange, 
                            &results) != MDCG_OK) {
     if (exchange.error) std::rethrow_exception(exchange.error);
     std::vector<std::int64_t> ids;    // atom ids of the nodes that the error names
-    for (std::int64_t n = 0; n < it.num_nodes && atom->tag_enable; n++)
-      ids.push_back(atom->tag[it.atom[n]]);
+    for (std::int64_t n = 0; n < nodes.num_nodes && atom->tag_enable; n++)
+      ids.push_back(atom->tag[nodes.atom[n]]);
     const std::string reason =
         "pair_style mdcg: " + (it.members.size() > 1 ? member.file + ": " : std::string()) +
         (ids.empty() ? it.library->last_error() : it.library->last_error_about(ids.data()));
@@ -203,27 +211,28 @@ void PairMDCG::evaluate(Member &member, mdcg_system system, Exchange &exchange, 
     error->one(FLERR, reason);
   }
   pvector[1] += platform::walltime() - start;
-  if (!member.announced) announce(member);
-  if (weight != 0.0) add_results(member, sum, weight);
+  if (!member.announced && &member != it.dispersion.get()) announce(member);
+  if (weight != 0.0) add_results(member, nodes, sum, weight);
 }
 
-void PairMDCG::add_results(const Member &member, const double *sum, double weight)
+void PairMDCG::add_results(const Member &member, const Nodes &nodes, const double *sum,
+                           double weight)
 {
   Impl &it = *impl;
   const double unit = it.energy_unit * weight;
   static constexpr int PLACE[6] = {0, 4, 8, 1, 2, 5};    // xx yy zz xy xz yz
-  for (std::int64_t n = 0; n < it.num_nodes; n++) {
-    double *force = atom->f[it.atom[n]];
+  for (std::int64_t n = 0; n < nodes.num_nodes; n++) {
+    double *force = atom->f[nodes.atom[n]];
     for (int k = 0; k < 3; k++) force[k] += unit * member.forces[3 * n + k];
   }
   if (eflag_global) eng_vdwl += unit * member.energy;
   if (eflag_atom)
-    for (std::int64_t n = 0; n < it.num_local; n++) eatom[it.atom[n]] += unit * it.energies[n];
+    for (std::int64_t n = 0; n < nodes.num_local; n++) eatom[nodes.atom[n]] += unit * it.energies[n];
   if (vflag_global)
     for (int k = 0; k < 6; k++) virial[k] += unit * sum[PLACE[k]];
   if (vflag_atom)
-    for (std::int64_t n = 0; n < it.num_nodes; n++)
-      for (int k = 0; k < 6; k++) vatom[it.atom[n]][k] += unit * it.virials[9 * n + PLACE[k]];
+    for (std::int64_t n = 0; n < nodes.num_nodes; n++)
+      for (int k = 0; k < 6; k++) vatom[nodes.atom[n]][k] += unit * it.virials[9 * n + PLACE[k]];
 }
 
 // Standard deviations of a committee, of the population, as ASE's calculator has them: of each
@@ -235,12 +244,12 @@ void PairMDCG::take_deviations()
   if (comm->nprocs > 1)    // forces of other ranks' ghosts are added to their owners
     for (Member &member : it.members) {
       auto *rows = reinterpret_cast<char *>(member.forces.data());
-      it.ghosts.reverse(rows, rows + 3 * sizeof(double) * it.num_local, 3, sizeof(double));
+      it.nodes.ghosts.reverse(rows, rows + 3 * sizeof(double) * it.nodes.num_local, 3, sizeof(double));
     }
   it.forces_std.assign(std::max(atom->nlocal, 1), 0.0);
   it.deviations_step = update->ntimestep;
   double largest = 0.0, total = 0.0;
-  for (std::int64_t n = 0; n < it.num_local; n++) {
+  for (std::int64_t n = 0; n < it.nodes.num_local; n++) {
     double variance = 0.0;
     for (int k = 0; k < 3; k++) {
       double mean = 0.0;
@@ -251,12 +260,12 @@ void PairMDCG::take_deviations()
       }
     }
     const double deviation = it.energy_unit * std::sqrt(variance);
-    it.forces_std[it.atom[n]] = deviation;
+    it.forces_std[it.nodes.atom[n]] = deviation;
     largest = std::max(largest, deviation);
     total += deviation;
   }
   if (!eflag_global) return;
-  std::vector<double> sums = {static_cast<double>(it.num_local), total};
+  std::vector<double> sums = {static_cast<double>(it.nodes.num_local), total};
   for (const Member &member : it.members) sums.push_back(member.energy);
   MPI_Allreduce(MPI_IN_PLACE, sums.data(), static_cast<int>(sums.size()), MPI_DOUBLE, MPI_SUM,
                 world);

@@ -52,23 +52,28 @@ void PairMDCG::check_bonds()
   all_or_none(FLERR, reason);
 }
 
-// Ghosts that edges may lead to; other ranks' atoms are requested only if they are among these.
-std::vector<char> PairMDCG::ghosts_near() const
+// Ghosts that the neighbour list has; other ranks' atoms are requested only if they are among these.
+std::vector<char> PairMDCG::ghosts_listed() const
+{
+  const int nlocal = atom->nlocal;
+  std::vector<char> seen(atom->nghost, comm->nprocs == 1);
+  if (comm->nprocs == 1) return seen;
+  for (int ii = 0; ii < list->inum; ii++) {
+    const int *neighbors = list->firstneigh[list->ilist[ii]];
+    for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
+      const int j = neighbors[jj] & NEIGHMASK;
+      if (j >= nlocal) seen[j - nlocal] = 1;
+    }
+  }
+  return seen;
+}
+
+// The same without a list: those around a box of the local nodes; there may be none of these.
+std::vector<char> PairMDCG::ghosts_near(double r_max) const
 {
   const int nlocal = atom->nlocal, nghost = atom->nghost;
   std::vector<char> seen(nghost, comm->nprocs == 1);
   if (comm->nprocs == 1) return seen;
-  if (!impl->own_list) {
-    for (int ii = 0; ii < list->inum; ii++) {
-      const int *neighbors = list->firstneigh[list->ilist[ii]];
-      for (int jj = 0; jj < list->numneigh[list->ilist[ii]]; jj++) {
-        const int j = neighbors[jj] & NEIGHMASK;
-        if (j >= nlocal) seen[j - nlocal] = 1;
-      }
-    }
-    return seen;
-  }
-  // around a box of the local nodes; there may be none of those
   double **x = atom->x, low[3], high[3];
   for (int k = 0; k < 3; k++) {
     low[k] = HUGE_VAL;
@@ -79,7 +84,7 @@ std::vector<char> PairMDCG::ghosts_near() const
       high[k] = std::max(high[k], x[i][k]);
     }
   }
-  const double reach = impl->r_max + neighbor->skin + 1e-6;
+  const double reach = r_max + neighbor->skin + 1e-6;
   for (int j = 0; j < nghost; j++) {
     const double *at = x[nlocal + j];
     seen[j] = 1;
@@ -90,30 +95,25 @@ std::vector<char> PairMDCG::ghosts_near() const
 }
 
 // Which atoms are nodes of the graph: those of types that are not NULL. First the local ones, then
-// those of other ranks that edges may lead to, in the order of their owners.
-void PairMDCG::take_nodes()
+// those of other ranks that are seen, in the order of their owners.
+void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
 {
   Impl &it = *impl;
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
-  it.owner.resize(nall);
-  for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
-  comm->forward_comm(this, 1);
-
-  it.node.assign(nall, -1);
-  it.atom.clear();
+  nodes.node.assign(nall, -1);
+  nodes.atom.clear();
   for (int i = 0; i < nlocal; i++) {
     if (it.is_null(atom->type[i])) continue;
-    it.node[i] = static_cast<std::int32_t>(it.atom.size());
-    it.atom.push_back(i);
+    nodes.node[i] = static_cast<std::int32_t>(nodes.atom.size());
+    nodes.atom.push_back(i);
   }
-  it.num_local = static_cast<std::int64_t>(it.atom.size());
+  nodes.num_local = static_cast<std::int64_t>(nodes.atom.size());
 
-  const std::vector<char> seen = ghosts_near();
   std::vector<std::int32_t> images;    // of atoms of other ranks
   for (int j = nlocal; j < nall; j++) {
     if (!seen[j - nlocal] || it.is_null(atom->type[j])) continue;
     if (AtomId::rank(it.owner[j]) == comm->me)
-      it.node[j] = it.node[AtomId::atom(it.owner[j])];
+      nodes.node[j] = nodes.node[AtomId::atom(it.owner[j])];
     else
       images.push_back(j);
   }
@@ -121,16 +121,18 @@ void PairMDCG::take_nodes()
   for (const int j : mdcg_lammps::by_owner(images, it.owner)) {
     if (wanted.empty() || wanted.back() != it.owner[j]) {
       wanted.push_back(it.owner[j]);
-      it.atom.push_back(j);
+      nodes.atom.push_back(j);
     }
-    it.node[j] = static_cast<std::int32_t>(it.atom.size()) - 1;
+    nodes.node[j] = static_cast<std::int32_t>(nodes.atom.size()) - 1;
   }
-  it.num_nodes = static_cast<std::int64_t>(it.atom.size());
-  it.cells.assign(1, {0, 0, 0});
-  it.cell_ghost.assign(1, -1);
+  nodes.num_nodes = static_cast<std::int64_t>(nodes.atom.size());
+  nodes.cells.assign(1, {0, 0, 0});
+  nodes.cell_ghost.assign(1, -1);
+  nodes.copy_node.clear();
+  nodes.copy_image.clear();
   if (comm->nprocs == 1) return;
-  it.ghosts.sent.clear();
-  for (const int i : it.ghosts.plan(world, wanted)) it.ghosts.sent.push_back(it.node[i]);
+  nodes.ghosts.sent.clear();
+  for (const int i : nodes.ghosts.plan(world, wanted)) nodes.ghosts.sent.push_back(nodes.node[i]);
 }
 
 // Reads the types of the nodes, since commands such as set change them between neighbour lists.
@@ -139,21 +141,25 @@ void PairMDCG::take_nodes()
 bool PairMDCG::take_types()
 {
   Impl &it = *impl;
-  for (Member &member : it.members) {
-    member.types.resize(it.num_nodes);
-    for (std::int64_t n = 0; n < it.num_nodes; n++) {
-      member.types[n] = member.kind[atom->type[it.atom[n]]];
-      if (member.types[n] < 0) return false;
-    }
+  for (Member &member : it.members)
+    if (!take_types(member, it.nodes)) return false;
+  return !it.dispersion || take_types(*it.dispersion, comm->nprocs == 1 ? it.nodes : it.far);
+}
+
+bool PairMDCG::take_types(Member &member, const Nodes &nodes)
+{
+  member.types.resize(nodes.num_nodes);
+  for (std::int64_t n = 0; n < nodes.num_nodes; n++) {
+    member.types[n] = member.kind[atom->type[nodes.atom[n]]];
+    if (member.types[n] < 0) return false;
   }
   return true;
 }
 
 // Number of the cell vector from an image to its node.
-std::int32_t PairMDCG::image_of(int ghost)
+std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domain *domain)
 {
-  Impl &it = *impl;
-  const double *from = atom->x[ghost], *to = atom->x[it.atom[it.node[ghost]]];
+  const double *from = atoms->x[ghost], *to = atoms->x[atom[node[ghost]]];
   const double *h = domain->h;    // xx yy zz yz xz xy
   std::array<int, 3> cell{};
   double rest[3];
@@ -164,44 +170,57 @@ std::int32_t PairMDCG::image_of(int ghost)
     if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
     if (k == 1) rest[0] -= h[5] * cell[1];
   }
-  const auto found = std::find(it.cells.begin(), it.cells.end(), cell);
-  const auto number = static_cast<std::int32_t>(found - it.cells.begin());
-  if (found == it.cells.end()) {
-    it.cells.push_back(cell);
-    it.cell_ghost.push_back(ghost);
+  const auto found = std::find(cells.begin(), cells.end(), cell);
+  const auto number = static_cast<std::int32_t>(found - cells.begin());
+  if (found == cells.end()) {
+    cells.push_back(cell);
+    cell_ghost.push_back(ghost);
   }
   return number;
 }
 
-// Images that edges of the device's list lead to; a single rank uses a periodic cell instead.
-void PairMDCG::take_copies()
+// All images, for neighbours that the engine finds.
+void PairMDCG::Nodes::take_copies(const Atom *atoms, const Domain *domain)
+{
+  for (int j = atoms->nlocal; j < static_cast<int>(node.size()); j++) {
+    if (!is_image(j)) continue;
+    copy_image.push_back(image_of(j, atoms, domain));
+    copy_node.push_back(node[j]);
+  }
+}
+
+// What a new neighbour list, or new ghosts, change; collective.
+void PairMDCG::take_graph()
 {
   Impl &it = *impl;
-  take_nodes();
-  it.copy_node.clear();
-  it.copy_image.clear();
-  const int nall = atom->nlocal + atom->nghost;
-  for (int j = atom->nlocal; j < nall; j++) {
-    if (!is_image(j)) continue;
-    const std::int32_t image = image_of(j);
-    if (comm->nprocs == 1) continue;
-    it.copy_node.push_back(it.node[j]);
-    it.copy_image.push_back(image);
+  const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
+  it.owner.resize(nall);
+  for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
+  comm->forward_comm(this, 1);
+  take_nodes(it.nodes, it.own_list ? ghosts_near(it.r_max) : ghosts_listed());
+  if (it.own_list)
+    it.nodes.take_copies(atom, domain);
+  else
+    take_neighbors();
+  if (it.dispersion && comm->nprocs > 1) {
+    take_nodes(it.far, ghosts_near(it.dispersion->info.r_max));
+    it.far.take_copies(atom, domain);
   }
-  it.take_edges();
-  it.known_local = atom->nlocal;
+  for (Member &member : it.members) member.fresh = true;
+  it.known_local = nlocal;
   it.known_all = nall;
+  take_types();
 }
 
 // Edges of LAMMPS' neighbour list, skin included.
 void PairMDCG::take_neighbors()
 {
   Impl &it = *impl;
-  take_nodes();
+  Nodes &nodes = it.nodes;
   const int nall = atom->nlocal + atom->nghost;
   std::vector<std::int32_t> image_of_ghost(nall, 0);
   for (int j = atom->nlocal; j < nall; j++)
-    if (is_image(j)) image_of_ghost[j] = image_of(j);
+    if (nodes.is_image(j)) image_of_ghost[j] = nodes.image_of(j, atom, domain);
   std::size_t most = 0, edges = 0;
   for (int ii = 0; ii < list->inum; ii++) most += list->numneigh[list->ilist[ii]];
   it.sender.resize(most);
@@ -209,12 +228,12 @@ void PairMDCG::take_neighbors()
   it.image.resize(most);
   for (int ii = 0; ii < list->inum; ii++) {
     const int i = list->ilist[ii];
-    const std::int32_t receiver = it.node[i];
+    const std::int32_t receiver = nodes.node[i];
     if (receiver < 0) continue;
     const int *neighbors = list->firstneigh[i];
     for (int jj = 0; jj < list->numneigh[i]; jj++) {
       const int j = neighbors[jj] & NEIGHMASK;
-      const std::int32_t sender = it.node[j];
+      const std::int32_t sender = nodes.node[j];
       if (sender < 0) continue;
       it.sender[edges] = sender;
       it.receiver[edges] = receiver;
@@ -224,9 +243,6 @@ void PairMDCG::take_neighbors()
   it.sender.resize(edges);
   it.receiver.resize(edges);
   it.image.resize(edges);
-  it.take_edges();
-  it.known_local = atom->nlocal;
-  it.known_all = nall;
 }
 
 // Whether the neighbour list has changed since the last step or is no longer valid; collective, the
@@ -241,35 +257,25 @@ bool PairMDCG::new_neighbors()
   return any != 0;
 }
 
-void PairMDCG::take_positions()
+void PairMDCG::Nodes::take_positions(const Atom *atoms)
 {
-  Impl &it = *impl;
-  double **x = atom->x;
-  it.positions.resize(3 * it.num_nodes);
-  for (std::int64_t n = 0; n < it.num_nodes; n++)
-    std::memcpy(&it.positions[3 * n], x[it.atom[n]], 3 * sizeof(double));
-}
-
-// Whether a ghost has moved relative to its node.
-bool PairMDCG::is_image(int ghost) const
-{
-  const std::int32_t node = impl->node[ghost];
-  return node >= 0 && impl->atom[node] != ghost;
+  positions.resize(3 * num_nodes);
+  for (std::int64_t n = 0; n < num_nodes; n++)
+    std::memcpy(&positions[3 * n], atoms->x[atom[n]], 3 * sizeof(double));
 }
 
 // The shifts of edges that lead across the boundary: those of the box, unless atoms and ghosts are
 // strained while the box stays as it is, as fix numdiff/virial and compute born/matrix do.
-void PairMDCG::take_shifts()
+void PairMDCG::Nodes::take_shifts(const Atom *atoms, const Domain *domain)
 {
-  Impl &it = *impl;
   const double *h = domain->h;    // xx yy zz yz xz xy
-  it.box = {h[0], 0.0, 0.0, h[5], h[1], 0.0, h[4], h[3], h[2]};
+  box = {h[0], 0.0, 0.0, h[5], h[1], 0.0, h[4], h[3], h[2]};
   double extent = 0.0;
-  for (const double length : it.box) extent += std::fabs(length);
-  it.image_shifts.resize(3 * it.cells.size());
-  for (std::size_t c = 0; c < it.cells.size(); c++) {
-    const auto &[a, b, d] = it.cells[c];
-    double *shift = &it.image_shifts[3 * c];
+  for (const double length : box) extent += std::fabs(length);
+  image_shifts.resize(3 * cells.size());
+  for (std::size_t c = 0; c < cells.size(); c++) {
+    const auto &[a, b, d] = cells[c];
+    double *shift = &image_shifts[3 * c];
     shift[0] = h[0] * a;
     shift[1] = h[1] * b;
     shift[2] = h[2] * d;
@@ -278,8 +284,8 @@ void PairMDCG::take_shifts()
       shift[1] += h[3] * d;
     }
     if (c == 0) continue;
-    const int ghost = it.cell_ghost[c];
-    const double *from = atom->x[ghost], *to = atom->x[it.atom[it.node[ghost]]];
+    const int ghost = cell_ghost[c];
+    const double *from = atoms->x[ghost], *to = atoms->x[atom[node[ghost]]];
     bool strained = false;    // by more than the rounding of positions
     for (int k = 0; k < 3; k++) {
       const double size = std::fabs(from[k]) + std::fabs(to[k]) + extent;
@@ -289,6 +295,15 @@ void PairMDCG::take_shifts()
     for (int k = 0; k < 3; k++) shift[k] = to[k] - from[k];
     if (a * a + b * b + d * d != 1) continue;
     const int row = a ? 0 : b ? 1 : 2;
-    for (int k = 0; k < 3; k++) it.box[3 * row + k] = (a + b + d) * shift[k];
+    for (int k = 0; k < 3; k++) box[3 * row + k] = (a + b + d) * shift[k];
   }
+}
+
+double PairMDCG::Nodes::bytes() const
+{
+  return static_cast<double>((node.capacity() + atom.capacity() + copy_node.capacity() +
+                              copy_image.capacity()) *
+                                 sizeof(std::int32_t) +
+                             positions.capacity() * sizeof(double)) +
+      ghosts.bytes();
 }

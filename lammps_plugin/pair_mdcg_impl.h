@@ -15,6 +15,9 @@
 
 namespace LAMMPS_NS {
 
+class Atom;
+class Domain;
+
 // One package of a committee; a single package is a committee of one.
 struct PairMDCG::Member {
   std::string file;
@@ -26,6 +29,31 @@ struct PairMDCG::Member {
   std::vector<double> forces;         // [num_nodes][3] eV/Å
   bool fresh = true;                  // the engine has not seen these edges yet
   bool announced = false;
+};
+
+// The atoms that are nodes of a graph: local ones, then those of other ranks within reach, each once.
+// Ghosts are images of atoms of this rank or of others. All images of an atom are one node, and one
+// image is at its position; the others are a number of cells away.
+struct PairMDCG::Nodes {
+  std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none
+  std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
+  std::int64_t num_local = 0, num_nodes = 0;
+  std::vector<double> positions;
+  std::vector<std::array<int, 3>> cells;    // first {0, 0, 0}
+  std::vector<std::int32_t> cell_ghost;     // [cells] a ghost of each; first -1
+  std::vector<double> image_shifts;         // [cells][3] Å
+  // Where the engine finds the neighbours of several ranks: all images that are not at the
+  // positions of their nodes.
+  std::vector<std::int32_t> copy_node, copy_image;
+  std::array<double, 9> box{};    // cell vectors; shifts are multiples of them
+  mdcg_lammps::GhostExchange ghosts;
+
+  bool is_image(int ghost) const { return node[ghost] >= 0 && atom[node[ghost]] != ghost; }
+  std::int32_t image_of(int ghost, const Atom *atoms, const Domain *domain);
+  void take_copies(const Atom *atoms, const Domain *domain);
+  void take_positions(const Atom *atoms);
+  void take_shifts(const Atom *atoms, const Domain *domain);
+  double bytes() const;
 };
 
 // What a restart file names: the packages that it was written with, and their types.
@@ -52,32 +80,21 @@ struct PairMDCG::Impl {
   bigint deviations_step = -1;       // of forces_std
   std::vector<double> forces_std;    // [nlocal] units of the run
 
-  std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none
-  std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
-  std::int64_t num_local = 0, num_nodes = 0;
-  std::vector<std::int32_t> sender, receiver;
-  std::vector<double> positions, energies, virials;
-  // The device makes the edges, and LAMMPS makes no list. With several ranks it gets all images of
-  // nodes beside those that are at the places of their nodes.
-  bool own_list = false;
-  std::vector<std::int32_t> copy_node, copy_image;
+  Nodes nodes;                                 // of the members' graph
+  std::vector<std::int32_t> sender, receiver;    // of its edges
+  std::vector<std::int32_t> image;               // [num_edges] row of cells
+  std::vector<double> energies, virials;
+  bool own_list = false;    // the device makes the edges, and LAMMPS makes no list
   int known_local = -1, known_all = -1;
+  std::vector<double> owner;    // [nall] AtomId
 
-  // Ghosts are images of atoms of this rank or of others. All images of an atom are one node, and
-  // one image is at its position; edges to the others cross the boundary by a number of cells.
-  std::vector<double> owner;                // [nall] AtomId
-  std::vector<std::array<int, 3>> cells;    // first {0, 0, 0}
-  std::vector<std::int32_t> cell_ghost;     // [cells] a ghost of each; first -1
-  std::vector<std::int32_t> image;          // [num_edges] row of cells
-  std::vector<double> image_shifts;         // [cells][3] Å
-  std::array<double, 9> box{};              // cell vectors; shifts are multiples of them
-  mdcg_lammps::GhostExchange ghosts;
+  // The dispersion that the first package holds, as if it were another member. It sees further.
+  std::string functional, damping = "bj";
+  double dispersion_cutoff = 0.0;    // Å; 0: that of the engine
+  std::unique_ptr<Member> dispersion;
+  Nodes far;    // of its neighbours, of several ranks; of one rank they are the nodes above
 
   bool is_null(int type) const { return members.front().kind[type] < 0; }
-  void take_edges()    // as they are now, by all members
-  {
-    for (Member &member : members) member.fresh = true;
-  }
 };
 
 }    // namespace LAMMPS_NS

@@ -147,7 +147,11 @@ class Model:
         threads: int = 0,
         skin: float = 0.5,
         precision: str = "",
-    ) -> None: ...
+        dispersion: str = "",
+        damping: str = "bj",
+        dispersion_cutoff: float = 21.16708843612,
+    ) -> None:
+        """Open a package, or with `dispersion` the dispersion that it holds."""
     def evaluate(
         self,
         positions: NDArray[np.float64],

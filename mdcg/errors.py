@@ -68,6 +68,7 @@ def format_table(
 _EXTRAS = {
     **dict.fromkeys(("torch", "e3nn", "mace"), "'mdcg[mace]'"),
     "nequip": "'mdcg[nequip]'",
+    **dict.fromkeys(("tad_dftd3", "tad_mctc"), "'mdcg[d3]'"),
     "allegro": "nequip-allegro",
 }
 

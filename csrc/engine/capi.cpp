@@ -121,7 +121,8 @@ Struct read_struct(const Struct* given, const char* name,
 
 // Sizes of structs in headers that were published before this one: each ended before a field here.
 constexpr std::initializer_list<std::size_t> OPTIONS_SIZES = {offsetof(mdcg_options, skin),
-                                                              offsetof(mdcg_options, precision)};
+                                                              offsetof(mdcg_options, precision),
+                                                              offsetof(mdcg_options, dispersion)};
 constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes),
                                                            offsetof(mdcg_info, digest)};
 constexpr std::initializer_list<std::size_t> SYSTEM_SIZES = {
@@ -307,6 +308,10 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
             if (given.kernels != nullptr) chosen.kernels = given.kernels;
             chosen.threads = given.threads;
             if (given.precision != nullptr) chosen.precision = given.precision;
+            if (given.dispersion != nullptr) chosen.dispersion.functional = given.dispersion;
+            if (given.damping != nullptr) chosen.dispersion.damping = given.damping;
+            if (given.dispersion_cutoff != 0)
+                chosen.dispersion.cutoff = given.dispersion_cutoff;
             if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
         }
         *model = new mdcg_model(path, chosen);

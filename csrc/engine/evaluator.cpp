@@ -29,6 +29,12 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
     auto package = Package::open(path);
+    if (!options.dispersion.functional.empty()) {
+        if (device >= 0)
+            throw EngineError(ErrorKind::unsupported,
+                              "dispersion runs on CPUs alone: use device cpu");
+        package = dispersion_network(std::move(package), options.dispersion);
+    }
     int capability = 0;
     if (device >= 0)
         capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });
@@ -101,7 +107,7 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
         bad_argument(
             "same_edges is set, but the edges of the last evaluation were made from "
             "the cell: give them");
-    if (system.make_edges && !model_->on_device())
+    if (system.make_edges && !model_->makes_edges())
         throw EngineError(
             ErrorKind::unsupported,
             "make_edges is set with ghosts, copies or a communicator, with which devices "

@@ -7,6 +7,7 @@
 
 #include "engine/model.hpp"
 #include "engine/neighbors/neighbor_list.hpp"
+#include "engine/package/dispersion.hpp"
 
 namespace mdcg {
 
@@ -16,6 +17,7 @@ struct EvaluatorOptions {
     int threads = 0;               // 0: OpenMP's own choice
     double skin = 0.5;             // Å, of lists made from a cell
     std::string precision = {};    // "fp32" or "fp64" of the package, or of devices "tf32", "bf16"
+    DispersionChoice dispersion = {};  // with a functional: the dispersion in place of the network
 };
 
 // One thread at a time. Every function throws EngineError, or std::bad_alloc.

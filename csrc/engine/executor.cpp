@@ -94,6 +94,8 @@ void Executor<T>::release() {
     energies_ = std::vector<double>();
     energy_weights_ = std::vector<double>();
     edge_gradient_ = std::vector<T>();
+    point_forces_ = std::vector<double>();
+    point_virials_ = std::vector<double>();
 }
 
 template <typename T>
@@ -123,8 +125,9 @@ std::size_t Executor<T>::bytes() const {
 // -- stages --------------------------------------------------------------------------------------
 
 template <typename T>
-void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_gradient,
-                      const double* energy_weights, double* descriptors, int threads) {
+void Executor<T>::run(const Graph& graph, const Points* points, Communicator* communicator,
+                      bool with_gradient, const double* energy_weights, double* descriptors,
+                      int threads) {
     const BufferPlan& plan = with_gradient ? program_.gradient_plan : program_.energy_plan;
     reserve(graph, plan, threads);
     bind_workers(graph, plan);
@@ -133,6 +136,8 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
         worker.with_gradient = with_gradient;
         worker.communicator = communicator;
         worker.edge_gradient = nullptr;
+        worker.points = points;
+        worker.threads = threads;
         worker.energy_weights = energy_weights != nullptr ? energy_weights_.data() : nullptr;
     }
     for (const auto& op : ops_) op->begin(graph);
@@ -143,7 +148,15 @@ void Executor<T>::run(const Graph& graph, Communicator* communicator, bool with_
         edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
         share(threads, 3 * graph.num_edges, [&](std::int64_t i, int) { gradient[i] = T(0); });
-        for (Worker<T>& worker : workers_) worker.edge_gradient = gradient;
+        if (program_.reads_points) {
+            point_forces_.assign(size(3 * graph.num_local), 0.0);
+            point_virials_.assign(size(6 * graph.num_local), 0.0);
+        }
+        for (Worker<T>& worker : workers_) {
+            worker.edge_gradient = gradient;
+            worker.forces = point_forces_.data();
+            worker.virials = point_virials_.data();
+        }
         for (const Stage& stage : program_.backward_stages)
             run_stage(stage, true, graph, nullptr, threads);
     }
@@ -229,6 +242,17 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 
 // -- forces --------------------------------------------------------------------------------------
 
+// Operations on points have summed them already.
+template <typename T>
+void Executor<T>::add_of_points(std::int64_t node, std::int64_t to, double* forces,
+                                double* virials) const {
+    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};
+    for (std::int64_t d = 0; forces != nullptr && d < 3; ++d)
+        forces[3 * to + d] += point_forces_[size(3 * node + d)];
+    for (std::int64_t i = 0; virials != nullptr && i < 9; ++i)
+        virials[9 * to + i] += point_virials_[size(6 * node) + PART[i]];
+}
+
 // Every node sums its edges as a receiver, then those as a sender, in the order of the graph.
 template <typename T>
 void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, int threads) const {
@@ -253,6 +277,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
             if (forces != nullptr) std::fill(forces + 3 * to, forces + 3 * to + 3, 0.0);
             if (virials != nullptr) std::fill(virials + 9 * to, virials + 9 * to + 9, 0.0);
             if (n >= graph.num_local) continue;
+            if (program_.reads_points) add_of_points(n, to, forces, virials);
             for (std::int64_t e = graph.row_ptr[size(n)]; e < graph.row_ptr[size(n) + 1]; ++e)
                 add(e, n, 1.0);
         }

@@ -73,7 +73,7 @@ protected:
         const IterationSpace space = backward ? spec.backward_space() : spec.forward_space;
         nodes.end = std::min(nodes.end, stage.rows(space, edges.num_local, edges.num_nodes));
         // an exchange is collective: also where a rank has no nodes
-        if (nodes.begin >= nodes.end && space != IterationSpace::exchange) return;
+        if (nodes.begin >= nodes.end && space < IterationSpace::exchange) return;
         const Op& op = *ops_[static_cast<std::size_t>(number)];
         backward ? op.backward(worker, nodes) : op.forward(worker, nodes);
     }
@@ -94,10 +94,10 @@ public:
         for (const auto& op : ops_) op->prepare(kernels);
     }
 
-    // Energies, and with `with_gradient` the gradients of edges, of the graph; `energy_weights` as
-    // of System.
-    void run(const Graph& graph, Communicator* communicator, bool with_gradient,
-             const double* energy_weights, double* descriptors, int threads);
+    // Energies, and with `with_gradient` the gradients of edges, of the graph; `points` where the
+    // program reads them, and `energy_weights` as of System.
+    void run(const Graph& graph, const Points* points, Communicator* communicator,
+             bool with_gradient, const double* energy_weights, double* descriptors, int threads);
 
     const std::vector<double>& energies() const { return energies_; }  // [num_local]
     // [num_nodes][3] forces and, where wanted, [num_nodes][9] halves of edge virials
@@ -114,6 +114,7 @@ private:
                    int threads);
     void run_chunk(const Stage& stage, bool backward, Range range, Worker<T>& worker,
                    double* seconds);
+    void add_of_points(std::int64_t node, std::int64_t to, double* forces, double* virials) const;
     void copy_descriptors(const Stage& stage, Range range, const Worker<T>& worker,
                           const Graph& graph, double* descriptors) const;
 
@@ -127,6 +128,8 @@ private:
     std::vector<std::vector<double>> seconds_;  // by thread, by operation, forward and backward
     std::vector<double> energies_, energy_weights_;
     std::vector<T> edge_gradient_;  // [num_edges][3]
+    // Of operations on points; see Worker.
+    std::vector<double> point_forces_, point_virials_;
 };
 
 }  // namespace mdcg

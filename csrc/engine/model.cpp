@@ -9,6 +9,7 @@
 #include "core/text.hpp"
 #include "core/threads.hpp"
 #include "engine/executor.hpp"
+#include "engine/neighbors/points.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {
@@ -24,34 +25,31 @@ public:
           kernels_(package_, std::move(choice)) {}
 
     std::string device_label() const override { return "cpu (" + instruction_set_level() + ")"; }
-    std::string kernel_summary() const override { return kernels_.summary(); }
+    std::string kernel_summary() const override {
+        return program_.reads_points ? "no kernels needed" : kernels_.summary();
+    }
 
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
-        Clock clock, whole;
-        const int threads = usable_threads(threads_);
-        check_ghosts(system, communicator);
-        if (!prepared_) {
-            executor_.prepare(kernels_);
-            prepared_ = true;
-        }
-        clock.lap();
-        // a host that exchanges rows numbers them itself
-        graph_.update(system, info_.r_max, info_.num_types(), nodes_per_block(system.num_local),
-                      communicator == nullptr, threads);
-        graph_ms_ = clock.lap();
-        const bool gradient =
-            results.forces != nullptr || results.virial != nullptr || results.virials != nullptr;
-        executor_.run(graph_, communicator, gradient, system.energy_weights, results.descriptors,
-                      threads);
-        layers_ms_ = clock.lap();
-        finish(results, threads);
-        forces_ms_ = clock.lap();
-        total_ms_ = whole.lap();
+        if (program_.reads_points && !system.make_edges && system.num_local > 0)
+            bad_argument("the network finds distant neighbours itself, expected make_edges");
+        run(system, communicator, results, [&] { points_.update(system, info_.r_max); });
+    }
+
+    bool evaluate_cell(const CellSystem& cell, const Results& results) override {
+        if (!program_.reads_points) return false;
+        System system;
+        system.num_local = system.num_nodes = cell.num_nodes;
+        system.positions = cell.positions;
+        system.types = cell.types;
+        system.energy_weights = cell.energy_weights;
+        run(system, nullptr, results, [&] { points_.update(cell, info_.r_max); });
+        return true;
     }
 
     void release() override {
         graph_ = Graph();
+        points_ = Points();
         executor_.release();
         virials_ = std::vector<double>();
     }
@@ -62,11 +60,41 @@ protected:
         out["kernels"] = kernels_.report();
     }
     const std::vector<LayerTime>& times() const override { return executor_.times(); }
-    std::size_t buffer_bytes() const override { return graph_.bytes() + executor_.bytes(); }
+    std::size_t buffer_bytes() const override {
+        return graph_.bytes() + points_.bytes() + executor_.bytes();
+    }
 
 private:
     // Small systems need chunks enough for many threads; never a function of the threads.
     static std::int64_t nodes_per_block(std::int64_t nodes) { return nodes < 1024 ? 16 : 32; }
+
+    template <typename FindPoints>
+    void run(System system, Communicator* communicator, const Results& results,
+             const FindPoints& find_points) {
+        Clock clock, whole;
+        const int threads = usable_threads(threads_);
+        check_ghosts(system, communicator);
+        if (!prepared_) {
+            executor_.prepare(kernels_);
+            prepared_ = true;
+        }
+        clock.lap();
+        // hosts that exchange rows, and points, number nodes as the system does
+        const bool reorder = communicator == nullptr && !program_.reads_points;
+        if (program_.reads_points) system.same_edges = false;  // there are none
+        graph_.update(system, info_.r_max, info_.num_types(), nodes_per_block(system.num_local),
+                      reorder, threads);
+        if (program_.reads_points) find_points();
+        graph_ms_ = clock.lap();
+        const bool gradient =
+            results.forces != nullptr || results.virial != nullptr || results.virials != nullptr;
+        executor_.run(graph_, &points_, communicator, gradient, system.energy_weights,
+                      results.descriptors, threads);
+        layers_ms_ = clock.lap();
+        finish(results, threads);
+        forces_ms_ = clock.lap();
+        total_ms_ = whole.lap();
+    }
 
     void finish(const Results& results, int threads) {
         double energy = 0;
@@ -95,6 +123,7 @@ private:
     Executor<T> executor_;
     KernelStore kernels_;
     bool prepared_ = false;
+    Points points_;  // where the program reads them
     std::vector<double> virials_;
 };
 

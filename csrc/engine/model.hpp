@@ -50,6 +50,8 @@ public:
     nlohmann::json report() const;
 
     virtual bool on_device() const { return false; }
+    // Whether it finds neighbours itself, also of ghosts and copies.
+    virtual bool makes_edges() const { return program_.reads_points; }
     // Where it is evaluated, "cpu (x86-64-v3)", and where its kernels came from; for logs.
     virtual std::string device_label() const = 0;
     virtual std::string kernel_summary() const = 0;

@@ -115,10 +115,19 @@ void Program::read_ops(const Package& package, ModelInfo info) {
 
 // Single assignment: every value is written once, by a layer before those that read it.
 void Program::connect(const Package& package) {
+    int first = -1;  // of the operations that see positions
     for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
         OpSpec& op = *ops[at(i)];
         const std::string where = this->where(i);
-        bool moves = op.reads_edges();
+        bool moves = op.reads_positions();
+        if (moves) {
+            if (first < 0) first = i;
+            if (op.reads_points() != ops[at(first)]->reads_points())
+                package.fail(this->where(first) + " and " + where +
+                             " are in one network, expected layers that see edges, or layers that "
+                             "see distant points");
+            reads_points = op.reads_points();
+        }
         for (const Operand& input : op.inputs) {
             Value& value = values[at(input.id)];
             if (value.writer < 0)
@@ -248,11 +257,12 @@ void Program::find_gradients() {
             input.needs_gradient = active && value.depends_on_positions;
             if (!input.needs_gradient) continue;
             value.has_gradient = true;
-            value.ghost_gradient = value.ghost_gradient || input.gathered;
+            value.ghost_gradient =
+                value.ghost_gradient || (input.gathered && !input.whole_gradient);
             input.accumulate = seen[at(input.id)] != 0;
             seen[at(input.id)] = 1;
         }
-        bool moves = op.reads_edges();
+        bool moves = op.reads_positions();
         for (const Operand& input : op.inputs) moves = moves || input.needs_gradient;
         backward_active[at(i)] = active && moves;
     }

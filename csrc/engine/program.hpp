@@ -86,6 +86,7 @@ public:
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;
+    bool reads_points = false;  // of Graph, in place of its edges
     Budget budget;
 
 private:

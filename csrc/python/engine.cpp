@@ -68,9 +68,15 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
 class PyModel {
 public:
     PyModel(const std::string& path, const std::string& device, const std::string& kernels,
-            int threads, double skin, const std::string& precision)
+            int threads, double skin, const std::string& precision,
+            const std::string& dispersion, const std::string& damping, double dispersion_cutoff)
         : evaluator_(std::make_unique<mdcg::Evaluator>(
-              path, mdcg::EvaluatorOptions{device, kernels, threads, skin, precision})) {}
+              path, mdcg::EvaluatorOptions{device,
+                                          kernels,
+                                          threads,
+                                          skin,
+                                          precision,
+                                          {dispersion, damping, dispersion_cutoff}})) {}
     ~PyModel() {
         if (mutex_.is_orphaned()) (void)evaluator_.release();  // it may be half changed
     }
@@ -207,6 +213,7 @@ void register_engine(py::module_& m) {
         [](const std::string& path) {
             const auto package = mdcg::Package::open(path);
             mdcg::validate(*package);
+            mdcg::validate_dispersion(package);
             py::dict tensors;
             for (const auto& [name, tensor] : package->tensors())
                 tensors[py::str(name)] =
@@ -217,7 +224,10 @@ void register_engine(py::module_& m) {
     m.def(
         "check_package_bytes",
         [](const std::string& data, const std::string& name) {
-            mdcg::validate(*mdcg::Package::parse(data, name, mdcg::Package::Kind::model));
+            const auto package =
+                mdcg::Package::parse(data, name, mdcg::Package::Kind::model);
+            mdcg::validate(*package);
+            mdcg::validate_dispersion(package);
         },
         py::arg("data"), py::arg("name"));
     m.def(
@@ -232,9 +242,11 @@ void register_engine(py::module_& m) {
     py::class_<PyModel> model(m, "Model");
     model
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double,
-                      const std::string&>(),
+                      const std::string&, const std::string&, const std::string&, double>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
              py::arg("threads") = 0, py::arg("skin") = 0.5, py::arg("precision") = "",
+             py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
+             py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff,
              py::call_guard<py::gil_scoped_release>())
         .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ase import Atoms
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes, equal
 from ase.outputs import Properties, all_outputs
+from ase.units import Bohr
 
 from .evaluation import (
     Evaluation,
@@ -81,6 +82,14 @@ class MDCGCalculator(Calculator):
         with. For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
         products with weights to 11 and 8 bits, which is faster and less exact. None is that of the
         package.
+    dispersion : str, optional
+        For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
+        dispersion is added to all results, in float64 and on the CPU wherever the model is. A
+        committee adds that of its first package.
+    damping : {"bj", "zero"}
+        Damping of the dispersion at short distances, of Becke and Johnson or of the original D3.
+    dispersion_cutoff : float
+        In Å, of pairs of atoms; the default is 40 Bohr, as in MACE's calculators.
 
     Attributes
     ----------
@@ -152,12 +161,22 @@ class MDCGCalculator(Calculator):
         kernels: str = "auto",
         threads: int | None = None,
         precision: str | None = None,
+        dispersion: str | None = None,
+        damping: str = "bj",
+        dispersion_cutoff: float = 40 * Bohr,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
             raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
+        added: dict[str, Any] = {}
+        if dispersion is not None:
+            added = {
+                "dispersion": dispersion,
+                "damping": damping,
+                "dispersion_cutoff": float(dispersion_cutoff),
+            }
         options = Options(
-            device, dtype, head, float(skin), species_types, kernels, threads, precision
+            device, dtype, head, float(skin), species_types, kernels, threads, precision, added
         )
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
@@ -165,10 +184,10 @@ class MDCGCalculator(Calculator):
             self.implemented_properties = [*PROPERTIES, "stresses"]
             self._backend = PackageBackend(paths, options)
         else:
-            if kernels != "auto" or threads is not None or precision is not None:
+            if kernels != "auto" or threads is not None or precision is not None or added:
                 raise ValueError(
-                    "kernels, threads and precision are for packages (.mdcg); torch runs other "
-                    "models, see torch.set_num_threads"
+                    "kernels, threads, precision and dispersion are for packages (.mdcg); torch "
+                    "runs other models, see torch.set_num_threads"
                 )
             from .torch_backend import TorchBackend
 
@@ -182,6 +201,7 @@ class MDCGCalculator(Calculator):
             "dtype": str(self.dtype).removeprefix("torch."),
             "head": self._backend.head,
             "skin": float(skin),
+            **added,
         }
 
     @property

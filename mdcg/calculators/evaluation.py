@@ -34,6 +34,8 @@ class Options:
     kernels: str
     threads: int | None
     precision: str | None
+    #: Empty, or functional, damping and cutoff as the engine names them.
+    dispersion: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,14 @@ class Evaluation:
             stress=np.zeros((3, 3)) if stress else None,
             stresses=np.zeros((0, 3, 3)) if stresses else None,
         )
+
+    def __add__(self, other: Evaluation) -> Evaluation:
+        """Return the sum of two results of one structure; `extra` is that of the first."""
+        sums = {}
+        for name in RESULTS:
+            one, two = getattr(self, name), getattr(other, name)
+            sums[name] = None if one is None or two is None else one + two
+        return Evaluation(**sums, extra=self.extra)
 
 
 def check_finite(result: Evaluation, atoms: Atoms) -> None:

@@ -87,17 +87,12 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 
 
 class _Member:
-    """One package of a committee; a single package is a committee of one."""
+    """One package of a committee, or the dispersion of one."""
 
-    def __init__(self, path: str, device: str, options: Options) -> None:
+    def __init__(self, path: str, options: Options, **engine: Any) -> None:
         with engine_errors():
             self.model = _core.Model(
-                path,
-                device=device,
-                kernels=options.kernels,
-                threads=options.threads or 0,
-                precision=options.precision or "",
-                skin=options.skin,
+                path, threads=options.threads or 0, skin=options.skin, **engine
             )
         self.path = path
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
@@ -120,6 +115,17 @@ class _Member:
             found = self.model.evaluate(positions, types, edges=edges, same_edges=same, **wanted)
         self._version = version
         return found
+
+    def evaluate_cell(
+        self, atoms: Atoms, types: npt.NDArray[np.integer[Any]] | None = None, **wanted: Any
+    ) -> dict[str, Any]:
+        """Evaluate where the engine finds the neighbours itself."""
+        if types is None:
+            types = self.types[atoms.numbers]
+        with engine_errors(InputError):
+            return self.model.evaluate(
+                atoms.positions, types, cell=atoms.cell.array, periodic=atoms.pbc, **wanted
+            )
 
 
 def _reopen(paths: Sequence[str], digests: Sequence[str], options: Options) -> PackageBackend:
@@ -174,8 +180,14 @@ class PackageBackend:
         self._options = replace(options, device=self.device)
         # absolute, as copies may be opened in another folder
         self._files = [str(Path(path).absolute()) for path in paths]
-        self._members = [_Member(os.fspath(path), self.device, options) for path in paths]
+        engine = {"kernels": options.kernels, "precision": options.precision or ""}
+        self._members = [
+            _Member(os.fspath(path), options, device=self.device, **engine) for path in paths
+        ]
         first = self._members[0]
+        self._dispersion = (
+            _Member(first.path, options, **options.dispersion) if options.dispersion else None
+        )
         for member in self._members:
             self._check(member, options.dtype, options.head)
         self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
@@ -225,9 +237,13 @@ class PackageBackend:
                 except MemoryError:
                     self.neighbors.release()
                     self._version += 1
-                    for member in self._members:
+                    for member in self._all():
                         member.model.release()
                     raise
+
+    def _all(self) -> list[_Member]:
+        """Return the packages, and the dispersion as if it were another one."""
+        return self._members + ([self._dispersion] if self._dispersion else [])
 
     def _remake(self) -> None:
         """Open the packages again; half-changed objects are kept and never destroyed."""
@@ -245,7 +261,8 @@ class PackageBackend:
     def describe(self) -> str:
         """Return a description of the model for the calculator's ``repr``."""
         count = len(self._members)
-        return f"package of {self.model_class}" if count == 1 else f"committee of {count} packages"
+        kind = f"package of {self.model_class}" if count == 1 else f"committee of {count} packages"
+        return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return an empty dict, because packages read the geometry only."""
@@ -264,6 +281,9 @@ class PackageBackend:
                 result_of(self._run(number, atoms, **wanted), atoms)
                 for number in range(len(self._members))
             ]
+            if self._dispersion:
+                dispersion = result_of(self._dispersion.evaluate_cell(atoms, **wanted), atoms)
+                found = [each + dispersion for each in found]
         self._say()
         return found[0] if len(found) == 1 else mean_of(found)
 
@@ -300,6 +320,11 @@ class PackageBackend:
 
     def heat_flux(self, atoms: Atoms) -> FloatArray:
         """Return the heat flux, for a committee the mean of those of its packages."""
+        if self._dispersion:
+            raise UnsupportedProblemError(
+                "the heat flux of dispersion is not implemented: use a calculator without "
+                "dispersion for it"
+            )
         self._check_species(atoms)
         if len(atoms) == 0:
             return np.zeros(3)
@@ -322,10 +347,11 @@ class PackageBackend:
     def report(self) -> EngineReport:
         """Return kernels and times of the last evaluation."""
         parts = []
-        for member in self._members:
+        for member in self._all():
             with engine_errors():
                 found = printable_values(json.loads(member.model.report()))  # compilers quote
-            parts.append({"package": member.path, **found})
+            of = ", dispersion" if member is self._dispersion else ""
+            parts.append({"package": member.path + of, **found})
         return EngineReport(tuple(parts))
 
     def _evaluate_group(
@@ -352,12 +378,19 @@ class PackageBackend:
                 )
                 for member in self._members
             ]
+            far = [
+                self._dispersion.evaluate_cell(atoms, forces=forces, virials=virials)
+                for atoms in (group if self._dispersion else ())
+            ]
         parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * virials
         results = []
         for atoms, start, end in zip(group, starts[:-1], starts[1:], strict=True):
             each = []
             for whole_result in found:
                 part = {name: whole_result[name][start:end] for name in parts_of_atoms}
+                if far:
+                    distant = far[len(results)]
+                    part = {name: part[name] + distant[name] for name in parts_of_atoms}
                 part["energy"] = part["energies"].sum()
                 if stress:
                     part["virial"] = part["virials"].sum(axis=0)
@@ -370,11 +403,7 @@ class PackageBackend:
     def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         member, types = self._members[number], self._types[number]
         if self._lists_on_device:
-            with engine_errors(InputError):
-                found: dict[str, Any] = member.model.evaluate(
-                    atoms.positions, types, cell=atoms.cell.array, periodic=atoms.pbc, **wanted
-                )
-                return found
+            return member.evaluate_cell(atoms, types, **wanted)
         return member.evaluate(
             atoms.positions, types, self.neighbors, version=self._version, **wanted
         )

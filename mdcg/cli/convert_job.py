@@ -59,6 +59,7 @@ def convert(options: argparse.Namespace) -> Result:
         dtype=options.dtype,
         graph_fields=tuple(sorted(options.set)),
         radial=options.radial,
+        dispersion=options.dispersion,
     )
     source = (options.input.name, result["record"]["source_sha256"])
     try:
@@ -75,6 +76,7 @@ def convert(options: argparse.Namespace) -> Result:
         "layers": len(package.layers),
         "bundle": list(options.bundle),
         "radial": _radials(package),
+        "dispersion": package.dispersion,
     }
     lines = [headline(options.input, info), *_summary(package)]
     check = None

@@ -37,6 +37,8 @@ class ConversionOptions:
         Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
         Default: in float32 a table where its error stays below rounding, else exact.
+    dispersion : str, optional
+        Functional whose D3 dispersion the package holds beside the network, such as ``"pbe"``.
     """
 
     types: tuple[str, ...] | None = None
@@ -44,6 +46,7 @@ class ConversionOptions:
     dtype: str | None = None
     graph_fields: tuple[tuple[str, int], ...] = ()
     radial: str | None = None
+    dispersion: str | None = None
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
@@ -134,11 +137,17 @@ def convert_model(
             f"{outputs_in_place(model)})"
         ) from error
     program, tensors = builder.finish()
+    type_names = [info.symbols[column] for column in columns]
+    if options.dispersion is not None:
+        from .dispersion import d3_data
+
+        program["dispersion"], data = d3_data(options.dispersion, type_names)
+        tensors |= data
     manifest = {
         "mdcg_version": __version__,
         "architecture": "nequip" if nequip else "mace",
         "model_class": info.model_class,
-        "type_names": [info.symbols[column] for column in columns],
+        "type_names": type_names,
         "atomic_numbers": None if nequip else [info.atomic_numbers[c] for c in columns],
         "r_max": info.r_max,
         "dtype": dtype,

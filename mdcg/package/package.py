@@ -88,6 +88,12 @@ class Package:
         return self.manifest.get("head")
 
     @property
+    def dispersion(self) -> str | None:
+        """Functional whose D3 dispersion the package holds."""
+        found = self.manifest.get("dispersion")
+        return None if found is None else str(found["functional"])
+
+    @property
     def layers(self) -> list[dict[str, Any]]:
         """Layers in the order of evaluation."""
         return list(self.manifest["layers"])

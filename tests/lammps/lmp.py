@@ -215,6 +215,7 @@ def head(
     types: str = "H O",
     before: str = "",
     data: str = "test.data",
+    settings: str = "",
 ) -> str:
     """Return the beginning of an input."""
     return f"""
@@ -225,7 +226,7 @@ boundary {boundary}
 newton on
 {before}
 read_data {data}
-pair_style mdcg
+pair_style mdcg {settings}
 pair_coeff * * {model} {types}
 neighbor 1.0 bin
 """
@@ -239,10 +240,10 @@ def single_point(
     return run_input(folder, head(model, **given) + THERMO + DUMP + "run 0\n", ranks=ranks)
 
 
-def reference(atoms: Atoms, model: Path) -> dict[str, Any]:
+def reference(atoms: Atoms, model: Path, **options: Any) -> dict[str, Any]:
     """Return what ASE finds with the same package."""
     atoms = atoms.copy()
-    atoms.calc = MDCGCalculator(model, threads=1, skin=1.0)  # that of LAMMPS' neighbor 1.0
+    atoms.calc = MDCGCalculator(model, threads=1, skin=1.0, **options)  # LAMMPS' neighbor 1.0
     found = {
         "energy": atoms.get_potential_energy(),
         "energies": atoms.get_potential_energies(),

@@ -2,7 +2,7 @@
 
     python tests/lammps/make_packages.py
 
-needs mdcg with MACE and NequIP (the environment that ``bash tests/run.sh both`` makes). The same
+needs mdcg with MACE, NequIP and tad-dftd3 (the environment that ``bash tests/run.sh both`` makes). The same
 checkpoints give the same bytes; needed again when generated kernels have changed their interface.
 """
 
@@ -17,12 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    for name, suffix in (("mace_water", "model"), ("nequip_water", "ckpt")):
-        for dtype in ("float64", "float32"):
-            source = ROOT / "tests" / "data" / f"{name}.{suffix}"
-            # tests put in the kernels that are generated now
-            package = convert_checkpoint(source, ConversionOptions(dtype=dtype))
-            package.save(source.with_name(f"{name}_{dtype}.mdcg"))
+    # mace_water_float64.mdcg and nequip_water_float32.mdcg are of format 1, to test that it opens
+    for name, suffix, dtype in (
+        ("mace_water", "model", "float32"),
+        ("nequip_water", "ckpt", "float64"),
+    ):
+        source = ROOT / "tests" / "data" / f"{name}.{suffix}"
+        package = convert_checkpoint(source, ConversionOptions(dtype=dtype, dispersion="pbe"))
+        package.save(source.with_name(f"{name}_{dtype}.mdcg"))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ public:
     }
 
     bool on_device() const override { return true; }
+    bool makes_edges() const override { return true; }
 
     std::string device_label() const override {
         const std::string precision = name_of(precision_);

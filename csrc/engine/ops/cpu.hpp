@@ -10,6 +10,7 @@
 namespace mdcg {
 
 struct Graph;        // engine/graph.hpp: edges of this step, receiver-major and by sender block
+class Points;        // engine/neighbors/points.hpp
 class Communicator;  // engine/communicator.hpp
 class KernelStore;   // engine/kernels/kernel_store.hpp
 
@@ -53,6 +54,11 @@ class Worker : public StepRows<T> {
 public:
     const Graph* graph = nullptr;
     int thread = 0;
+    // Of operations on points, which share their work themselves.
+    const Points* points = nullptr;
+    int threads = 1;
+    double* forces = nullptr;   // [num_local][3] added to; null without a backward pass
+    double* virials = nullptr;  // [num_local][6] xx yy zz xy xz yz, added to
 
     // The row of a gradient, zero where nothing has been added yet.
     T* started_gradient(const Operand& operand, std::int64_t node) const {

@@ -24,6 +24,8 @@ struct Operand {
     Rows rows;
     bool saved_for_backward = false;  // the backward pass reads the value
     bool gathered = false;            // read at senders, ghosts included
+    // The backward pass gives local nodes their whole gradient, and ghosts none.
+    bool whole_gradient = false;
     // Set by the program:
     bool needs_gradient = false;  // does it depend on positions
     // Backward: add to the rows of its gradient, which an operation before has written. Rows of
@@ -40,6 +42,7 @@ enum class IterationSpace {
                     // graph->nodes_per_block; backward: gradients of outputs exist for all nodes
     all_edges,      // backward: both ends get gradients; one call for all local nodes
     exchange,       // rows of ghosts: one call for all local nodes, on all ranks together
+    points,         // atoms within a long cutoff, without edges: one call, likewise
 };
 // Are all nodes passed to one call, on one thread of a CPU.
 inline bool is_single_call(IterationSpace space) { return space >= IterationSpace::all_edges; }
@@ -68,8 +71,11 @@ public:
 
     // Asked once gradients are known.
     virtual IterationSpace backward_space() const { return forward_space; }
+    bool reads_points() const { return forward_space == IterationSpace::points; }
     // Does it see the positions itself.
-    bool reads_edges() const { return forward_space == IterationSpace::receivers; }
+    bool reads_positions() const {
+        return forward_space == IterationSpace::receivers || reads_points();
+    }
 
     Fields fields;
     std::string type, name;  // the name is for reports and errors

@@ -164,6 +164,18 @@ std::shared_ptr<const Package> Package::parse(std::string content, const std::st
     return package;
 }
 
+std::shared_ptr<const Package> Package::with_manifest(std::shared_ptr<const Package> of,
+                                                      json manifest) {
+    std::shared_ptr<Package> package(new Package());
+    package->path_ = of->path_;
+    package->digest_ = of->digest_;
+    package->tensors_ = of->tensors_;
+    package->text_ = manifest.dump();
+    package->manifest_ = std::make_unique<json>(std::move(manifest));
+    package->owner_ = std::move(of);
+    return package;
+}
+
 void Package::read(Kind kind) {
     const std::size_t whole = content_.size();
     if (whole < 8)

@@ -51,6 +51,9 @@ public:
     // The same of a file that was read; `path` is for messages.
     static std::shared_ptr<const Package> parse(std::string content, const std::string& path,
                                                 Kind kind);
+    // Another network on the tensors of a package.
+    static std::shared_ptr<const Package> with_manifest(std::shared_ptr<const Package> of,
+                                                        nlohmann::json manifest);
     Package(const Package&) = delete;
     Package& operator=(const Package&) = delete;
 
@@ -71,6 +74,7 @@ private:
     std::string path_, content_, text_, digest_;
     std::map<std::string, Tensor> tensors_;
     std::unique_ptr<nlohmann::json> manifest_;
+    std::shared_ptr<const Package> owner_;  // of the tensors' numbers, if it is another one
 };
 
 // What the manifest says of the whole model, checked.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend/cpu/edge_kernels.hpp"
+#include "engine/backend/cpu/pair_kernels.hpp"
 
 namespace mdcg {
 
@@ -106,7 +107,7 @@ DenseKernels<T> dense_kernels();
 
 // All kernels of one instruction set.
 template <typename T>
-struct SimdTable : DenseKernels<T>, EdgeKernels<T> {
+struct SimdTable : DenseKernels<T>, EdgeKernels<T>, PairKernels {
     const char* name;  // "x86-64-v3"
 };
 

@@ -1,0 +1,152 @@
+// Sums over runs of points, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
+#include "engine/backend/cpu/pair_kernels.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "engine/backend/cpu/lanes.hpp"
+
+namespace mdcg {
+namespace {
+
+using V = DoubleVector;
+
+inline V square_root(V v) {
+#if defined(__AVX512F__)
+    return (V)_mm512_sqrt_pd((__m512d)v);
+#elif defined(__AVX__)
+    return (V)_mm256_sqrt_pd((__m256d)v);
+#elif defined(__SSE2__)
+    return (V)_mm_sqrt_pd((__m128d)v);
+#else
+    for (int i = 0; i < lanes<double>; ++i) v[i] = __builtin_sqrt(v[i]);
+    return v;
+#endif
+}
+
+// One vector of points: where they are seen from the atom, and which count.
+struct Pairs {
+    V x, y, z, square;
+    Int64Vector counts;
+    Pairs(const PairRun& run, std::int64_t i) {
+        x = run.at[0] - load<V>(run.x + i);
+        y = run.at[1] - load<V>(run.y + i);
+        z = run.at[2] - load<V>(run.z + i);
+        square = x * x + y * y + z * z;
+        Int64Vector lane;
+        for (int l = 0; l < lanes<double>; ++l) lane[l] = l;
+        counts = (lane < run.count - i) & (square <= run.cutoff_square) & (square > 0.0);
+        square = counts ? square : V{} + 1.0;
+    }
+    V only(V v) const { return counts ? v : V{}; }
+};
+
+struct ForceSum {
+    V fx{}, fy{}, fz{}, xx{}, yy{}, zz{}, xy{}, xz{}, yz{};
+    void add(const Pairs& p, V slope) {
+        const V x = slope * p.x, y = slope * p.y, z = slope * p.z;
+        fx += x, fy += y, fz += z;
+        xx += x * p.x, yy += y * p.y, zz += z * p.z;
+        xy += x * p.y, xz += x * p.z, yz += y * p.z;
+    }
+    void into(PairForce& out) const {
+        const V parts[6] = {xx, yy, zz, xy, xz, yz};
+        out.force[0] += sum(fx), out.force[1] += sum(fy), out.force[2] += sum(fz);
+        for (int i = 0; i < 6; ++i) out.virial[i] += 0.5 * sum(parts[i]);
+    }
+};
+
+double coordination(const PairRun& run, double radius, double steepness) {
+    V total{};
+    for (std::int64_t i = 0; i < run.count; i += lanes<double>) {
+        const Pairs p(run, i);
+        const V ratio = radius / square_root(p.square);
+        total += p.only(1.0 / (1.0 + exponential(steepness - steepness * ratio)));
+    }
+    return sum(total);
+}
+
+void coordination_force(const PairRun& run, double radius, double steepness, double slope,
+                        const double* slopes, PairForce& force) {
+    ForceSum total;
+    for (std::int64_t i = 0; i < run.count; i += lanes<double>) {
+        const Pairs p(run, i);
+        const V ratio = radius / square_root(p.square);
+        const V decay = exponential(steepness - steepness * ratio);
+        const V count = 1.0 / (1.0 + decay);
+        // d count / dr / r
+        const V change = -steepness * ratio * decay * count * count / p.square;
+        total.add(p, p.only((slope + load<V>(slopes + i)) * change));
+    }
+    total.into(force);
+}
+
+template <int references, bool forces, bool zero>
+void dispersion_of(const PairRun& run, const PairDamping& d, const double* const* weights,
+                   const double* c6, double* sums, PairForce* force) {
+    V found[references] = {};
+    ForceSum total;
+    for (std::int64_t i = 0; i < run.count; i += lanes<double>) {
+        const Pairs p(run, i);
+        const V r4 = p.square * p.square, r6 = r4 * p.square, r8 = r4 * r4;
+        V low = r6 + d.a6, high = r8 + d.a8, r_8{};
+        if (zero) {
+            r_8 = 1.0 / r8;
+            low += d.p6 * r_8;
+            high += d.p8 * r_8;
+        }
+        const V below = p.only(1.0 / low), above = p.only(1.0 / high);
+        const V g = d.s6 * below + d.s8 * above;
+        V strength{};
+        for (int b = 0; b < references; ++b) {
+            const V w = load<V>(weights[b] + i);
+            found[b] += g * w;
+            if (forces) strength += c6[b] * w;
+        }
+        if (forces) {
+            V low_slope = 6.0 * r4, high_slope = 8.0 * r6;  // d/dr / r
+            if (zero) {
+                const V r_10 = 8.0 * r_8 / p.square;
+                low_slope -= d.p6 * r_10;
+                high_slope -= d.p8 * r_10;
+            }
+            total.add(p, strength * (d.s6 * below * below * low_slope +
+                                     d.s8 * above * above * high_slope));
+        }
+    }
+    for (int b = 0; b < references; ++b) sums[b] += sum(found[b]);
+    if (forces) total.into(*force);
+}
+
+template <int references>
+void dispersion_with(const PairRun& run, const PairDamping& d, const double* const* weights,
+                     const double* c6, double* sums, PairForce* force) {
+    const bool zero = d.p6 != 0 || d.p8 != 0;
+    if (force != nullptr)
+        zero ? dispersion_of<references, true, true>(run, d, weights, c6, sums, force)
+             : dispersion_of<references, true, false>(run, d, weights, c6, sums, force);
+    else
+        zero ? dispersion_of<references, false, true>(run, d, weights, c6, sums, force)
+             : dispersion_of<references, false, false>(run, d, weights, c6, sums, force);
+}
+
+void dispersion(const PairRun& run, const PairDamping& d, int references,
+                const double* const* weights, const double* c6, double* sums, PairForce* force) {
+    using Function = void (*)(const PairRun&, const PairDamping&, const double* const*,
+                              const double*, double*, PairForce*);
+    static constexpr Function OF[] = {&dispersion_with<1>, &dispersion_with<2>, &dispersion_with<3>,
+                                      &dispersion_with<4>, &dispersion_with<5>, &dispersion_with<6>,
+                                      &dispersion_with<7>};
+    OF[references - 1](run, d, weights, c6, sums, force);
+}
+
+}  // namespace
+
+template <int level>
+PairKernels pair_kernels() {
+    return {&coordination, &coordination_force, &dispersion};
+}
+template PairKernels pair_kernels<MDCG_SIMD_LEVEL>();
+
+}  // namespace mdcg

@@ -1,0 +1,26 @@
+// Grimme's D3 dispersion, which a package may hold beside its network: the object `dispersion` of
+// the manifest. It is evaluated as a network of its own, whose neighbours are further away.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/package/package.hpp"
+
+namespace mdcg {
+
+struct DispersionChoice {
+    std::string functional;  // as the package names it; empty: no dispersion
+    std::string damping = "bj";
+    double cutoff = 40 * 0.529177210903;  // of pairs, Å
+};
+
+// The network of the dispersion that a package holds, float64 whatever the package is. Throws
+// EngineError where it holds none, or another one.
+std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package> package,
+                                                  const DispersionChoice& choice);
+
+// Checks the dispersion of a package, if it holds one. Throws EngineError.
+void validate_dispersion(const std::shared_ptr<const Package>& package);
+
+}  // namespace mdcg

@@ -1,0 +1,131 @@
+"""The data of Grimme's D3 dispersion that a package holds beside its network.
+
+The reference values come from ``tad-dftd3``, which has them as tensors (the package ``dftd3`` keeps
+them inside its library): reference coordination numbers and C6 coefficients (Grimme, Antony,
+Ehrlich and Krieg, J. Chem. Phys. 132, 154104), and the parameters of functionals for zero and
+Becke-Johnson damping. The package stores them for its elements, so evaluation needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedProblemError, installed_version
+
+#: CODATA 2018, as dftd3 has them: Å per Bohr and eV per Hartree.
+BOHR = 0.529177210903
+HARTREE = 27.211386245988
+
+#: Of coordination numbers, Bohr. Their counting function is 1e-7 at large distances, so that
+#: energies depend on this length: it is part of the definition.
+_COORDINATION_CUTOFF = 40.0
+_COORDINATION_STEEPNESS = 16.0
+_WEIGHT_STEEPNESS = 4.0
+
+#: Parameters of each damping; lengths in Bohr are those of `_LENGTHS`.
+_DAMPINGS = {"bj": ("s6", "s8", "a1", "a2"), "zero": ("s6", "s8", "rs6", "rs8")}
+_LENGTHS = ("a2",)
+#: Power of zero damping, which functionals of D3 share.
+_ALPHA = 14.0
+
+
+def d3_data(
+    functional: str, type_names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]]]:
+    """Return the object ``dispersion`` of a manifest and the tensors that it names.
+
+    Parameters
+    ----------
+    functional : str
+        Such as ``"pbe"``; case and hyphens do not matter.
+    type_names : sequence of str
+        Chemical symbols of the types.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        The functional is unknown, a type is no element, or an element has no reference data.
+    ModuleNotFoundError
+        ``tad-dftd3`` is not installed (extra ``mdcg[d3]``).
+    """
+    import torch
+    from ase.data import atomic_numbers
+    from tad_dftd3.data import R4R2
+    from tad_dftd3.reference import Reference
+    from tad_mctc.data import COV_D3, VDW_PAIRWISE
+
+    damping = _parameters(functional)
+    reference = Reference(dtype=torch.float64)
+    numbers = []
+    for name in type_names:
+        number = atomic_numbers.get(name, 0)
+        if not 0 < number < len(reference.cn):
+            raise UnsupportedProblemError(
+                f"dispersion is {functional!r}, and D3 has no reference data for the type {name}, "
+                "expected elements from H to Lr: leave out --dispersion, or choose --types"
+            )
+        numbers.append(number)
+    z = np.array(numbers)
+    pairs = np.ix_(z, z)
+    covalent = _array(COV_D3())[z] * BOHR * 3 / 4
+    tensors = {
+        # rounded: published values, which conversions between units have blurred
+        "dispersion.covalent_radii": np.round(covalent, 2) * 4 / 3,
+        "dispersion.pair_radii": np.round(_array(VDW_PAIRWISE())[pairs] * BOHR, 4),
+        "dispersion.q": _array(R4R2(dtype=torch.float64))[z] * BOHR,
+        "dispersion.references": _array(reference.cn)[z],
+        "dispersion.c6": np.ascontiguousarray(
+            _array(reference.c6)[pairs].transpose(0, 2, 1, 3) * HARTREE * BOHR**6
+        ),
+    }
+    absent = tensors["dispersion.references"] < 0
+    tensors["dispersion.c6"][absent] = 0.0
+    tensors["dispersion.c6"].transpose(2, 3, 0, 1)[absent] = 0.0
+    entry = {
+        "functional": functional,
+        "source": f"tad-dftd3 {installed_version('tad-dftd3')}",
+        "coordination_cutoff": _COORDINATION_CUTOFF * BOHR,
+        "coordination_steepness": _COORDINATION_STEEPNESS,
+        "weight_steepness": _WEIGHT_STEEPNESS,
+        "damping": damping,
+        **{name.removeprefix("dispersion."): name for name in tensors},
+    }
+    return entry, tensors
+
+
+def _parameters(functional: str) -> dict[str, dict[str, float]]:
+    """Return the parameters of every damping that a functional has, lengths in Å."""
+    import torch
+    from tad_dftd3.param import get_functional_params
+
+    found: dict[str, dict[str, float]] = {}
+    for damping, names in _DAMPINGS.items():
+        try:
+            tensors = get_functional_params(functional, damping, dtype=torch.float64)
+        except KeyError:
+            raise UnsupportedProblemError(
+                f"--dispersion is {functional!r}, which D3 has no parameters for, expected a "
+                "functional such as pbe, pbesol, rpbe, r2scan or b3lyp"
+            ) from None
+        except ValueError:
+            continue
+        values = {name: float(value) for name, value in tensors.items()}
+        if values.get("alp", _ALPHA) == _ALPHA:
+            found[damping] = {
+                name: values[name] * (BOHR if name in _LENGTHS else 1.0) for name in names
+            }
+    if not found:
+        raise UnsupportedProblemError(
+            f"--dispersion is {functional!r}, which has parameters for other dampings alone, "
+            "expected a functional with those of bj (Becke and Johnson) or zero"
+        )
+    return found
+
+
+def _array(values: Any) -> NDArray[np.float64]:
+    """Return a tensor of torch in float64."""
+    return np.asarray(values.double().numpy())

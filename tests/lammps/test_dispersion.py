@@ -1,0 +1,119 @@
+"""Dispersion in LAMMPS: the same numbers as in ASE, on any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .lmp import (
+    DUMP,
+    THERMO,
+    TOLERANCE,
+    compare,
+    head,
+    molecule_in_a_corner,
+    nve,
+    package,
+    reference,
+    run_input,
+    same,
+    single_point,
+    water,
+    write_data,
+)
+
+MODEL = package("nequip", "float64")
+BJ = {"dispersion": "pbe"}
+SHORT = {"dispersion": "PBE", "damping": "zero", "dispersion_cutoff": 9.0}
+
+
+def words(options: dict[str, object]) -> str:
+    return " ".join(f"{name} {value}" for name, value in options.items())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("options", [BJ, SHORT], ids=["bj", "zero"])
+def test_single_point(tmp_path: Path, options: dict[str, object], ranks: int) -> None:
+    atoms = water(3, seed=7)
+    atoms.set_cell(atoms.cell.array @ [[1, 0, 0], [0.1, 1, 0], [-0.1, 0.2, 1]], scale_atoms=True)
+    output = single_point(tmp_path, atoms, MODEL, ranks=ranks, settings=words(options))
+    compare(output, reference(atoms, MODEL, **options), 1e-10)
+
+
+def test_float32(tmp_path: Path) -> None:
+    atoms, model = water(2, seed=3), package("mace", "float32")
+    output = single_point(tmp_path, atoms, model, ranks=2, settings=words(BJ))
+    compare(output, reference(atoms, model, **BJ), TOLERANCE["float32"])
+
+
+def test_ranks_without_atoms(tmp_path: Path) -> None:
+    """Of four ranks along x one has ghosts alone, others nothing."""
+    atoms = molecule_in_a_corner()
+    output = single_point(
+        tmp_path,
+        atoms,
+        MODEL,
+        ranks=4,
+        boundary="f f f",
+        before="processors 4 1 1",
+        settings=words(BJ),
+    )
+    compare(output, reference(atoms, MODEL, **BJ), 1e-10)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_trajectory(tmp_path: Path, ranks: int) -> None:
+    """Ghosts come and go, and atoms change their rank."""
+    write_data(tmp_path / "test.data", water(3, seed=7))
+    text = head(MODEL, settings=words(BJ)) + nve(every=10) + "run 60\n"
+    same(run_input(tmp_path, text, ranks=ranks), run_input(tmp_path, text), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "before", "message"),
+    [
+        ("dispersion blyp", "", "dispersion is 'blyp', and the package holds that of pbe"),
+        ("dispersion pbe damping op", "", "damping is 'op', expected bj (Becke and Johnson) or"),
+        ("damping zero", "", "without dispersion, expected dispersion FUNCTIONAL as well"),
+        ("dispersion pbe dispersion_cutoff 0", "", "dispersion_cutoff is 0, expected a length"),
+        ("dispersion pbe", "neigh_modify exclude type 1 1", "leave some out, expected none"),
+        (
+            "dispersion pbe",
+            "neighbor 1.0 multi\ncomm_modify mode multi",
+            "comm_modify mode is multi, expected single",
+        ),
+    ],
+)
+def test_refusals(tmp_path: Path, settings: str, before: str, message: str) -> None:
+    write_data(tmp_path / "test.data", water(2))
+    text = head(MODEL, settings=settings) + before + "\nrun 0\n"
+    output = run_input(tmp_path, text, ranks=2, check=False)
+    assert output.code != 0
+    assert message in " ".join(output.text.split()), output.text
+
+
+def test_a_package_without_dispersion(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(2))
+    model = package("mace", "float64")
+    output = run_input(tmp_path, head(model, settings="dispersion pbe"), check=False)
+    assert output.code != 0
+    assert "the package holds none: convert the checkpoint again with" in output.text
+
+
+def test_restart_keeps_dispersion(tmp_path: Path) -> None:
+    atoms = water(2, seed=3)
+    write_data(tmp_path / "test.data", atoms)
+    run_input(tmp_path, head(MODEL, settings=words(SHORT)) + "run 0\nwrite_restart a.restart\n")
+    text = "units metal\natom_style atomic\natom_modify map yes\nnewton on\nread_restart a.restart\n"
+    output = run_input(tmp_path, text + THERMO + DUMP + "run 0\n")
+    compare(output, reference(atoms, MODEL, **SHORT), 1e-10)
+
+
+def test_heat_flux_is_refused(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(2))
+    text = head(MODEL, settings="dispersion pbe") + "compute j all mdcg/heat/flux\n"
+    text += "thermo_style custom step c_j[1]\nrun 0\n"
+    output = run_input(tmp_path, text, check=False)
+    assert output.code != 0
+    assert "whose heat flux is not implemented" in output.text
