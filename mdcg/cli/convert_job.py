@@ -158,9 +158,10 @@ def _summary(package: Package) -> list[str]:
         parts.append(f"{exact} exact")
     names = package.type_names
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
+    added = f", D3 dispersion of {package.dispersion}" if package.dispersion else ""
     return [
         f"converted: {listing}, {package.dtype}, {len(package.layers)} layers, "
-        f"radial networks: {', '.join(parts)}"
+        f"radial networks: {', '.join(parts)}{added}"
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackageError, format_table, printable
+from ..package.dispersion import training_functional
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +57,8 @@ def _describe(
     source = manifest.get("source")
     if isinstance(source, dict):
         lines.append(f"made from {source.get('name')} (sha256 {str(source.get('sha256'))[:16]}…)")
+    lines.append(training_functional(head))
+    lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
     weights = sum(tensor.size for tensor in tensors.values() if tensor.dtype.kind == "f")
@@ -91,6 +94,13 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             kernel = f"{kernel}, {text}" if kernel else text
         rows.append((str(layer.get("name", "")), str(layer.get("type")), into, out, kernel))
     return rows
+
+
+def _dispersion(found: Any) -> str:
+    if not isinstance(found, dict):
+        return "dispersion: none (mdcg-patch --dispersion FUNCTIONAL adds D3)"
+    dampings = " or ".join(sorted(found["damping"]))
+    return f"dispersion: D3 of {found['functional']}, damping {dampings}, {found.get('source')}"
 
 
 def _verification(found: Any) -> str:

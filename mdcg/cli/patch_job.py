@@ -44,12 +44,14 @@ _OWN_FORCES = (
 
 def describe(options: argparse.Namespace) -> Result:
     """Describe a checkpoint (``--info``)."""
+    from ..package.dispersion import training_functional
     from ..patch import inspect_model, load_model, model_info, model_record
 
     model = load_model(options.input)
     info = model_info(model)
     result: dict[str, Any] = {"input": str(options.input), "model": model_dict(info)}
     lines = [headline(options.input, info)]
+    lines += [training_functional(head) for head in info.heads]
     record = model_record(model)
     if record:
         result["patched_from"] = record

@@ -8,6 +8,7 @@ Becke-Johnson damping. The package stores them for its elements, so evaluation n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,18 @@ _DAMPINGS = {"bj": ("s6", "s8", "a1", "a2"), "zero": ("s6", "s8", "rs6", "rs8")}
 _LENGTHS = ("a2",)
 #: Power of zero damping, which functionals of D3 share.
 _ALPHA = 14.0
+
+
+#: Functionals as heads of foundation models name them: "omat_pbe", "matpes_r2scan", "spice_wB97M".
+_NAMED = re.compile(r"r2scan|revpbe|rpbe|pbesol|pbe0|pbe|scan|b3lyp|wb97m|wb97x", re.IGNORECASE)
+
+
+def training_functional(head: str | None) -> str:
+    """Return what the name of a head says about the functional of the training data."""
+    found = _NAMED.search(head or "")
+    if found is None:
+        return "training functional: not recorded in the file"
+    return f"training functional: {found[0]}, by the name of the head {head}"
 
 
 def d3_data(

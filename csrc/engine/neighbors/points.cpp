@@ -13,7 +13,7 @@ namespace mdcg {
 namespace {
 
 // Smaller boxes fit the sphere better, larger ones have longer runs.
-constexpr double BOXES_PER_REACH = 5.0;
+constexpr double BOXES_PER_REACH = 3.0;
 constexpr std::int64_t BOXES_PER_POINT = 4, FEW_BOXES = 1000;
 
 }  // namespace

@@ -38,7 +38,7 @@ struct DispersionSpec : OpSpec {
         for (std::size_t i = 0; i < q.size(); ++i)
             for (std::size_t j = 0; j < q.size(); ++j) {
                 const double ratio = 3 * q[i] * q[j];  // of C8 and C6
-                if (!(ratio > 0)) fields.fail("q", "numbers that are not positive", "lengths");
+                if (!(q[i] > 0)) fields.fail("q", number_text(q[i]), "lengths over 0");
                 PairDamping pair{s6, 0, 0, s8 * ratio, 0, 0};
                 if (kind == "bj") {
                     const double a = fields.number("a1") * std::sqrt(ratio) + fields.number("a2");
