@@ -282,9 +282,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   }
   if (!it.device_to_device && it.exchanges) it.advice += peers;
   if (it.functional.empty()) return;
-  options.device = "cpu";
   options.precision = nullptr;
-  options.kernels = nullptr;
   options.dispersion = it.functional.c_str();
   options.damping = it.damping.c_str();
   options.dispersion_cutoff = it.dispersion_cutoff;
@@ -468,7 +466,7 @@ void PairMDCG::announce(Member &member)
       text += "  rows of ghosts go from device to device\n";
     if (impl->dispersion)
       text += "  dispersion " + impl->functional + ", damping " + impl->damping +
-              fmt::format(", on CPUs, ghosts up to {:.4} Å\n", comm->get_comm_cutoff());
+              fmt::format(", ghosts up to {:.4} Å\n", comm->get_comm_cutoff());
     if (!impl->advice.empty()) text += "  " + impl->advice + "\n";
   }
   utils::logmesg(lmp, text);

@@ -29,12 +29,8 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
     auto package = Package::open(path);
-    if (!options.dispersion.functional.empty()) {
-        if (device >= 0)
-            throw EngineError(ErrorKind::unsupported,
-                              "dispersion runs on CPUs alone: use device cpu");
+    if (!options.dispersion.functional.empty())
         package = dispersion_network(std::move(package), options.dispersion);
-    }
     int capability = 0;
     if (device >= 0)
         capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });

@@ -31,8 +31,7 @@ public:
 
     void evaluate(const System& system, Communicator* communicator,
                   const Results& results) override {
-        if (program_.reads_points && !system.make_edges && system.num_local > 0)
-            bad_argument("the network finds distant neighbours itself, expected make_edges");
+        if (program_.reads_points && !system.make_edges && system.num_local > 0) points_only();
         run(system, communicator, results, [&] { points_.update(system, info_.r_max); });
     }
 

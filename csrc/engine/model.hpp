@@ -81,7 +81,11 @@ protected:
         std::chrono::steady_clock::time_point before_ = std::chrono::steady_clock::now();
     };
 
-    // Throw EngineError: ghosts that nobody fills; results that are not finite.
+    // Throw EngineError: edges that are given; ghosts that nobody fills; results that are not
+    // finite.
+    [[noreturn]] static void points_only() {
+        bad_argument("the network finds distant neighbours itself, expected make_edges");
+    }
     void check_ghosts(const System& system, const Communicator* communicator) const;
     static void check_energy(double energy);
     void check_finite(const Results& results) const;

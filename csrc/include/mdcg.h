@@ -59,7 +59,7 @@ typedef struct mdcg_options {
                               error; of float32 packages on devices "tf32" and "bf16": faster
                               products with weights, of numbers rounded to 11 and 8 bits */
     /* Not null: opens the dispersion of the package (mdcg-patch --dispersion) in place of its
-     * network, on "cpu" alone: another model, whose results are to be added to those of the
+     * network: another model, whose results are to be added to those of the
      * network. It finds its neighbours itself: set make_edges, with copies of nodes and ghosts up
      * to info.r_max where there are ranks. "pbe" or another functional that the package names. */
     const char* dispersion;

@@ -212,8 +212,7 @@ void register_engine(py::module_& m) {
         "read_package",
         [](const std::string& path) {
             const auto package = mdcg::Package::open(path);
-            mdcg::validate(*package);
-            mdcg::validate_dispersion(package);
+            for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
             py::dict tensors;
             for (const auto& [name, tensor] : package->tensors())
                 tensors[py::str(name)] =
@@ -226,8 +225,7 @@ void register_engine(py::module_& m) {
         [](const std::string& data, const std::string& name) {
             const auto package =
                 mdcg::Package::parse(data, name, mdcg::Package::Kind::model);
-            mdcg::validate(*package);
-            mdcg::validate_dispersion(package);
+            for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
         },
         py::arg("data"), py::arg("name"));
     m.def(

@@ -186,7 +186,9 @@ class PackageBackend:
         ]
         first = self._members[0]
         self._dispersion = (
-            _Member(first.path, options, **options.dispersion) if options.dispersion else None
+            _Member(first.path, options, device=self.device, **options.dispersion)
+            if options.dispersion
+            else None
         )
         for member in self._members:
             self._check(member, options.dtype, options.head)

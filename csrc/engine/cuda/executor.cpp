@@ -47,6 +47,8 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
     worker_.edges = &graph_;
     worker_.ghosts = &ghosts_;
     worker_.scratch_memory = &scratch_;
+    if (program.reads_points) points_ = std::make_unique<DevicePoints>(kernels_);
+    worker_.points = points_.get();
 }
 
 template <typename T>
@@ -66,7 +68,8 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
-           scratch_.bytes() + outputs_.bytes() + energy_weights_.bytes() + ghosts_.bytes();
+           scratch_.bytes() + outputs_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
+           (points_ ? points_->bytes() : 0);
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -89,6 +92,12 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     own_list_ = !points.copies;
     take_list(graph);
     return true;
+}
+
+template <typename T>
+void CudaExecutor<T>::set_points(const Points& points, const double* positions, double slack) {
+    forget_steps();
+    points_->upload(points, positions, graph_.num_local, slack, stream_);
 }
 
 template <typename T>
@@ -183,8 +192,10 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
     if (!made) return step;
     const auto add = [&](typename Part::Kind what, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
-            const bool exchange = stage.exchanges();
-            if (!exchange || communicates) step.parts.push_back({what, &stage, exchange});
+            // operations on points exchange numbers themselves
+            const bool exchange = stage.exchanges() || stage.space == IterationSpace::points;
+            if (communicates || !stage.exchanges())
+                step.parts.push_back({what, &stage, exchange && communicates});
         }
     };
     step.parts.push_back({Part::start});
@@ -342,6 +353,8 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
             clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
             if (own_list_) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
+            if (points_) points_->place(graph_.positions, stream_);
+            if (points_ && wanted.gradient) points_->clear_forces(stream_);
             break;
         case Part::forward:
             enqueue_layer(*part.stage, false);
@@ -358,6 +371,9 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
         case Part::finish:
             geometry_.assemble(stream_, graph_, worker_.edge_gradient, on_device<double>(forces_),
                                virials ? on_device<double>(virials_) : nullptr);
+            if (points_)
+                points_->add_forces(on_device<double>(forces_),
+                                    virials ? on_device<double>(virials_) : nullptr, stream_);
             if (virials) sum_rows(virials_, graph_.num_nodes, 9, virial_parts_);
             break;
     }

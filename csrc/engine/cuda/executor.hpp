@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/cuda/cell_list.hpp"
+#include "engine/cuda/device_points.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/ghosts.hpp"
 #include "engine/executor.hpp"
@@ -39,6 +40,8 @@ public:
     // one without edges.
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
+    // New points, after set_graph; see DevicePoints::upload.
+    void set_points(const Points& points, const double* positions, double slack);
     // Of the next run, [num_nodes][3] in the order of the graph; after make_list: as they were
     // given.
     double* positions() { return positions_.as<double>(); }
@@ -123,6 +126,7 @@ private:
     bool own_list_ = false;  // is the list that of cells_
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
+    std::unique_ptr<DevicePoints> points_;  // null: the program reads edges
     CudaFunction sum_;
     bool prepared_ = false, prepared_exact_ = false;
 

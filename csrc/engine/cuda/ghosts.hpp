@@ -32,6 +32,12 @@ public:
     // stream; what they enqueue after the exchange is done in its order.
     void forward(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
                  const DeviceStream& stream);
+    // The same of one number of each node.
+    void forward_numbers(Communicator& communicator, double* numbers, const DeviceEdges& graph,
+                         const DeviceStream& stream) {
+        forward(communicator, reinterpret_cast<T*>(numbers), sizeof(double) / sizeof(T), graph,
+                stream);
+    }
     void reverse(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
                  const DeviceStream& stream);
 

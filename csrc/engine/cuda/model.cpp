@@ -14,6 +14,8 @@
 #include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/executor.hpp"
 #include "engine/cuda/list_copies.hpp"
+#include "engine/neighbors/points.hpp"
+#include "engine/package/dispersion.hpp"
 
 namespace mdcg {
 
@@ -33,7 +35,8 @@ public:
           precision_(precision) {
         capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
         name_ = guarded(device, [&] { return mdcg::device_name(device); });
-        code_ = code_of(package_, std::move(choice), precision, capability_);
+        code_ = code_of(package_->owner() != nullptr ? package_->owner() : package_,
+                        std::move(choice), precision, capability_);
     }
 
     bool on_device() const override { return true; }
@@ -54,7 +57,9 @@ public:
         // other ranks, and lists of copies, are where they were left
         timed(communicator == nullptr && !system.make_edges, [&] {
             if (!system.same_edges) executor_->forget_ghosts();
-            if (system.make_edges)
+            if (program_.reads_points)
+                run_points(system, communicator, results);
+            else if (system.make_edges)
                 run_copies(system, communicator, results);
             else
                 run(system, communicator, results);
@@ -63,7 +68,11 @@ public:
 
     bool evaluate_cell(const CellSystem& system, const Results& results) override {
         bool listed = false;
-        if (system.num_nodes > 0) timed(true, [&] { listed = run_cell(system, results); });
+        if (system.num_nodes > 0)
+            timed(true, [&] {
+                listed = program_.reads_points ? run_points(system, results)
+                                               : run_cell(system, results);
+            });
         return listed;
     }
 
@@ -216,6 +225,68 @@ private:
         run_layers(communicator, results, system.energy_weights, threads);
     }
 
+    // Of distant points: the host sorts them, and the device moves them with their nodes while
+    // these are close to where they were.
+    bool run_points(const CellSystem& cell, const Results& results) {
+        if (watch_ == nullptr || watch_->skin() != cell.skin)
+            watch_ = std::make_unique<VerletSkin>(info_.r_max, cell.skin);
+        System system;
+        system.num_local = system.num_nodes = cell.num_nodes;
+        system.positions = cell.positions;
+        system.types = cell.types;
+        system.energy_weights = cell.energy_weights;
+        // another cell moves images further than the skin knows
+        const ListChange change =
+            watch_->needs_rebuild(cell.num_nodes, cell.positions, cell.cell, cell.periodic);
+        const bool fresh = change != ListChange::none || !own_listed_;
+        place_points(system, fresh, cell.skin, [&](double reach) { points_.update(cell, reach); });
+        if (fresh) watch_->keep(cell.positions);
+        own_listed_ = true;
+        run_layers(nullptr, results, cell.energy_weights, 1);
+        return true;
+    }
+
+    void run_points(const System& system, Communicator* communicator, const Results& results) {
+        if (!system.make_edges && system.num_local > 0) points_only();
+        const auto shifts = size(3 * system.num_images);
+        const bool moved = images_.size() != shifts ||
+                           !std::equal(images_.begin(), images_.end(), system.image_shifts);
+        place_points(system, !system.same_edges || moved, system.skin,
+                     [&](double reach) { points_.update(system, reach); });
+        images_.assign(system.image_shifts, system.image_shifts + shifts);
+        own_listed_ = false;
+        run_layers(communicator, results, system.energy_weights, 1);
+    }
+
+    template <typename FindPoints>
+    void place_points(System system, bool fresh, double skin, const FindPoints& find_points) {
+        Clock clock;
+        const std::int64_t nodes = system.num_nodes;
+        fresh = fresh || !listed_ || graph_.num_nodes != nodes ||
+                graph_.num_local != system.num_local ||
+                !std::equal(types_.begin(), types_.end(), system.types);
+        if (fresh) {
+            listed_ = false;
+            const double* const positions = system.positions;
+            System alone;  // without edges
+            alone.num_local = system.num_local;
+            alone.num_nodes = nodes;
+            alone.positions = positions;
+            alone.types = system.types;
+            graph_.update_order(alone, info_.r_max, info_.num_types(), false);
+            executor_->set_graph(graph_);
+            executor_->set_shifts(graph_, alone, true);
+            find_points(info_.r_max + skin);
+            executor_->set_points(points_, positions, 0.5 * skin + 1e-6);
+            types_.assign(system.types, system.types + nodes);
+            listed_ = true;
+            ++lists_built_;
+            neighbors_ms_ = clock.lap();
+        }
+        graph_.gather_positions(system, executor_->positions(), 1);
+        graph_ms_ = clock.lap();
+    }
+
     void run_layers(Communicator* communicator, const Results& results,
                     const double* energy_weights, int threads) {
         Clock clock;
@@ -274,6 +345,8 @@ private:
     std::vector<std::int32_t> types_;  // [num_nodes], of the last one
     bool own_listed_ = false;          // is it on the device
     ListCopies copies_;                // where the list is of those
+    Points points_;                 // of programs that read them
+    std::vector<double> images_;    // shifts that they were made with
     std::int64_t lists_built_ = 0;
     double neighbors_ms_ = 0;
 };
@@ -326,10 +399,16 @@ int parse_device(const std::string& text) {
 std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package> package,
                                                   int capability, CudaPrecision precision,
                                                   const std::string& passes) {
-    const ModelInfo info = read_model_info(*package);
+    std::vector<CudaKernelSource> found;
     const CudaTarget place{NO_DEVICE, capability, code_of(KernelFile(package, passes)), precision};
-    return info.double_precision ? list_kernel_sources<double>(*package, info, place)
-                                 : list_kernel_sources<float>(*package, info, place);
+    for (const auto& network : networks_of(package)) {
+        const ModelInfo info = read_model_info(*network);
+        const auto sources = info.double_precision
+                                 ? list_kernel_sources<double>(*network, info, place)
+                                 : list_kernel_sources<float>(*network, info, place);
+        found.insert(found.end(), sources.begin(), sources.end());
+    }
+    return found;
 }
 
 CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,

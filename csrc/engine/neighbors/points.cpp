@@ -23,10 +23,10 @@ void Points::take_local(std::int64_t num_local, const double* positions) {
     found_.clear();
 }
 
-void Points::add(const Vector3& at, std::int64_t node) {
+void Points::add(const Vector3& at, std::int64_t node, bool own) {
     for (std::size_t k = 0; k < 3; ++k)
         if (at[k] < low_[k] || at[k] > high_[k]) return;
-    found_.push_back({at, narrow(node)});
+    found_.push_back({at, narrow(node), own});
 }
 
 namespace {
@@ -81,7 +81,8 @@ void Points::update(const CellSystem& system, double reach) {
                 if (!near) continue;
                 for (std::int64_t n = 0; n < system.num_nodes; ++n) {
                     const double* at = &local_[size(3 * n)];
-                    add({at[0] + by[0], at[1] + by[1], at[2] + by[2]}, n);
+                    add({at[0] + by[0], at[1] + by[1], at[2] + by[2]}, n,
+                        a == 0 && b == 0 && c == 0);
                 }
             }
     sort(system.types, reach);
@@ -97,7 +98,7 @@ void Points::update(const System& system, double reach) {
         const double* p = system.positions + 3 * n;
         return Vector3{p[0], p[1], p[2]};
     };
-    for (std::int64_t n = 0; n < system.num_nodes; ++n) add(at(n), n);
+    for (std::int64_t n = 0; n < system.num_nodes; ++n) add(at(n), n, n < system.num_local);
     for (std::int64_t c = 0; c < system.num_copies; ++c) {
         const std::int64_t node = system.copy_node[c];
         Vector3 place = at(node);
@@ -113,7 +114,11 @@ void Points::sort(const std::int32_t* types, double reach) {
     const auto count = found_.size();
     node_.resize(count);
     for (std::vector<double>& axis : axes_) axis.assign(count + size(PADDING), 0.0);
+    own_.assign(local_.size() / 3, 0);
     types_.clear();
+    first_.assign(1, 0);
+    boxes_.fill(1);
+    edge_.fill(reach);
     if (count == 0) return;
     std::vector<int> slot;
     for (const Found& point : found_) {
@@ -152,6 +157,7 @@ void Points::sort(const std::int32_t* types, double reach) {
     for (std::size_t i = 0; i < count; ++i) {  // first_[b] is then where box b ends
         const auto to = size(first_[size(box_[i])]++);
         node_[to] = found_[i].node;
+        if (found_[i].own) own_[size(found_[i].node)] = narrow(static_cast<std::int64_t>(to));
         for (std::size_t k = 0; k < 3; ++k) axes_[k][to] = found_[i].at[k];
     }
     for (std::size_t b = first_.size(); b-- > 1;) first_[b] = first_[b - 1];
@@ -176,7 +182,7 @@ double Points::gap(const Vector3& at, std::size_t k, std::int64_t box) const {
 
 std::size_t Points::bytes() const {
     return (local_.capacity() + axes_[0].capacity() * 3) * sizeof(double) +
-           found_.capacity() * sizeof(Found) + node_.capacity() * sizeof(std::int32_t) +
+           found_.capacity() * sizeof(Found) + (node_.capacity() + own_.capacity()) * sizeof(std::int32_t) +
            (first_.capacity() + box_.capacity()) * sizeof(std::int64_t);
 }
 

@@ -29,6 +29,13 @@ public:
     std::int64_t count() const { return static_cast<std::int64_t>(node_.size()); }
     const double* axis(std::size_t k) const { return axes_[k].data(); }  // [count + PADDING] Å
     const std::vector<std::int32_t>& node() const { return node_; }      // [count]
+    const std::vector<std::int32_t>& own() const { return own_; }  // [num_local] their own points
+    // Boxes: types that occur, and the first point [types][z][y][x + 1] of each box.
+    const std::vector<int>& types() const { return types_; }
+    const std::vector<std::int64_t>& first() const { return first_; }
+    const std::array<std::size_t, 3>& boxes() const { return boxes_; }
+    const Vector3& origin() const { return origin_; }
+    const Vector3& edge() const { return edge_; }
     Vector3 position(std::int64_t local) const {
         const double* p = &local_[static_cast<std::size_t>(3 * local)];
         return {p[0], p[1], p[2]};
@@ -64,9 +71,10 @@ private:
     struct Found {  // before sorting
         Vector3 at;
         std::int32_t node;
+        bool own;  // the node itself, and local
     };
     void take_local(std::int64_t num_local, const double* positions);
-    void add(const Vector3& at, std::int64_t node);
+    void add(const Vector3& at, std::int64_t node, bool own = false);
     void sort(const std::int32_t* types, double reach);
     std::array<std::int64_t, 2> range(const Vector3& at, std::size_t k, double cutoff) const;
     double gap(const Vector3& at, std::size_t k, std::int64_t box) const;
@@ -81,7 +89,7 @@ private:
     std::vector<std::int64_t> first_;  // [types][z][y][x + 1] first point of each box
     std::vector<std::int64_t> box_;    // [count] of points before sorting
     std::array<std::vector<double>, 3> axes_;
-    std::vector<std::int32_t> node_;
+    std::vector<std::int32_t> node_, own_;
 };
 
 }  // namespace mdcg

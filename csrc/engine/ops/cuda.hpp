@@ -13,7 +13,8 @@
 namespace mdcg {
 
 template <typename T>
-class CudaGhosts;  // engine/cuda/ghosts.hpp
+class CudaGhosts;    // engine/cuda/ghosts.hpp
+class DevicePoints;  // engine/cuda/device_points.hpp
 
 // A constant array on the device.
 template <typename N>
@@ -38,6 +39,7 @@ public:
     const DeviceStream* stream = nullptr;
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
+    const DevicePoints* points = nullptr;  // of programs that read them
     int* failures = nullptr;  // [1] set by kernels that meet what cannot be
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
     int* short_edges = nullptr;

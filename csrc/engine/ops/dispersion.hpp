@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "engine/backend/cpu/pair_kernels.hpp"
+#include "engine/error.hpp"
 #include "engine/ops/coordination.hpp"
 #include "engine/ops/reference_weights.hpp"
 
@@ -54,5 +55,12 @@ struct DispersionSpec : OpSpec {
     }
 };
 inline const RegisterSpec<DispersionSpec> dispersion_spec{"dispersion"};
+
+// Throws EngineError.
+[[noreturn]] inline void refuse_energy_weights() {
+    throw EngineError(ErrorKind::unsupported,
+                      "energy_weights are given, which dispersion does not support: leave out "
+                      "dispersion, or the weights");
+}
 
 }  // namespace mdcg

@@ -51,10 +51,7 @@ private:
 
 template <typename T>
 void CpuDispersion<T>::run(Worker<T>& worker, Range nodes, bool backward) const {
-    if (worker.energy_weights != nullptr)
-        throw EngineError(ErrorKind::unsupported,
-                          "energy_weights are given, which dispersion does not support: leave out "
-                          "dispersion, or the weights");
+    if (worker.energy_weights != nullptr) refuse_energy_weights();
     gather_points(worker, MAX_REFERENCES, spec_.x.rows.width, worker.value(spec_.x), of_points_);
     const std::int64_t types = spec_.num_types;
     each_atom(worker, nodes, spec_.cutoff, [&](std::int64_t n, const auto& visit) {

@@ -9,7 +9,6 @@
 #include "engine/error.hpp"
 #include "engine/package/fields.hpp"
 #include "engine/package/limits.hpp"
-#include "engine/program.hpp"
 
 namespace mdcg {
 
@@ -96,14 +95,16 @@ std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package>
     return Package::with_manifest(std::move(package), std::move(network));
 }
 
-void validate_dispersion(const std::shared_ptr<const Package>& package) {
-    if (!package->manifest().contains("dispersion")) return;
+std::vector<std::shared_ptr<const Package>> networks_of(std::shared_ptr<const Package> package) {
+    std::vector<std::shared_ptr<const Package>> found = {package};
+    if (!package->manifest().contains("dispersion")) return found;
     const Fields given = Fields(package->manifest(), *package, "manifest").object("dispersion");
     const json& dampings = given.json("damping");
     if (!dampings.is_object() || dampings.empty())
         given.fail("damping", "no object", "parameters by damping");
     for (const auto& [name, parameters] : dampings.items())
-        validate(*dispersion_network(package, {given.text("functional"), name}));
+        found.push_back(dispersion_network(package, {given.text("functional"), name}));
+    return found;
 }
 
 }  // namespace mdcg

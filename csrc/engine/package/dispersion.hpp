@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/package/package.hpp"
 
@@ -20,7 +21,8 @@ struct DispersionChoice {
 std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package> package,
                                                   const DispersionChoice& choice);
 
-// Checks the dispersion of a package, if it holds one. Throws EngineError.
-void validate_dispersion(const std::shared_ptr<const Package>& package);
+// The network of a package, and those of its dispersion with every damping, if it holds one. Throws
+// EngineError.
+std::vector<std::shared_ptr<const Package>> networks_of(std::shared_ptr<const Package> package);
 
 }  // namespace mdcg

@@ -1,0 +1,52 @@
+// Points of operations without edges, on a device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/device.hpp"
+#include "engine/cuda/kernels.hpp"
+#include "engine/neighbors/points.hpp"
+#include "kernels/points.hpp"
+
+namespace mdcg {
+
+class DevicePoints {
+public:
+    explicit DevicePoints(CudaKernels& kernels);
+
+    // New points, which the host has sorted at these positions [num_nodes][3]; they serve until
+    // one has moved by more than the slack. Waits for the stream.
+    void upload(const Points& points, const double* positions, std::int64_t num_local,
+                double slack, const DeviceStream& stream);
+    // Moves them with the nodes, whose positions are on the device.
+    void place(const double* positions, const DeviceStream& stream) const;
+    // Numbers of nodes, for every point: [numbers][count], until the next call.
+    template <typename T>
+    const double* gather(const T* rows, int numbers, int width, const DeviceStream& stream) const;
+    const double* gather_slopes(const double* slopes, const DeviceStream& stream) const;
+    // Adds what operations have summed to results [num_local][3] and [num_local][9] or null.
+    void add_forces(double* forces, double* virials, const DeviceStream& stream) const;
+    void clear_forces(const DeviceStream& stream) const;
+
+    const PointSet& set() const { return set_; }
+    std::int64_t count() const { return count_; }
+    double* forces() const { return forces_; }    // [num_local][3]
+    double* virials() const { return virials_; }  // [num_local][6]
+    // A row of 64 bytes of each local node, for what the forward pass leaves to the backward pass.
+    void* kept_rows() const { return kept_; }
+    std::size_t bytes() const { return memory_.bytes(); }
+
+private:
+    CudaFunction place_, gather_, gather_slopes_, add_forces_;
+    DeviceMemory memory_;
+    std::vector<char> host_;
+    PointSet set_{};
+    std::int64_t count_ = 0, num_local_ = 0;
+    const int* node_ = nullptr;
+    const double* offset_ = nullptr;
+    double *axes_[3] = {}, *gathered_ = nullptr, *forces_ = nullptr, *virials_ = nullptr;
+    char* kept_ = nullptr;
+};
+
+}  // namespace mdcg

@@ -1,0 +1,71 @@
+#include "core/integers.hpp"
+#include "engine/cuda/device_points.hpp"
+#include "engine/ops/cuda.hpp"
+#include "engine/ops/dispersion.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr const char* TEXT = "points.cuh";
+constexpr int THREADS = 128;
+constexpr std::size_t ROW_BYTES = 64;  // of the weights, padded
+
+template <typename T>
+class CudaDispersion : public CudaOp<T> {
+public:
+    explicit CudaDispersion(const DispersionSpec& spec) : spec_(spec) {
+        for (const PairDamping& d : spec.damping)
+            damping_.push_back({d.s6, d.a6, d.p6, d.s8, d.a8, d.p8});
+    }
+
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
+        energy_ = kernels.fixed(TEXT, "dispersion_energy");
+        gradient_ = kernels.fixed(TEXT, "dispersion_gradient");
+        c6_.upload(spec_.c6, stream);
+        device_damping_.upload(damping_, stream);
+    }
+    // One pass gives energies, forces and gradients: the forward pass, after which energies are
+    // summed.
+    void forward(CudaWorker<T>& worker, Range) const override {
+        DispersionArguments<T> arguments{};
+        arguments.points = worker.points->set();
+        arguments.rows = worker.value(spec_.x);
+        arguments.weights =
+            worker.points->gather(arguments.rows, REFERENCES, spec_.x.rows.width, *worker.stream);
+        arguments.c6 = c6_.data();
+        arguments.damping = device_damping_.data();
+        arguments.types = worker.types;
+        arguments.energies = worker.energies;
+        arguments.gradient = static_cast<T*>(worker.points->kept_rows());
+        arguments.forces = worker.points->forces();
+        arguments.virials = worker.points->virials();
+        arguments.cutoff = spec_.cutoff;
+        arguments.num_local = worker.edges->num_local;
+        arguments.count = worker.points->count();
+        arguments.num_types = spec_.num_types;
+        arguments.width = spec_.x.rows.width;
+        if (worker.energy_weights != nullptr) refuse_energy_weights();
+        (worker.with_gradient ? gradient_ : energy_)
+            .launch(*worker.stream, ceil_div(32 * arguments.num_local, THREADS), THREADS,
+                    arguments);
+    }
+    void backward(CudaWorker<T>& worker, Range) const override {
+        if (spec_.x.needs_gradient)
+            copy_on_device(worker.gradient(spec_.x), worker.points->kept_rows(),
+                           size(worker.edges->num_local) * ROW_BYTES, *worker.stream);
+    }
+
+private:
+    const DispersionSpec& spec_;
+    std::vector<DampingOfPair> damping_;
+    CudaArray<double> c6_;
+    CudaArray<DampingOfPair> device_damping_;
+    CudaFunction energy_, gradient_;
+};
+
+const RegisterOp<DispersionSpec, CudaDispersion> registered{"dispersion"};
+
+}  // namespace
+
+}  // namespace mdcg

@@ -1,0 +1,114 @@
+// Arguments of kernels/points.cuh.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace mdcg {
+
+constexpr int REFERENCES = 7;  // of a type, in rows of weights and C6 coefficients
+
+// Points sorted by type and by boxes, of which those along x follow each other. Boxes are those of
+// the last list; `slack` is how far points may be from theirs.
+struct PointSet {
+    const double *x, *y, *z;  // [count] Å
+    const int* own;           // [num_local] the point of a node itself
+    const int* slot_type;     // [slots] types that occur
+    const int* first;         // [slots][boxes z][y][x + 1] first point of a box
+    double origin[3], edge[3];
+    double slack;
+    int boxes[3], slots;
+};
+static_assert(sizeof(PointSet) == 120);
+
+// x, y, z = position of the node + offset.
+struct PlaceArguments {
+    const double* positions;  // [num_nodes][3]
+    const int* node;          // [count]
+    const double* offset;     // [count][3] Å
+    double *x, *y, *z;
+    Long count;
+};
+static_assert(sizeof(PlaceArguments) == 56);
+
+// out[number][point] = rows[node of the point][number].
+template <typename T>
+struct GatherPointsArguments {
+    const T* rows;
+    const int* node;
+    double* out;
+    Long count;
+    int numbers, width;
+};
+static_assert(sizeof(GatherPointsArguments<float>) == 40);
+
+template <typename T>
+struct CoordinationArguments {
+    PointSet points;
+    const double* radii;  // [T] Å
+    const int* types;
+    T* out;                // [num_local][width]
+    const double* slopes;  // [points] derivatives by coordination numbers
+    double* forces;        // [num_local][3], added to
+    double* virials;       // [num_local][6], added to
+    double steepness, cutoff;
+    Long num_local;
+    int width, unused;
+};
+static_assert(sizeof(CoordinationArguments<double>) == 200);
+
+template <typename T>
+struct ReferenceArguments {
+    const T* x;                // [count][x_width]
+    T* out;                    // [count][out_width]
+    const T* g;                // of out
+    T* dx;                     // of x
+    const double* references;  // [T][REFERENCES]
+    const int* types;
+    double steepness;
+    Long count;
+    int x_width, out_width, add, unused;
+};
+static_assert(sizeof(ReferenceArguments<double>) == 80);
+
+struct DampingOfPair {
+    double s6, a6, p6, s8, a8, p8;
+};
+static_assert(sizeof(DampingOfPair) == 48);
+
+template <typename T>
+struct DispersionArguments {
+    PointSet points;
+    const T* rows;           // [num_local][width] weights
+    const double* weights;   // [REFERENCES][points]
+    const double* c6;        // [T][REFERENCES][T][REFERENCES]
+    const DampingOfPair* damping;  // [T][T]
+    const int* types;
+    double* energies;  // [num_local], added to
+    T* gradient;       // [num_local][width] of rows, written
+    double* forces;    // [num_local][3], added to
+    double* virials;   // [num_local][6], added to
+    double cutoff;
+    Long num_local, count;
+    int num_types, width;
+};
+static_assert(sizeof(DispersionArguments<double>) == 224);
+
+// forces and virials [nodes][9] of atoms += what points have added.
+struct PointForceArguments {
+    const double *point_forces, *point_virials;
+    double *forces, *virials;  // virials may be null
+    Long num_local;
+};
+static_assert(sizeof(PointForceArguments) == 40);
+
+// out[node] = column 0 of rows.
+template <typename T>
+struct ColumnArguments {
+    const T* rows;
+    double* out;
+    Long count;
+    Long width;
+};
+static_assert(sizeof(ColumnArguments<double>) == 32);
+
+}  // namespace mdcg
