@@ -349,3 +349,13 @@ def test_no_driver(tmp_path: Path, models: Models) -> None:
     (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
     assert "device is 'cuda', and there is no CUDA driver" in line
     assert "install NVIDIA's, or use device cpu" in line
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_dispersion(tmp_path: Path, models: Models, env: dict[str, str], ranks: int) -> None:
+    """Points move with their nodes between lists; ranks exchange numbers on the way."""
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    settings = "dispersion pbe dispersion_cutoff 8"
+    text = head(models("nequip"), settings=settings) + NVE + "run 4\n"
+    want = run_input(tmp_path, text)
+    same(run_input(tmp_path, on("cuda", text), ranks=ranks, env=env), want, 1e-9)
