@@ -401,7 +401,7 @@ struct CommGroup : Comm {
 bool PairMDCG::has_exclusions() const
 {
   return neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup ||
-      CommGroup::of(comm);
+         CommGroup::of(comm);
 }
 
 // Whether LAMMPS' list would hold all pairs within the cutoff, so that the device can make the list
@@ -416,12 +416,14 @@ bool PairMDCG::can_do_without_list() const
 void PairMDCG::check_dispersion()
 {
   if (has_exclusions())
-    error->all(FLERR, "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
-                      "or include, or comm_modify group, leave some out, expected none of them");
+    error->all(FLERR,
+               "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
+               "or include, or comm_modify group, leave some out, expected none of them");
   if (comm->nprocs == 1) return;
   if (comm->mode != Comm::SINGLE)
-    error->all(FLERR, "pair_style mdcg: dispersion needs one cutoff of ghosts, and comm_modify mode "
-                      "is multi, expected single");
+    error->all(FLERR,
+               "pair_style mdcg: dispersion needs one cutoff of ghosts, and comm_modify mode "
+               "is multi, expected single");
   const double depth = impl->dispersion->info.r_max + neighbor->skin;
   comm->cutghostuser = std::max(comm->cutghostuser, depth);
 }
@@ -479,11 +481,12 @@ double PairMDCG::memory_usage()
 {
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
-  bytes += static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.image.capacity()) *
+  bytes +=
+      static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.image.capacity()) *
       sizeof(std::int32_t);
   bytes += static_cast<double>(it.energies.capacity() + it.virials.capacity() +
                                it.owner.capacity() + it.forces_std.capacity()) *
-      sizeof(double);
+           sizeof(double);
   for (const Member &member : it.members)
     bytes += static_cast<double>(member.types.capacity() * sizeof(std::int32_t) +
                                  member.forces.capacity() * sizeof(double));

@@ -227,7 +227,8 @@ void PairMDCG::add_results(const Member &member, const Nodes &nodes, const doubl
   }
   if (eflag_global) eng_vdwl += unit * member.energy;
   if (eflag_atom)
-    for (std::int64_t n = 0; n < nodes.num_local; n++) eatom[nodes.atom[n]] += unit * it.energies[n];
+    for (std::int64_t n = 0; n < nodes.num_local; n++)
+      eatom[nodes.atom[n]] += unit * it.energies[n];
   if (vflag_global)
     for (int k = 0; k < 6; k++) virial[k] += unit * sum[PLACE[k]];
   if (vflag_atom)
@@ -244,7 +245,8 @@ void PairMDCG::take_deviations()
   if (comm->nprocs > 1)    // forces of other ranks' ghosts are added to their owners
     for (Member &member : it.members) {
       auto *rows = reinterpret_cast<char *>(member.forces.data());
-      it.nodes.ghosts.reverse(rows, rows + 3 * sizeof(double) * it.nodes.num_local, 3, sizeof(double));
+      it.nodes.ghosts.reverse(rows, rows + 3 * sizeof(double) * it.nodes.num_local, 3,
+                              sizeof(double));
     }
   it.forces_std.assign(std::max(atom->nlocal, 1), 0.0);
   it.deviations_step = update->ntimestep;

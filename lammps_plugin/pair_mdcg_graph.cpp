@@ -52,7 +52,8 @@ void PairMDCG::check_bonds()
   all_or_none(FLERR, reason);
 }
 
-// Ghosts that the neighbour list has; other ranks' atoms are requested only if they are among these.
+// Ghosts that the neighbour list has; other ranks' atoms are requested only if they are among
+// these.
 std::vector<char> PairMDCG::ghosts_listed() const
 {
   const int nlocal = atom->nlocal;
@@ -301,9 +302,9 @@ void PairMDCG::Nodes::take_shifts(const Atom *atoms, const Domain *domain)
 
 double PairMDCG::Nodes::bytes() const
 {
-  return static_cast<double>((node.capacity() + atom.capacity() + copy_node.capacity() +
-                              copy_image.capacity()) *
-                                 sizeof(std::int32_t) +
-                             positions.capacity() * sizeof(double)) +
-      ghosts.bytes();
+  return static_cast<double>(
+             (node.capacity() + atom.capacity() + copy_node.capacity() + copy_image.capacity()) *
+                 sizeof(std::int32_t) +
+             positions.capacity() * sizeof(double)) +
+         ghosts.bytes();
 }

@@ -31,9 +31,9 @@ struct PairMDCG::Member {
   bool announced = false;
 };
 
-// The atoms that are nodes of a graph: local ones, then those of other ranks within reach, each once.
-// Ghosts are images of atoms of this rank or of others. All images of an atom are one node, and one
-// image is at its position; the others are a number of cells away.
+// The atoms that are nodes of a graph: local ones, then those of other ranks within reach, each
+// once. Ghosts are images of atoms of this rank or of others. All images of an atom are one node,
+// and one image is at its position; the others are a number of cells away.
 struct PairMDCG::Nodes {
   std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none
   std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
@@ -80,7 +80,7 @@ struct PairMDCG::Impl {
   bigint deviations_step = -1;       // of forces_std
   std::vector<double> forces_std;    // [nlocal] units of the run
 
-  Nodes nodes;                                 // of the members' graph
+  Nodes nodes;                                   // of the members' graph
   std::vector<std::int32_t> sender, receiver;    // of its edges
   std::vector<std::int32_t> image;               // [num_edges] row of cells
   std::vector<double> energies, virials;

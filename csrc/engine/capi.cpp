@@ -310,8 +310,7 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
             if (given.precision != nullptr) chosen.precision = given.precision;
             if (given.dispersion != nullptr) chosen.dispersion.functional = given.dispersion;
             if (given.damping != nullptr) chosen.dispersion.damping = given.damping;
-            if (given.dispersion_cutoff != 0)
-                chosen.dispersion.cutoff = given.dispersion_cutoff;
+            if (given.dispersion_cutoff != 0) chosen.dispersion.cutoff = given.dispersion_cutoff;
             if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
         }
         *model = new mdcg_model(path, chosen);

@@ -96,8 +96,7 @@ INLINE void gather_numbers(const GatherPointsArguments<N>& a) {
     for (int b = 0; b < a.numbers; ++b) a.out[b * a.count + p] = double(row[b]);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    gather_points(const GatherPointsArguments<T> a) {
+extern "C" __global__ void __launch_bounds__(256) gather_points(const GatherPointsArguments<T> a) {
     gather_numbers(a);
 }
 
@@ -111,8 +110,7 @@ extern "C" __global__ void __launch_bounds__(256) take_column(const ColumnArgume
     if (n < a.count) a.out[n] = double(a.rows[n * a.width]);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    add_point_forces(const PointForceArguments a) {
+extern "C" __global__ void __launch_bounds__(256) add_point_forces(const PointForceArguments a) {
     const Long n = thread_number();
     if (n >= a.num_local) return;
     for (int k = 0; k < 3; ++k) a.forces[3 * n + k] += a.point_forces[3 * n + k];
@@ -267,8 +265,8 @@ INLINE void dispersion(const DispersionArguments<T>& a) {
                 low_slope -= 8 * d.p6 * r_8 / square;
                 high_slope -= 8 * d.p8 * r_8 / square;
             }
-            force.add(v, c * (d.s6 * below * below * low_slope +
-                              d.s8 * above * above * high_slope));
+            force.add(v,
+                      c * (d.s6 * below * below * low_slope + d.s8 * above * above * high_slope));
         });
 #pragma unroll
         for (int b = 0; b < REFERENCES; ++b) {
@@ -280,8 +278,7 @@ INLINE void dispersion(const DispersionArguments<T>& a) {
     if (lane == 0) a.energies[node] += 0.5 * energy;
     if (!gradient) return;
     force.store(a.forces, a.virials, node);
-    if (lane < a.width)
-        a.gradient[node * a.width + lane] = lane < REFERENCES ? T(slope) : T(0);
+    if (lane < a.width) a.gradient[node * a.width + lane] = lane < REFERENCES ? T(slope) : T(0);
 }
 
 extern "C" __global__ void __launch_bounds__(128)

@@ -78,9 +78,9 @@ static_assert(sizeof(DampingOfPair) == 48);
 template <typename T>
 struct DispersionArguments {
     PointSet points;
-    const T* rows;           // [num_local][width] weights
-    const double* weights;   // [REFERENCES][points]
-    const double* c6;        // [T][REFERENCES][T][REFERENCES]
+    const T* rows;                 // [num_local][width] weights
+    const double* weights;         // [REFERENCES][points]
+    const double* c6;              // [T][REFERENCES][T][REFERENCES]
     const DampingOfPair* damping;  // [T][T]
     const int* types;
     double* energies;  // [num_local], added to

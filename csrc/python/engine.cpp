@@ -68,15 +68,15 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
 class PyModel {
 public:
     PyModel(const std::string& path, const std::string& device, const std::string& kernels,
-            int threads, double skin, const std::string& precision,
-            const std::string& dispersion, const std::string& damping, double dispersion_cutoff)
+            int threads, double skin, const std::string& precision, const std::string& dispersion,
+            const std::string& damping, double dispersion_cutoff)
         : evaluator_(std::make_unique<mdcg::Evaluator>(
               path, mdcg::EvaluatorOptions{device,
-                                          kernels,
-                                          threads,
-                                          skin,
-                                          precision,
-                                          {dispersion, damping, dispersion_cutoff}})) {}
+                                           kernels,
+                                           threads,
+                                           skin,
+                                           precision,
+                                           {dispersion, damping, dispersion_cutoff}})) {}
     ~PyModel() {
         if (mutex_.is_orphaned()) (void)evaluator_.release();  // it may be half changed
     }
@@ -223,8 +223,7 @@ void register_engine(py::module_& m) {
     m.def(
         "check_package_bytes",
         [](const std::string& data, const std::string& name) {
-            const auto package =
-                mdcg::Package::parse(data, name, mdcg::Package::Kind::model);
+            const auto package = mdcg::Package::parse(data, name, mdcg::Package::Kind::model);
             for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
         },
         py::arg("data"), py::arg("name"));

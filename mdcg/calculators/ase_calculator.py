@@ -55,9 +55,8 @@ class MDCGCalculator(Calculator):
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
-        cached yet; neither torch nor a CUDA toolkit. Only positions and results travel between host
-        and device at a step: lists of neighbours are made there, unless most of the system is
-        empty.
+        cached yet; neither torch nor a CUDA toolkit. At a step only positions and results travel:
+        lists of neighbours are made there, unless most of the system is empty.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``: precision of the evaluation. None is that of the model. The
         precision of packages and NequIP models is fixed when they are made.
@@ -84,10 +83,9 @@ class MDCGCalculator(Calculator):
         package.
     dispersion : str, optional
         For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
-        dispersion is added to all results, in float64 and on the CPU wherever the model is. A
-        committee adds that of its first package.
+        dispersion is added to all results, in float64. A committee adds that of its first package.
     damping : {"bj", "zero"}
-        Damping of the dispersion at short distances, of Becke and Johnson or of the original D3.
+        Of the dispersion at short distances, after Becke and Johnson or of the original D3.
     dispersion_cutoff : float
         In Å, of pairs of atoms; the default is 40 Bohr, as in MACE's calculators.
 
@@ -168,13 +166,9 @@ class MDCGCalculator(Calculator):
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
             raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
-        added: dict[str, Any] = {}
-        if dispersion is not None:
-            added = {
-                "dispersion": dispersion,
-                "damping": damping,
-                "dispersion_cutoff": float(dispersion_cutoff),
-            }
+        names = ("dispersion", "damping", "dispersion_cutoff")
+        values = (dispersion, damping, float(dispersion_cutoff))
+        added = {} if dispersion is None else dict(zip(names, values, strict=True))
         options = Options(
             device, dtype, head, float(skin), species_types, kernels, threads, precision, added
         )

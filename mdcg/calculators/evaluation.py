@@ -78,7 +78,7 @@ class Evaluation:
 
     def __add__(self, other: Evaluation) -> Evaluation:
         """Return the sum of two results of one structure; `extra` is that of the first."""
-        sums = {}
+        sums: dict[str, Any] = {}
         for name in RESULTS:
             one, two = getattr(self, name), getattr(other, name)
             sums[name] = None if one is None or two is None else one + two

@@ -278,7 +278,7 @@ class PackageBackend:
             return Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
         with self._turn():
             self._update(atoms)
-            wanted = {"forces": forces, "virial": stress, "virials": stresses}
+            wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
             found = [
                 result_of(self._run(number, atoms, **wanted), atoms)
                 for number in range(len(self._members))
@@ -380,12 +380,14 @@ class PackageBackend:
                 )
                 for member in self._members
             ]
-            far = [
-                self._dispersion.evaluate_cell(atoms, forces=forces, virials=virials)
-                for atoms in (group if self._dispersion else ())
-            ]
+            far = []
+            if self._dispersion:
+                for atoms in group:
+                    far.append(
+                        self._dispersion.evaluate_cell(atoms, forces=forces, virials=virials)
+                    )
         parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * virials
-        results = []
+        results: list[Evaluation] = []
         for atoms, start, end in zip(group, starts[:-1], starts[1:], strict=True):
             each = []
             for whole_result in found:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackageError, format_table, printable
-from ..package.dispersion import training_functional
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +40,8 @@ def describe_package(path: Path) -> tuple[dict[str, Any], str]:
 def _describe(
     path: Path, manifest: dict[str, Any], tensors: dict[str, NDArray[Any]]
 ) -> tuple[dict[str, Any], str]:
+    from ..package.dispersion import training_functional
+
     names = [str(name) for name in manifest.get("type_names", [])]
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
     head = manifest.get("head")

@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dispersion",
         metavar="FUNCTIONAL",
         help="also hold the D3 dispersion of a functional, such as pbe, for models that were "
-        "trained without one: MDCGCalculator(..., dispersion=\"pbe\"), pair_style mdcg "
+        'trained without one: MDCGCalculator(..., dispersion="pbe"), pair_style mdcg '
         "dispersion pbe (needs pip install 'mdcg[d3]' here, and nothing later)",
     )
     package.add_argument(
@@ -244,7 +244,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     to_package = options.output is not None and options.output.suffix == CONVERTED
-    given = [name for name in ("types", "bundle", "radial", "set", "dispersion") if getattr(options, name)]
+    given = [
+        name
+        for name in ("types", "bundle", "radial", "set", "dispersion")
+        if getattr(options, name)
+    ]
     if given and not to_package:
         name = "table or --exact" if given[0] == "radial" else given[0]
         parser.error(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")

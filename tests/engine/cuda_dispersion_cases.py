@@ -52,7 +52,9 @@ def assert_close(got: dict[str, Any], want: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("damping", ["bj", "zero"])
 @pytest.mark.parametrize("periodic", [(1, 1, 1), (1, 0, 1), (0, 0, 0)])
-def test_cells(path: str, damping: str, periodic: tuple[int, ...], rng: np.random.Generator) -> None:
+def test_cells(
+    path: str, damping: str, periodic: tuple[int, ...], rng: np.random.Generator
+) -> None:
     cpu, device = models(path, damping)
     for count in (1, 5, 37):
         positions = rng.random((count, 3)) @ BOX + 20.0 * rng.integers(-1, 2, size=(count, 1))

@@ -226,7 +226,7 @@ boundary {boundary}
 newton on
 {before}
 read_data {data}
-pair_style {' '.join(['mdcg', settings]).strip()}
+pair_style {" ".join(["mdcg", settings]).strip()}
 pair_coeff * * {model} {types}
 neighbor 1.0 bin
 """

@@ -2,8 +2,8 @@
 
     python tests/lammps/make_packages.py
 
-needs mdcg with MACE, NequIP and tad-dftd3 (the environment that ``bash tests/run.sh both`` makes). The same
-checkpoints give the same bytes; needed again when generated kernels have changed their interface.
+needs mdcg with MACE and NequIP (the environment that ``bash tests/run.sh both`` makes), and
+tad-dftd3. The same checkpoints give the same bytes.
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def test_restart_keeps_dispersion(tmp_path: Path) -> None:
     atoms = water(2, seed=3)
     write_data(tmp_path / "test.data", atoms)
     run_input(tmp_path, head(MODEL, settings=words(SHORT)) + "run 0\nwrite_restart a.restart\n")
-    text = "units metal\natom_style atomic\natom_modify map yes\nnewton on\nread_restart a.restart\n"
+    text = (
+        "units metal\natom_style atomic\natom_modify map yes\nnewton on\nread_restart a.restart\n"
+    )
     output = run_input(tmp_path, text + THERMO + DUMP + "run 0\n")
     compare(output, reference(atoms, MODEL, **SHORT), 1e-10)
 

@@ -170,7 +170,7 @@ def test_batch(package: str, rng: np.random.Generator) -> None:
 
 
 def test_beside_a_model(water: Path, tmp_path: Path, capsys: Any) -> None:
-    """Dispersion is added to model and committee; --info tells of it; bare models stay as before."""
+    """Dispersion is added to model and committee, --info tells of it, and models stay as before."""
     output = tmp_path / "water.mdcg"
     assert main([str(water), "-o", str(output), "--dispersion", "PBE"]) == 0
     assert "D3 dispersion of PBE" in capsys.readouterr().out

@@ -64,8 +64,8 @@ void DevicePoints::upload(const Points& points, const double* positions, std::in
         node[p] = points.node()[size(p)];
         for (std::size_t k = 0; k < 3; ++k)
             offset[size(3 * p) + k] =
-                points.axis(k)[p] - positions[3 * static_cast<std::int64_t>(node[p]) +
-                                              static_cast<std::int64_t>(k)];
+                points.axis(k)[p] -
+                positions[3 * static_cast<std::int64_t>(node[p]) + static_cast<std::int64_t>(k)];
     }
     std::copy(points.own().begin(), points.own().end(), own);
     std::copy(points.types().begin(), points.types().end(), types);
@@ -84,8 +84,7 @@ void DevicePoints::upload(const Points& points, const double* positions, std::in
 }
 
 void DevicePoints::place(const double* positions, const DeviceStream& stream) const {
-    const PlaceArguments arguments{positions, node_,    offset_, axes_[0],
-                                   axes_[1],  axes_[2], count_};
+    const PlaceArguments arguments{positions, node_, offset_, axes_[0], axes_[1], axes_[2], count_};
     place_.launch(stream, blocks(count_), THREADS, arguments);
 }
 

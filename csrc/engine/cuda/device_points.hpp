@@ -17,8 +17,8 @@ public:
 
     // New points, which the host has sorted at these positions [num_nodes][3]; they serve until
     // one has moved by more than the slack. Waits for the stream.
-    void upload(const Points& points, const double* positions, std::int64_t num_local,
-                double slack, const DeviceStream& stream);
+    void upload(const Points& points, const double* positions, std::int64_t num_local, double slack,
+                const DeviceStream& stream);
     // Moves them with the nodes, whose positions are on the device.
     void place(const double* positions, const DeviceStream& stream) const;
     // Numbers of nodes, for every point: [numbers][count], until the next call.

@@ -70,8 +70,8 @@ public:
         bool listed = false;
         if (system.num_nodes > 0)
             timed(true, [&] {
-                listed = program_.reads_points ? run_points(system, results)
-                                               : run_cell(system, results);
+                listed =
+                    program_.reads_points ? run_points(system, results) : run_cell(system, results);
             });
         return listed;
     }
@@ -345,8 +345,8 @@ private:
     std::vector<std::int32_t> types_;  // [num_nodes], of the last one
     bool own_listed_ = false;          // is it on the device
     ListCopies copies_;                // where the list is of those
-    Points points_;                 // of programs that read them
-    std::vector<double> images_;    // shifts that they were made with
+    Points points_;                    // of programs that read them
+    std::vector<double> images_;       // shifts that they were made with
     std::int64_t lists_built_ = 0;
     double neighbors_ms_ = 0;
 };

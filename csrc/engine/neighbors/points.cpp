@@ -56,8 +56,8 @@ void Points::update(const CellSystem& system, double reach) {
         double* at = &local_[size(3 * n)];
         for (std::size_t k = 0; k < 3; ++k) {
             if (!cell.periodic()[k]) continue;
-            const double along = at[0] * inverse[0][k] + at[1] * inverse[1][k] +
-                                 at[2] * inverse[2][k];
+            const double along =
+                at[0] * inverse[0][k] + at[1] * inverse[1][k] + at[2] * inverse[2][k];
             shift(at, k, -std::floor(along));
         }
     }
@@ -102,7 +102,8 @@ void Points::update(const System& system, double reach) {
     for (std::int64_t c = 0; c < system.num_copies; ++c) {
         const std::int64_t node = system.copy_node[c];
         Vector3 place = at(node);
-        const double* by = system.image_shifts + 3 * static_cast<std::int64_t>(system.copy_image[c]);
+        const double* by =
+            system.image_shifts + 3 * static_cast<std::int64_t>(system.copy_image[c]);
         for (std::size_t k = 0; k < 3; ++k) place[k] -= by[k];
         add(place, node);
     }
@@ -166,8 +167,7 @@ void Points::sort(const std::int32_t* types, double reach) {
 
 std::int64_t Points::box_of(double at, std::size_t k) const {
     const double box = std::floor((at - origin_[k]) / edge_[k]);
-    return static_cast<std::int64_t>(
-        std::clamp(box, 0.0, static_cast<double>(boxes_[k] - 1)));
+    return static_cast<std::int64_t>(std::clamp(box, 0.0, static_cast<double>(boxes_[k] - 1)));
 }
 
 std::array<std::int64_t, 2> Points::range(const Vector3& at, std::size_t k, double cutoff) const {
@@ -182,7 +182,8 @@ double Points::gap(const Vector3& at, std::size_t k, std::int64_t box) const {
 
 std::size_t Points::bytes() const {
     return (local_.capacity() + axes_[0].capacity() * 3) * sizeof(double) +
-           found_.capacity() * sizeof(Found) + (node_.capacity() + own_.capacity()) * sizeof(std::int32_t) +
+           found_.capacity() * sizeof(Found) +
+           (node_.capacity() + own_.capacity()) * sizeof(std::int32_t) +
            (first_.capacity() + box_.capacity()) * sizeof(std::int64_t);
 }
 

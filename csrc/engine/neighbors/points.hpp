@@ -56,10 +56,10 @@ public:
                 if (rest < 0) continue;
                 const auto [x0, x1] = range(at, 0, std::sqrt(rest));
                 for (std::size_t slot = 0; slot < types_.size(); ++slot) {
-                    const std::size_t row = ((slot * boxes_[2] + static_cast<std::size_t>(z)) *
-                                                 boxes_[1] +
-                                             static_cast<std::size_t>(y)) *
-                                            boxes_[0];
+                    const std::size_t row =
+                        ((slot * boxes_[2] + static_cast<std::size_t>(z)) * boxes_[1] +
+                         static_cast<std::size_t>(y)) *
+                        boxes_[0];
                     const std::int64_t begin = first_[row + static_cast<std::size_t>(x0)];
                     const std::int64_t end = first_[row + static_cast<std::size_t>(x1) + 1];
                     if (begin < end) body(types_[slot], begin, end);

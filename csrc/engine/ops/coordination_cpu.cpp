@@ -1,6 +1,5 @@
-#include "engine/ops/coordination.hpp"
-
 #include "engine/communicator.hpp"
+#include "engine/ops/coordination.hpp"
 #include "engine/ops/points_cpu.hpp"
 
 namespace mdcg {

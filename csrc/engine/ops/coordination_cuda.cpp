@@ -31,8 +31,7 @@ public:
     }
     void backward(CudaWorker<T>& worker, Range) const override {
         const DeviceEdges& graph = *worker.edges;
-        auto* const slopes =
-            reinterpret_cast<double*>(worker.device_scratch(scratch_bytes(graph)));
+        auto* const slopes = reinterpret_cast<double*>(worker.device_scratch(scratch_bytes(graph)));
         const ColumnArguments<T> column{worker.gradient(spec_.out), slopes, graph.num_local,
                                         spec_.out.rows.width};
         take_column_.launch(*worker.stream, ceil_div(graph.num_local, COLUMN_THREADS),

@@ -40,7 +40,7 @@ public:
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // of programs that read them
-    int* failures = nullptr;  // [1] set by kernels that meet what cannot be
+    int* failures = nullptr;               // [1] set by kernels that meet what cannot be
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
     int* short_edges = nullptr;
     bool exact = false;  // without tables

@@ -26,14 +26,13 @@ struct DispersionSpec : OpSpec {
         inputs.front().gathered = inputs.front().whole_gradient = true;
         if (x.rows.features != MAX_REFERENCES) fields.fail("x", "a value of another size", "7x0e");
         const std::int64_t n = num_types;
-        c6 = fields.values<double>("c6", {n, MAX_REFERENCES, n, MAX_REFERENCES},
-                                   Content::constants);
+        c6 =
+            fields.values<double>("c6", {n, MAX_REFERENCES, n, MAX_REFERENCES}, Content::constants);
         cutoff = read_reach(fields, given.info.r_max);
         const auto q = fields.values<double>("q", {n}, Content::constants);
         const double s6 = fields.number("s6"), s8 = fields.number("s8");
         const std::string kind = fields.text("damping");
-        if (kind != "bj" && kind != "zero")
-            fields.fail("damping", "'" + kind + "'", "bj or zero");
+        if (kind != "bj" && kind != "zero") fields.fail("damping", "'" + kind + "'", "bj or zero");
         std::vector<double> radii;
         if (kind == "zero") radii = fields.values<double>("radii", {n, n}, Content::constants);
         for (std::size_t i = 0; i < q.size(); ++i)

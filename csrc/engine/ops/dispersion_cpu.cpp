@@ -1,8 +1,7 @@
-#include "engine/ops/dispersion.hpp"
-
 #include <algorithm>
 #include <array>
 
+#include "engine/ops/dispersion.hpp"
 #include "engine/ops/points_cpu.hpp"
 
 namespace mdcg {
@@ -35,8 +34,8 @@ private:
     // sum_a weight_a C6_ab of the types, by b.
     Row strengths(const T* weights, std::int64_t type, std::int64_t other) const {
         Row found{};
-        const double* c6 = &spec_.c6[size((type * MAX_REFERENCES * spec_.num_types + other) *
-                                          MAX_REFERENCES)];
+        const double* c6 =
+            &spec_.c6[size((type * MAX_REFERENCES * spec_.num_types + other) * MAX_REFERENCES)];
         for (std::size_t a = 0; a < MAX_REFERENCES; ++a)
             for (std::size_t b = 0; b < MAX_REFERENCES; ++b)
                 found[b] += static_cast<double>(weights[a]) *
@@ -80,8 +79,8 @@ void CpuDispersion<T>::run(Worker<T>& worker, Range nodes, bool backward) const 
         T* const gradient = worker.started_gradient(spec_.x, n);
         for (std::int64_t t = 0; t < types; ++t)
             for (std::int64_t a = 0; a < MAX_REFERENCES; ++a) {
-                const double* row = &spec_.c6[size(
-                    ((type * MAX_REFERENCES + a) * types + t) * MAX_REFERENCES)];
+                const double* row =
+                    &spec_.c6[size(((type * MAX_REFERENCES + a) * types + t) * MAX_REFERENCES)];
                 double sum = 0;
                 for (std::size_t b = 0; b < MAX_REFERENCES; ++b) sum += row[b] * sums[size(t)][b];
                 gradient[a] -= static_cast<T>(sum);

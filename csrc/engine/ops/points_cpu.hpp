@@ -14,8 +14,8 @@
 
 namespace mdcg {
 
-// Calls body(node, visit) for local nodes, in turns of threads; visit(run_body) calls run_body(type,
-// first point, run) for the runs of points within the cutoff.
+// Calls body(node, visit) for local nodes, in turns of threads; visit(run_body) calls
+// run_body(type, first point, run) for the runs of points within the cutoff.
 template <typename T, typename Body>
 void each_atom(const Worker<T>& worker, Range nodes, double cutoff, const Body& body) {
     const Points& points = *worker.points;
@@ -56,8 +56,8 @@ void gather_points(const Worker<T>& worker, std::int64_t count, std::int64_t str
         found[size(b)].assign(node.size() + size(Points::PADDING), 0.0);
         double* const out = found[size(b)].data();
         share(worker.threads, worker.points->count(), [&](std::int64_t p, int) {
-            out[p] = static_cast<double>(
-                rows[static_cast<std::int64_t>(node[size(p)]) * stride + b]);
+            out[p] =
+                static_cast<double>(rows[static_cast<std::int64_t>(node[size(p)]) * stride + b]);
         });
     }
 }

@@ -1,11 +1,10 @@
-#include "engine/ops/reference_weights.hpp"
-
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "core/integers.hpp"
 #include "engine/ops/cpu.hpp"
+#include "engine/ops/reference_weights.hpp"
 
 namespace mdcg {
 

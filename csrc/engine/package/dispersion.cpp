@@ -35,12 +35,14 @@ std::string dampings_of(const json& dampings) {
 
 std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package> package,
                                                   const DispersionChoice& choice) {
+    const ModelInfo info = read_model_info(*package);
     const Fields manifest(package->manifest(), *package, "manifest");
     const auto refuse = [&](const std::string& why) {
         throw EngineError(ErrorKind::unsupported, package->path() + ": " + why);
     };
     if (choice.damping != "bj" && choice.damping != "zero")
-        bad_argument("damping is '" + choice.damping + "', expected bj (Becke and Johnson) or zero");
+        bad_argument("damping is '" + choice.damping +
+                     "', expected bj (Becke and Johnson) or zero");
     if (!(choice.cutoff > 0 && choice.cutoff <= limits::MAX_LENGTH))
         bad_argument("dispersion_cutoff is " + number_text(choice.cutoff) +
                      " Å, expected a length over 0, such as 21.17");
@@ -82,23 +84,23 @@ std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package>
                  {"damping", choice.damping},
                  {"cutoff", choice.cutoff}});
     layers.push_back(std::move(last));
-    json network = {{"format", package->manifest()["format"]},
+    json network = {{"format", PACKAGE_FORMAT},
                     {"architecture", "d3"},
                     {"model_class", functional + "-D3(" + choice.damping + ")"},
-                    {"type_names", package->manifest()["type_names"]},
+                    {"type_names", info.type_names},
                     {"r_max", std::max(coordination, choice.cutoff)},
                     {"dtype", "float64"},
                     {"values", {{"cn", "1x0e"}, {"weights", "7x0e"}}},
                     {"layers", std::move(layers)}};
-    if (manifest.has("atomic_numbers"))
-        network["atomic_numbers"] = package->manifest()["atomic_numbers"];
+    if (!info.atomic_numbers.empty()) network["atomic_numbers"] = info.atomic_numbers;
     return Package::with_manifest(std::move(package), std::move(network));
 }
 
 std::vector<std::shared_ptr<const Package>> networks_of(std::shared_ptr<const Package> package) {
     std::vector<std::shared_ptr<const Package>> found = {package};
-    if (!package->manifest().contains("dispersion")) return found;
-    const Fields given = Fields(package->manifest(), *package, "manifest").object("dispersion");
+    const Fields manifest(package->manifest(), *package, "manifest");
+    if (!manifest.has("dispersion")) return found;
+    const Fields given = manifest.object("dispersion");
     const json& dampings = given.json("damping");
     if (!dampings.is_object() || dampings.empty())
         given.fail("damping", "no object", "parameters by damping");
