@@ -69,6 +69,7 @@ _EXTRAS = {
     **dict.fromkeys(("torch", "e3nn", "mace"), "'mdcg[mace]'"),
     "nequip": "'mdcg[nequip]'",
     **dict.fromkeys(("tad_dftd3", "tad_mctc"), "'mdcg[d3]'"),
+    "openmm": "'mdcg[openmm]'",
     "allegro": "nequip-allegro",
 }
 

@@ -43,6 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "env": set(),
     "nequip_extension": {"patch"},
     "lammps_plugin": {"runtime", "env"},
+    "openmm": {"calculators"},
     "errors": set(),
 }
 
@@ -58,6 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "calculators": {"numpy", "torch", "ase"},
     "bench": {"numpy", "torch", "ase"},
     "cli": {"numpy", "torch", "ase"},
+    "openmm": {"numpy", "ase", "openmm"},
 }
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.
