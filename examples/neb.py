@@ -67,9 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     images = [before, *(before.copy() for _ in range(options.images - 2)), after]
     for image in images:
         image.calc = calculator if options.shared else MDCGCalculator(options.package)
-    band = NEB(
-        images, climb=True, method="improvedtangent", allow_shared_calculator=options.shared
-    )
+    band = NEB(images, climb=True, method="improvedtangent", allow_shared_calculator=options.shared)
     band.interpolate(mic=True)
     optimizer = BFGS(band, logfile=None)
     if not optimizer.run(fmax=options.fmax, steps=300):
