@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def ends_of_the_hop(crystal: Atoms, fmax: float) -> tuple[Atoms, Atoms]:
-    """Return the relaxed `crystal` without atom 0, before and after its neighbour takes the place."""
+    """Return the relaxed `crystal` without atom 0, before and after a neighbour takes its place."""
     distances = crystal.get_all_distances(mic=True)[0]
     neighbor = int(np.argmin(np.where(distances > 0.0, distances, np.inf)))
     before, after = crystal.copy(), crystal.copy()
