@@ -198,6 +198,22 @@ def test_files_keep_results(kind: Kind, tmp_path: Path) -> None:
         assert_allclose(again.get_forces(), forces, atol=1e-7)
 
 
+def test_nothing_is_written_into_atoms(kind: Kind) -> None:
+    """What is computed is in `results`, under the names that USAGE.md has, and nowhere else."""
+    atoms, calc = box(), kind.make()
+    before = atoms.copy()
+    atoms.calc, names = calc, {"energy", "free_energy", "energies"}
+    for name in ("energy", "forces", "stress", *(["stresses"] if kind.engine else [])):
+        calc.get_property(name, atoms)
+        names.add(name)
+        members = names - {"free_energy"} if kind.name == "committee" else set()
+        more = {f"{each}_{kept}" for each in members for kept in ("std", "committee")}
+        assert set(calc.results) == names | more
+    assert atoms.info == {}
+    assert set(atoms.arrays) == set(before.arrays)
+    assert atoms == before
+
+
 def test_check_state_names_what_models_read(kind: Kind) -> None:
     calc, atoms = kind.make(), box()
     assert set(calc.check_state(atoms)) >= {"positions", "numbers", "cell", "pbc"}

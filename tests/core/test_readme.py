@@ -30,6 +30,12 @@ def blocks(text: str, language: str = "") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def section(text: str, title: str) -> str:
+    """Return what is below a heading, up to the next of its level or above."""
+    (level,) = re.findall(rf"^(#+) {title}$", text, re.MULTILINE)
+    return re.split(rf"^#{{1,{len(level)}}} ", text.split(f"{level} {title}\n")[1], flags=re.M)[0]
+
+
 def anchors(path: Path) -> set[str]:
     """Return the anchors of a document's headings, as Git hosts make them."""
     text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
@@ -98,6 +104,28 @@ def test_recipes_run_as_written(tmp_path: Path) -> None:
         command = [sys.executable, *recipe]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_recipes_in_ase_run_as_written(tmp_path: Path) -> None:
+    """Each in a process of its own, with fewer steps."""
+    for name in ("water192.xyz", "ice.xyz", "copper.mdcg"):
+        shutil.copy(ROOT / "examples" / "data" / name, tmp_path)
+    # which holds the data of dispersion
+    shutil.copy(ROOT / "tests" / "data" / "nequip_water_float64.mdcg", tmp_path / "water.mdcg")
+    start, *recipes = blocks(section(USAGE, "In ASE"), "python")
+    start += """
+from ase.build import bulk
+before, after = bulk("Cu", cubic=True), bulk("Cu", cubic=True)
+after.rattle(0.02)
+del before[0], after[0]
+"""
+    assert len(recipes) == 7
+    for recipe in recipes:
+        code = start + recipe.replace(".run(1000)", ".run(2)").replace("fmax=0.05", "fmax=1.0")
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, recipe + done.stderr
 
 
 def test_the_wheel_states_and_holds_both_licences() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 import mdcg
 
-from .lmp import EXAMPLES, environment, executable, launcher, thermo_tables
+from ..core.test_readme import blocks, section
+from .lmp import DATA, EXAMPLES, environment, executable, launcher, run_input, thermo_tables
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -40,9 +41,7 @@ def test_in_water(ranks: int) -> None:
 
 
 def test_in_heat_flux() -> None:
-    """With oxygen in place of the alloy that the file names."""
-    values = {"model": "data/water.mdcg", "element": "O", "mass": 16.0, "a": 4.2, "reach": 10.0}
-    values |= {"cells": 2, "steps": 20, "every": 5, "points": 3, "temperature": 50}
+    values = {"cells": 2, "steps": 20, "every": 5, "points": 3}
     command = [str(executable()), "-in", "in.heat_flux", "-log", "none"]
     done = subprocess.run(
         [*command, *(word for name in values for word in ("-var", name, str(values[name])))],
@@ -59,6 +58,29 @@ def test_in_heat_flux() -> None:
     found = re.search(r"kappa: (\S+) W", done.stdout)
     assert found is not None
     assert np.isfinite(float(found[1]))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_recipes(tmp_path: Path, ranks: int) -> None:
+    """Those of both documents run as written, with fewer steps, and write what they say."""
+    usage = (EXAMPLES.parent / "USAGE.md").read_text(encoding="utf-8")
+    page = (EXAMPLES.parent / "lammps_plugin" / "README.md").read_text(encoding="utf-8")
+    shutil.copy(EXAMPLES / "data" / "water192.data", tmp_path)
+    for name, model in (("water", "nequip_water_float64"), ("other", "mace_water_float32")):
+        shutil.copy(DATA / f"{model}.mdcg", tmp_path / f"{name}.mdcg")
+    start, *recipes = blocks(section(usage, "In LAMMPS"))
+    committee = "pair_coeff * * water.mdcg other.mdcg O H\n"
+    of_page = [block for block in blocks(page) if block.startswith("compute c all pair mdcg")]
+    recipes += [committee + block for block in of_page]
+    assert len(recipes) == 8
+    for recipe in recipes:
+        text = re.sub(r"run \d{3,}", "run 10", recipe)
+        text = text if recipe.startswith("read_restart") else start + text
+        run_input(tmp_path, text.replace("custom 100 ", "custom 10 "), ranks=ranks)
+    for name, columns in (("atoms", 9), ("water", 5), ("selected", 6)):
+        lines = (tmp_path / f"{name}.dump").read_text().splitlines()
+        assert len(lines) >= 192
+        assert len(lines[-1].split()) == columns
 
 
 def test_commands_of_the_readme(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""The examples: run with few steps, and what the quickstart says where something is missing."""
+"""The examples in Python, and what the quickstart says where something is missing."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,15 @@ from types import ModuleType
 import ase.io
 import numpy as np
 import pytest
+from ase.units import invcm
+from ase.vibrations import VibrationsData
 
+from mdcg import MDCGCalculator
 from mdcg.cli.patch import main as mdcg_patch
+from mdcg.patch import load_model
+from mdcg.patch._frameworks import import_mace
+
+from ..outputs import DATA
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 QUICKSTART = EXAMPLES / "quickstart.sh"
@@ -34,16 +42,20 @@ def models(patched: Path) -> list[str]:
     return ["--patched", str(patched), "--package", str(patched.with_suffix(".mdcg"))]
 
 
-@pytest.fixture
-def water_md() -> Iterator[ModuleType]:
-    for needed in ("matplotlib", "tqdm"):
-        pytest.importorskip(needed, reason="the examples need mdcg[mace,bench]")
-    spec = importlib.util.spec_from_file_location("water_md", EXAMPLES / "water_md.py")
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield module
+    return module
+
+
+@pytest.fixture
+def water_md() -> Iterator[ModuleType]:
+    for needed in ("matplotlib", "tqdm"):
+        pytest.importorskip(needed, reason="the examples need mdcg[mace,bench]")
+    yield example("water_md")
     sys.modules.pop("water_md", None)
 
 
@@ -110,6 +122,59 @@ def test_start_is_seeded(water_md: ModuleType) -> None:
         np.testing.assert_allclose(water.get_momenta().sum(axis=0), 0.0, atol=1e-10)
     assert temperatures[0] == temperatures[1] != temperatures[2]
     assert all(abs(each - 300.0) < 60.0 for each in temperatures)
+
+
+def numbers_after(label: str, printed: str) -> np.ndarray:
+    (line,) = re.findall(rf"^{label}:? +(-?\d.*)$", printed, re.MULTILINE)
+    return np.array([float(word) for word in line.split() if word not in ("eV", "eV/Å^2")])
+
+
+def test_phonons(capsys: pytest.CaptureFixture[str]) -> None:
+    """The frequencies are those of the exact second derivatives that MACE computes."""
+    import_mace()
+    from mace.calculators import MACECalculator
+
+    example("phonons").main([])
+    printed = capsys.readouterr().out
+    crystal = ase.io.read(EXAMPLES / "data" / "ice.xyz")
+    mace = MACECalculator(
+        models=[load_model(EXAMPLES / "data" / "water.model")], device="cpu", compute_hessian=True
+    )
+    matrix = mace.get_hessian(crystal).reshape(18, 18)
+    expected = VibrationsData.from_2d(crystal, matrix).get_frequencies()[3:].real
+    at_zero = numbers_after("Hessian", printed)
+    assert np.abs(at_zero[:3]).max() < 0.5
+    assert expected.min() > 300.0
+    np.testing.assert_allclose(at_zero[3:], expected, rtol=0, atol=0.2)  # of the last relaxation
+    np.testing.assert_allclose(numbers_after("G", printed), at_zero, rtol=0, atol=0.5)
+    # bands of molecules move little over the zone, and a stable crystal has no imaginary ones
+    lowest = numbers_after("N", printed)[0]
+    assert lowest > 10.0
+    zero_point = numbers_after("zero-point energy", printed)
+    assert zero_point == pytest.approx(0.5 * expected.sum() * invcm, rel=0.1)
+    assert numbers_after("force constants of the whole crystal, .*", printed) < 1e-4
+
+
+def test_neb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One calculator for each image or for all, and energies that are those of the checkpoint."""
+    found = []
+    for options in ([], ["--shared"]):
+        example("neb").main(["--out", str(tmp_path), *options])
+        printed = capsys.readouterr().out
+        found.append([numbers_after(f"image {k}", printed)[0] for k in range(7)])
+        barrier = numbers_after("barrier", printed)[0]
+        assert barrier == pytest.approx(max(found[-1]) - found[-1][0], abs=1.1e-5)
+        assert numbers_after("directions along which the energy falls", printed) == 1
+    np.testing.assert_allclose(*found, rtol=0, atol=2e-5)
+    assert barrier > 0.1
+    assert found[0][0] == pytest.approx(found[0][-1], abs=1e-4)
+    images = ase.io.read(tmp_path / "neb.traj", ":")
+    checkpoint = load_model(DATA / "mace_alloy_density_e3nn044.model")
+    original = MDCGCalculator(checkpoint, dtype="float64")
+    energies = np.array([original.get_potential_energy(image) for image in images])
+    np.testing.assert_allclose(energies - energies[0], found[-1], rtol=0, atol=1e-5)
+    top = images[int(energies.argmax())]
+    assert np.linalg.norm(original.get_forces(top), axis=1).max() < 0.02
 
 
 def quickstart(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
