@@ -210,6 +210,28 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
+def test_convert_models(tmp_path: Path) -> None:
+    """One row for each file, also for those that cannot be converted."""
+    first, second = sorted(DATA.glob("mace_*_e3nn044.model"))
+    models = [f"water={second}", str(first), "none=no.model", str(EXAMPLES / "README.md")]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "convert_models.py"), "--output", str(tmp_path), *models],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["water", first.stem, "none", "README"]
+    for row in rows[:2]:
+        assert row[1].startswith("yes, float")
+        assert float(row[2]) < 1e-3
+        assert re.fullmatch(r"\d+\.\d\d \(\d+ atoms\)", row[3])
+        assert (tmp_path / f"{row[0]}.mdcg").is_file()
+    assert rows[2][1:] == ["no", "no.model is not a file"]
+    assert rows[3][1] == "no"
+    assert "is not a PyTorch checkpoint" in rows[3][2]
+
+
 def test_quickstart_help() -> None:
     done = quickstart("--help")
     assert done.returncode == 0

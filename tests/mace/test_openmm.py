@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,20 @@ def test_mechanical_embedding(method: Any) -> None:
     assert abs(lost) > 20 * limit
     assert abs(energy - want) < limit
     np.testing.assert_allclose(forces, want_forces, rtol=0, atol=limit)
+
+
+def test_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "USAGE.md").read_text()
+    code = text.split("**OpenMM**")[1].split("```python\n")[1].split("```")[0]
+    shutil.copy(MODEL, tmp_path / "water.mdcg")
+    monkeypatch.chdir(tmp_path)
+    atoms = water(2, seed=5)
+    atoms.pbc = False
+    found: dict[str, Any] = {"topology": topology_of(atoms)}
+    exec(code, found)
+    energy, _ = evaluate(found["system"], atoms)
+    assert np.isfinite(energy)
+    assert found["system"].getForces()[-1].getName() == "mdcg water.mdcg"
 
 
 def test_constraints_between_the_atoms_are_removed() -> None:
