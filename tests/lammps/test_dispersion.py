@@ -22,6 +22,7 @@ from .lmp import (
     water,
     write_data,
 )
+from .test_cuda import emulated, on
 
 MODEL = package("nequip", "float64")
 BJ = {"dispersion": "pbe"}
@@ -119,3 +120,45 @@ def test_heat_flux_is_refused(tmp_path: Path) -> None:
     output = run_input(tmp_path, text, check=False)
     assert output.code != 0
     assert "whose heat flux is not implemented" in output.text
+
+
+BOX = """
+thermo_style custom step pe vol pxx pyy pzz pxy pxz pyz
+thermo_modify format float %.17g
+thermo 4
+timestep 0.0003
+velocity all create 300 4711 loop geom
+fix 1 all npt temp 300 300 0.03 aniso 1 5000 0.1
+run 20
+"""
+
+
+@pytest.mark.parametrize("where", ["2 ranks", "device", "device, 2 ranks"])
+def test_a_box_that_changes(tmp_path: Path, where: str) -> None:
+    """Images move with the box between two lists."""
+    write_data(tmp_path / "test.data", water(2, seed=7))
+    text = head(MODEL, settings="dispersion pbe dispersion_cutoff 8") + BOX
+    want = run_input(tmp_path, text)
+    assert len(set(want.runs[-1]["Volume"])) > 3
+    ranks = 2 if "2 ranks" in where else 1
+    if "device" in where:
+        found = run_input(tmp_path, on("cuda", text), ranks=ranks, env=emulated())
+    else:
+        found = run_input(tmp_path, text, ranks=ranks)
+    same(found, want, 1e-9)
+
+
+def test_units_and_hybrid(tmp_path: Path) -> None:
+    """Between other pair styles and in kcal/mol, the package adds the same."""
+    write_data(tmp_path / "test.data", water(2, seed=7))
+    tail = "thermo_style custom step pe\nthermo_modify format float %.17g\nrun 0\n"
+    plain, added = (
+        run_input(tmp_path, head(MODEL, settings=settings) + tail).last["PotEng"]
+        for settings in ("", words(BJ))
+    )
+    hybrid = head(MODEL, settings=words(BJ), units="real")
+    hybrid = hybrid.replace("pair_style mdcg", "pair_style hybrid/overlay zero 5.0 mdcg")
+    hybrid = hybrid.replace("pair_coeff * *", "pair_coeff * * zero\npair_coeff * * mdcg")
+    found = run_input(tmp_path, hybrid + tail).last["PotEng"]
+    assert abs(added - plain) > 0.1
+    assert found == pytest.approx(added * 23.060549, rel=1e-10)
