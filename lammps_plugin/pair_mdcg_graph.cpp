@@ -197,7 +197,7 @@ void PairMDCG::take_graph()
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
   it.owner.resize(nall);
   for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
-  comm->forward_comm(this, 1);
+  comm->forward_comm(this);
   take_nodes(it.nodes, it.own_list ? ghosts_near(it.r_max) : ghosts_listed());
   if (it.own_list)
     it.nodes.take_copies(atom, domain);

