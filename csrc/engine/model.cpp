@@ -22,7 +22,7 @@ public:
     ModelOf(std::shared_ptr<const Package> package, ModelInfo info, KernelChoice choice)
         : Model(std::move(package), std::move(info), Stages::shared),
           executor_(program_, *package_),
-          kernels_(package_, std::move(choice)) {}
+          kernels_(package_->kernels_of(package_), std::move(choice)) {}
 
     std::string device_label() const override { return "cpu (" + instruction_set_level() + ")"; }
     std::string kernel_summary() const override {

@@ -186,7 +186,13 @@ class PackageBackend:
         ]
         first = self._members[0]
         self._dispersion = (
-            _Member(first.path, options, device=self.device, **options.dispersion)
+            _Member(
+                first.path,
+                options,
+                device=self.device,
+                kernels=options.kernels,
+                **options.dispersion,
+            )
             if options.dispersion
             else None
         )

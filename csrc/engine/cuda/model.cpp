@@ -35,8 +35,7 @@ public:
           precision_(precision) {
         capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
         name_ = guarded(device, [&] { return mdcg::device_name(device); });
-        code_ = code_of(package_->owner() != nullptr ? package_->owner() : package_,
-                        std::move(choice), precision, capability_);
+        code_ = code_of(package_->kernels_of(package_), std::move(choice), precision, capability_);
     }
 
     bool on_device() const override { return true; }

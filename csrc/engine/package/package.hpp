@@ -63,8 +63,11 @@ public:
     const std::string& content() const { return content_; }
     std::size_t file_bytes() const { return content_.size(); }
     const std::string& digest() const { return digest_; }  // SHA-256 of all that it holds
-    // The package that this is another network of, or null.
-    const std::shared_ptr<const Package>& owner() const { return owner_; }
+    // The package whose kernels are those of this one, `self`: of another network its owner.
+    const std::shared_ptr<const Package>& kernels_of(
+        const std::shared_ptr<const Package>& self) const {
+        return owner_ != nullptr ? owner_ : self;
+    }
     const std::map<std::string, Tensor>& tensors() const { return tensors_; }
     const Tensor* find(const std::string& name) const;  // null: absent
     [[noreturn]] void fail(const std::string& what) const;
