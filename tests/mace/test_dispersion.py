@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from mdcg import MDCGCalculator, _core
 from mdcg.cli.patch import main
 from mdcg.errors import PackageError, UnsupportedProblemError
 from mdcg.package.dispersion import BOHR, HARTREE, d3_data, training_functional
+from mdcg.package.kernel_file import compile_kernels
 
 from ..engine.small_package import SmallPackage
 
@@ -203,6 +205,18 @@ def test_beside_a_model(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert len(atoms.calc.report().packages) == 2
     with pytest.raises(UnsupportedProblemError, match="heat flux of dispersion is not implemented"):
         atoms.calc.get_heat_flux(atoms)
+
+
+def test_named_kernels_and_copies(package: str, tmp_path: Path) -> None:
+    """A file of kernels, which is that of the whole package, and pickled calculators."""
+    kernels = tmp_path / "d3.mdcg-kernels"
+    kernels.write_bytes(compile_kernels(Path(package), ["native"]))
+    atoms = molecule("CH3CH2OH")
+    want = calculator(package).get_forces(atoms)
+    named = calculator(package, kernels=str(kernels))
+    np.testing.assert_array_equal(named.get_forces(atoms), want)
+    copy = pickle.loads(pickle.dumps(named))
+    np.testing.assert_array_equal(copy.get_forces(atoms), want)
 
 
 def test_running_needs_no_reference_data(package: str) -> None:
