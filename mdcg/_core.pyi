@@ -175,6 +175,25 @@ class Model:
         With `energy_weights`, one for each node, forces and virials are derivatives of the weighted
         sum of energies.
         """
+    def evaluate_batch(
+        self,
+        first_node: NDArray[np.integer[Any]],
+        types: NDArray[np.integer[Any]],
+        positions: NDArray[np.float64] | None = None,
+        *,
+        cells: NDArray[np.float64] | None = None,
+        periodic: NDArray[np.bool_] | None = None,
+        forces: bool = True,
+        virial: bool = False,
+        virials: bool = False,
+        descriptors: bool = False,
+        addresses: dict[str, int] = ...,
+    ) -> dict[str, Any]:
+        """Evaluate systems that do not interact; energy and virial have a row for each.
+
+        Without `positions` these are read, and the results written, at `addresses` in the memory of
+        the model's device, by the names of the results.
+        """
     def release(self) -> None: ...
     def prepare(self) -> None: ...
     def set_threads(self, threads: int) -> None: ...

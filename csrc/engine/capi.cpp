@@ -7,6 +7,7 @@
 #include <exception>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <new>
 #include <string>
 #include <type_traits>
@@ -272,6 +273,33 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
                              results);
 }
 
+// Directions as C++ has them, and a batch that refers to them.
+struct GivenBatch {
+    mdcg::Batch batch;
+    std::unique_ptr<bool[]> periodic;
+};
+
+GivenBatch batch_of(const mdcg_batch& given) {
+    need_count(given.num_systems, "num_systems");
+    GivenBatch out;
+    if (given.num_systems == 0) return out;
+    need(given.first_node, "first_node");
+    if (given.first_node[given.num_systems] > 0) {
+        need(given.positions, "positions");
+        need(given.types, "types");
+    }
+    if (given.cells == nullptr && given.periodic != nullptr)
+        bad_argument("periodic is given, and cells is null, expected cells");
+    const std::int64_t directions = 3 * given.num_systems;
+    out.periodic = std::make_unique<bool[]>(static_cast<std::size_t>(directions));
+    for (std::int64_t i = 0; i < directions; ++i)
+        out.periodic[static_cast<std::size_t>(i)] =
+            given.cells != nullptr && (given.periodic == nullptr || given.periodic[i] != 0);
+    out.batch = {given.num_systems, given.first_node,   given.positions,     given.types,
+                 given.cells,       out.periodic.get(), given.on_device != 0};
+    return out;
+}
+
 }  // namespace
 
 extern "C" {
@@ -410,6 +438,16 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         check_communicator(host);
         Callbacks callbacks(host);
         model->evaluator.evaluate(inner, &callbacks, wanted);
+    });
+}
+
+mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* batch,
+                                const mdcg_results* results) {
+    return guarded([&] {
+        need(model, "model");
+        const mdcg_batch given = read_struct(batch, "mdcg_batch", {});
+        const mdcg_results wanted = read_struct(results, "mdcg_results", {});
+        model->evaluator.evaluate(batch_of(given).batch, wanted);
     });
 }
 

@@ -44,6 +44,14 @@ public:
         return out;
     }
 
+    // The same with something before it, about nodes whose numbers are larger by `first`.
+    Sentence moved(const std::string& before, std::int64_t first) const {
+        Sentence found = *this;
+        found.text_ = before + text_;
+        for (std::int64_t& node : found.nodes_) node += first;
+        return found;
+    }
+
 private:
     std::string text_;
     std::vector<std::int64_t> nodes_;

@@ -146,6 +146,36 @@ void Evaluator::evaluate(CellSystem found, const Results& results) {
     run(system, nullptr, results);
 }
 
+void Evaluator::evaluate(const Batch& batch, const Results& results) {
+    check_batch(batch, info().num_types());
+    if (batch.on_device && results.descriptors != nullptr)
+        throw EngineError(ErrorKind::unsupported,
+                          "descriptors of a batch in the memory of a device are not implemented: "
+                          "give positions of the host");
+    own_edges_ = false;
+    if (guarded([&] { return model_->evaluate_batch(batch, results); })) return;
+    if (batch.on_device)
+        throw EngineError(ErrorKind::unsupported,
+                          "positions of the batch are in the memory of a device, where models on "
+                          "the cpu and dispersion do not read them: give those of the host");
+    const int width = model_->descriptor_width();
+    if (model_->makes_edges()) {  // of points
+        for (std::int64_t s = 0; s < batch.num_systems; ++s)
+            guarded([&] {
+                in_system(batch, s, [&] {
+                    model_->evaluate_cell(batch.system(s), results_of(results, batch, s, width));
+                });
+            });
+        return;
+    }
+    JoinedSystems joined(info().r_max);
+    for (std::int64_t first = 0; first < batch.num_systems;) {
+        guarded([&] { first = joined.join(batch, first, threads_); });
+        run(joined.system(), nullptr, joined.wanted(results, width));
+        joined.store(results);
+    }
+}
+
 std::string Evaluator::report() const {
     nlohmann::json out = model_->report();
     if (own_edges_) {

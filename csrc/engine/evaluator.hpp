@@ -36,6 +36,9 @@ public:
     // The same where the edges are made here, of an open or periodic system without ghosts.
     // `cell`: [3][3] or null; its skin is that of the options, or another one.
     void evaluate(CellSystem system, const Results& results);
+    // The same for systems that do not interact, several at once; energy and virial have a row for
+    // each of them. Memory of a device where `batch` says so, which the model must be on.
+    void evaluate(const Batch& batch, const Results& results);
     double skin() const { return skin_; }
     // Gives back the memory of evaluations, as one that runs out of memory does.
     void release();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/batch.hpp"
 #include "engine/communicator.hpp"
 #include "engine/error.hpp"
 #include "engine/graph.hpp"
@@ -14,9 +15,6 @@
 #include "engine/program.hpp"
 
 namespace mdcg {
-
-// What is wanted; null pointers are left out, and nothing is computed for them. Without `size`.
-using Results = mdcg_results;
 
 struct LayerTime {
     double forward = 0, backward = 0;  // milliseconds, mean of the threads
@@ -44,6 +42,8 @@ public:
     // The same where a device makes the edges itself; false, and nothing was evaluated, where it
     // does not: give them. Throws GeometryError, too.
     virtual bool evaluate_cell(const CellSystem&, const Results&) { return false; }
+    // The same for many systems; energy and virial have a row for each.
+    virtual bool evaluate_batch(const Batch&, const Results&) { return false; }
     // Gives back the memory of evaluations; the next one takes it again.
     virtual void release() = 0;
     // Object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.

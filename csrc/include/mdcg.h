@@ -136,6 +136,22 @@ typedef struct mdcg_system {
     const double* energy_weights; /* [num_local] */
 } mdcg_system;
 
+/* Many systems without ghosts that do not interact, such as molecules and crystals of any size:
+ * system s has nodes first_node[s] .. first_node[s + 1] - 1. Their edges are found here. */
+typedef struct mdcg_batch {
+    size_t size;
+    int64_t num_systems;
+    const int64_t* first_node; /* [num_systems + 1], the first is 0 */
+    const double* positions;   /* [num_nodes][3] Å */
+    const int32_t* types;      /* [num_nodes] */
+    const double* cells;       /* [num_systems][3][3] Å, rows are vectors; null: all are open */
+    const int* periodic;       /* [num_systems][3] which of them repeat; null: all, if there are
+                                  cells */
+    int on_device;             /* non-zero: positions and all results are in the memory of the
+                                  model's device, and complete there; nothing of them goes through
+                                  the host. Descriptors must be null. */
+} mdcg_batch;
+
 /* What is wanted: null pointers are left out, and nothing is computed for them, so with a
  * communicator the same ones must be null on all ranks, also where there are no nodes. An energy
  * alone costs no backward pass. After an error the contents are undefined. */
@@ -232,6 +248,11 @@ MDCG_API mdcg_status mdcg_set_threads(mdcg_model* model, int threads);
 MDCG_API mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
                                    const mdcg_communicator* communicator,
                                    const mdcg_results* results);
+/* Evaluates many systems, as many at once as there is memory for: on devices in one pass, lists of
+ * neighbours included. Of `results`, energy has [num_systems] items and virial
+ * [num_systems][3][3]; rows of nodes are those of the batch. */
+MDCG_API mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* batch,
+                                         const mdcg_results* results);
 /* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. On a device
  * steps are captured and replayed: layers' times are of the last step that was not, a system's
  * first. Owned by the model, valid until the next call. */

@@ -29,6 +29,15 @@ namespace {
 
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
 using Integers = py::array_t<std::int32_t, py::array::c_style | py::array::forcecast>;
+using Longs = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+using Flags = py::array_t<bool, py::array::c_style | py::array::forcecast>;
+
+// A new array in a dict.
+double* new_array(const py::dict& out, const char* name, std::vector<py::ssize_t> shape) {
+    py::array_t<double> values(std::move(shape));
+    out[name] = values;
+    return values.mutable_data();
+}
 
 // What a handler of signals raised, KeyboardInterrupt for one.
 struct PythonSignal : mdcg::Interrupted {
@@ -158,17 +167,12 @@ public:
         double energy = 0;
         mdcg::Results wanted{};
         py::dict out;
-        const auto array = [&](const char* name, std::vector<py::ssize_t> shape) {
-            py::array_t<double> values(std::move(shape));
-            out[name] = values;
-            return values.mutable_data();
-        };
         wanted.energy = &energy;
-        wanted.energies = array("energies", {nodes});
-        if (forces) wanted.forces = array("forces", {nodes, 3});
-        if (virial) wanted.virial = array("virial", {3, 3});
-        if (virials) wanted.virials = array("virials", {nodes, 3, 3});
-        if (descriptors) wanted.descriptors = array("descriptors", {nodes, width});
+        wanted.energies = new_array(out, "energies", {nodes});
+        if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
+        if (virial) wanted.virial = new_array(out, "virial", {3, 3});
+        if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
+        if (descriptors) wanted.descriptors = new_array(out, "descriptors", {nodes, width});
         shifts_version_ = 0;
         const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
         const std::int32_t* kinds = types.data();
@@ -181,6 +185,62 @@ public:
         });
         shifts_version_ = shifts_of_list;
         out["energy"] = energy;
+        return out;
+    }
+
+    // With `addresses` positions are there, and results go there, in the memory of the device.
+    py::dict evaluate_batch(const Longs& first_node, const Integers& types,
+                            const std::optional<Doubles>& positions,
+                            const std::optional<Doubles>& cells,
+                            const std::optional<Flags>& periodic, bool forces, bool virial,
+                            bool virials, bool descriptors,
+                            const std::map<std::string, std::uintptr_t>& addresses) {
+        const py::ssize_t systems = first_node.size() - 1, nodes = types.size();
+        check_shape(first_node, "first_node", std::max<py::ssize_t>(systems + 1, 1), 0);
+        if (first_node.at(systems) != nodes)
+            mdcg::bad_argument("first_node ends with " + std::to_string(first_node.at(systems)) +
+                               ", and there are " + std::to_string(nodes) +
+                               " types, expected as many");
+        const auto address = [&](const char* name) {
+            const auto found = addresses.find(name);
+            return found == addresses.end() ? nullptr : reinterpret_cast<double*>(found->second);
+        };
+        if (positions) check_shape(*positions, "positions", nodes, 3);
+        if (cells && (cells->ndim() != 3 || cells->shape(1) != 3 || cells->shape(2) != 3))
+            check_shape(*cells, "cells", systems, 3);
+        if (cells.has_value() != periodic.has_value() || (cells && cells->shape(0) != systems))
+            mdcg::bad_argument("cells and periodic are expected together, of " +
+                               std::to_string(systems) + " systems");
+        if (periodic) check_shape(*periodic, "periodic", systems, 3);
+        mdcg::Batch batch;
+        batch.num_systems = systems;
+        batch.first_node = first_node.data();
+        batch.positions = positions ? positions->data() : address("positions");
+        batch.types = types.data();
+        batch.cells = cells ? cells->data() : nullptr;
+        batch.periodic = periodic ? periodic->data() : nullptr;
+        batch.on_device = !positions;
+        if (batch.positions == nullptr && nodes > 0)
+            mdcg::bad_argument("positions are missing, expected an array or an address");
+        const int width = evaluator_->model().descriptor_width();
+        mdcg::Results wanted{};
+        py::dict out;
+        if (batch.on_device) {
+            wanted.energy = address("energy");
+            wanted.energies = address("energies");
+            wanted.forces = address("forces");
+            wanted.virial = address("virial");
+            wanted.virials = address("virials");
+            wanted.descriptors = address("descriptors");
+        } else {
+            wanted.energy = new_array(out, "energy", {systems});
+            wanted.energies = new_array(out, "energies", {nodes});
+            if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
+            if (virial) wanted.virial = new_array(out, "virial", {systems, 3, 3});
+            if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
+            if (descriptors) wanted.descriptors = new_array(out, "descriptors", {nodes, width});
+        }
+        locked([&](mdcg::Evaluator& evaluator) { evaluator.evaluate(batch, wanted); });
         return out;
     }
 
@@ -251,6 +311,11 @@ void register_engine(py::module_& m) {
              py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
              py::arg("virials") = false, py::arg("descriptors") = false,
              py::arg("energy_weights") = py::none())
+        .def("evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
+             py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
+             py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
+             py::arg("virials") = false, py::arg("descriptors") = false,
+             py::arg("addresses") = std::map<std::string, std::uintptr_t>())
         .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(

@@ -42,9 +42,6 @@ Edges: TypeAlias = (
     "_core.NeighborList | tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]"
 )
 
-#: Atoms that are evaluated at once in a batch: enough for all threads, few enough for the caches.
-BATCH_ATOMS = 2048
-
 # Exceptions for the values of mdcg_status.
 _ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
 _DEVICE = 9
@@ -303,18 +300,38 @@ class PackageBackend:
         stress: bool = False,
         stresses: bool = False,
     ) -> list[Evaluation]:
-        """Evaluate several structures as parts of one graph."""
-        found: list[Evaluation] = []
-        group: list[Atoms] = []
-        for number, atoms in enumerate(images):
+        """Evaluate several structures at once."""
+        for atoms in images:
             self._check_species(atoms)
-            group.append(atoms)
-            full = sum(map(len, group)) >= BATCH_ATOMS
-            if full or number + 1 == len(images):
-                found += self._evaluate_group(group, forces, stress, stresses)
-                group = []
+        numbers = np.concatenate([[0], *(atoms.numbers for atoms in images)])[1:].astype(np.int64)
+        place: dict[str, Any] = {
+            "first_node": np.cumsum([0, *(len(atoms) for atoms in images)]),
+            "positions": np.concatenate([np.zeros((0, 3)), *(a.positions for a in images)]),
+            "cells": np.array([atoms.cell.array for atoms in images]).reshape(-1, 3, 3),
+            "periodic": np.array([atoms.pbc for atoms in images], dtype=bool).reshape(-1, 3),
+        }
+        wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
+        with self._turn(), engine_errors(InputError):
+            found = [
+                member.model.evaluate_batch(types=member.types[numbers], **place, **wanted)
+                for member in self._all()
+            ]
         self._say()
-        return found
+        if self._dispersion:
+            distant = found.pop()
+            found = [{name: near[name] + distant[name] for name in near} for near in found]
+        starts = place["first_node"]
+
+        def single(result: dict[str, Any], number: int) -> Evaluation:
+            rows = slice(starts[number], starts[number + 1])
+            part = {
+                name: values[number if name in ("energy", "virial") else rows]
+                for name, values in result.items()
+            }
+            return result_of(part, images[number])
+
+        results = [[single(result, n) for result in found] for n in range(len(images))]
+        return [each[0] if len(each) == 1 else mean_of(each) for each in results]
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
         """Return features of every atom, for a committee those of the first package."""
@@ -361,54 +378,6 @@ class PackageBackend:
             of = ", dispersion" if member is self._dispersion else ""
             parts.append({"package": member.path + of, **found})
         return EngineReport(tuple(parts))
-
-    def _evaluate_group(
-        self, group: list[Atoms], forces: bool, stress: bool, stresses: bool
-    ) -> list[Evaluation]:
-        starts = np.cumsum([0, *(len(atoms) for atoms in group)])
-        parts: list[list[npt.NDArray[Any]]] = [[], [], []]
-        single = _core.NeighborList(self.r_max, 0.0)
-        for atoms, start in zip(group, starts[:-1], strict=True):
-            with engine_errors(InputError):
-                single.update(atoms.positions, atoms.cell.array, atoms.pbc, self._threads)
-            parts[0].append(single.sender + np.int32(start))
-            parts[1].append(single.receiver + np.int32(start))
-            parts[2].append(single.shifts)
-        sender, receiver, shifts = (np.concatenate(part) for part in parts)
-        numbers = np.concatenate([atoms.numbers for atoms in group])
-        positions = np.concatenate([atoms.positions for atoms in group])
-        edges = (sender, receiver, shifts)
-        virials = stress or stresses
-        with self._turn():
-            found = [
-                member.evaluate(
-                    positions, member.types[numbers], edges, forces=forces, virials=virials
-                )
-                for member in self._members
-            ]
-            far = []
-            if self._dispersion:
-                for atoms in group:
-                    far.append(
-                        self._dispersion.evaluate_cell(atoms, forces=forces, virials=virials)
-                    )
-        parts_of_atoms = ["energies"] + ["forces"] * forces + ["virials"] * virials
-        results: list[Evaluation] = []
-        for atoms, start, end in zip(group, starts[:-1], starts[1:], strict=True):
-            each = []
-            for whole_result in found:
-                part = {name: whole_result[name][start:end] for name in parts_of_atoms}
-                if far:
-                    distant = far[len(results)]
-                    part = {name: part[name] + distant[name] for name in parts_of_atoms}
-                part["energy"] = part["energies"].sum()
-                if stress:
-                    part["virial"] = part["virials"].sum(axis=0)
-                if not stresses:
-                    part.pop("virials", None)
-                each.append(result_of(part, atoms))
-            results.append(each[0] if len(each) == 1 else mean_of(each))
-        return results
 
     def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         member, types = self._members[number], self._types[number]

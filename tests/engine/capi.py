@@ -65,6 +65,19 @@ class System(Struct):
     ]
 
 
+class Batch(Struct):
+    _fields_ = [
+        ("size", _SIZE),
+        ("num_systems", _I64),
+        ("first_node", _P),
+        ("positions", _P),
+        ("types", _P),
+        ("cells", _P),
+        ("periodic", _P),
+        ("on_device", ctypes.c_int),
+    ]
+
+
 class Results(Struct):
     _fields_ = [
         ("size", _SIZE),

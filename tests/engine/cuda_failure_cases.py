@@ -136,6 +136,24 @@ def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
         assert np.array_equal(calc.get_stress(atoms), stress)
 
 
+def test_memory_cuts_a_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many structures are evaluated at once as there is memory for."""
+    images = [crystal(seed) for seed in range(12)]
+    want = MDCGCalculator(path, device="cuda").batch(images, ["energy", "forces"])
+    gc.collect()
+    before = used()
+    calc = MDCGCalculator(path, device="cuda")
+    calc.batch(images)
+    whole = used() - before
+    del calc
+    gc.collect()
+    calc = MDCGCalculator(path, device="cuda")
+    monkeypatch.setenv(MEMORY, str(before + 3 * whole // 4))
+    for got, each in zip(calc.batch(images), want, strict=True):
+        assert_same(got, each, 1e-12)
+    assert calc.report().packages[0]["neighbor_lists_built"] > 1
+
+
 # -- lost devices, the last of all: devices stay lost ----------------------------------------------
 
 

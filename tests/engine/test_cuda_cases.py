@@ -11,6 +11,7 @@ from .case_runs import run_cases_emulated, run_cases_on_a_device
 
 #: Files of cases; of the long ones parts, which can run side by side.
 CASES = {
+    "cuda_batch_cases.py": [""],
     "cuda_cases.py": [""],
     "cuda_dispersion_cases.py": [""],
     "cuda_edge_cases.py": [""],
@@ -24,7 +25,13 @@ CASES = {
     "cuda_type_cases.py": [""],
 }
 #: These run a second time with an emulator that works only when somebody waits for it.
-LATE = ("cuda_cases.py", "cuda_dispersion_cases.py", "cuda_exact_cases.py", "cuda_list_cases.py")
+LATE = (
+    "cuda_batch_cases.py",
+    "cuda_cases.py",
+    "cuda_dispersion_cases.py",
+    "cuda_exact_cases.py",
+    "cuda_list_cases.py",
+)
 RUNS = [(file, part, "") for file, parts in CASES.items() for part in parts]
 RUNS += [(file, "", "1") for file in LATE]
 

@@ -129,6 +129,12 @@ void DeviceEdges::reserve_edges(const std::vector<std::int32_t>& rows) {
     packed = false;
 }
 
+double* DeviceEdges::reserve_shifts() {
+    shift_memory_.grow(24 * size(num_edges) + 1);
+    shift = shift_memory_.as<double>();
+    return shift_memory_.as<double>();
+}
+
 // -- lists ---------------------------------------------------------------------------------------
 
 void DeviceEdges::make_chunks() {
@@ -289,8 +295,7 @@ void DeviceEdges::upload_shifts(const Graph& graph, const System& system, bool f
         for (int d = 0; d < 3; ++d)
             shift_[size(3 * i + d)] =
                 system.shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
-    shift_memory_.grow(24 * size(num_edges) + 1);
-    shift = shift_memory_.as<double>();
+    reserve_shifts();
     shift_memory_.upload(shift_.data(), 24 * size(num_edges), stream);
     stream.synchronize();
 }

@@ -46,6 +46,8 @@ public:
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
     // `rows`: what is in row_ptr.
     void reserve_edges(const std::vector<std::int32_t>& rows);
+    // Room for the shift of each edge, after reserve_edges.
+    double* reserve_shifts();
     // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Waits for
     // the stream, and leaves a last kernel on it.
     void complete(const std::int32_t* host_types, int num_types, const DeviceStream& stream);

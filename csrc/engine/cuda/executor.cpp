@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <numeric>
 #include <tuple>
 
 #include "core/integers.hpp"
@@ -54,6 +55,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
 template <typename T>
 void CudaExecutor<T>::ask_for_all_kernels() {
     for (const auto& op : ops_) op->prepare_all(kernels_, stream_);
+    if (points_ == nullptr) batch_ = std::make_unique<CudaBatch>(kernels_);
 }
 
 template <typename T>
@@ -69,7 +71,7 @@ template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
            scratch_.bytes() + outputs_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
-           (points_ ? points_->bytes() : 0);
+           (points_ ? points_->bytes() : 0) + (batch_ ? batch_->bytes() : 0);
 }
 
 // -- lists and buffers ---------------------------------------------------------------------------
@@ -79,7 +81,7 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
     graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, stream_);
-    own_list_ = false;
+    source_ = Source::graph;
     take_list(graph);
 }
 
@@ -89,9 +91,26 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     if (!cells_.make(watch, points, num_types_, stream_, graph_, graph.node)) return false;
     forget_steps();
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
-    own_list_ = !points.copies;
+    source_ = points.copies ? Source::graph : Source::cells;
     take_list(graph);
     return true;
+}
+
+template <typename T>
+void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& graph) {
+    if (batch_ == nullptr) {
+        batch_ = std::make_unique<CudaBatch>(kernels_);
+        kernels_.load();
+    }
+    graph_.chunk_edges = chunk_edges();
+    batch_->make_list(part, r_max, num_types_, stream_, graph_);
+    forget_steps();
+    const std::int64_t nodes = part.num_nodes();
+    graph.forget_edges(nodes, nodes, graph_.num_edges);
+    graph.node.resize(size(nodes));
+    std::iota(graph.node.begin(), graph.node.end(), narrow(part.first_node()));
+    source_ = Source::batch;
+    take_list(graph);
 }
 
 template <typename T>
@@ -230,8 +249,9 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
         descriptors_.grow(size(graph_.num_local * width) * sizeof(T));
     }
-    copy_to_device(own_list_ ? cells_.given() : graph_.positions, positions(),
-                   24 * size(graph_.num_nodes), stream_);
+    if (source_ != Source::batch)
+        copy_to_device(source_ == Source::cells ? cells_.given() : graph_.positions, positions(),
+                       24 * size(graph_.num_nodes), stream_);
     Step& step = step_of(wanted, communicator != nullptr);
     ++step.runs;
     if (step.runs == 1 || wanted.descriptors != nullptr || wanted.energy_weights != nullptr)
@@ -351,7 +371,7 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
         case Part::start:
             clear_on_device(on_device<void>(failures_), failures_.bytes, stream_);
             clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
-            if (own_list_) cells_.place(stream_);
+            if (source_ == Source::cells) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             if (points_) points_->place(graph_.positions, stream_);
             if (points_ && wanted.gradient) points_->clear_forces(stream_);
@@ -430,6 +450,24 @@ void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
             for (std::size_t i = 0; i < 9; ++i)
                 virial_[i] += on_host(virial_parts_)[9 * size(b) + i];
     if (wanted.descriptors != nullptr) store_descriptors(graph, wanted.descriptors);
+}
+
+template <typename T>
+void CudaExecutor<T>::store(const BatchPart& part, const Results& results) {
+    const auto copy = part.batch.on_device ? &copy_on_device : &copy_to_host;
+    const auto rows = [&](double* target, const Result& found, std::int64_t width) {
+        if (target != nullptr)
+            copy(target + width * part.first_node(), on_device<double>(found),
+                 8 * size(width * part.num_nodes()), stream_);
+    };
+    rows(results.energies, energies_, 1);
+    rows(results.forces, forces_, 3);
+    rows(results.virials, virials_, 9);
+    const bool virials = results.virial != nullptr || results.virials != nullptr;
+    const bool gradient = virials || results.forces != nullptr;
+    batch_->store_sums(
+        part, on_device<double>(energies_), gradient ? on_device<double>(forces_) : nullptr,
+        virials ? on_device<double>(virials_) : nullptr, results.energy, results.virial, stream_);
 }
 
 // Rows as they are, one value after the other.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cuda/batch.hpp"
 #include "engine/cuda/cell_list.hpp"
 #include "engine/cuda/device_points.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
@@ -40,6 +41,11 @@ public:
     // one without edges.
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
+    // A new list of some systems of a batch, whose positions it takes too (positions() is not read
+    // then); throws as CudaBatch::make_list.
+    void make_list(const BatchPart& part, double r_max, Graph& graph);
+    // Results of the last run, of such a list; see CudaBatch::store_sums.
+    void store(const BatchPart& part, const Results& results);
     // New points, after set_graph; see DevicePoints::upload.
     void set_points(const Points& points, const double* positions, double slack);
     // Of the next run, [num_nodes][3] in the order of the graph; after make_list: as they were
@@ -123,7 +129,9 @@ private:
     DeviceEdges graph_;
     CudaCellList cells_;
     std::int64_t chunk_edges_ = 0;
-    bool own_list_ = false;  // is the list that of cells_
+    // Where the positions of a step go.
+    enum class Source { graph, cells, batch } source_ = Source::graph;
+    std::unique_ptr<CudaBatch> batch_;  // made by the first one
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
     std::unique_ptr<DevicePoints> points_;  // null: the program reads edges

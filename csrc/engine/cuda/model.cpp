@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +19,11 @@
 namespace mdcg {
 
 namespace {
+
+// Nodes of a batch that are evaluated at once: enough to fill any device.
+constexpr std::int64_t MOST_BATCH_NODES = 32768;
+// Where all pairs of a system are looked at; larger ones have bins.
+constexpr std::int64_t MOST_SEARCHED_NODES = 16384;
 
 // The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
 constexpr std::int64_t NODES_FOR_THREADS = 100000;
@@ -75,6 +79,40 @@ public:
         return listed;
     }
 
+    bool evaluate_batch(const Batch& batch, const Results& results) override {
+        if (program_.reads_points) return false;
+        const auto nodes = [&](std::int64_t first, std::int64_t end) {
+            return batch.first_node[end] - batch.first_node[first];
+        };
+        const auto has_bins = [&](std::int64_t s) {
+            return nodes(s, s + 1) > MOST_SEARCHED_NODES && !batch.on_device;
+        };
+        std::int64_t most = MOST_BATCH_NODES;
+        for (std::int64_t first = 0, end = 0; first < batch.num_systems; first = end) {
+            end = first + 1;
+            if (has_bins(first)) {
+                bool found = false;
+                in_system(batch, first, [&] {
+                    const int width = program_.descriptor_width;
+                    found = evaluate_cell(batch.system(first),
+                                          results_of(results, batch, first, width));
+                });
+                if (found) continue;
+            } else {
+                while (end < batch.num_systems && !has_bins(end) && nodes(first, end + 1) <= most)
+                    ++end;
+            }
+            try {
+                timed(true, [&] { run_batch({batch, first, end}, results); });
+            } catch (const EngineError& error) {
+                if (error.kind() != ErrorKind::memory || end == first + 1) throw;
+                most = std::max<std::int64_t>(nodes(first, end) / 2, 1);
+                end = first;
+            }
+        }
+        return true;
+    }
+
     void release() override {
         forget(true);
         graph_ = Graph();
@@ -88,7 +126,8 @@ protected:
         out["precision"] = !precision.empty()       ? precision
                            : info_.double_precision ? "fp64"
                                                     : "fp32";
-        if (own_listed_ || copies_.taken()) {
+        const bool given = listed_ && !own_listed_ && !copies_.taken();
+        if (lists_built_ > 0 && !given) {
             out["neighbors_ms"] = neighbors_ms_;
             out["neighbor_lists_built"] = lists_built_;
         }
@@ -222,6 +261,23 @@ private:
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
         run_layers(communicator, results, system.energy_weights, threads);
+    }
+
+    void run_batch(const BatchPart& part, const Results& results) {
+        Clock clock;
+        listed_ = own_listed_ = false;
+        copies_.forget();
+        executor_->make_list(part, info_.r_max, graph_);
+        ++lists_built_;
+        graph_ms_ = neighbors_ms_ = clock.lap();
+        typename CudaExecutor<T>::Wanted wanted;  // of the host: sums alone
+        wanted.virial = results.virial != nullptr || results.virials != nullptr;
+        wanted.gradient = wanted.virial || results.forces != nullptr;
+        wanted.descriptors = results.descriptors;
+        executor_->run(graph_, nullptr, wanted);
+        layers_ms_ = clock.lap();
+        executor_->store(part, results);
+        forces_ms_ = clock.lap();
     }
 
     // Of distant points: the host sorts them, and the device moves them with their nodes while
@@ -361,40 +417,6 @@ std::vector<CudaKernelSource> list_kernel_sources(const Package& package, const 
 
 }  // namespace
 
-int parse_device(const std::string& text) {
-    if (text == "cpu") return -1;
-    bool number = text.compare(0, 5, "cuda:") == 0 && text.size() > 5 && text.size() < 9;
-    for (std::size_t i = 5; number && i < text.size(); ++i)
-        number = std::isdigit(static_cast<unsigned char>(text[i])) != 0;
-    if (text != "cuda" && !number)
-        throw EngineError(ErrorKind::unsupported,
-                          "device is '" + text + "', expected 'cpu', 'cuda' or 'cuda:N'");
-    const int device = number ? std::stoi(text.substr(5)) : 0;
-    int count = 0;
-    try {
-        count = mdcg::device_count();
-    } catch (const DeviceError& error) {
-        const std::string said = error.what();
-        throw EngineError(
-            ErrorKind::device,
-            "device is '" + text + "', and " +
-                (error.complete() ? said
-                                  : "the CUDA driver finds none (" + said + "): use device cpu"));
-    } catch (const std::runtime_error& error) {
-        throw EngineError(ErrorKind::device, "device is '" + text +
-                                                 "', and there is no CUDA driver (" + error.what() +
-                                                 "): install NVIDIA's, or use device cpu");
-    }
-    if (device >= count)
-        throw EngineError(ErrorKind::device,
-                          "device is '" + text + "', and there " +
-                              (count == 0   ? "are none"
-                               : count == 1 ? "is one, cuda:0"
-                                            : "are cuda:0 to " + device_label(count - 1)) +
-                              ": choose another one, or device cpu");
-    return device;
-}
-
 std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package> package,
                                                   int capability, CudaPrecision precision,
                                                   const std::string& passes) {
@@ -408,36 +430,6 @@ std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package>
         found.insert(found.end(), sources.begin(), sources.end());
     }
     return found;
-}
-
-CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
-                              const std::string& device) {
-    const bool fast = text == "tf32" || text == "bf16";
-    if (!text.empty() && text != "fp32" && text != "fp64" && !fast)
-        bad_argument("precision is '" + text +
-                     "', expected fp32, fp64, tf32 or bf16, or "
-                     "nothing for that of the package");
-    const bool wide = read_model_info(package).double_precision;
-    if (text.empty() || text == (wide ? "fp64" : "fp32")) return CudaPrecision::strict;
-    const std::string what = "precision is '" + text + "', and ";
-    if (fast && capability == 0)
-        throw EngineError(ErrorKind::unsupported,
-                          what +
-                              "CPUs have no such arithmetic here: leave it out, or use "
-                              "device cuda");
-    if (!fast || wide)
-        throw EngineError(ErrorKind::unsupported,
-                          what + package.path() + " was converted to " +
-                              (wide ? "float64" : "float32") +
-                              ", which is fixed: leave it out, or convert the checkpoint again "
-                              "(mdcg-patch --precision " +
-                              (text == "fp64" ? "fp64)" : "fp32)"));
-    if (capability < 80)
-        throw EngineError(ErrorKind::unsupported,
-                          what + device + " (sm_" + std::to_string(capability) +
-                              ") has no such arithmetic, which sm_80 and later have: leave it "
-                              "out, or use another device");
-    return text == "tf32" ? CudaPrecision::tf32 : CudaPrecision::bf16;
 }
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,

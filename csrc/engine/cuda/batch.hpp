@@ -1,0 +1,56 @@
+// Many systems at once on a device: their list of edges, and sums of what their nodes have.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/batch.hpp"
+#include "engine/cuda/device_edges.hpp"
+#include "engine/cuda/kernels.hpp"
+#include "engine/cuda/sort.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
+#include "kernels/systems.hpp"
+
+namespace mdcg {
+
+// Some systems of a batch, as many as are evaluated at once.
+struct BatchPart {
+    const Batch& batch;
+    std::int64_t first, end;  // systems
+
+    std::int64_t first_node() const { return batch.first_node[first]; }
+    std::int64_t num_nodes() const { return batch.first_node[end] - first_node(); }
+};
+
+class CudaBatch {
+public:
+    explicit CudaBatch(CudaKernels& kernels);
+
+    // Makes `graph` of all pairs of nodes of one system, and of their images, closer than `r_max`,
+    // and leaves positions there that its edges are right for. Throws EngineError, or
+    // GeometryError with nodes as the batch numbers them. Synchronizes.
+    void make_list(const BatchPart& part, double r_max, int num_types, const DeviceStream& stream,
+                   DeviceEdges& graph);
+    // Of the last list: stores energies and virials of systems. All are on the device and of its
+    // nodes in their order; `forces` and `virials` may be null. Throws EngineError naming a system
+    // whose results are not finite. Synchronizes.
+    void store_sums(const BatchPart& part, const double* energies, const double* forces,
+                    const double* virials, double* energy, double* virial,
+                    const DeviceStream& stream);
+
+    std::size_t bytes() const { return systems_.bytes() + nodes_.bytes(); }
+
+private:
+    void upload(const BatchPart& part, VerletSkin& watch, const DeviceStream& stream);
+
+    CudaSort sort_;
+    CudaFunction place_nodes_, count_pairs_, write_pairs_, sum_systems_;
+    DeviceMemory systems_, nodes_;
+    SystemArguments a_{};
+    std::int32_t* work_ = nullptr;
+    double *energy_ = nullptr, *virial_ = nullptr;  // of systems
+    int* finite_ = nullptr;
+    std::vector<char> host_;
+};
+
+}  // namespace mdcg

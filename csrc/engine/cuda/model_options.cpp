@@ -1,0 +1,77 @@
+// Devices and precisions by their names.
+#include <cctype>
+#include <stdexcept>
+#include <string>
+
+#include "engine/cuda/device_errors.hpp"
+#include "engine/cuda/model.hpp"
+#include "engine/error.hpp"
+#include "engine/program.hpp"
+
+namespace mdcg {
+
+int parse_device(const std::string& text) {
+    if (text == "cpu") return -1;
+    bool number = text.compare(0, 5, "cuda:") == 0 && text.size() > 5 && text.size() < 9;
+    for (std::size_t i = 5; number && i < text.size(); ++i)
+        number = std::isdigit(static_cast<unsigned char>(text[i])) != 0;
+    if (text != "cuda" && !number)
+        throw EngineError(ErrorKind::unsupported,
+                          "device is '" + text + "', expected 'cpu', 'cuda' or 'cuda:N'");
+    const int device = number ? std::stoi(text.substr(5)) : 0;
+    int count = 0;
+    try {
+        count = mdcg::device_count();
+    } catch (const DeviceError& error) {
+        const std::string said = error.what();
+        throw EngineError(
+            ErrorKind::device,
+            "device is '" + text + "', and " +
+                (error.complete() ? said
+                                  : "the CUDA driver finds none (" + said + "): use device cpu"));
+    } catch (const std::runtime_error& error) {
+        throw EngineError(ErrorKind::device, "device is '" + text +
+                                                 "', and there is no CUDA driver (" + error.what() +
+                                                 "): install NVIDIA's, or use device cpu");
+    }
+    if (device >= count)
+        throw EngineError(ErrorKind::device,
+                          "device is '" + text + "', and there " +
+                              (count == 0   ? "are none"
+                               : count == 1 ? "is one, cuda:0"
+                                            : "are cuda:0 to " + device_label(count - 1)) +
+                              ": choose another one, or device cpu");
+    return device;
+}
+
+CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
+                              const std::string& device) {
+    const bool fast = text == "tf32" || text == "bf16";
+    if (!text.empty() && text != "fp32" && text != "fp64" && !fast)
+        bad_argument("precision is '" + text +
+                     "', expected fp32, fp64, tf32 or bf16, or "
+                     "nothing for that of the package");
+    const bool wide = read_model_info(package).double_precision;
+    if (text.empty() || text == (wide ? "fp64" : "fp32")) return CudaPrecision::strict;
+    const std::string what = "precision is '" + text + "', and ";
+    if (fast && capability == 0)
+        throw EngineError(ErrorKind::unsupported,
+                          what +
+                              "CPUs have no such arithmetic here: leave it out, or use "
+                              "device cuda");
+    if (!fast || wide)
+        throw EngineError(ErrorKind::unsupported,
+                          what + package.path() + " was converted to " +
+                              (wide ? "float64" : "float32") +
+                              ", which is fixed: leave it out, or convert the checkpoint again "
+                              "(mdcg-patch --precision " +
+                              (text == "fp64" ? "fp64)" : "fp32)"));
+    if (capability < 80)
+        throw EngineError(ErrorKind::unsupported,
+                          what + device + " (sm_" + std::to_string(capability) +
+                              ") has no such arithmetic, which sm_80 and later have: leave it "
+                              "out, or use another device");
+    return text == "tf32" ? CudaPrecision::tf32 : CudaPrecision::bf16;
+}
+
+}  // namespace mdcg
