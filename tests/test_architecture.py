@@ -44,6 +44,7 @@ ROOMS: dict[str, set[str]] = {
     "nequip_extension": {"patch"},
     "lammps_plugin": {"runtime", "env"},
     "openmm": {"calculators"},
+    "torchsim": {"_core", "calculators"},
     "errors": set(),
 }
 
@@ -60,6 +61,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "bench": {"numpy", "torch", "ase"},
     "cli": {"numpy", "torch", "ase"},
     "openmm": {"numpy", "ase", "openmm"},
+    "torchsim": {"numpy", "torch", "torch_sim"},
 }
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "core/integers.hpp"
@@ -81,7 +82,8 @@ void CudaBatch::upload(const BatchPart& part, VerletSkin& watch, const DeviceStr
 }
 
 void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
-                          const DeviceStream& stream, DeviceEdges& graph) {
+                          const DeviceStream& stream, DeviceEdges& graph,
+                          std::vector<std::int32_t>& node) {
     const std::int64_t nodes = part.num_nodes(), systems = part.end - part.first;
     const double* const positions = part.batch.positions + 3 * part.first_node();
     const std::int32_t* const types = part.batch.types + part.first_node();
@@ -129,6 +131,8 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     a_.shift = graph.reserve_shifts();
     write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     graph.complete(types, num_types, stream);
+    node.resize(size(nodes));
+    std::iota(node.begin(), node.end(), narrow(part.first_node()));
 }
 
 void CudaBatch::store_sums(const BatchPart& part, const double* energies, const double* forces,

@@ -28,9 +28,10 @@ public:
 
     // Makes `graph` of all pairs of nodes of one system, and of their images, closer than `r_max`,
     // and leaves positions there that its edges are right for. Throws EngineError, or
-    // GeometryError with nodes as the batch numbers them. Synchronizes.
+    // GeometryError with nodes as the batch numbers them. Synchronizes. `node` becomes the number
+    // of each node in the batch.
     void make_list(const BatchPart& part, double r_max, int num_types, const DeviceStream& stream,
-                   DeviceEdges& graph);
+                   DeviceEdges& graph, std::vector<std::int32_t>& node);
     // Of the last list: stores energies and virials of systems. All are on the device and of its
     // nodes in their order; `forces` and `virials` may be null. Throws EngineError naming a system
     // whose results are not finite. Synchronizes.

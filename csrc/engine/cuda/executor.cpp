@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <numeric>
 #include <tuple>
 
 #include "core/integers.hpp"
@@ -103,12 +102,9 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
         kernels_.load();
     }
     graph_.chunk_edges = chunk_edges();
-    batch_->make_list(part, r_max, num_types_, stream_, graph_);
+    batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     forget_steps();
-    const std::int64_t nodes = part.num_nodes();
-    graph.forget_edges(nodes, nodes, graph_.num_edges);
-    graph.node.resize(size(nodes));
-    std::iota(graph.node.begin(), graph.node.end(), narrow(part.first_node()));
+    graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
     source_ = Source::batch;
     take_list(graph);
 }

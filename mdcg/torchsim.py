@@ -1,0 +1,243 @@
+"""Packages as models of TorchSim: many structures at once, on tensors of CPUs and NVIDIA GPUs.
+
+The extra ``mdcg[torchsim]`` installs it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from . import _core
+from .calculators.package_backend import engine_errors
+from .calculators.species import require_known, types_by_number
+from .errors import MissingDependencyError
+
+try:
+    from torch_sim.models.interface import ModelInterface
+except ModuleNotFoundError:
+    raise MissingDependencyError(
+        "torch-sim is not installed: pip install 'mdcg[torchsim]' (Python 3.11 or newer)"
+    ) from None
+
+__all__ = ["MDCGModel"]
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+
+_NUMPY = {torch.float32: "float32", torch.float64: "float64"}
+
+
+class MDCGModel(ModelInterface):  # type: ignore[misc]
+    """A package as a model of TorchSim.
+
+    All systems of a state are evaluated in one pass, their neighbours included. On a GPU positions
+    are read and forces written where torch has them.
+
+    Parameters
+    ----------
+    package : path
+        A package (``.mdcg``) that ``mdcg-patch`` wrote.
+    device : torch.device or str, optional
+        Where the tensors of states are and the package is evaluated; None: the first GPU, or
+        without one the CPU.
+    dtype : torch.dtype, optional
+        Of the tensors of states and results, None: that of the package. With torch.float64 a
+        float32 package sees positions that are not rounded.
+    compute_forces, compute_stress : bool
+        What `forward` computes beside energies.
+    kernels : str
+        As of :class:`~mdcg.MDCGCalculator`, like the next two.
+    threads : int, optional
+        Of the CPU.
+    precision : str, optional
+        Of products on a GPU.
+
+    Raises
+    ------
+    PackageError
+        The file is no package, or damaged.
+    DeviceError
+        There is no such device.
+    ValueError
+        An option is none of those known.
+
+    Examples
+    --------
+    >>> import torch_sim as ts                                       # doctest: +SKIP
+    >>> model = MDCGModel("water.mdcg", device="cuda")               # doctest: +SKIP
+    >>> ts.optimize(images, model, optimizer=ts.frechet_cell_fire)   # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        package: str | os.PathLike[str],
+        device: torch.device | str | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        compute_forces: bool = True,
+        compute_stress: bool = True,
+        kernels: str = "auto",
+        threads: int | None = None,
+        precision: str | None = None,
+    ) -> None:
+        super().__init__()
+        if dtype not in (None, *_NUMPY):
+            raise ValueError(f"dtype is {dtype}, expected torch.float32, torch.float64 or None")
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if self._device.type == "cuda" and self._device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        with engine_errors():
+            self._engine = _core.Model(
+                os.fspath(package),
+                device=str(self._device),
+                kernels=kernels,
+                threads=threads or 0,
+                precision=precision or "",
+            )
+        self._dtype = dtype or getattr(torch, self._engine.dtype)
+        self._compute_forces, self._compute_stress = compute_forces, compute_stress
+        self._types = types_by_number(self._engine.type_names)
+        # of the last state: atomic numbers, systems of atoms, and what the engine is told of them
+        self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._first_node = np.zeros(1, np.int64)
+        self._node_types = np.zeros(0, np.int32)
+
+    @property
+    def compute_forces(self) -> bool:
+        """Whether `forward` computes forces."""
+        return self._compute_forces
+
+    @compute_forces.setter
+    def compute_forces(self, value: bool) -> None:
+        self._compute_forces = value
+
+    @property
+    def compute_stress(self) -> bool:
+        """Whether `forward` computes stresses."""
+        return self._compute_stress
+
+    @compute_stress.setter
+    def compute_stress(self, value: bool) -> None:
+        self._compute_stress = value
+
+    @property
+    def r_max(self) -> float:
+        """The cutoff radius of edges in Å."""
+        return self._engine.r_max
+
+    def forward(self, state: Any, **kwargs: Any) -> Tensors:
+        """Evaluate all systems of a state.
+
+        Parameters
+        ----------
+        state : torch_sim.SimState or dict
+            With positions (Å), cell, pbc, atomic_numbers and system_idx.
+        **kwargs
+            Ignored, as TorchSim's own models do.
+
+        Returns
+        -------
+        dict of torch.Tensor
+            ``energy``, shape (n_systems,), eV; ``forces``, shape (n_atoms, 3), eV/Å; ``stress``,
+            shape (n_systems, 3, 3), eV/Å^3, positive under tension, and zero for systems that are
+            not periodic along three directions.
+
+        Raises
+        ------
+        ValueError
+            The state is on another device or of another dtype, or a system has no atoms.
+        ase.calculators.calculator.InputError
+            The package does not know an element.
+        ase.calculators.calculator.CalculationFailed
+            A result is not finite.
+        """
+        given = state if isinstance(state, dict) else vars(state)
+        positions, cell = given["positions"], given["cell"]
+        self._check(positions, "positions")
+        self._check(cell, "cell")
+        self._take(given["atomic_numbers"], given.get("system_idx"), len(positions))
+        systems = len(self._first_node) - 1
+        if cell.shape != (systems, 3, 3):
+            raise ValueError(
+                f"cell has shape {tuple(cell.shape)}, expected ({systems}, 3, 3): a cell for each "
+                "system of the state"
+            )
+        rows = cell.detach().transpose(1, 2).to(torch.float64)  # the state has columns
+        periodic = np.zeros((systems, 3), bool)
+        periodic[:] = torch.as_tensor(given["pbc"]).cpu().numpy()
+        found = self._evaluate(
+            positions.detach().to(torch.float64).contiguous(),
+            {"cells": rows.cpu().numpy(), "periodic": periodic},
+        )
+        out = {"energy": found["energy"].to(self._dtype)}
+        if self._compute_forces:
+            out["forces"] = found["forces"].to(self._dtype)
+        if self._compute_stress:
+            volume = torch.linalg.det(rows).abs()
+            whole = torch.as_tensor(periodic.all(axis=1), device=self._device)
+            stress = -found["virial"] / volume.where(whole, 1.0)[:, None, None]
+            out["stress"] = stress.where(whole[:, None, None], 0.0).to(self._dtype)
+        return out
+
+    def _check(self, tensor: torch.Tensor, name: str) -> None:
+        if tensor.device != self._device:
+            raise ValueError(
+                f"{name} of the state are on {tensor.device}, and the model is on {self._device}: "
+                f"move the state (state.to(device={str(self._device)!r}))"
+            )
+        if tensor.dtype != self._dtype:
+            raise ValueError(
+                f"{name} of the state are {tensor.dtype}, and the model takes {self._dtype}: make "
+                "the state with model.dtype, or the model with another dtype"
+            )
+
+    def _take(self, numbers: torch.Tensor, systems: torch.Tensor | None, count: int) -> None:
+        """Keep the composition of a state; it is read again only where it has changed."""
+        if systems is None:
+            systems = torch.zeros_like(numbers)
+        if self._seen is not None and all(
+            new is old or (new.device == old.device and torch.equal(new, old))
+            for new, old in zip((numbers, systems), self._seen, strict=True)
+        ):
+            return
+        self._seen = None
+        if count == 0:
+            raise ValueError("the state has no atoms, expected one or more in each system")
+        index = systems.cpu().numpy()
+        sizes = np.bincount(index)
+        empty = np.flatnonzero(sizes == 0)
+        if len(empty) > 0 or (np.diff(index) < 0).any():
+            what = f"system {empty[0]} has no atoms" if len(empty) > 0 else "system_idx falls"
+            raise ValueError(
+                f"in the state {what}, expected the atoms of systems 0, 1, 2, ... one after the "
+                "other"
+            )
+        elements = numbers.cpu().numpy()
+        require_known(elements, self._types)
+        self._first_node = np.concatenate([[0], np.cumsum(sizes)])
+        self._node_types = self._types[elements].astype(np.int32)
+        self._seen = (numbers.clone(), systems.clone())
+
+    def _evaluate(self, positions: torch.Tensor, cells: dict[str, Any]) -> Tensors:
+        place: dict[str, Any] = {"first_node": self._first_node, "types": self._node_types, **cells}
+        wanted: dict[str, Any] = {"forces": self._compute_forces, "virial": self._compute_stress}
+        if self._device.type == "cpu":
+            with engine_errors():
+                found = self._engine.evaluate_batch(**place, positions=positions.numpy(), **wanted)
+            return {name: torch.from_numpy(values) for name, values in found.items()}
+        systems = len(self._first_node) - 1
+        shapes = {"energy": (systems,), "forces": positions.shape, "virial": (systems, 3, 3)}
+        out = {
+            name: torch.empty(shape, dtype=torch.float64, device=self._device)
+            for name, shape in shapes.items()
+            if wanted.get(name, True)
+        }
+        tensors = {"positions": positions, **out}
+        addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        torch.cuda.current_stream(self._device).synchronize()  # positions are complete
+        with engine_errors():
+            self._engine.evaluate_batch(**place, addresses=addresses)
+        return out

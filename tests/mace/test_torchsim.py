@@ -1,0 +1,182 @@
+"""Packages as models of TorchSim: its own validation, dynamics, relaxations, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import molecule
+from ase.calculators.calculator import InputError
+from ase.optimize import FIRE
+
+from mdcg import MDCGCalculator
+from mdcg.errors import DeviceError, PackageError
+
+from ..engine.test_program import two_layers
+from ..lammps.lmp import package, water
+
+ts = pytest.importorskip("torch_sim", reason="torch-sim needs Python 3.11", exc_type=ImportError)
+from torch_sim.models.interface import validate_model_outputs  # noqa: E402
+
+from mdcg.torchsim import MDCGModel  # noqa: E402
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+LIMIT = {"float64": 1e-10, "float32": 2e-5}
+
+
+def state_of(images: list[Atoms], model: MDCGModel) -> Any:
+    return ts.io.atoms_to_state(images, model.device, model.dtype)
+
+
+def boxes(count: int = 3) -> list[Atoms]:
+    """Return boxes of water of several sizes, whose atoms are not where they rest."""
+    found = [water(1 + seed % 2, seed=seed) for seed in range(count)]
+    for seed, atoms in enumerate(found):
+        atoms.cell[1, 0] += 0.3 * seed
+        atoms.pbc = True
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_validation_of_torchsim(tmp_path: Path, dtype: str, device: str) -> None:
+    names = {"type_names": ["Si", "Fe", "O"], "atomic_numbers": [14, 26, 8]}
+    two_layers(dtype).package(**names).save(tmp_path / "p.mdcg")
+    for of_states in (torch.float64, torch.float32):
+        model = MDCGModel(tmp_path / "p.mdcg", device, dtype=of_states)
+        validate_model_outputs(model, model.device, of_states)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_results_are_those_of_the_calculator(dtype: str, device: str) -> None:
+    path = package("mace", dtype)
+    calc = MDCGCalculator(path)
+    model = MDCGModel(path, device, dtype=torch.float64)
+    images = boxes()
+    for _ in range(2):
+        found = {k: v.cpu().numpy() for k, v in model(state_of(images, model)).items()}
+        starts = np.cumsum([0, *map(len, images)])
+        for number, atoms in enumerate(images):
+            rows = slice(starts[number], starts[number + 1])
+            forces = calc.get_forces(atoms)
+            scale = np.abs(forces).max()
+            assert abs(found["energy"][number] - calc.get_potential_energy(atoms)) < (
+                LIMIT[dtype] * len(atoms) * 10
+            )
+            np.testing.assert_allclose(found["forces"][rows], forces, atol=LIMIT[dtype] * scale)
+            stress = calc.get_property("stress", atoms)[[0, 5, 4, 5, 1, 3, 4, 3, 2]].reshape(3, 3)
+            np.testing.assert_allclose(found["stress"][number], stress, atol=LIMIT[dtype])
+        images.insert(0, images.pop())  # another composition
+    model.compute_stress = model.compute_forces = False
+    assert set(model(state_of(images, model))) == {"energy"}
+    open_state = state_of([molecule("H2O"), molecule("H2O")], model)
+    open_state.pbc = False
+    model.compute_stress = True
+    alone = calc.get_potential_energy(molecule("H2O"))
+    found = model(open_state)
+    np.testing.assert_allclose(found["energy"].cpu(), [alone, alone], atol=10 * LIMIT[dtype])
+    assert not found["stress"].any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dynamics(device: str) -> None:
+    """The energy's error falls with the square of the timestep; a thermostat heats as asked."""
+    model = MDCGModel(package("mace", "float64"), device)
+    images, energies, temperatures = boxes(), [], []
+
+    class Follow(ts.TrajectoryReporter):
+        """Keeps what is asked for here instead of writing a file."""
+
+        def __init__(self) -> None:
+            super().__init__(None)
+
+        def report(self, state: Any, step: int, model: Any = None) -> list[Any]:
+            parts = {name: getattr(state, name) for name in ("masses", "momenta", "system_idx")}
+            energies.append((state.energy + ts.calc_kinetic_energy(**parts)).cpu().numpy())
+            temperatures.append(ts.quantities.calc_temperature(**parts).cpu().numpy())
+            return []
+
+    keywords = {"model": model, "trajectory_reporter": Follow()}
+    spread = []
+    for steps in (40, 80):
+        energies.clear()
+        torch.manual_seed(0)
+        ts.integrate(
+            images, integrator=ts.nve, n_steps=steps, timestep=0.02 / steps, temperature=300,
+            **keywords,
+        )  # fmt: skip
+        spread.append(np.ptp(energies, axis=0) / [len(a) for a in images])
+    assert spread[0].max() < 3e-3  # eV per atom
+    assert (spread[0] / spread[1]).min() > 3, spread
+    assert np.ptp(temperatures, axis=0).min() > 10
+    temperatures.clear()
+    ts.integrate(
+        images, integrator=ts.nvt_langevin, n_steps=300, timestep=0.0005, temperature=300,
+        gamma=50.0, **keywords,
+    )  # fmt: skip
+    assert 150 < np.mean(temperatures[100:]) < 450
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_relaxations(device: str) -> None:
+    """Structures that relax together end where each one ends alone."""
+    path = package("mace", "float64")
+    model = MDCGModel(path, device)
+    images = [molecule("H2O"), molecule("H2O") + molecule("H2O")]
+    images[1].positions[3:] += [0.2, 0.1, 2.9]
+    for seed, atoms in enumerate(images):
+        atoms.rattle(0.05, seed=seed)
+    start = state_of(images, model)
+    start.pbc = False
+    end = ts.optimize(
+        start,
+        model,
+        optimizer=ts.optimizers.fire,
+        convergence_fn=ts.generate_force_convergence_fn(2e-3, include_cell_forces=False),
+        max_steps=600,
+    )
+    for number, atoms in enumerate(images):
+        atoms.calc = MDCGCalculator(path)
+        FIRE(atoms, logfile=None).run(fmax=2e-3, steps=600)
+        assert float(end.energy[number]) == pytest.approx(atoms.get_potential_energy(), abs=1e-4)
+    forces = model(end)["forces"].norm(dim=1)
+    assert float(forces.max()) < 2e-3
+
+
+def test_refusals(tmp_path: Path) -> None:
+    path = package("mace", "float32")
+    model = MDCGModel(path, "cpu")
+    good = state_of(boxes(2), model)
+
+    def refused(kind: type[Exception], text: str, **changes: Any) -> None:
+        state = {**vars(good), **changes}
+        with pytest.raises(kind, match=text) as error:
+            model(state)
+        assert "\n" not in str(error.value)
+
+    model(vars(good))
+    refused(ValueError, "torch.float64, and the model takes", positions=good.positions.double())
+    refused(ValueError, "cell of the state are torch.float64", cell=good.cell.double())
+    refused(ValueError, "are on meta, and the model is on cpu", positions=good.positions.to("meta"))
+    nothing = {"positions": torch.zeros(0, 3), "atomic_numbers": good.atomic_numbers[:0]}
+    refused(ValueError, "no atoms, expected one", **nothing, system_idx=good.system_idx[:0])
+    refused(ValueError, "system 1 has no atoms", system_idx=2 * good.system_idx)
+    refused(ValueError, "system_idx falls", system_idx=good.system_idx.flip(0))
+    refused(ValueError, r"cell has shape \(1, 3, 3\), expected \(2, 3, 3\)", cell=good.cell[:1])
+    refused(InputError, "does not know Fe", atomic_numbers=torch.full_like(good.atomic_numbers, 26))
+    refused(ValueError, "no usable position", positions=good.positions * torch.nan)
+    close = good.positions.clone()
+    close[1] = close[0]
+    refused(ValueError, "at the same place", positions=close)
+    model(good)
+    with pytest.raises(DeviceError, match="device is 'cuda:7'"):
+        MDCGModel(path, "cuda:7")
+    with pytest.raises(ValueError, match=r"dtype is torch\.int32, expected torch\.float32"):
+        MDCGModel(path, "cpu", dtype=torch.int32)
+    with pytest.raises(PackageError):
+        MDCGModel(tmp_path / "nothing.mdcg", "cpu")
