@@ -16,6 +16,8 @@ from types import ModuleType
 import ase.io
 import numpy as np
 import pytest
+from ase.filters import FrechetCellFilter
+from ase.optimize import FIRE
 from ase.units import invcm
 from ase.vibrations import VibrationsData
 
@@ -175,6 +177,24 @@ def test_neb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_allclose(energies - energies[0], found[-1], rtol=0, atol=1e-5)
     top = images[int(energies.argmax())]
     assert np.linalg.norm(original.get_forces(top), axis=1).max() < 0.02
+
+
+def test_many_systems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Crystals that differ in size relax to the energies of ASE's own relaxation."""
+    for needed in ("torch_sim", "matplotlib"):
+        pytest.importorskip(needed, reason="the example needs mdcg[torchsim,bench]")
+    many = example("many_systems")
+    many.main(["--structures", "6", "--steps", "5", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "6 crystals" in printed
+    assert (tmp_path / "many_systems.png").stat().st_size > 10_000
+    (after,) = re.findall(r"-> (-\d\.\d+) eV per atom", printed)
+    energies = []
+    for atoms in many.crystals(6):
+        atoms.calc = MDCGCalculator(EXAMPLES / "data" / "copper.mdcg")
+        FIRE(FrechetCellFilter(atoms), logfile=None).run(fmax=0.02, steps=500)
+        energies.append(atoms.get_potential_energy() / len(atoms))
+    assert float(after) == pytest.approx(np.mean(energies), abs=1e-3)
 
 
 def quickstart(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

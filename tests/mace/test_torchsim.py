@@ -1,4 +1,4 @@
-"""Packages as models of TorchSim: its own validation, dynamics, relaxations, and what is refused."""
+"""Packages as models of TorchSim: its validation, dynamics, relaxations, and what is refused."""
 
 from __future__ import annotations
 
