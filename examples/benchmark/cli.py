@@ -37,6 +37,12 @@ ASE's VelocityVerlet, and FastMACE in its own loop on the device. Milliseconds p
 integrator and neighbour lists; loading, compiling and 200 steps before are not counted. Use a
 trained model and a structure near equilibrium: where atoms fly apart, each step makes a list."""
 
+_BATCH_HELP = """\
+Time energies and forces of molecules and crystals of 8 to 60 atoms: mdcg's calculator one by one,
+its `batch`, mdcg as a model of TorchSim, and TorchSim's own MACE model (with cuEquivariance on a
+GPU) at the best size of its batches. Lists of neighbours are part of the time; TorchSim's states
+are made beforehand."""
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -71,6 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     dynamics.add_argument("--temperature", type=float, default=300.0, help="K (default 300)")
     dynamics.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     dynamics.add_argument("--impl", type=names, metavar="NAME,...", help="mdcg, fastmace")
+    batch = command("batch", "time many small structures at once beside TorchSim", _BATCH_HELP)
+    batch.add_argument("model", metavar="MODEL", help="of MACE, as in `model`")
+    batch.add_argument("--structures", type=int, default=1000, help="default 1000")
+    batch.add_argument("--repeats", type=int, default=3, help="the fastest counts (default 3)")
+    batch.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    batch.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    batch.add_argument("--impl", type=names, metavar="NAME,...", help="one-by-one, batch, "
+        "torchsim-mdcg, torchsim-mace")  # fmt: skip
     package = command("package", "convert a model with random weights, for `mdcg bench lammps`")
     package.add_argument("model", metavar="MODEL", help="as in `model`")
     package.add_argument("-o", "--output", required=True, type=Path, metavar="FILE.mdcg")
@@ -99,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "conv": _conv,
         "model": _model,
         "dynamics": _dynamics,
+        "batch": _batch,
         "package": _package,
         "engine-conv": _engine_conv,
     }
@@ -226,6 +241,46 @@ def _dynamics(options: argparse.Namespace) -> int:
                 row = dynamics.measure(name, run)
                 milliseconds = 1e3 * row["seconds"]
                 print(f"{name:10} {row['atoms']:>9,} atoms {milliseconds:9.4f} ms/step", flush=True)
+    return 0
+
+
+def _batch(options: argparse.Namespace) -> int:
+    import numpy as np
+
+    from mdcg import Package
+    from mdcg.bench import checkpoint
+    from mdcg.bench.model import Settings
+
+    from . import batch
+
+    if unknown := set(options.impl or ()) - set(batch.PROGRAMS):
+        known = ", ".join(batch.PROGRAMS)
+        raise ValueError(f"program {unknown.pop()!r} is unknown, expected one of {known}")
+    _known(options.model)
+    reasons = {name: batch.missing(name, options.device) for name in batch.PROGRAMS}
+    _tell_skipped({name: reason for name, reason in reasons.items() if reason})
+    model = checkpoint.ready(_load(options.model, options.dtype), options.dtype, options.device)
+    with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
+        package = checkpoint.convert(
+            model, Path(folder) / "model.mdcg", Settings(device=options.device)
+        )
+        symbols = Package.open(package).manifest["type_names"]
+        images = batch.structures(options.structures, symbols)
+        atoms, want = sum(map(len, images)), None
+        print(f"{len(images)} structures, {atoms:,} atoms, {options.dtype}, {options.device}")
+        task = batch.Task(model, package, images, options.device)
+        for name in options.impl or batch.PROGRAMS:
+            if reasons[name] is not None:
+                continue
+            row = batch.measure(name, task, options.repeats)
+            want = row["energies"] if want is None else want
+            error = np.abs((row["energies"] - want) / list(map(len, images))).max()
+            each = 1e3 * row["seconds"] / len(images)
+            print(
+                f"{name:14} {each:9.4f} ms per structure {each * len(images) * 1e3 / atoms:9.3f} "
+                f"us per atom, energies to {error:.0e} eV per atom",
+                flush=True,
+            )
     return 0
 
 
