@@ -56,7 +56,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "runtime": {"numpy", "filelock"},
     "ops": {"numpy", "torch"},
     "patch": {"numpy", "torch", "ase"},
-    "package": {"ase", "numpy", "safetensors", "torch"},
+    "package": {"ase", "numpy", "safetensors", "scipy", "torch"},
     "calculators": {"numpy", "torch", "ase"},
     "bench": {"numpy", "torch", "ase"},
     "cli": {"numpy", "torch", "ase"},

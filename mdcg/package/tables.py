@@ -1,9 +1,9 @@
 """Choose whether a radial network is tabulated, and how finely, by measuring the error.
 
-The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a clamped
-cubic spline through the exact network, on a grid that is uniform in the square root of the length.
-Its derivative is the force. It is built when a package runs; here the same is made in float64 and
-compared with the network between the knots. Rounding of the table itself is that of a weight and of
+The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a spline
+through the exact network, on a grid that is uniform in the square root of the length, cubic on GPUs
+and of degree 5 with fewer knots on CPUs. Its derivative is the force. It is built when a package
+runs; here both are made in float64 and compared with the network between the knots. Rounding of the table itself is that of a weight and of
 its derivative, as the engine keeps both; it shows when the package is verified.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import make_interp_spline
 
 from .radial import Radial
 
@@ -23,9 +24,11 @@ Array = NDArray[np.float64]
 LADDER = (256, 384, 512, 768, 1024, 1536, 2048)
 #: The table begins at this part of the cutoff; shorter edges take the exact network.
 _FIRST = 1.0 / 16.0
-#: Places in an interval: the error of a cubic is largest in the middle, of its derivative at the
-#: other two.
-_PLACES = (0.2113248654, 0.5, 0.7886751346)
+#: Degrees of the splines, and how many intervals of the manifest's number one of theirs stands for.
+_DEGREES = ((3, 1), (5, 6))
+#: Places in an interval: the error of a spline is largest in the middle, of its derivative at the
+#: others or at the ends.
+_PLACES = (0.02, 0.2113248654, 0.5, 0.7886751346, 0.98)
 #: Ranges of the length that are compared one by one: weights differ by orders of magnitude.
 _WINDOWS = 8
 #: Pairs of types and outputs that are looked at, spread over all of them.
@@ -82,38 +85,64 @@ def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any]
 
 
 def table_error(radial: Radial, knots: int) -> TableError:
-    """Return the errors of a table between its knots, the worst of several pairs of types."""
+    """Return the errors of tables between their knots, the worst of several pairs of types.
+
+    Parameters
+    ----------
+    radial : Radial
+    knots : int
+        Intervals of the cubic; the spline of degree 5 has a sixth as many.
+    """
     worst = [0.0, 0.0, 0.0]
     columns = _columns(radial)
     for receiver, sender in _pairs(radial):
-        r_max = np.asarray(radial.r_max)
-        reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
-        start = np.sqrt(_FIRST * reach)
-        step = (np.sqrt(reach) - start) / knots
-        roots = start + step * np.arange(knots + 1, dtype=np.float64)
-        lengths = np.minimum(roots**2, np.nextafter(reach, 0.0))
-        values, slopes = (part[:, columns] for part in radial.evaluate(lengths, receiver, sender))
-        # derivatives with respect to the root
-        ends = [2.0 * roots[at] * slopes[at] for at in (0, -1)]
-        spline = _spline(values, ends[0], ends[1], step)
-        places = np.array(_PLACES)[None]
-        inside = (roots[:-1, None] + step * places).reshape(-1)
-        found = _look_up(spline, inside, np.repeat(places, knots, 0).reshape(-1), step)
-        exact = radial.evaluate(inside**2, receiver, sender)
-        moved = inside**2 + _POSITIONS * (-1.0) ** np.arange(len(inside))
-        single = radial.evaluate(moved, receiver, sender, dtype="float32")
-        window = ((inside**2 / reach - _FIRST) / (1.0 - _FIRST) * _WINDOWS).astype(int)
-        for number in (0, 1):
-            want = exact[number][:, columns]
-            error = found[number] - want
-            own = single[number][:, columns] - want
-            size = float(np.abs(want).max())
-            worst[number] = max(worst[number], float(np.abs(error).max()) / size if size else 0.0)
-            for part in range(_WINDOWS):
-                rows = window == part
-                ratio = _rms(error[rows]) / max(_rms(own[rows]), 1e-9 * size, 1e-300)
-                worst[2] = max(worst[2], ratio)
+        for degree, part in _DEGREES:
+            errors = _errors(radial, receiver, sender, columns, -(-knots // part), degree)
+            worst = [max(pair) for pair in zip(worst, errors, strict=True)]
     return TableError(*worst)
+
+
+def _errors(
+    radial: Radial,
+    receiver: int,
+    sender: int,
+    columns: NDArray[np.int_],
+    knots: int,
+    degree: int,
+) -> tuple[float, float, float]:
+    """Return the fields of :class:`TableError` for one spline."""
+    r_max = np.asarray(radial.r_max)
+    reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
+    start = np.sqrt(_FIRST * reach)
+    step = (np.sqrt(reach) - start) / knots
+    more = (degree - 3) // 2  # places at either end, besides the derivative
+    ends = np.concatenate([np.arange(more), np.arange(knots - more, knots)]) + 0.5
+    places = np.sort(np.concatenate([np.arange(knots + 1), ends]))
+    lengths = np.minimum((start + step * places) ** 2, np.nextafter(reach, 0.0))
+    values, slopes = (part[:, columns] for part in radial.evaluate(lengths, receiver, sender))
+    first, last = (2.0 * step * np.sqrt(lengths[end]) * slopes[end] for end in (0, -1))
+    all_knots = np.arange(-degree, knots + degree + 1, dtype=np.float64)
+    spline = make_interp_spline(
+        places, values, k=degree, t=all_knots, bc_type=([(1, first)], [(1, last)])
+    )
+    at = (np.arange(knots)[:, None] + np.array(_PLACES)).reshape(-1)
+    roots = start + step * at
+    found = spline(at), spline.derivative()(at) / (2.0 * step * roots)[:, None]
+    exact = radial.evaluate(roots**2, receiver, sender)
+    moved = roots**2 + _POSITIONS * (-1.0) ** np.arange(len(roots))
+    single = radial.evaluate(moved, receiver, sender, dtype="float32")
+    window = ((roots**2 / reach - _FIRST) / (1.0 - _FIRST) * _WINDOWS).astype(int)
+    largest, rounding = [0.0, 0.0], 0.0
+    for number in (0, 1):
+        want = exact[number][:, columns]
+        error, own = found[number] - want, single[number][:, columns] - want
+        size = float(np.abs(want).max())
+        largest[number] = float(np.abs(error).max()) / size if size else 0.0
+        for part in range(_WINDOWS):
+            rows = window == part
+            ratio = _rms(error[rows]) / max(_rms(own[rows]), 1e-9 * size, 1e-300)
+            rounding = max(rounding, ratio)
+    return largest[0], largest[1], rounding
 
 
 def _rms(values: Array) -> float:
@@ -145,41 +174,3 @@ def _pairs(radial: Radial) -> list[tuple[int, int]]:
         every = [every[k] for k in np.unique(keys, axis=0, return_index=True)[1]]
     chosen = np.unique(np.linspace(0, len(every) - 1, _MAX_PAIRS).astype(int))
     return [every[k] for k in chosen]
-
-
-def _spline(values: Array, first: Array, last: Array, step: float) -> Array:
-    """Return coefficients of the clamped cubic B-spline, shape (knots + 3, outputs)."""
-    count = len(values)
-    upper = np.zeros(count)
-    inner = np.zeros_like(values)
-    for i in range(count):
-        below = 0.0 if not i else 2.0 if i == count - 1 else 1.0
-        above = 2.0 if not i else 0.0 if i == count - 1 else 1.0
-        right = 6.0 * values[i]
-        if not i:
-            right = right + 2.0 * step * first
-        if i == count - 1:
-            right = right - 2.0 * step * last
-        pivot = 4.0 - (below * upper[i - 1] if i else 0.0)
-        upper[i] = above / pivot
-        inner[i] = (right - below * inner[i - 1] if i else right) / pivot
-    for i in range(count - 2, -1, -1):
-        inner[i] -= upper[i] * inner[i + 1]
-    before = inner[1] - 2.0 * step * first
-    after = inner[-2] + 2.0 * step * last
-    return np.concatenate([before[None], inner, after[None]])
-
-
-def _look_up(spline: Array, root: Array, t: Array, step: float) -> tuple[Array, Array]:
-    """Return values and derivatives with respect to the length."""
-    interval = np.repeat(np.arange(len(spline) - 3), len(_PLACES))
-    s = 1.0 - t
-    values = (s**3, 3.0 * t**3 - 6.0 * t**2 + 4.0, 3.0 * s**3 - 6.0 * s**2 + 4.0, t**3)
-    slopes = (-(s**2), t * (3.0 * t - 4.0), -s * (3.0 * s - 4.0), t**2)
-    value = np.zeros((len(t), spline.shape[1]))
-    slope = np.zeros_like(value)
-    for row, (basis, derivative) in enumerate(zip(values, slopes, strict=True)):
-        rows = spline[interval + row]
-        value += basis[:, None] / 6.0 * rows
-        slope += (derivative / (4.0 * root * step))[:, None] * rows
-    return value, slope

@@ -379,7 +379,7 @@ def test_tables(by_pair: bool, tmp_path: Path) -> None:
     exact = two_layers(by_pair=by_pair).write(tmp_path)
     expected = _core.Model(exact, kernels="generic").evaluate(s.positions, s.types, edges=s.edges)
     errors = []
-    for knots in (128, 512):
+    for knots in (384, 1536):
         path = two_layers(by_pair=by_pair, knots=knots).write(tmp_path)
         model = _core.Model(path, kernels="generic")
         found = model.evaluate(s.positions, s.types, edges=s.edges)

@@ -11,65 +11,84 @@ namespace mdcg {
 namespace {
 
 // The first rows are zeros, for edges that have no weights.
-constexpr std::int64_t ZERO_ROWS = 4;
+constexpr std::int64_t ZERO_ROWS = TABLE_STEPS + 1;
 
 // Shorter edges are left to the exact network: the distance transforms are steep there.
 constexpr double FIRST = 1.0 / 16;
 
-// Clamped cubic B-spline: coefficients [n + 3][width] from values [n + 1][width] and derivatives
-// [width] at both ends. Thomas algorithm on (c[i-1] + 4 c[i] + c[i+1]) / 6 = f[i], all columns at
-// once.
-void solve(int n, int width, double step, const double* values, const double* slope_first,
-           const double* slope_last, double* c) {
-    std::vector<double> upper(size(n + 1));
-    double* inner = c + width;  // c[0]
-    for (int i = 0; i <= n; ++i) {
-        const double below = i == 0 ? 0.0 : (i == n ? 2.0 : 1.0);
-        const double above = i == n ? 0.0 : (i == 0 ? 2.0 : 1.0);
-        const double pivot = 4.0 - (i == 0 ? 0.0 : below * upper[size(i - 1)]);
-        upper[size(i)] = above / pivot;
-        const double* f = values + std::int64_t(i) * width;
-        double* row = inner + std::int64_t(i) * width;
-        for (int k = 0; k < width; ++k) {
-            double right = 6.0 * f[k];
-            if (i == 0) right += 2.0 * step * slope_first[k];
-            if (i == n) right -= 2.0 * step * slope_last[k];
-            if (i > 0) right -= below * row[k - width];
-            row[k] = right / pivot;
+constexpr int FEWEST_KNOTS = 8;
+
+// B-splines that are not zero at place t of an interval, [degree + 1].
+void basis_at(int degree, double t, double* found) {
+    found[0] = 1;
+    for (int d = 1; d <= degree; ++d) {
+        double before = 0;
+        for (int r = 0; r < d; ++r) {
+            const double part = found[r] / d;
+            found[r] = before + (r + 1 - t) * part;
+            before = (t + d - 1 - r) * part;
         }
-    }
-    for (int i = n; i-- > 0;)
-        for (int k = 0; k < width; ++k) {
-            const std::ptrdiff_t at = std::int64_t(i) * width + k;
-            inner[at] -= upper[size(i)] * inner[at + width];
-        }
-    for (int k = 0; k < width; ++k) {
-        c[k] = c[2 * width + k] - 2.0 * step * slope_first[k];
-        c[static_cast<std::ptrdiff_t>(n + 2) * width + k] =
-            c[std::int64_t(n) * width + k] + 2.0 * step * slope_last[k];
+        found[d] = before;
     }
 }
 
-void spline_basis(double t, double* value, double* slope) {
-    const double s = 1.0 - t;
-    value[0] = s * s * s / 6;
-    value[1] = (3 * t * t * t - 6 * t * t + 4) / 6;
-    value[2] = (3 * s * s * s - 6 * s * s + 4) / 6;
-    value[3] = t * t * t / 6;
-    slope[0] = -s * s / 2;
-    slope[1] = t * (3 * t - 4) / 2;
-    slope[2] = -s * (3 * s - 4) / 2;
-    slope[3] = t * t / 2;
+// Turns values [n][width] at places, given in steps from the first knot, into coefficients of the
+// spline through them; where a place is repeated its second row is the derivative by the place. The
+// matrix is totally positive: elimination needs no pivots (de Boor and Pinkus 1977).
+void solve(const std::vector<double>& places, int knots, int degree, int width, double* c) {
+    const int n = narrow(static_cast<std::int64_t>(places.size())), band = 2 * degree + 1;
+    std::vector<double> matrix(size(std::int64_t(n) * band));
+    const auto at = [&](int row, int column) -> double& {
+        return matrix[size(std::int64_t(row) * band + column - row + degree)];
+    };
+    std::vector<double> basis(size(degree + 1));
+    for (int i = 0; i < n; ++i) {
+        const double place = places[size(i)];
+        const int first = std::min(static_cast<int>(place), knots - 1);
+        if (i > 0 && place == places[size(i - 1)]) {  // differences of a spline of one degree less
+            basis_at(degree - 1, place - first, basis.data());
+            for (int k = degree; k >= 0; --k)
+                at(i, first + k) =
+                    (k > 0 ? basis[size(k - 1)] : 0.0) - (k < degree ? basis[size(k)] : 0.0);
+        } else {
+            basis_at(degree, place - first, basis.data());
+            for (int k = 0; k <= degree; ++k) at(i, first + k) = basis[size(k)];
+        }
+    }
+    const auto add = [&](int to, double factor, int from) {
+        double* const target = c + std::int64_t(to) * width;
+        const double* const source = c + std::int64_t(from) * width;
+        for (int k = 0; k < width; ++k) target[k] += factor * source[k];
+    };
+    for (int i = 0; i < n; ++i)
+        for (int row = i + 1; row < std::min(n, i + degree + 1); ++row) {
+            const double factor = -at(row, i) / at(i, i);
+            if (factor == 0) continue;
+            for (int k = i; k < std::min(n, i + degree + 1); ++k) at(row, k) += factor * at(i, k);
+            add(row, factor, i);
+        }
+    for (int i = n; i-- > 0;) {
+        for (int k = i + 1; k < std::min(n, i + degree + 1); ++k) add(i, -at(i, k), k);
+        for (int k = 0; k < width; ++k) c[std::int64_t(i) * width + k] /= at(i, i);
+    }
 }
 
 }  // namespace
 
-RadialSpline::RadialSpline(const RadialSpec& spec, int knots)
+RadialSpline::RadialSpline(const RadialSpec& spec, int knots, int degree)
     : spec_(spec),
       network_(spec),
       last_(spec.last()),
       knots_(knots),
-      outputs_(spec.layers.back().out) {}
+      degree_(degree),
+      outputs_(spec.layers.back().out) {
+    const int more = (degree - 3) / 2;  // at either end
+    for (int i = 0; i <= knots; ++i) {
+        places_.push_back(i);
+        if (i == 0 || i == knots) places_.push_back(i);
+        if (i < more || (i < knots && i >= knots - more)) places_.push_back(i + 0.5);
+    }
+}
 
 double RadialSpline::first(int receiver, int sender) const {
     return FIRST * spec_.pair_r_max(receiver, sender);
@@ -124,16 +143,20 @@ void RadialSpline::prepare(int receiver, int sender) const {
     pair_ = {-1, -1};  // none, should memory run out
     const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
-    std::vector<double> lengths(size(knots_) + 1);
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-        const double root = from + h * static_cast<double>(i);
-        lengths[i] = std::min(root * root, end);
+    std::vector<double> lengths;
+    for (const double place : places_) {
+        const double root = from + h * place;
+        lengths.push_back(std::min(root * root, end));
     }
     hidden_ = hidden(lengths, receiver, sender);
-    slope_first_ = hidden_slope(lengths.front(), receiver, sender);
-    slope_last_ = hidden_slope(end, receiver, sender);
-    for (double& slope : slope_first_) slope *= 2 * from;
-    for (double& slope : slope_last_) slope *= 2 * std::sqrt(end);
+    // derivatives by the place
+    const std::int64_t stride = network_.hidden_stride();
+    for (std::size_t i = 1; i < places_.size(); ++i) {
+        if (places_[i] != places_[i - 1]) continue;
+        const std::vector<double> slope = hidden_slope(lengths[i], receiver, sender);
+        for (int k = 0; k < network_.units(); ++k)
+            hidden_[i * size(stride) + size(k)] = slope[size(k)] * 2 * std::sqrt(lengths[i]) * h;
+    }
     pair_ = {receiver, sender};
 }
 
@@ -145,14 +168,9 @@ void RadialSpline::fit(int receiver, int sender, int column, int count,
     const std::int64_t stride = network_.hidden_stride();
     const PackedMatrix<double> matrix(last_.data() + column, units, count, outputs_, 1);
     const std::int64_t width = (count + 7) / 8 * 8;
-    AlignedArray<double> values(size((knots_ + 1) * width));
-    AlignedArray<double> ends(size(2 * width));
-    dense.gemm(knots_ + 1, hidden_.data(), stride, matrix, values.data(), width, nullptr, false);
-    dense.gemm(1, slope_first_.data(), stride, matrix, ends.data(), width, nullptr, false);
-    dense.gemm(1, slope_last_.data(), stride, matrix, ends.data() + width, width, nullptr, false);
-    std::vector<double> solved(size(rows() * width));
-    solve(knots_, static_cast<int>(width), step(receiver, sender), values.data(), ends.data(),
-          ends.data() + width, solved.data());
+    AlignedArray<double> solved(size(rows() * width));
+    dense.gemm(rows(), hidden_.data(), stride, matrix, solved.data(), width, nullptr, false);
+    solve(places_, knots_, degree_, narrow(width), solved.data());
     for (int i = 0; i < rows(); ++i)
         std::copy_n(solved.data() + i * width, count, coefficients + i * count);
 }
@@ -185,7 +203,7 @@ std::vector<double> RadialSpline::exact_slope(double length, int receiver, int s
 
 template <typename T>
 RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
-    : spline_(spec, spec.knots),
+    : spline_(spec, std::max(FEWEST_KNOTS, (spec.knots + 5) / 6), TABLE_STEPS),
       columns_(std::move(columns)),
       groups_(spec, spline_,
               static_cast<double>(columns_.width) * spline_.rows() * sizeof(T) * (SINGLE ? 2 : 1)) {
@@ -256,7 +274,7 @@ template <typename T>
 bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* basis,
                              T* slope) const {
     const std::int64_t n = edges.capacity;
-    const int last = spline_.rows() - 4;
+    const int last = spline_.rows() - TABLE_STEPS - 1;
     bool all = true;
     for (std::int64_t e = 0; e < edges.count; ++e) {
         const TableGroups::Place pair = groups_.place(edges.receiver_type[e], edges.sender_type[e]);
@@ -266,21 +284,22 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
         all = all && place >= 0;
         const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
         knot[e] = inside ? pair.first_row + i : 0;
-        double b[4], s[4];
-        spline_basis(place - i, b, s);
+        double b[TABLE_STEPS + 1], s[TABLE_STEPS];
+        basis_at(TABLE_STEPS, place - i, b);
+        basis_at(TABLE_STEPS - 1, place - i, s);
         const double by_length = pair.inverse_step / (2 * root);
-        // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[3]) (c[j + 1] - c[j]): b sum to one
-        double value = 0, derivative = 0;
-        for (int j = 2; j >= 0; --j) {
+        // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), as b sum to
+        // one; the derivative is a spline of the differences, of one degree less
+        double value = 0;
+        for (int j = TABLE_STEPS - 1; j >= 0; --j) {
             value += b[j + 1];
-            derivative += s[j + 1];
             basis[j * n + e] = inside ? static_cast<T>(value) : T(0);
-            slope[j * n + e] = inside ? static_cast<T>(derivative * by_length) : T(0);
+            slope[j * n + e] = inside ? static_cast<T>(s[j] * by_length) : T(0);
         }
     }
     for (std::int64_t e = edges.count; e < n; ++e) {
         knot[e] = 0;
-        for (int j = 0; j < 3; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
+        for (int j = 0; j < TABLE_STEPS; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
     }
     return all;
 }

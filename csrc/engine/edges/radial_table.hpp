@@ -1,5 +1,6 @@
-// Tables of all weights of an edge as functions of its length, per pair of types: cubic B-splines
-// through the exact network's values, with its derivative at both ends.
+// Tables of all weights of an edge as functions of its length, per pair of types: B-splines through
+// the exact network's values, with its derivative at both ends. On GPUs they are cubic, on CPUs of
+// degree 5, which needs a sixth of the knots: such a table stays in the caches.
 //
 // Knots are uniform in the square root of the length: weights bend most where edges are short, and
 // more knots than needed would cost accuracy, as a derivative's rounding error grows with them.
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "engine/edges/radial.hpp"
+#include "engine/ops/conv_kernel.hpp"
 #include "engine/rows.hpp"
 
 namespace mdcg {
@@ -30,14 +32,15 @@ struct WeightColumns {
 // Spline through the exact network for one pair of types, in double.
 class RadialSpline {
 public:
-    RadialSpline(const RadialSpec& spec, int knots);
+    // `degree`: odd.
+    RadialSpline(const RadialSpec& spec, int knots, int degree);
 
     double first(int receiver, int sender) const;  // shortest length in the table
     double step(int receiver, int sender) const;   // between knots, in square roots of lengths
-    int rows() const { return knots_ + 3; }
+    int rows() const { return knots_ + degree_; }
 
-    // Coefficients of the given columns of weights, [rows()][count]: place t of interval i lies
-    // between coefficients i + 1 and i + 2. Several threads may fit after `prepare` of the pair.
+    // Coefficients of the given columns of weights, [rows()][count]: interval i has those from i to
+    // i + degree. Several threads may fit after `prepare` of the pair.
     void fit(int receiver, int sender, int column, int count, double* coefficients) const;
     void prepare(int receiver, int sender) const;
     // Exact weights at lengths, [count][outputs].
@@ -53,10 +56,12 @@ private:
     RadialSpec spec_;
     Radial<double> network_;
     std::vector<double> last_;  // [units][outputs]
-    int knots_, outputs_;
+    int knots_, degree_, outputs_;
+    // [rows()] where spline and network meet, in steps; their derivatives meet at those repeated.
+    std::vector<double> places_;
     // of the pair that was asked for last
     mutable std::pair<int, int> pair_{-1, -1};
-    mutable std::vector<double> hidden_, slope_first_, slope_last_;
+    mutable std::vector<double> hidden_;  // at the places
 };
 
 // Which pairs of types share a table, and where the tables are that were built.
@@ -127,7 +132,7 @@ public:
         return groups_.place(receiver, sender);
     }
 
-    // First row of each edge, [capacity], and what its three steps count, [3][capacity], in the
+    // First row of each edge, [capacity], and what its steps count, [TABLE_STEPS][capacity], in the
     // weight and in its derivative (ConvBlock); a row of zeros from r_max on and for unused edges.
     // False: an edge is too short for the table.
     bool look_up(const RadialEdges& edges, std::int32_t* knot, T* basis, T* slope) const;

@@ -132,8 +132,8 @@ typename CpuConv<T>::Scratch CpuConv<T>::lay_out(char* start) const {
     layout.take(s.d_unit, 3 * n);
     layout.take(s.hidden, n * radial_.hidden_stride());
     layout.take(s.d_hidden, n * radial_.hidden_stride());
-    layout.take(s.basis, 3 * n);
-    layout.take(s.slope, 3 * n);
+    layout.take(s.basis, TABLE_STEPS * n);
+    layout.take(s.slope, TABLE_STEPS * n);
     layout.take(s.d_length, n);
     layout.take(s.knot, n);
     layout.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(n)));

@@ -137,6 +137,7 @@ MDCG_INLINE V lane_sums(const V* v) {
 }
 
 typedef mdcg::ConvBlock<T> ConvBlock;
+using mdcg::TABLE_STEPS;
 
 // Rows of a block's edges; edges of one receiver are a run.
 struct Edges {
@@ -234,12 +235,11 @@ static void hidden_gradient(const ConvBlock* b, int rows, const T* __restrict dw
 template <int U, bool SLOPE>
 static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __restrict dw) {
     for (int e = 0; e < (int)b->num_edges; ++e) {
-        const V b0 = splat(b->basis[e]), b1 = splat(b->basis[EDGES + e]);
-        const V b2 = splat(b->basis[2 * EDGES + e]);
-        V s0, s1, s2;
-        if constexpr (SLOPE) {
-            s0 = splat(b->slope[e]), s1 = splat(b->slope[EDGES + e]);
-            s2 = splat(b->slope[2 * EDGES + e]);
+        V basis[TABLE_STEPS], slope[TABLE_STEPS];
+        MDCG_UNROLL(8)
+        for (int j = 0; j < TABLE_STEPS; ++j) {
+            basis[j] = splat(b->basis[j * EDGES + e]);
+            if constexpr (SLOPE) slope[j] = splat(b->slope[j * EDGES + e]);
         }
         // In single precision a derivative of differences of rounded rows would be too coarse.
         constexpr bool STEPS = SLOPE && sizeof(T) == 4;
@@ -250,17 +250,23 @@ static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __re
             const T* steps = STEPS ? b->steps + from : nullptr;
             MDCG_UNROLL(4)
             for (int v = 0; v < A; v += L) {
-                const V r0 = load(rows + v);
-                V d0, d1, d2;
-                if constexpr (STEPS) {
-                    d0 = load(steps + v), d1 = load(steps + A + v), d2 = load(steps + 2 * A + v);
-                } else {
-                    const V r1 = load(rows + A + v), r2 = load(rows + 2 * A + v);
-                    d0 = r1 - r0, d1 = r2 - r1, d2 = load(rows + 3 * A + v) - r2;
+                V row = load(rows + v), value = row, change = splat(T(0));
+                MDCG_UNROLL(8)
+                for (int j = 0; j < TABLE_STEPS; ++j) {
+                    V step;
+                    if constexpr (STEPS) {
+                        step = load(steps + j * A + v);
+                    } else {
+                        const V next = load(rows + (j + 1) * A + v);
+                        step = next - row;
+                        row = next;
+                    }
+                    value += basis[j] * step;
+                    if constexpr (SLOPE) change += slope[j] * step;
                 }
                 const int at = (e * U + u) * A + v;
-                store(w + at, r0 + b0 * d0 + b1 * d1 + b2 * d2);
-                if constexpr (SLOPE) store(dw + at, s0 * d0 + s1 * d1 + s2 * d2);
+                store(w + at, value);
+                if constexpr (SLOPE) store(dw + at, change);
             }
         }
     }

@@ -42,8 +42,8 @@ PolynomialTable::PolynomialTable(const RadialSpec& spec, WeightColumns columns, 
 
 void PolynomialTable::start(int knots) {
     knots_ = knots;
-    units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), knots);
-    weights_ = std::make_unique<RadialSpline>(spec_, knots);
+    units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), knots, 3);
+    weights_ = std::make_unique<RadialSpline>(spec_, knots, 3);
     groups_ = std::make_unique<TableGroups>(
         spec_, *weights_, static_cast<double>(row_items()) * knots * sizeof(double));
 }

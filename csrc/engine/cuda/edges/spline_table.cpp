@@ -41,7 +41,7 @@ WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
 
 template <typename T>
 SplineTable<T>::SplineTable(const RadialSpec& spec, WeightColumns columns)
-    : spline_(spec, spec.knots),
+    : spline_(spec, spec.knots, 3),
       columns_(std::move(columns)),
       groups_(spec, spline_, 4.0 * static_cast<double>(columns_.width) * spec.knots * sizeof(T)),
       num_types_(spec.num_types) {}
