@@ -89,7 +89,8 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
             # First and alone, so that nothing else chooses the version. The tests need no CUDA: a
             # CPU build of it is enough, and far smaller, where pip is set up to find one.
             "${pip[@]}" "torch==2.13.0"
-            "${pip[@]}" "mace-torch==0.3.16" --group test
+            # graph-longrange serves PolarMACE; mace-torch 0.3.16 does not run with its later versions
+            "${pip[@]}" "mace-torch==0.3.16" "graph-longrange==0.4.0" --group test
         fi
         case $name in
             mace) "${pip[@]}" --group lint ;;

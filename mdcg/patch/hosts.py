@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from . import nequip_inputs
 from .copies import copy_model
@@ -19,6 +20,8 @@ from .systems import Structure
 
 #: Attributes in which NequIP's modules store the dtype that they were built with.
 _NOTED = ("_output_dtype", "model_dtype")
+#: Classes of MACE with sums over reciprocal space: their energy depends on the cell itself.
+_RECIPROCAL = ("MACELES", "PolarMACE")
 
 
 def model_info(model: torch.nn.Module) -> ModelInfo:
@@ -121,6 +124,16 @@ def model_batch(
     return mace_batch(info, *place, system.cell, system.pbc, *edges, head=head, extras=extras)
 
 
+def _model_cell(info: ModelInfo, system: Structure) -> NDArray[np.float64]:
+    """Return the cell that a model is given for a structure."""
+    if info.model_class in _RECIPROCAL:
+        # right-handed and with a volume, of which these models take roots
+        open_length = float(np.ptp(system.positions, axis=0).max()) + info.r_max
+        cell = np.where(np.array(system.pbc)[:, None], system.cell, open_length * np.eye(3))
+        return np.asarray(cell * np.sign(np.linalg.det(cell)))
+    return complete_cell(system.cell, system.pbc) if system.periodic else system.cell
+
+
 def evaluate_structure(
     model: torch.nn.Module,
     info: ModelInfo,
@@ -144,8 +157,7 @@ def evaluate_structure(
     tuple of int and dict of str to torch.Tensor
         Number of edges; outputs by MACE's names.
     """
-    if system.periodic:
-        system = replace(system, cell=complete_cell(system.cell, system.pbc))
+    system = replace(system, cell=_model_cell(info, system))
     edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
     data, count = model_batch(info, system, edges, head, fields), edges[0].shape[1]
     if info.is_nequip:

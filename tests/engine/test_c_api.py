@@ -8,17 +8,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import ase.io
+import numpy as np
 import pytest
 
 import mdcg
-from mdcg import _core
+from mdcg import MDCGCalculator
 
 from .test_program import two_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(mdcg.__path__[0])
 HEADERS = ROOT / "csrc" / "include"
+WATER = ROOT / "examples" / "data"
 
 
 def compile_c(source: Path, target: Path) -> None:
@@ -48,22 +52,49 @@ def test_c_interface(tmp_path: Path, dtype: str, kernels: bool) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
-def test_example(tmp_path: Path) -> None:
-    package = two_layers().package(type_names=["H", "O", "C"], atomic_numbers=[1, 8, 6])
-    package.save(tmp_path / "water.mdcg")
-    compile_c(ROOT / "examples" / "energy.c", tmp_path / "energy")
-    done = subprocess.run(
-        [tmp_path / "energy", tmp_path / "water.mdcg"], capture_output=True, text=True, check=True
-    )
-    found = float(done.stdout.split("energy ")[1].split()[0])
-    model = _core.Model(str(tmp_path / "water.mdcg"))
-    positions = [[0.0, 0.0, 0.119], [0.0, 0.763, -0.477], [0.0, -0.763, -0.477]]
-    assert found == pytest.approx(model.evaluate(positions, [1, 0, 0])["energy"], abs=1e-6)
-    missing = subprocess.run(
-        [tmp_path / "energy", "nowhere.mdcg"], capture_output=True, text=True, check=False
-    )
-    assert missing.returncode == 1
-    assert "nowhere.mdcg" in missing.stderr
+@pytest.fixture(scope="module")
+def dynamics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("example") / "dynamics"
+    compile_c(ROOT / "examples" / "dynamics.c", program)
+    return program
+
+
+def test_example(dynamics: Path, tmp_path: Path) -> None:
+    """Its own list, used again for some steps, gives what mdcg's gives, and energy is conserved."""
+    command = [dynamics, WATER / "water.mdcg", WATER / "water192.xyz", "100", tmp_path / "last.xyz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    closing = re.search(r"within (\S+) meV/atom, (\d+) lists in 100 steps", done.stdout)
+    assert closing is not None, done.stdout
+    assert float(closing[1]) < 0.1
+    assert 3 < int(closing[2]) < 30
+    start, last = (ase.io.read(path) for path in command[2::2])
+    assert np.abs(last.positions - start.positions).max() > 0.5
+    last_energy, last_forces = last.get_potential_energy(), last.get_forces()
+    last.calc = MDCGCalculator(WATER / "water.mdcg", skin=0.0)
+    assert last_energy == pytest.approx(last.get_potential_energy(), rel=1e-12, abs=1e-12)
+    np.testing.assert_allclose(last_forces, last.get_forces(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("package", "cell", "sentence"),
+    [
+        ("water.mdcg", [9.9, 12, 12], "the cell is too small for one image"),
+        ("water.mdcg", [[12, 0, 0], [1, 12, 0], [0, 0, 12]], 'no Lattice="a 0.0 0.0 0.0 b'),
+        ("copper.mdcg", [12, 12, 12], "O: the model does not know this type"),
+        ("nowhere.mdcg", [12, 12, 12], "nowhere.mdcg"),
+    ],
+)
+def test_example_refuses(
+    package: str, cell: list[Any], sentence: str, dynamics: Path, tmp_path: Path
+) -> None:
+    atoms = ase.io.read(WATER / "water192.xyz")[:3]
+    atoms.cell = cell
+    atoms.write(tmp_path / "start.xyz")
+    command = [dynamics, WATER / package, tmp_path / "start.xyz", "1", tmp_path / "last.xyz"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert not (tmp_path / "last.xyz").exists()
 
 
 def symbols_of_library(option: str) -> list[str]:

@@ -6,13 +6,17 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import ase.io
 import numpy as np
 import pytest
 import torch
+from ase.build import molecule
 
-from mdcg import patch_model, unpatch_model
-from mdcg.patch import PatchReport
+from mdcg import MDCGCalculator, patch_model, unpatch_model
+from mdcg.patch import PatchReport, verify_patch
+from mdcg.patch._frameworks import default_dtype
 
+from ..outputs import ROOT
 from .conftest import build_model
 
 BLOCKS = (
@@ -24,6 +28,7 @@ BLOCKS = (
     "RealAgnosticResidualNonLinearInteractionBlock",
 )
 TOLERANCE = 1e-12
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def _mixes_species(name: str, module: torch.nn.Module) -> bool:
@@ -228,26 +233,66 @@ def test_dipole_models(kind: str, build: Any, check: Any) -> None:
     check(build(model_class=kind, **changes))
 
 
-def test_other_tensor_products_are_named(build: Any) -> None:
-    """Those of PolarMACE, which needs a package that is not here, stand in for all others."""
-    from e3nn import o3
-    from mace.modules.field_blocks import SparseUvuTensorProduct
-
-    model = build()
-    model.field = SparseUvuTensorProduct(
-        o3.Irreps("4x0e+4x1o"), o3.Irreps("1x1o"), o3.Irreps("4x0e"), [(1, 0, 0, "uvu", True)]
+@pytest.fixture(scope="module")
+def polar(build: Any) -> torch.nn.Module:
+    """Return a PolarMACE with dipoles on atoms and two updates of its charges."""
+    pytest.importorskip("graph_longrange", reason="pip install graph-longrange==0.4.0")
+    return build(
+        model_class="PolarMACE",
+        atomic_multipoles_max_l=1,
+        field_feature_max_l=1,
+        field_feature_widths=[1.0, 1.5],
+        num_recursion_steps=2,
+        add_local_electron_energy=True,
+        atomic_inter_scale=1.3,
+        atomic_inter_shift=0.2,
     )
-    report = patch_model(model)
-    rows = {layer.name: layer for layer in report.layers}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_polar(device: str, dtype: torch.dtype, polar: torch.nn.Module) -> None:
+    """Charges and what follows from them, in crystals of either hand, a slab and a molecule."""
+    model = copy.deepcopy(polar).to(device, dtype)
+    patched = copy.deepcopy(model)
+    report = patch_model(patched)
     assert report.complete
-    assert rows["field"].status == "left as is"
-    assert (rows["field"].paths, rows["field"].nnz) == (1, 3)
-    assert rows["interactions.0.skip_tp"].status == "patched"
-    assert rows["interactions.1.conv_tp"].status == "patched"
-    assert report.layers[0].name == "interactions.0.conv_tp"
-    table = str(report)
-    assert "interactions.1.conv_tp" in table
-    assert "left as is: works on nodes" in table
+    assert len(report.patched) == 6
+    rows = {layer.name: layer for layer in report.layers}
+    other = rows["field_dependent_charges_maps.1.dot_products"]
+    assert (other.status, other.paths, other.nnz) == ("left as is", 2, 4)
+    assert "left as is: works on nodes" in str(report)
+    found = verify_patch(model, patched)
+    assert found.passed, str(found)
+    assert set(found.worst()) == {"energy", "forces", "stress", "charges", "dipole"}
+    assert len(found.deviations) == 24  # five structures, of which one has no stress
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_polar_in_ase(device: str, polar: torch.nn.Module) -> None:
+    """Neutral and charged, with a field and without, as MACE's own calculator has it."""
+    from mace.calculators import MACECalculator
+
+    model = copy.deepcopy(polar).to(device)
+    patch_model(model)
+    liquid = ase.io.read(ROOT / "examples" / "data" / "water192.xyz")[:24]
+    liquid.info |= {"charge": 1, "spin": 2, "external_field": [0.0, 0.1, 0.02]}
+    slab = liquid.copy()
+    slab.pbc = (True, True, False)
+    ion = molecule("OH")
+    ion.info |= {"charge": -1, "spin": 1}
+    with default_dtype(torch.float64):  # which MACE uses for some of its constants
+        options = {"device": device, "default_dtype": "float64", "model_type": "PolarMACE"}
+        theirs = MACECalculator(models=[copy.deepcopy(polar)], **options)
+        ours = MDCGCalculator(model)
+        for atoms in (liquid, slab, molecule("H2O"), ion):
+            want = [theirs.get_property(name, atoms) for name in ("energy", "forces")]
+            got = [ours.get_property(name, atoms) for name in ("energy", "forces")]
+            np.testing.assert_allclose(got[0], want[0], rtol=0, atol=1e-10)
+            np.testing.assert_allclose(got[1], want[1], rtol=0, atol=1e-10)
+        neutral = liquid.copy()
+        neutral.info = {}
+        assert abs(ours.get_potential_energy(neutral) - ours.get_potential_energy(liquid)) > 1e-3
 
 
 def test_autocast() -> None:
