@@ -14,7 +14,7 @@ import pytest
 from mdcg import _core
 
 from . import test_conv_layer as layers
-from .cuda_models import compare_models
+from .cuda_models import compare_models, open_both
 from .small_package import SmallPackage, radial_network
 from .test_conv_layer import (  # noqa: F401
     R_MAX,
@@ -35,9 +35,9 @@ LIMIT = {"float64": 1e-12, "float32": 2e-5}
 
 def compare(path: str, s: System, *_: float, edges: int = 150) -> None:
     """Compare a part of the edges that an emulated device evaluates soon."""
-    cpu = _core.Model(path, kernels="generic")
     part = System(s.positions, s.types, *(each[:edges] for each in s.edges))
-    compare_models(cpu, _core.Model(path, device="cuda"), part, LIMIT[cpu.dtype])
+    cpu, cuda = open_both(path)
+    compare_models(cpu, cuda, part, LIMIT[cuda.dtype])
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_high_powers_of_the_cutoff(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", list(LIMIT))
 def test_pairs_of_types_of_later_lists(dtype: str, tmp_path: Path) -> None:
     path = two_layers(dtype=dtype, knots=64, by_pair=True).write(tmp_path)
-    models = _core.Model(path, kernels="generic"), _core.Model(path, device="cuda")
+    models = open_both(path)
     s = system(12, 150, seed=3)
     for types in (0 * s.types, s.types):
         compare_models(*models, System(s.positions, types, *s.edges), LIMIT[dtype])

@@ -14,7 +14,7 @@ import pytest
 
 from mdcg import _core
 
-from .cuda_models import check_short_edges, compare_models, evaluate, passes
+from .cuda_models import check_short_edges, compare_models, evaluate, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
@@ -25,13 +25,8 @@ def saved(path: str) -> str:
     return path
 
 
-def open_both(path: str) -> tuple[Any, Any]:
-    """Return the package on the processor and on the device."""
-    return _core.Model(path, kernels="generic"), _core.Model(saved(path), device="cuda")
-
-
 def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
-    return compare_models(*open_both(path), s, limit)
+    return compare_models(*open_both(saved(path)), s, limit)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -78,7 +73,10 @@ def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
 
 
 def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
-    check_short_edges(*open_both(two_layers(knots=512).write(tmp_path)))
+    path = saved(two_layers(knots=512).write(tmp_path))
+    (tmp_path / "exact").mkdir()
+    exact = _core.Model(two_layers().write(tmp_path / "exact"), kernels="generic")
+    check_short_edges(exact, _core.Model(path, device="cuda"))
 
 
 def test_forces_are_the_derivative(tmp_path: Path) -> None:

@@ -202,8 +202,9 @@ std::vector<double> RadialSpline::exact_slope(double length, int receiver, int s
 }
 
 template <typename T>
-RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns)
-    : spline_(spec, std::max(FEWEST_KNOTS, (spec.knots + 5) / 6), TABLE_STEPS),
+RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns, int degree)
+    : spline_(spec, degree == 3 ? spec.knots : std::max(FEWEST_KNOTS, (spec.knots + 5) / 6),
+              degree),
       columns_(std::move(columns)),
       groups_(spec, spline_,
               static_cast<double>(columns_.width) * spline_.rows() * sizeof(T) * (SINGLE ? 2 : 1)) {

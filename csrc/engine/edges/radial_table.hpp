@@ -115,7 +115,8 @@ private:
 template <typename T>
 class RadialTable {
 public:
-    RadialTable(const RadialSpec& spec, WeightColumns columns);
+    // `degree`: TABLE_STEPS for look_up, or 3 for a device.
+    RadialTable(const RadialSpec& spec, WeightColumns columns, int degree);
 
     // Builds what the pairs of types (receiver, sender) of the edges need and is not there yet.
     void require(const std::int32_t* types, const std::int32_t* receiver,

@@ -84,7 +84,8 @@ CpuConv<T>::CpuConv(const ConvSpec& spec)
       kernel_bytes_(generic_.info().scratch_bytes) {
     if (!x_.present()) x_table_ = spec.x_table<T>();
     if (spec.radial.knots > 0)
-        table_ = std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights);
+        table_ =
+            std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights, TABLE_STEPS);
 }
 
 template <typename T>

@@ -37,7 +37,7 @@ struct CudaEdgeFunctions<T>::Impl {
         if (l_max >= 0) factors = harmonic_factors<T>(l_max, normalization);
         if (spec.knots > 0) {
             table = std::make_unique<RadialTable<T>>(hidden_spec(spec),
-                                                     hidden_columns(spec, text.hidden_stride));
+                                                     hidden_columns(spec, text.hidden_stride), 3);
         }
         const std::int64_t row = (width() | 1) * static_cast<std::int64_t>(sizeof(T));
         while (threads > 32 && threads * row > STAGED_BYTES) threads /= 2;
