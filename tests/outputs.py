@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mdcg.patch import model_info
+from mdcg.patch.systems import Structure, verification_systems
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
 Outputs = dict[str, torch.Tensor]
@@ -34,3 +37,14 @@ def assert_outputs_agree(got: Outputs, want: Outputs, tolerance: float, where: s
 def agree() -> Callable[..., None]:
     """Return :func:`assert_outputs_agree`."""
     return assert_outputs_agree
+
+
+@pytest.fixture(scope="session")
+def systems() -> Callable[[torch.nn.Module], tuple[Structure, ...]]:
+    """Return a function from a model to structures of its elements or types."""
+
+    def make(model: torch.nn.Module) -> tuple[Structure, ...]:
+        info = model_info(model)
+        return verification_systems(info.kinds, info.r_max, seed=11)
+
+    return make

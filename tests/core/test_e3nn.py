@@ -22,7 +22,6 @@ from .helpers import (
     e3nn_version,
     random_graph,
     random_operands,
-    third_order_specs,
     usual_specs,
 )
 
@@ -85,14 +84,6 @@ def e3nn_conv(
     """Gather, e3nn tensor product, sum."""
     messages = module(x[graph.sender], y, w)
     return x.new_zeros(graph.n_receivers, messages.shape[1]).index_add(0, graph.receiver, messages)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kernels() -> None:
-    e3nn_o3()
-    problems = {name: ConvProblem.from_e3nn(e3nn_module(name)) for name in MODULES}
-    jobs = [(problem, usual_specs(True)) for problem in problems.values()]
-    compile_ahead([*jobs, (problems["shared"], third_order_specs())])
 
 
 @pytest.mark.parametrize("name", MODULES)

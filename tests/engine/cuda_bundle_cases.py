@@ -135,32 +135,28 @@ def test_code_for_other_devices_is_refused(tmp_path: Path) -> None:
             _core.Model(str(path), device="cuda", kernels=str(file))
 
 
-@pytest.mark.parametrize("what", ["no code", "another program"])
-def test_code_that_the_driver_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_code_that_the_driver_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the cache is made again; a named file is not written."""
-    code = b"\x7fELF and nothing else"
-    if what == "another program":
-        code, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', target())
+    program, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', target())
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(9, box=3.5)
     want = run(_core.Model(str(path), device="cuda"), g)
     file = cached(tmp_path / "cache")
-    wrong = altered(file, with_code(code))
-    file.write_bytes(wrong)
-    file.with_name("kernel.sha256").write_text(_core.sha256(wrong))
-    for origin in ("compiled", "cached"):
-        cuda = _core.Model(str(path), device="cuda")
-        assert_equal(run(cuda, g), want)
-        kernels = json.loads(cuda.report())["kernels"]
-        assert {kernel["origin"] for kernel in kernels} == {origin}
-    named = tmp_path / "wrong.mdcg-kernels"
-    named.write_bytes(wrong)
-    with pytest.raises(_core.EngineError, match="cannot load machine code for sm_") as error:
-        run(_core.Model(str(path), device="cuda", kernels=str(named)), g)
-    assert error.value.kind == 9
+    for number, code in enumerate((b"\x7fELF and nothing else", program)):
+        wrong = altered(file, with_code(code))
+        file.write_bytes(wrong)
+        file.with_name("kernel.sha256").write_text(_core.sha256(wrong))
+        for origin in ("compiled", "cached"):
+            cuda = _core.Model(str(path), device="cuda")
+            assert_equal(run(cuda, g), want)
+            kernels = json.loads(cuda.report())["kernels"]
+            assert {kernel["origin"] for kernel in kernels} == {origin}
+        named = tmp_path / f"{number}.mdcg-kernels"
+        named.write_bytes(wrong)
+        with pytest.raises(_core.EngineError, match="cannot load machine code for sm_") as error:
+            run(_core.Model(str(path), device="cuda", kernels=str(named)), g)
+        assert error.value.kind == 9
 
 
 def test_code_in_packages_of_format_1_is_never_run(tmp_path: Path) -> None:

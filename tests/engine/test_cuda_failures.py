@@ -117,14 +117,9 @@ print(json.loads(model.report())["replays"])
 
 
 @at_once_and_late
-def test_calculators_emulated(late: str) -> None:
+def test_calculators_and_exchanges_emulated(late: str) -> None:
     settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late}
-    run_cases_emulated("cuda_failure_cases.py", **settings)
-
-
-@at_once_and_late
-def test_exchanges_emulated(late: str) -> None:
-    run_cases_emulated("cuda_exchange_cases.py", EMULATED_CUDA_LATE=late)
+    run_cases_emulated("cuda_failure_cases.py", "cuda_exchange_cases.py", **settings)
 
 
 @pytest.mark.gpu

@@ -26,8 +26,10 @@ if not SOURCES.is_dir():
     SOURCES = Path(mdcg.__file__).parents[1] / "lammps_plugin"
 
 
-def refused(folder: Path, plugin: Path) -> str:
-    """Load a plugin that does not fit; LAMMPS goes on without it."""
+def refused(folder: Path, other: Lammps, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Load a plugin for another LAMMPS, in which nothing runs but its check; LAMMPS goes on."""
+    monkeypatch.setattr(lammps_plugin, "FLAGS", (*lammps_plugin.FLAGS, "-O0"))
+    plugin = build(other, folder / "mdcgplugin.so")
     write_data(folder / "test.data", water(1))
     env = environment()
     del env["LAMMPS_PLUGIN_PATH"]
@@ -41,20 +43,20 @@ def refused(folder: Path, plugin: Path) -> str:
     return found.group(1)
 
 
-def test_other_version(tmp_path: Path) -> None:
+def test_other_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(find_lammps(), version=20240829)
-    reason = refused(tmp_path, build(other, tmp_path / "mdcgplugin.so"))
+    reason = refused(tmp_path, other, monkeypatch)
     assert "compiled for LAMMPS 20240829, this is 20250722" in reason
 
 
-def test_other_integers(tmp_path: Path) -> None:
+def test_other_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(find_lammps(), bigbig=True)
-    reason = refused(tmp_path, build(other, tmp_path / "mdcgplugin.so"))
+    reason = refused(tmp_path, other, monkeypatch)
     assert "64-bit tagint, this LAMMPS has 32-bit ones" in reason
 
 
 @pytest.mark.parametrize("where", ["int comm_forward;", "int copymode;"])
-def test_other_update(tmp_path: Path, where: str) -> None:
+def test_other_update(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another update of one version: a member more in class Pair."""
     mine = find_lammps()
     headers = tmp_path / "headers"
@@ -63,11 +65,11 @@ def test_other_update(tmp_path: Path, where: str) -> None:
     assert where in text
     (headers / "pair.h").write_text(text.replace(where, f"double another[2]; {where}", 1))
     other = Lammps(headers, mine.version, mine.mpi)
-    reason = refused(tmp_path, build(other, tmp_path / "mdcgplugin.so"))
+    reason = refused(tmp_path, other, monkeypatch)
     assert "another layout" in reason
 
 
-def test_other_mpi(tmp_path: Path) -> None:
+def test_other_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = find_lammps()
     folder = tmp_path / "mpi"
     folder.mkdir()
@@ -76,7 +78,7 @@ def test_other_mpi(tmp_path: Path) -> None:
     for file in mine.mpi.glob("mpi*.h"):
         if file.name != "mpi.h":
             shutil.copy(file, folder)
-    reason = refused(tmp_path, build(replace(mine, mpi=folder), tmp_path / "mdcgplugin.so"))
+    reason = refused(tmp_path, replace(mine, mpi=folder), monkeypatch)
     assert "compiled with Open MPI, this LAMMPS runs on MPICH" in reason
 
 

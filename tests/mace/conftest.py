@@ -22,11 +22,11 @@ from mdcg.errors import installed_version
 from mdcg.patch import model_info
 from mdcg.patch._frameworks import default_dtype, import_mace
 from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
-from mdcg.patch.systems import Structure, verification_systems
+from mdcg.patch.systems import Structure
 
-from ..outputs import DATA, ROOT, Outputs, agree, data_dir
+from ..outputs import DATA, ROOT, Outputs, agree, data_dir, systems
 
-__all__ = ["agree", "data_dir"]  # fixtures
+__all__ = ["agree", "data_dir", "systems"]  # fixtures
 
 import_mace()  # and not `import mace`, which changes the environment
 
@@ -136,17 +136,6 @@ def _shake(model: torch.nn.Module) -> None:
 def build() -> Callable[..., torch.nn.Module]:
     """Return :func:`build_model`."""
     return build_model
-
-
-@pytest.fixture(scope="session")
-def systems() -> Callable[[torch.nn.Module], tuple[Structure, ...]]:
-    """Return a function from a model to structures of its elements."""
-
-    def make(model: torch.nn.Module) -> tuple[Structure, ...]:
-        info = model_info(model)
-        return verification_systems(info.atomic_numbers, info.r_max, seed=11)
-
-    return make
 
 
 def evaluate_model(

@@ -115,7 +115,6 @@ def test_signs_of_3j_symbols_are_the_models_own(
     model = build(
         use_so3=True,
         hidden_irreps=o3.Irreps("2x0e+2x1e+2x2e"),
-        correlation=3,
         avg_num_neighbors=0.5,
     )
     state = model.state_dict()

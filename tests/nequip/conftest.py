@@ -21,11 +21,11 @@ import torch
 
 from mdcg.patch.hosts import evaluate_structure, model_info
 from mdcg.patch.nequip_files import nequip_state
-from mdcg.patch.systems import Structure, verification_systems
+from mdcg.patch.systems import Structure
 
-from ..outputs import DATA, Outputs, agree, data_dir
+from ..outputs import DATA, Outputs, agree, data_dir, systems
 
-__all__ = ["agree", "data_dir"]  # fixtures
+__all__ = ["agree", "data_dir", "systems"]  # fixtures
 
 #: Shapes of models that differ in what the layers see.
 MODELS: dict[str, dict[str, Any]] = {
@@ -88,17 +88,6 @@ def build_model(
 def build() -> Callable[..., torch.nn.Module]:
     """Return :func:`build_model`."""
     return build_model
-
-
-@pytest.fixture(scope="session")
-def systems() -> Callable[[torch.nn.Module], tuple[Structure, ...]]:
-    """Return a function from a model to structures of its types."""
-
-    def make(model: torch.nn.Module) -> tuple[Structure, ...]:
-        info = model_info(model)
-        return verification_systems(info.kinds, info.r_max, seed=11)
-
-    return make
 
 
 def evaluate_model(model: torch.nn.Module, system: Structure) -> Outputs:
