@@ -93,12 +93,24 @@ auto Evaluator::guarded(const Function& function) {
     }
 }
 
+void Evaluator::check(const Results& results) const {
+    const bool energy = results.energy != nullptr || results.energies != nullptr ||
+                        results.forces != nullptr || results.virial != nullptr ||
+                        results.virials != nullptr;
+    if (energy && !model_->has_energy())
+        throw EngineError(ErrorKind::unsupported,
+                          "the network of " + package().path() +
+                              " gives dipoles, and no energies: ask for descriptors alone, whose "
+                              "last three are the dipole of an atom");
+}
+
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
     guarded([&] { model_->evaluate(system, communicator, results); });
     prepared_ = true;
 }
 
 void Evaluator::evaluate(const System& system, Communicator* communicator, const Results& results) {
+    check(results);
     if (system.same_edges && own_edges_)
         bad_argument(
             "same_edges is set, but the edges of the last evaluation were made from "
@@ -119,6 +131,7 @@ bool Evaluator::run_on_device(const CellSystem& system, const Results& results) 
 }
 
 void Evaluator::evaluate(CellSystem found, const Results& results) {
+    check(results);
     if (run_on_device(found, results)) return;
     const auto start = std::chrono::steady_clock::now();
     if (neighbors_ == nullptr || neighbors_skin_ != found.skin) {
@@ -147,6 +160,7 @@ void Evaluator::evaluate(CellSystem found, const Results& results) {
 }
 
 void Evaluator::evaluate(const Batch& batch, const Results& results) {
+    check(results);
     check_batch(batch, info().num_types());
     if (batch.on_device && results.descriptors != nullptr)
         throw EngineError(ErrorKind::unsupported,

@@ -56,6 +56,8 @@ private:
     // Whether the model's device has found the edges itself.
     bool run_on_device(const CellSystem& system, const Results& results);
     void run(const System& system, Communicator* communicator, const Results& results);
+    // Throws EngineError where the network does not give them.
+    void check(const Results& results) const;
 
     std::unique_ptr<Model> model_;
     std::unique_ptr<NeighborList> neighbors_;

@@ -35,6 +35,7 @@ public:
     // Items of the longest exchanged row.
     int max_exchanged_width() const { return program_.max_exchanged_width; }
     int descriptor_width() const { return program_.descriptor_width; }
+    bool has_energy() const { return program_.has_energy; }
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
 
     virtual void evaluate(const System& system, Communicator* communicator,

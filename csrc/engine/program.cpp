@@ -98,6 +98,8 @@ void Program::read_ops(const Package& package, ModelInfo info) {
             fields.fail(error.what());
         }
     }
+    has_energy = std::any_of(ops.begin(), ops.end(),
+                             [](const auto& op) { return gives_energy(*op); });
     if (!manifest.has("descriptors")) return;
     for (const std::string& name : manifest.texts("descriptors")) {
         const auto found = operands.find(name);
@@ -364,9 +366,17 @@ void validate(const Package& package) {
         if (value.writer < 0)
             package.fail("no layer writes the value \"" + value.name +
                          "\", expected one: remove the value");
-    if (std::none_of(program.ops.begin(), program.ops.end(),
-                     [](const auto& op) { return gives_energy(*op); }))
+    const auto& manifest = package.manifest();
+    if (manifest.contains("dipoles")) {
+        const auto& name = manifest["dipoles"];
+        const auto& last = program.descriptors;
+        if (last.empty() || name != program.values[at(last.back())].name ||
+            manifest["values"][program.values[at(last.back())].name] != "1x1o")
+            package.fail("dipoles is " + name.dump() +
+                         ", expected the name of the last descriptor, of irreps 1x1o");
+    } else if (!program.has_energy) {
         package.fail("no layer gives an energy, expected energy or pair_energy");
+    }
     for (const auto& [name, tensor] : package.tensors())
         if (tensor.dtype != Dtype::u8)
             Fields(package.manifest(), package, "tensors").read<double>(tensor);

@@ -83,6 +83,7 @@ public:
     std::vector<Stage> forward_stages, backward_stages;
     BufferPlan energy_plan, gradient_plan;
     std::vector<int> descriptors;  // ids
+    bool has_energy = false;       // a network of dipoles alone has none
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;

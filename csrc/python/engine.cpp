@@ -167,8 +167,10 @@ public:
         double energy = 0;
         mdcg::Results wanted{};
         py::dict out;
-        wanted.energy = &energy;
-        wanted.energies = new_array(out, "energies", {nodes});
+        if (evaluator_->model().has_energy()) {
+            wanted.energy = &energy;
+            wanted.energies = new_array(out, "energies", {nodes});
+        }
         if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
         if (virial) wanted.virial = new_array(out, "virial", {3, 3});
         if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
@@ -184,7 +186,7 @@ public:
                     {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights}, wanted);
         });
         shifts_version_ = shifts_of_list;
-        out["energy"] = energy;
+        if (wanted.energy != nullptr) out["energy"] = energy;
         return out;
     }
 
@@ -233,8 +235,10 @@ public:
             wanted.virials = address("virials");
             wanted.descriptors = address("descriptors");
         } else {
-            wanted.energy = new_array(out, "energy", {systems});
-            wanted.energies = new_array(out, "energies", {nodes});
+            if (evaluator_->model().has_energy()) {
+                wanted.energy = new_array(out, "energy", {systems});
+                wanted.energies = new_array(out, "energies", {nodes});
+            }
             if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
             if (virial) wanted.virial = new_array(out, "virial", {systems, 3, 3});
             if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
@@ -337,6 +341,7 @@ void register_engine(py::module_& m) {
     };
     using Evaluator = const mdcg::Evaluator&;
     property("manifest", [](Evaluator e) { return e.package().manifest_text(); });
+    property("has_energy", [](Evaluator e) { return e.model().has_energy(); });
     property("digest", [](Evaluator e) { return e.package().digest(); });
     property("type_names", [](Evaluator e) { return e.info().type_names; });
     property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });

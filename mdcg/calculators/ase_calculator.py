@@ -41,6 +41,12 @@ PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
 DERIVATIVES = ("forces", "stress", "stresses")
 
 
+def _wanted(properties: Sequence[str]) -> dict[str, Any]:
+    """Return what a backend is asked for besides energies."""
+    found: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
+    return found | ({"dipoles": True} if "dipole" in properties else {})
+
+
 class MDCGCalculator(Calculator):
     """ASE calculator for MACE and NequIP models that run on mdcg's kernels.
 
@@ -175,8 +181,9 @@ class MDCGCalculator(Calculator):
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
         if paths is not None:
-            self.implemented_properties = [*PROPERTIES, "stresses"]
             self._backend = PackageBackend(paths, options)
+            energies = [*PROPERTIES, "stresses"] if self._backend.has_energies else []
+            self.implemented_properties = energies + ["dipole"] * self._backend.has_dipoles
         else:
             if kernels != "auto" or threads is not None or precision is not None or added:
                 raise ValueError(
@@ -356,8 +363,8 @@ class MDCGCalculator(Calculator):
         """
         images = list(images)
         self._check_properties(properties)
-        wanted: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
-        for atoms in images if wanted.keys() - {"forces"} else ():
+        wanted = _wanted(properties)
+        for atoms in images if wanted.keys() & {"stress", "stresses"} else ():
             require_volume(atoms)
 
         def single(atoms: Atoms) -> Evaluation:
@@ -471,8 +478,8 @@ class MDCGCalculator(Calculator):
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
-        wanted: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
-        if wanted.keys() - {"forces"}:
+        wanted = _wanted(properties)
+        if wanted.keys() & {"stress", "stresses"}:
             require_volume(atoms)
         if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
             wanted["stress"] = True  # a constant-pressure run

@@ -17,6 +17,7 @@ from ase.calculators.calculator import (
     all_changes,
 )
 from ase.stress import full_3x3_to_voigt_6_stress
+from ase.units import Debye
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 RESULTS = ("energy", "energies", "forces", "stress", "stresses")
@@ -44,7 +45,7 @@ class Evaluation:
 
     Attributes
     ----------
-    energy : float
+    energy : float or None
         eV, with the energies of the isolated atoms.
     energies : numpy.ndarray or None, shape (n_nodes,)
         eV; they sum to `energy`. None if the model's energy is not a sum over atoms.
@@ -58,7 +59,7 @@ class Evaluation:
         Further results by name, such as those of a committee.
     """
 
-    energy: float
+    energy: float | None
     energies: FloatArray | None
     forces: FloatArray | None
     stress: FloatArray | None
@@ -121,18 +122,37 @@ def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
         return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
 
     return Evaluation(
-        energy=float(found["energy"]),
-        energies=found["energies"],
+        energy=float(found["energy"]) if "energy" in found else None,
+        energies=found.get("energies"),
         forces=found.get("forces"),
         stress=stress("virial"),
         stresses=stress("virials"),
+        extra=dipoles_of(found["descriptors"], atoms) if "descriptors" in found else {},
     )
+
+
+def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
+    """Return dipoles of atoms and their sum, as MACE's calculator: with that of fixed charges.
+
+    Parameters
+    ----------
+    descriptors : numpy.ndarray, shape (n_nodes, n_features)
+        The last three are the dipole of an atom.
+    atoms : ase.Atoms
+        Its array ``Qs`` has the fixed charges, in units of the elementary charge; without it there
+        are none.
+    """
+    dipoles = descriptors[:, -3:]
+    charges = atoms.arrays.get("Qs", np.zeros(len(atoms)))
+    return {"dipole": dipoles.sum(axis=0) + charges @ atoms.positions / Debye, "dipoles": dipoles}
 
 
 def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     """Return the mean, with the deviation (of the population) and the single results beside it."""
     means: dict[str, Any] = {}
     extra: dict[str, Any] = {}
+    for name in found[0].extra:
+        extra[name] = np.mean([each.extra[name] for each in found], axis=0)
     for name in RESULTS:
         single = [getattr(each, name) for each in found]
         if any(value is None for value in single):
@@ -142,8 +162,9 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
         means[name] = values.mean(axis=0)
         extra[f"{name}_std"] = values.std(axis=0)
         extra[f"{name}_committee"] = values
-    means["energy"] = float(means["energy"])
-    extra["energy_std"] = float(extra["energy_std"])
+    for numbers, name in ((means, "energy"), (extra, "energy_std")):
+        if numbers.get(name) is not None:
+            numbers[name] = float(numbers[name])
     return Evaluation(**means, extra=extra)
 
 
@@ -153,7 +174,9 @@ def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> di
         raise PropertyNotImplementedError(
             f"the energy of {model_class} is not a sum over atoms, so it has no energies"
         )
-    results = {"energy": found.energy, "free_energy": found.energy, **found.extra}
+    results = dict(found.extra)
+    if found.energy is not None:
+        results |= {"energy": found.energy, "free_energy": found.energy}
     for name in RESULTS[1:]:
         if getattr(found, name) is not None:
             results[name] = getattr(found, name)

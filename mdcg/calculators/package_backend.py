@@ -94,6 +94,7 @@ class _Member:
         self.path = path
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
+        self.has_dipoles = "dipoles" in self.manifest
         self._version: int | None = None  # of the edges of the last evaluation
 
     def evaluate(
@@ -201,6 +202,8 @@ class PackageBackend:
         self.heads = (self.head,)
         self.model_class = first.model.model_class
         self.r_max = max(member.model.r_max for member in self._members)
+        self.has_dipoles = all(member.has_dipoles for member in self._members)
+        self.has_energies = all(member.model.has_energy for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
         self._lists_on_device = self.device != "cpu"
         self._threads = options.threads or 0
@@ -274,16 +277,24 @@ class PackageBackend:
         return {}
 
     def evaluate(
-        self, atoms: Atoms, *, forces: bool = False, stress: bool = False, stresses: bool = False
+        self,
+        atoms: Atoms,
+        *,
+        forces: bool = False,
+        stress: bool = False,
+        stresses: bool = False,
+        dipoles: bool = False,
     ) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
         if len(atoms) == 0:
-            return Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
+            nothing = Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
+            none = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))} if dipoles else {}
+            return replace(nothing, extra=none)
         with self._turn():
             self._update(atoms)
             wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
             found = [
-                result_of(self._run(number, atoms, **wanted), atoms)
+                result_of(self._run(number, atoms, **wanted, descriptors=dipoles), atoms)
                 for number in range(len(self._members))
             ]
             if self._dispersion:
@@ -299,6 +310,7 @@ class PackageBackend:
         forces: bool = False,
         stress: bool = False,
         stresses: bool = False,
+        dipoles: bool = False,
     ) -> list[Evaluation]:
         """Evaluate several structures at once."""
         for atoms in images:
@@ -313,13 +325,18 @@ class PackageBackend:
         wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
         with self._turn(), engine_errors(InputError):
             found = [
-                member.model.evaluate_batch(types=member.types[numbers], **place, **wanted)
+                member.model.evaluate_batch(
+                    types=member.types[numbers],
+                    **place,
+                    **wanted,
+                    descriptors=dipoles and member is not self._dispersion,
+                )
                 for member in self._all()
             ]
         self._say()
         if self._dispersion:
             distant = found.pop()
-            found = [{name: near[name] + distant[name] for name in near} for near in found]
+            found = [{name: near[name] + distant.get(name, 0.0) for name in near} for near in found]
         starts = place["first_node"]
 
         def single(result: dict[str, Any], number: int) -> Evaluation:
@@ -335,13 +352,15 @@ class PackageBackend:
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
         """Return features of every atom, for a committee those of the first package."""
+        first = self._members[0]
+        columns = first.model.descriptor_width - 3 * first.has_dipoles  # dipoles are the last
         if len(atoms) == 0:
-            return np.zeros((0, self._members[0].model.descriptor_width))
+            return np.zeros((0, columns))
         with self._turn():
             self._update(atoms)
             found = self._run(0, atoms, forces=False, descriptors=True)
         self._say()
-        return np.asarray(found["descriptors"])
+        return np.asarray(found["descriptors"])[:, :columns]
 
     def heat_flux(self, atoms: Atoms) -> FloatArray:
         """Return the heat flux, for a committee the mean of those of its packages."""

@@ -71,6 +71,7 @@ class Builder:
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
         self.descriptors: list[str] = []
+        self._dipoles: str | None = None
         self._exchanged: set[str] = set()
         self._maps: dict[str, LinearMap] = {}  # of linear layers whose value is not used yet
 
@@ -96,6 +97,11 @@ class Builder:
     def describe(self, x: Features, name: str) -> None:
         """Count features among the descriptors of a node."""
         self.descriptors.append(self._use(self.stored(x, name)))
+
+    def dipoles(self, x: Features) -> None:
+        """Take vectors as the dipoles of nodes, the last of their descriptors."""
+        self.describe(x, "dipoles")
+        self._dipoles = self.descriptors[-1]
 
     # ---- layers on nodes ----
 
@@ -310,6 +316,8 @@ class Builder:
             "layers": [dict(layer) for layer in self.layers],
             "descriptors": list(self.descriptors),
         }
+        if self._dipoles is not None:
+            program["dipoles"] = self._dipoles
         return program, dict(self.tensors)
 
     def _write_linear(self, layer: dict[str, Any]) -> None:

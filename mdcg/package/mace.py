@@ -9,22 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError, a_type
-from .builder import Builder
+from .builder import Builder, Features
 from .e3nn_modules import array, linear_map, real
 from .fields import embedded_fields, refuse_unknown
 from .mace_blocks import add_interaction, add_product
 from .mace_context import MaceContext
 from .mace_radial import pair_repulsion, radial_embedding
-from .mace_readouts import add_readout
+from .mace_readouts import add_readout, vectors_of
 
 #: Classes whose forward is what is written here; others add or leave out terms.
-_MODELS = ("MACE", "ScaleShiftMACE")
+_MODELS = ("MACE", "ScaleShiftMACE", "EnergyDipolesMACE", "AtomicDipolesMACE")
 _REASONS = {
     "MACELES": "it adds a long-range electrostatic energy",
     "PolarMACE": "it solves for charges in a field",
-    "AtomicDipolesMACE": "it predicts dipoles, no energies",
     "AtomicDielectricMACE": "it predicts dipoles and polarizabilities, no energies",
-    "EnergyDipolesMACE": "it predicts dipoles besides energies",
 }
 
 
@@ -72,12 +70,17 @@ def build_mace(
         )
     numbers = array(model.atomic_numbers)[columns].astype(int)
     n_heads = len(getattr(model, "heads", None) or ["Default"])
+    dipoles: list[Features] = []  # of readouts
+    has_dipoles = type(model).__name__.endswith("DipolesMACE")
+    has_energy = hasattr(model, "atomic_energies_fn")
     embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
     context = MaceContext(model, builder, columns, head, n_heads, embedding)
 
     types = builder.table(f"{len(model.atomic_numbers)}x0e", context.one_hot)
     feats = builder.linear(types, linear_map(model.node_embedding.linear, "node_embedding"), "")
-    scale, shift, energies = _energies(model, columns, head)
+    scale, shift, energies = (
+        _energies(model, columns, head) if has_energy else (1.0, 0.0, np.zeros(len(columns)))
+    )
     if hasattr(model, "joint_embedding"):
         row = embedded_fields(model, graph_fields or {})
         feats = builder.table(feats.irreps, row + (0.0 if feats.table is None else feats.table))
@@ -95,8 +98,13 @@ def build_mace(
         builder.describe(feats, f"node_feats_{number}")
         for at, readout in _readouts_of(model, number, len(layers)):
             site = add_readout(context, at, readout, feats)
-            builder.energy(site, np.full(1, scale), constant, f"energy_{at}")
-            constant = np.zeros(1)
+            if has_dipoles:
+                dipoles.append(vectors_of(context, at, site))
+            if has_energy:
+                builder.energy(site, np.full(1, scale), constant, f"energy_{at}")
+                constant = np.zeros(1)
+    if dipoles:
+        builder.dipoles(builder.sum(dipoles, "dipoles"))
     if hasattr(model, "pair_repulsion_fn"):
         # ScaleShiftMACE scales it, MACE has a scale of 1
         fields = pair_repulsion(model.pair_repulsion_fn, numbers, scale)

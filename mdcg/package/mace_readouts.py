@@ -1,10 +1,13 @@
-"""Readouts of MACE models: one energy per node, of the head that was chosen."""
+"""Readouts of MACE models: one energy per node, of the head that was chosen, and dipoles."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..errors import UnsupportedProblemError, a_type
+from ..problem.irreps import Irreps
 from .builder import Features
 from .e3nn_modules import activation, linear_map
 from .gate import gate_blocks
@@ -27,11 +30,27 @@ def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Fe
     if kind in ("NonLinearReadoutBlock", "NonLinearBiasReadoutBlock"):
         return _nonlinear(context, number, readout, feats)
     if kind == "GeneralNonLinearBiasReadoutBlock":
-        return _gated(context, number, readout, feats)
+        last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
+        return _gated(context, number, readout, feats, ("linear_1", "linear_mid"), last)
+    if kind == "LinearDipoleReadoutBlock":
+        last = linear_map(readout.linear, f"{at}.linear")
+        return context.builder.linear(feats, last, f"readout_{number}")
+    if kind == "NonLinearDipoleReadoutBlock":
+        last = linear_map(readout.linear_2, f"{at}.linear_2")
+        return _gated(context, number, readout, feats, ("linear_1",), last)
     raise UnsupportedProblemError(
-        f"{at} is {a_type(readout)}, expected a readout of energies (LinearReadoutBlock, "
-        "NonLinearReadoutBlock, NonLinearBiasReadoutBlock, GeneralNonLinearBiasReadoutBlock)"
+        f"{at} is {a_type(readout)}, expected a readout of energies or dipoles "
+        "(LinearReadoutBlock, NonLinearReadoutBlock, NonLinearBiasReadoutBlock, "
+        "GeneralNonLinearBiasReadoutBlock, LinearDipoleReadoutBlock, NonLinearDipoleReadoutBlock)"
     )
+
+
+def vectors_of(context: MaceContext, number: int | str, site: Features) -> Features:
+    """Return the vectors of a readout that may give an energy as well."""
+    if len(site.irreps) == 1:
+        return site
+    vectors = LinearMap(site.irreps, Irreps.parse("1x1o"), {(1, 0): np.ones((1, 1))})
+    return context.builder.linear(site, vectors, f"dipole_{number}")
 
 
 def _head(context: MaceContext, last: LinearMap, at: str) -> LinearMap:
@@ -72,11 +91,17 @@ def _nonlinear(context: MaceContext, number: int | str, readout: Any, feats: Fea
     return builder.linear(feats, last, f"readout_{number}")
 
 
-def _gated(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
+def _gated(
+    context: MaceContext,
+    number: int | str,
+    readout: Any,
+    feats: Features,
+    parts: tuple[str, ...],
+    last: LinearMap,
+) -> Features:
     builder, at = context.builder, f"readouts.{number}"
     gate = gate_blocks(readout.equivariant_nonlin, f"{at}.equivariant_nonlin")
-    last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
-    for step, part in enumerate(("linear_1", "linear_mid")):
+    for step, part in enumerate(parts):
         linear = linear_map(getattr(readout, part), f"{at}.{part}").to_blocks(gate.irreps_in)
         feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
         feats = builder.gate(

@@ -94,6 +94,16 @@ class Package:
         return None if found is None else str(found["functional"])
 
     @property
+    def has_energies(self) -> bool:
+        """Whether the network gives energies and forces."""
+        return any(layer["type"] in ("energy", "pair_energy") for layer in self.layers)
+
+    @property
+    def has_dipoles(self) -> bool:
+        """Whether the last descriptors of an atom are its dipole."""
+        return "dipoles" in self.manifest
+
+    @property
     def layers(self) -> list[dict[str, Any]]:
         """Layers in the order of evaluation."""
         return list(self.manifest["layers"])

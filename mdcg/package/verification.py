@@ -99,7 +99,7 @@ def verify_package(
     types = {kind: number for number, kind in enumerate(kinds)}
     report = verify_function(
         model,
-        partial(_evaluate, engine, types),
+        partial(_evaluate, engine, types, package.has_energies, package.has_dipoles),
         head=head,
         systems=systems,
         atol_forces=atol_forces,
@@ -109,7 +109,9 @@ def verify_package(
     return replace(report, device=device, note=note)
 
 
-def _evaluate(model: Any, types: Mapping[int, int], system: Structure) -> Outputs:
+def _evaluate(
+    model: Any, types: Mapping[int, int], energies: bool, dipoles: bool, system: Structure
+) -> Outputs:
     """Return what the engine finds of a structure, by MACE's names."""
     import torch
 
@@ -119,13 +121,23 @@ def _evaluate(model: Any, types: Mapping[int, int], system: Structure) -> Output
     numbers = np.array([types[int(kind)] for kind in system.atomic_numbers], np.int32)
     try:
         found = model.evaluate(
-            system.positions, numbers, cell=cell, periodic=list(system.pbc), virial=True
+            system.positions,
+            numbers,
+            cell=cell,
+            periodic=list(system.pbc),
+            forces=energies,
+            virial=energies,
+            descriptors=dipoles,
         )
     except _core.EngineError as error:
         raise VerificationError(
             f"the engine does not run on the {system.name} structure: {error}"
         ) from error
-    values = {"energy": np.array([found["energy"]]), "forces": found["forces"]}
-    if system.periodic:
+    values: dict[str, Any] = {}
+    if energies:
+        values |= {"energy": np.array([found["energy"]]), "forces": found["forces"]}
+    if dipoles:
+        values["dipole"] = found["descriptors"][:, -3:].sum(axis=0)[None]
+    if energies and system.periodic:
         values["stress"] = -found["virial"][None] / abs(np.linalg.det(cell))
     return {name: torch.from_numpy(np.array(value)) for name, value in values.items()}

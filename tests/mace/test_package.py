@@ -308,9 +308,8 @@ def test_type_alone_leaves_no_layers() -> None:
 @pytest.mark.parametrize(
     ("model_class", "reason"),
     [
-        ("EnergyDipolesMACE", "is an EnergyDipolesMACE: it predicts dipoles besides energies"),
-        ("AtomicDipolesMACE", "is an AtomicDipolesMACE: it predicts dipoles"),
         ("MACELES", "is a MACELES: it adds"),
+        ("PolarMACE", "is a PolarMACE: it solves for charges"),
     ],
 )
 def test_other_models_are_refused(model_class: str, reason: str) -> None:
