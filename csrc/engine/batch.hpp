@@ -7,8 +7,12 @@
 #include "engine/graph.hpp"
 #include "engine/neighbors/geometry_check.hpp"
 #include "engine/neighbors/neighbor_list.hpp"
+#include "mdcg.h"
 
 namespace mdcg {
+
+// What is wanted; null pointers are left out, and nothing is computed for them. Without `size`.
+using Results = mdcg_results;
 
 // Systems without ghosts, each open or periodic, that do not interact.
 struct Batch {

@@ -4,12 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "mdcg.h"
-
 namespace mdcg {
-
-// What is wanted; null pointers are left out, and nothing is computed for them. Without `size`.
-using Results = mdcg_results;
 
 // One evaluation's input. Nodes 0 .. num_local-1 receive; the others (ghosts) only send.
 struct System {
