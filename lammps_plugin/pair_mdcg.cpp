@@ -278,6 +278,11 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
                  "pair_style mdcg: the cutoff of {} is {} and that of {} is {}, expected a "
                  "committee of packages with one cutoff",
                  files[0], it.r_max, file, member.info.r_max);
+    if (!member.info.has_energy)
+      error->all(FLERR,
+                 "pair_style mdcg: {} gives dipoles and no energies, expected a package with "
+                 "energies: convert another model",
+                 file);
     if (member.info.num_exchanges > 0) it.exchanges = true;
   }
   if (!it.device_to_device && it.exchanges) it.advice += peers;

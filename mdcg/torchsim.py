@@ -97,6 +97,10 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 threads=threads or 0,
                 precision=precision or "",
             )
+        if not self._engine.has_energy:
+            raise ValueError(
+                f"{os.fspath(package)} gives dipoles and no energies, expected energies"
+            )
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         self._types = types_by_number(self._engine.type_names)

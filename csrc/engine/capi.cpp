@@ -125,7 +125,8 @@ constexpr std::initializer_list<std::size_t> OPTIONS_SIZES = {offsetof(mdcg_opti
                                                               offsetof(mdcg_options, precision),
                                                               offsetof(mdcg_options, dispersion)};
 constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes),
-                                                           offsetof(mdcg_info, digest)};
+                                                           offsetof(mdcg_info, digest),
+                                                           offsetof(mdcg_info, has_energy)};
 constexpr std::initializer_list<std::size_t> SYSTEM_SIZES = {
     offsetof(mdcg_system, same_shifts), offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
     offsetof(mdcg_system, energy_weights)};
@@ -384,6 +385,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
         out.exchange_bytes =
             model->evaluator.model().max_exchanged_width() * (about.double_precision ? 8 : 4);
         out.digest = model->evaluator.package().digest().c_str();
+        out.has_energy = model->evaluator.model().has_energy() ? 1 : 0;
         std::memcpy(info, &out, std::min(info->size, sizeof out));
     });
 }

@@ -98,8 +98,8 @@ void Program::read_ops(const Package& package, ModelInfo info) {
             fields.fail(error.what());
         }
     }
-    has_energy = std::any_of(ops.begin(), ops.end(),
-                             [](const auto& op) { return gives_energy(*op); });
+    has_energy =
+        std::any_of(ops.begin(), ops.end(), [](const auto& op) { return gives_energy(*op); });
     if (!manifest.has("descriptors")) return;
     for (const std::string& name : manifest.texts("descriptors")) {
         const auto found = operands.find(name);

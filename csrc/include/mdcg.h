@@ -79,6 +79,8 @@ typedef struct mdcg_info {
     int exchange_bytes;            /* longest row that a communicator is given; 0: none */
     const char* digest;            /* SHA-256 of all that the package holds, 64 hexadecimal digits;
                                       owned by the model */
+    int has_energy;                /* 0: the network gives dipoles alone, which are the last three
+                                      descriptors of a node; energies and forces are refused */
 } mdcg_info;
 
 typedef struct mdcg_device {

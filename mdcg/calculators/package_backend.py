@@ -196,6 +196,12 @@ class PackageBackend:
         )
         for member in self._members:
             self._check(member, options.dtype, options.head)
+        with_energies = {member.model.has_energy for member in self._members}
+        if len(with_energies) > 1 or (options.dispersion and with_energies == {False}):
+            raise ValueError(
+                "a package gives dipoles and no energies, expected all packages of a committee to "
+                "give energies, and one that does where dispersion is added: leave it out"
+            )
         self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
         self.dtype = first.model.dtype
         self.head = first.manifest.get("head") or "Default"
@@ -273,8 +279,9 @@ class PackageBackend:
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return an empty dict, because packages read the geometry only."""
-        return {}
+        """Return the fixed charges, which count in dipoles; packages read nothing else."""
+        charges = atoms.arrays.get("Qs")
+        return {"Qs": charges} if self.has_dipoles and charges is not None else {}
 
     def evaluate(
         self,

@@ -59,6 +59,9 @@ def _describe(
     if isinstance(source, dict):
         lines.append(f"made from {source.get('name')} (sha256 {str(source.get('sha256'))[:16]}…)")
     lines.append(training_functional(head))
+    gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
+    gives += ["dipoles"] * ("dipoles" in manifest)
+    lines.append(f"gives {' and '.join(gives)} of atoms")
     lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))

@@ -31,7 +31,7 @@ QUANTITIES = {
     "energy": _Quantity("ΔE", "eV/atom", 1e-9, per_atom=True),
     "forces": _Quantity("ΔF", "eV/Å", 1e-8),
     "stress": _Quantity("Δσ", "eV/Å³", 1e-9),
-    "dipole": _Quantity("Δμ", "e·Å", 1e-8),
+    "dipole": _Quantity("Δμ", "the model's unit", 1e-8),
     "polarizability": _Quantity("Δα", "e·Å²/V", 1e-8),
     "charges": _Quantity("Δq", "e", 1e-8),
 }

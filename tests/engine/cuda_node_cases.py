@@ -69,3 +69,25 @@ def test_what_types_alone_decide_is_found_for_ghosts(tmp_path: Path) -> None:
         np.add.at(total["forces"], rank.nodes, result["forces"])
         np.add.at(total["virials"], rank.nodes, result["virials"])
     assert_close(total, {name: want[name] for name in total}, "float64")
+
+
+@pytest.mark.parametrize("energy", [True, False])
+def test_dipoles(tmp_path: Path, energy: bool) -> None:
+    """Energies of rows that hold vectors too, and networks of vectors alone."""
+    p = Program(3)
+    x = p.features(5)
+    weights = {(0, 0): p.random(5, 1), (1, 1): p.random(5, 1)}
+    site = p.linear(x, LinearMap(x.irreps, Irreps.parse("1x0e+1x1o"), weights), "site")
+    if energy:
+        p.energy(site, p.random(3), p.random(3), "energy")
+    vectors = LinearMap(site.irreps, Irreps.parse("1x1o"), {(1, 0): np.ones((1, 1))})
+    p.dipoles(p.linear(site, vectors, "vectors"))
+    cpu, cuda = both(p.package(), tmp_path / "p.mdcg")
+    assert cpu.has_energy == cuda.has_energy == energy
+    g = graph(30, box=5.5)
+    for _ in range(2):
+        for wanted in (
+            {"forces": energy},
+            {"forces": energy, "virial": energy, "descriptors": True},
+        ):
+            assert_close(run(cuda, g, **wanted), run(cpu, g, **wanted), "float64")

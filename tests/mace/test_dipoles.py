@@ -101,6 +101,17 @@ def test_dipoles_turn_with_the_molecule(build: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(after, [-before[1], before[0], before[2]], atol=1e-12)
 
 
+def test_charges_that_change(build: Any, tmp_path: Path) -> None:
+    convert_model(model_of(build, "AtomicDipolesMACE")).save(tmp_path / "p.mdcg")
+    calc, atoms = MDCGCalculator(tmp_path / "p.mdcg"), structures()[0]
+    before = calc.get_property("dipole", atoms)
+    atoms.arrays["Qs"] *= 2
+    assert calc.check_state(atoms)
+    moved = calc.get_property("dipole", atoms) - before
+    charges = atoms.arrays["Qs"] / 2
+    np.testing.assert_allclose(moved, charges @ atoms.positions / 0.2081943, rtol=1e-6, atol=1e-12)
+
+
 def test_committees(build: Any, tmp_path: Path) -> None:
     paths = [tmp_path / f"{seed}.mdcg" for seed in range(2)]
     for seed, path in enumerate(paths):
@@ -108,6 +119,9 @@ def test_committees(build: Any, tmp_path: Path) -> None:
     atoms = structures()[1]
     single = [MDCGCalculator(path).get_property("dipole", atoms) for path in paths]
     found = MDCGCalculator(paths).get_property("dipole", atoms)
+    convert_model(model_of(build, "AtomicDipolesMACE")).save(tmp_path / "dipoles.mdcg")
+    with pytest.raises(ValueError, match="gives dipoles and no energies"):
+        MDCGCalculator([*paths, tmp_path / "dipoles.mdcg"])
     assert np.abs(single[0] - single[1]).max() > 1e-3
     np.testing.assert_allclose(found, np.mean(single, axis=0), atol=1e-12)
 
