@@ -17,9 +17,10 @@ from ase.calculators.calculator import (
     all_changes,
 )
 from ase.stress import full_3x3_to_voigt_6_stress
-from ase.units import Debye
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+#: A Debye in e Å, with the constants of SI as MACE has them.
+_DEBYE = 1e-11 / 299792458 / 1.602176634e-19
 RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 
 
@@ -132,7 +133,7 @@ def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
 
 
 def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
-    """Return dipoles of atoms and their sum, as MACE's calculator: with that of fixed charges.
+    """Return dipoles of atoms and their sum, as MACE's models: with that of fixed charges.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
     """
     dipoles = descriptors[:, -3:]
     charges = atoms.arrays.get("Qs", np.zeros(len(atoms)))
-    return {"dipole": dipoles.sum(axis=0) + charges @ atoms.positions / Debye, "dipoles": dipoles}
+    return {"dipole": dipoles.sum(axis=0) + charges @ atoms.positions / _DEBYE, "dipoles": dipoles}
 
 
 def mean_of(found: Sequence[Evaluation]) -> Evaluation:
