@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from ase.outputs import Properties, all_outputs
 from ase.units import Bohr
 
 from .evaluation import (
-    Evaluation,
     Options,
     as_results,
     changes_since,
@@ -23,6 +23,7 @@ from .evaluation import (
     has_volume,
     remembered,
     require_volume,
+    wanted_of,
 )
 from .hessian import hessian
 from .package_backend import PackageBackend, packages_of
@@ -38,13 +39,6 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str]
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
-DERIVATIVES = ("forces", "stress", "stresses")
-
-
-def _wanted(properties: Sequence[str]) -> dict[str, Any]:
-    """Return what a backend is asked for besides energies."""
-    found: dict[str, Any] = {name: True for name in DERIVATIVES if name in properties}
-    return found | ({"dipoles": True} if "dipole" in properties else {})
 
 
 class MDCGCalculator(Calculator):
@@ -363,13 +357,10 @@ class MDCGCalculator(Calculator):
         """
         images = list(images)
         self._check_properties(properties)
-        wanted = _wanted(properties)
+        wanted = wanted_of(properties)
         for atoms in images if wanted.keys() & {"stress", "stresses"} else ():
             require_volume(atoms)
-
-        def single(atoms: Atoms) -> Evaluation:
-            return self._backend.evaluate(atoms, **wanted)
-
+        single = partial(self._backend.evaluate, **wanted)
         with errors_of_images(images, single):
             if isinstance(self._backend, PackageBackend):
                 found = self._backend.evaluate_batch(images, **wanted)
@@ -478,7 +469,7 @@ class MDCGCalculator(Calculator):
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
-        wanted = _wanted(properties)
+        wanted = wanted_of(properties)
         if wanted.keys() & {"stress", "stresses"}:
             require_volume(atoms)
         if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):

@@ -169,6 +169,12 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(**means, extra=extra)
 
 
+def wanted_of(properties: Sequence[str]) -> dict[str, Any]:
+    """Return what a backend is asked for besides energies, as arguments of its `evaluate`."""
+    found = {name: True for name in ("forces", "stress", "stresses") if name in properties}
+    return found | ({"dipoles": True} if "dipole" in properties else {})
+
+
 def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> dict[str, Any]:
     """Return what ASE calls ``results``: stresses in Voigt's order."""
     if "energies" in wanted and found.energies is None:
