@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from ase.outputs import Properties, all_outputs
 from ase.units import Bohr
 
 from .evaluation import (
+    Evaluation,
     Options,
     as_results,
     changes_since,
     errors_of_images,
     has_volume,
     remembered,
-    require_volume,
     wanted_of,
 )
 from .hessian import hessian
@@ -357,10 +356,11 @@ class MDCGCalculator(Calculator):
         """
         images = list(images)
         self._check_properties(properties)
-        wanted = wanted_of(properties)
-        for atoms in images if wanted.keys() & {"stress", "stresses"} else ():
-            require_volume(atoms)
-        single = partial(self._backend.evaluate, **wanted)
+        wanted = wanted_of(properties, images)
+
+        def single(atoms: Atoms) -> Evaluation:
+            return self._backend.evaluate(atoms, **wanted)
+
         with errors_of_images(images, single):
             if isinstance(self._backend, PackageBackend):
                 found = self._backend.evaluate_batch(images, **wanted)
@@ -469,9 +469,7 @@ class MDCGCalculator(Calculator):
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
-        wanted = wanted_of(properties)
-        if wanted.keys() & {"stress", "stresses"}:
-            require_volume(atoms)
+        wanted = wanted_of(properties, [atoms])
         if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
             wanted["stress"] = True  # a constant-pressure run
         self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))

@@ -169,9 +169,17 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(**means, extra=extra)
 
 
-def wanted_of(properties: Sequence[str]) -> dict[str, Any]:
-    """Return what a backend is asked for besides energies, as arguments of its `evaluate`."""
+def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> dict[str, Any]:
+    """Return what a backend is asked for besides energies, as arguments of its `evaluate`.
+
+    Raises
+    ------
+    ase.calculators.calculator.PropertyNotImplementedError
+        Stress of a structure that is not periodic in three dimensions.
+    """
     found = {name: True for name in ("forces", "stress", "stresses") if name in properties}
+    for atoms in images if found.keys() - {"forces"} else ():
+        require_volume(atoms)
     return found | ({"dipoles": True} if "dipole" in properties else {})
 
 
