@@ -44,7 +44,8 @@ std::string variable(const char* name, const char* otherwise) {
 
 std::string compiler() {
     return variable("EMULATED_CUDA_CXX", "g++") +
-           " -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden " +
+           " -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden "
+           "-fsanitize=alignment -fsanitize-undefined-trap-on-error " +
            variable("EMULATED_CUDA_FLAGS", "-O1 -g0");
 }
 

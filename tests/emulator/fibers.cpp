@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -368,10 +369,13 @@ void on_signal(int number, siginfo_t* info, void*) {
     char text[80];
     if (number == SIGFPE)
         std::snprintf(text, sizeof text, "integer division by zero");
+    else if (number == SIGILL)  // what -fsanitize=alignment raises
+        std::snprintf(text, sizeof text, "misaligned access");
     else
         std::snprintf(text, sizeof text, "illegal address %p", info->si_addr);
     report(text);
-    failure = number == SIGFPE ? kLaunchFailed : kIllegalAddress;
+    const bool address = number == SIGSEGV || number == SIGBUS;
+    failure = address ? kIllegalAddress : kLaunchFailed;
     siglongjmp(recovery, 1);
 }
 
@@ -387,19 +391,21 @@ public:
         struct sigaction action = {};
         action.sa_sigaction = on_signal;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &action, &actions_[i]);
+        for (std::size_t i = 0; i < std::size(kSignals); ++i)
+            sigaction(kSignals[i], &action, &actions_[i]);
         in_kernel = true;
     }
     ~FaultHandler() {
         in_kernel = false;
-        for (int i = 0; i < 3; ++i) sigaction(kSignals[i], &actions_[i], nullptr);
+        for (std::size_t i = 0; i < std::size(kSignals); ++i)
+            sigaction(kSignals[i], &actions_[i], nullptr);
         sigaltstack(&stack_, nullptr);
     }
 
 private:
-    static constexpr int kSignals[3] = {SIGSEGV, SIGBUS, SIGFPE};
+    static constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     stack_t stack_ = {};
-    struct sigaction actions_[3];
+    struct sigaction actions_[std::size(kSignals)];
 };
 
 }  // namespace

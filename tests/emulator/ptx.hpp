@@ -123,6 +123,10 @@ void multiply_add(V& to, V a, V b, V c) {
 // Nearest number with 10 bits behind the point; halves away from zero.
 inline float tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
 inline void to_tf32(unsigned& to, float x) { to = __float_as_uint(tf32(x)); }
+inline void to_tf32_even(unsigned& to, float x) {
+    const unsigned bits = __float_as_uint(x);
+    to = x != x ? bits : (bits + 0xfffu + (bits >> 13 & 1)) & 0xffffe000u;
+}
 
 // D = A B + C of a warp, [M][K] [K][N], from fragments as PTX describes them. Sums in double.
 // A lane has PACKED neighbours of the shared dimension in one register.

@@ -234,6 +234,7 @@ def test_faults_of_kernels() -> None:
         "if (threadIdx.x % 2) __syncwarp(); else __any_sync(~0u, 1);", 719
     )
     assert "misaligned" in fault("__ldg((const float4*)(x + 1));", 719)
+    assert "misaligned" in fault("*(float4*)(x + 1) = float4{};", 719)
 
 
 def test_what_is_not_known_is_refused() -> None:

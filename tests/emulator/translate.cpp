@@ -103,6 +103,7 @@ const Meaning kMeanings[] = {
     {"cos.approx", "f32", "cosine"},
     {"fma.rn", "f", "multiply_add"},
     {"cvt.rna.tf32.f32", "", "to_tf32"},
+    {"cvt.rn.tf32.f32", "", "to_tf32_even"},
     {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "", "mma_f64"},
     {"mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
     {"mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
