@@ -13,6 +13,7 @@ import pytest
 
 from mdcg import _core
 
+from ..internals.internals import chunks_of
 from . import test_conv_layer as layers
 from .cuda_models import compare_models, open_both
 from .small_package import SmallPackage, radial_network
@@ -33,9 +34,9 @@ from .test_conv_layer import (  # noqa: F401
 LIMIT = {"float64": 1e-12, "float32": 2e-5}
 
 
-def compare(path: str, s: System, *_: float, edges: int = 150) -> None:
+def compare(path: str, s: System, *_: float) -> None:
     """Compare a part of the edges that an emulated device evaluates soon."""
-    part = System(s.positions, s.types, *(each[:edges] for each in s.edges))
+    part = System(s.positions, s.types, *(each[:150] for each in s.edges))
     cpu, cuda = open_both(path)
     compare_models(cpu, cuda, part, LIMIT[cuda.dtype])
 
@@ -47,7 +48,8 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_chunks_of_rows(tmp_path: Path) -> None:
     path = model_of_features("sender", "receiver").write(tmp_path)
-    compare(path, system(40, 8300), edges=8300)
+    with chunks_of(40):
+        compare(path, system(40, 150))
 
 
 def test_high_degrees(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mdcg.package import Package
 from mdcg.problem import ConvProblem
 
 from ..core.contraction_helpers import random_contraction
+from ..internals.internals import chunks_of
 from .programs import Program, graph, run
 
 LIMIT = {"float64": 1e-12, "float32": 1e-5}
@@ -61,18 +62,10 @@ def test_one_chunk(tmp_path: Path, dtype: str) -> None:
     compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)
 
 
-def test_several_chunks(tmp_path: Path) -> None:
-    """More edges than one chunk has: copies of a cluster in one place of its list."""
-    package().save(tmp_path / "p.mdcg")
-    g = graph(40, box=3.5)
-    copies = 8  # of every edge, each one an image of another cell
-    shifts = [np.zeros(3) if k < 7 else np.full(3, 0.1) for k in range(copies)]
-    edges = len(g["sender"])
-    g = {
-        **g,
-        "sender": np.tile(g["sender"], copies),
-        "receiver": np.tile(g["receiver"], copies),
-        "shifts": np.repeat(shifts, edges, axis=0),
-    }
-    assert len(g["sender"]) > 8192 + 40 * copies
-    compare(tmp_path / "p.mdcg", g, "float64")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("edges", [9, 60])
+def test_several_chunks(tmp_path: Path, dtype: str, edges: int) -> None:
+    """Chunks take turns on two streams; some have a single receiver."""
+    package(dtype).save(tmp_path / "p.mdcg")
+    with chunks_of(edges):
+        compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/cuda/cell_list.hpp"
@@ -137,6 +138,12 @@ private:
 }  // namespace
 
 void register_cuda_lists(py::module_& m) {
+    m.def(
+        "set_most_chunk_edges",
+        [](std::int64_t edges) {
+            return std::exchange(mdcg::DeviceEdges::most_chunk_edges, edges);
+        },
+        py::arg("edges"), "Of models that are opened from now on; returns the number before.");
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int>(), py::arg("cutoff"), py::arg("skin"),
              py::arg("num_types") = 1, py::arg("chunk_edges") = 8192, py::arg("device") = 0)

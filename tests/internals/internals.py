@@ -10,7 +10,9 @@ import importlib.util
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +63,13 @@ def _load() -> Any:
 
 
 core = _load()
+
+
+@contextmanager
+def chunks_of(edges: int) -> Iterator[None]:
+    """Let models that are first evaluated inside have no more edges in a chunk on devices."""
+    before = core.set_most_chunk_edges(edges)
+    try:
+        yield
+    finally:
+        core.set_most_chunk_edges(before)

@@ -137,6 +137,8 @@ double* DeviceEdges::reserve_shifts() {
 
 // -- lists ---------------------------------------------------------------------------------------
 
+std::int64_t DeviceEdges::most_chunk_edges = 131072;
+
 void DeviceEdges::make_chunks() {
     chunks.clear();
     longest_chunk = 0;

@@ -32,7 +32,8 @@ struct TypePairs {
 class DeviceEdges {
 public:
     // Edges of a chunk, unless one receiver has more: by what is kept for each.
-    static constexpr std::int64_t FEWEST_CHUNK_EDGES = 8192, MOST_CHUNK_EDGES = 131072;
+    static constexpr std::int64_t FEWEST_CHUNK_EDGES = 8192;
+    static std::int64_t most_chunk_edges;  // tests set it, for systems that are small
 
     explicit DeviceEdges(CudaKernels& kernels);
 

@@ -14,10 +14,10 @@ namespace mdcg {
 namespace {
 
 constexpr std::int64_t SUM_ROWS = 1024;  // of a block
-// Of scratch for a chunk's edges, where convolutions go chunk by chunk. In double a chunk must have
-// enough receivers to fill all multiprocessors with blocks.
+// Of scratch for the edges of chunks, which must have enough receivers to fill all multiprocessors
+// with blocks.
 template <typename T>
-constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 28 : 30);
+constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 29 : 30);
 
 std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
@@ -150,8 +150,8 @@ std::int64_t CudaExecutor<T>::chunk_edges() {
     one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
     const std::size_t fewest = scratch_bytes(one);
     const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
-    chunk_edges_ = std::clamp(times * DeviceEdges::FEWEST_CHUNK_EDGES,
-                              DeviceEdges::FEWEST_CHUNK_EDGES, DeviceEdges::MOST_CHUNK_EDGES);
+    chunk_edges_ = std::min(std::max<std::int64_t>(times, 1) * DeviceEdges::FEWEST_CHUNK_EDGES,
+                            DeviceEdges::most_chunk_edges);
     return chunk_edges_;
 }
 
