@@ -1,37 +1,76 @@
 #pragma once
 #include "kernels/gemm_tiles.cuh"
 
-// Multiplies on tensor cores, where GEMM_BITS says what: 53, double, as plain arithmetic does; 11
-// (tf32) and 8 (bf16), numbers in float rounded to so many bits, whose products are summed in
-// float.
+// Multiplies on tensor cores, where GEMM_BITS says what: 53, double, as plain arithmetic does; 24,
+// float, each number as the sum of two in tf32; 11 (tf32) and 8 (bf16), numbers in float rounded to
+// so many bits, whose products are summed in float.
 #ifdef GEMM_BITS
 // A lane's numbers of the shared dimension are neighbours, and so are its columns: both may be in
 // any order, as long as both matrices agree.
 
 // One instruction multiplies 16 x 8 by 8 x 8 items: of a lane four of a, at rows l / 4 and l / 4 +
 // 8 of two columns, two of b, at these two rows of column l / 4, and four of the sums.
+#if GEMM_BITS == 11 || GEMM_BITS == 24
+INLINE unsigned tf32(float x) {
+    unsigned bits;
+#if __CUDA_ARCH__ < 900
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#endif
+    return bits;
+}
+// to = c + a b, of eight of the shared dimension
+INLINE void multiply_tf32(float* to, const unsigned* a, const unsigned* b, const float* c) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
+          "f"(c[2]), "f"(c[3]));
+}
+#endif
 #if GEMM_BITS == 11
 struct Fragment {
     static constexpr int CHUNKS = 1;  // of eight of the shared dimension at once
     struct Left {
         unsigned v[4];
-        INLINE void set(int i, float x) { v[i] = rounded(x); }
+        INLINE void set(int i, float x) { v[i] = tf32(x); }
     };
     struct Right {
         unsigned v[2];
-        INLINE void set(int i, float x) { v[i] = rounded(x); }
+        INLINE void set(int i, float x) { v[i] = tf32(x); }
     };
-    static INLINE unsigned rounded(float x) {
-        unsigned bits;
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-        return bits;
-    }
     static INLINE void add(float* sum, const Left& a, const Right& b) {
-        asm volatile(
-            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
-            "%7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
+        multiply_tf32(sum, a.v, b.v, sum);
+    }
+};
+#elif GEMM_BITS == 24
+// Of the four products of two sums, that of both small parts is below rounding. Tensor cores cut
+// sums where plain additions round, so those of more than sixteen products are plain.
+struct Fragment {
+    static constexpr int CHUNKS = 2;
+    template <int N>
+    struct Numbers {
+        unsigned large[N], small[N];
+        INLINE void set(int i, float x) {
+            large[i] = tf32(x);
+            small[i] = __float_as_uint(x - __uint_as_float(large[i]));
+        }
+    };
+    typedef Numbers<8> Left;
+    typedef Numbers<4> Right;
+    static INLINE void add(float* sum, const Left& a, const Right& b) {
+        const float zeros[4] = {};
+        float found[4];
+        multiply_tf32(found, a.small, b.large, zeros);
+        multiply_tf32(found, a.large, b.small, found);
+        multiply_tf32(found, a.small + 4, b.large + 2, found);
+        multiply_tf32(found, a.large + 4, b.small + 2, found);
+        multiply_tf32(found, a.large, b.large, found);
+        multiply_tf32(found, a.large + 4, b.large + 2, found);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[i] += found[i];
     }
 };
 #elif GEMM_BITS == 8

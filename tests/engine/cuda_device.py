@@ -27,50 +27,49 @@ def program(dtype: str, name: str, defines: str = "") -> str:
     return f"{defines}\ntypedef {ITEM[dtype]} T;\n" + kernel_source(name)
 
 
-def gemm_tiles(dtype: str) -> list[tuple[str, str, list[int]]]:
-    """Return kernel, unit and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
+def gemm_tiles(dtype: str, plain: bool) -> list[tuple[str, list[int]]]:
+    """Return kernel and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
     source = (CSRC / "engine/cuda/gemm.cpp").read_text()
-    found = re.search(rf"TILES<{ITEM[dtype]}>\{{(.*?);", source, re.DOTALL)
+    kind = "PLAIN" if plain else {"float32": "TENSOR", "float64": "DOUBLE"}[dtype]
+    found = re.search(rf"{kind}_TILES\{{(.*?);", source, re.DOTALL)
     assert found is not None
-    rows = re.findall(r'\{"(\w+)", "\w+", "(\w+)",\s+((?:\d+, )+)[\d.]+\}', found[1])
+    rows = re.findall(r'\{"(\w+)", "\w+",\s+((?:\d+, )+)[\d.]+\}', found[1])
     assert len(rows) == found[1].count('"gemm_')
-    return [
-        (name, unit, [int(n) for n in numbers.split(", ")[:-1]]) for name, unit, numbers in rows
-    ]
+    return [(name, [int(n) for n in numbers.split(", ")[:-1]]) for name, numbers in rows]
 
 
-def gemm_shared_bytes(dtype: str, unit: str, numbers: list[int]) -> int:
+def gemm_shared_bytes(dtype: str, plain: bool, numbers: list[int]) -> int:
     """Return what CudaGemm launches a tile with."""
     rows, columns, depth, stages = numbers[:4]
     size = {"float32": 4, "float64": 8}[dtype]
-    if unit == "Plain":
+    if plain:
         a, b = depth + 16 // size, columns
     else:
         a, b = depth + 8 * (depth % 16 == 0), columns + 16 // size
     return stages * (rows * a + depth * b) * size
 
 
-def gemm_text(dtype: str, unit: str = "", bits: int = 0) -> str:
-    """Return the program of products as CudaGemm has it, or all tiles with another unit."""
-    bits = 53 if dtype == "float64" else bits
+#: GEMM_BITS of the program of products, by its name; 0: plain arithmetic.
+GEMMS = {
+    "float32": {"gemm_plain": 0, "gemm_tensor": 24, "gemm_tf32": 11, "gemm_bf16": 8},
+    "float64": {"gemm_tensor": 53},
+}
+
+
+def gemm_text(dtype: str, bits: int) -> str:
+    """Return the program of products as CudaGemm has it."""
     defines = f"#define GEMM_BITS {bits}\n" if bits else ""
-    for name, own, numbers in gemm_tiles(dtype):
-        defines += f"#define {name.upper()} {unit or own}, {', '.join(map(str, numbers[:-1]))}\n"
+    for name, numbers in gemm_tiles(dtype, bits == 0):
+        unit = "Tensor" if bits else "Plain"
+        defines += f"#define {name.upper()} {unit}, {', '.join(map(str, numbers[:-1]))}\n"
         defines += f"#define {name.upper()}_BLOCKS {numbers[-1]}\n"
     return program(dtype, "gemm.cuh", defines)
 
 
 def texts(dtype: str) -> dict[str, str]:
-    """Return programs that no package of the tests has in all types; tensor cores round float."""
+    """Return programs that no package of the tests has in all types."""
     found = {name: program(dtype, f"{name}.cuh") for name in ("edge_sum", "nodes", "pair_energy")}
-    found |= {
-        "gemm": gemm_text(dtype),
-        "gemm_plain": gemm_text(dtype, "Plain"),
-    }
-    if dtype == "float64":
-        return {**found, "gemm_tensor": gemm_text(dtype, "Tensor")}
-    tensor = {"gemm_tf32": 11, "gemm_bf16": 8}
-    return found | {name: gemm_text(dtype, "Tensor", bits) for name, bits in tensor.items()}
+    return found | {name: gemm_text(dtype, bits) for name, bits in GEMMS[dtype].items()}
 
 
 def device_count() -> int:

@@ -12,7 +12,7 @@ namespace {
 
 // One kernel of the text.
 struct TileShape {
-    const char *name, *macro, *unit;
+    const char *name, *macro;
     int rows, columns, depth, stages, warp_rows, warp_columns;
     int groups;         // of warps that share a slice: for long sums of few columns
     int blocks;         // of a multiprocessor, that registers are kept for
@@ -20,47 +20,56 @@ struct TileShape {
     int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }
 };
 
-template <typename T>
-const std::vector<TileShape> TILES{};
-template <>
-const std::vector<TileShape> TILES<float>{
-    {"gemm_large", "GEMM_LARGE", "Plain", 128, 128, 16, 3, 32, 64, 1, 2, 1.0},
-    {"gemm_medium", "GEMM_MEDIUM", "Plain", 64, 64, 16, 4, 32, 32, 1, 4, 0.8},
-    {"gemm_small", "GEMM_SMALL", "Plain", 32, 32, 32, 4, 16, 32, 1, 8, 0.5},
-    {"gemm_deep", "GEMM_DEEP", "Plain", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
-template <>
-const std::vector<TileShape> TILES<double>{
-    {"gemm_large", "GEMM_LARGE", "Tensor", 64, 64, 16, 3, 32, 32, 1, 3, 1.0},
-    {"gemm_medium", "GEMM_MEDIUM", "Tensor", 32, 64, 16, 4, 16, 32, 1, 4, 0.9},
-    {"gemm_small", "GEMM_SMALL", "Tensor", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
-    {"gemm_deep", "GEMM_DEEP", "Tensor", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
+const std::vector<TileShape> PLAIN_TILES{
+    {"gemm_large", "GEMM_LARGE", 128, 128, 16, 3, 32, 64, 1, 2, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 0.8},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.5},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
+const std::vector<TileShape> TENSOR_TILES{
+    {"gemm_large", "GEMM_LARGE", 128, 64, 32, 3, 32, 32, 1, 2, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 1.0},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.7},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 1.0}};
+const std::vector<TileShape> DOUBLE_TILES{
+    {"gemm_large", "GEMM_LARGE", 64, 64, 16, 3, 32, 32, 1, 3, 1.0},
+    {"gemm_medium", "GEMM_MEDIUM", 32, 64, 16, 4, 16, 32, 1, 4, 0.9},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
 
-// What multiplies: of rounded numbers only tensor cores.
-std::string unit_of(const TileShape& tile, CudaPrecision precision) {
-    return precision == CudaPrecision::strict ? tile.unit : "Tensor";
+// GEMM_BITS of the text, which says what tensor cores multiply; 0: plain arithmetic.
+template <typename T>
+int tensor_bits(CudaPrecision precision, int capability) {
+    if (precision == CudaPrecision::tf32) return 11;
+    if (precision == CudaPrecision::bf16) return 8;
+    if (sizeof(T) == 8) return 53;
+    // Where tf32 is at least eight times as fast as float32, three products of it are faster.
+    for (const int fast : {80, 90, 100, 103})
+        if (capability == fast) return 24;
+    return 0;
 }
 
 // As the text has them.
 template <typename T>
-int shared_bytes(const TileShape& tile, CudaPrecision precision) {
+int shared_bytes(const TileShape& tile, int bits) {
     constexpr int LANE_ITEMS = 16 / static_cast<int>(sizeof(T));
-    const bool plain = unit_of(tile, precision) == "Plain";
+    const bool plain = bits == 0;
     const int a_stride = tile.depth + (plain ? LANE_ITEMS : tile.depth % 16 == 0 ? 8 : 0);
     const int b_stride = tile.columns + (plain ? 0 : LANE_ITEMS);
     return tile.stages * (tile.rows * a_stride + tile.depth * b_stride) *
            static_cast<int>(sizeof(T));
 }
 
+const std::vector<TileShape>& tiles_of(int bits) {
+    return bits == 0 ? PLAIN_TILES : bits == 53 ? DOUBLE_TILES : TENSOR_TILES;
+}
+
 // "#define GEMM_LARGE Plain, 128, 128, 16, 3, 32, 64, 1" and "#define GEMM_LARGE_BLOCKS 2"
-template <typename T>
-std::string defines(CudaPrecision precision) {
+std::string defines(int bits) {
     std::string text;
-    if (sizeof(T) == 8) text = "#define GEMM_BITS 53\n";
-    if (precision == CudaPrecision::tf32) text = "#define GEMM_BITS 11\n";
-    if (precision == CudaPrecision::bf16) text = "#define GEMM_BITS 8\n";
-    for (const TileShape& t : TILES<T>) {
+    if (bits > 0) text = "#define GEMM_BITS " + std::to_string(bits) + "\n";
+    for (const TileShape& t : tiles_of(bits)) {
         const std::string name = std::string("#define ") + t.macro;
-        text += name + " " + unit_of(t, precision);
+        text += name + (bits > 0 ? " Tensor" : " Plain");
         for (const int number :
              {t.rows, t.columns, t.depth, t.stages, t.warp_rows, t.warp_columns, t.groups})
             text += ", " + std::to_string(number);
@@ -104,7 +113,8 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
 // The tile with which the busiest multiprocessor has least to do. Groups of warps sum in an order
 // of their own: what takes them must not depend on the number of rows.
 template <typename T>
-std::size_t best_tile(const GemmProducts<T>& launch, int multiprocessors) {
+std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,
+                      int multiprocessors) {
     constexpr int LONG = 512, FEW_COLUMNS = 64;
     bool deep = true;
     for (std::int32_t i = 0; i < launch.count; ++i) {
@@ -115,8 +125,8 @@ std::size_t best_tile(const GemmProducts<T>& launch, int multiprocessors) {
     }
     std::size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
-    for (std::size_t t = 0; t < TILES<T>.size(); ++t) {
-        const TileShape& tile = TILES<T>[t];
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+        const TileShape& tile = tiles[t];
         if ((tile.groups > 1) != deep) continue;
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i)
@@ -160,11 +170,12 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
 
 template <typename T>
 CudaGemm<T>::CudaGemm(CudaKernels& kernels)
-    : multiprocessors_(count_multiprocessors(kernels.device())), precision_(kernels.precision()) {
-    const std::string tiles = defines<T>(precision_);
-    for (const TileShape& tile : TILES<T>)
+    : multiprocessors_(count_multiprocessors(kernels.device())),
+      bits_(tensor_bits<T>(kernels.precision(), kernels.compute_capability())) {
+    const std::string text = defines(bits_);
+    for (const TileShape& tile : tiles_of(bits_))
         functions_.push_back(
-            kernels.fixed("gemm.cuh", tile.name, tiles, shared_bytes<T>(tile, precision_)));
+            kernels.fixed("gemm.cuh", tile.name, text, shared_bytes<T>(tile, bits_)));
 }
 
 template <typename T>
@@ -174,15 +185,15 @@ void CudaGemm<T>::run(const DeviceStream& stream,
     std::size_t parts = 0;
     const auto flush = [&] {
         if (launch.count == 0) return;
-        const std::size_t best = best_tile(launch, multiprocessors_);
-        const TileShape& tile = TILES<T>[best];
+        const std::size_t best = best_tile(launch, tiles_of(bits_), multiprocessors_);
+        const TileShape& tile = tiles_of(bits_)[best];
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i) {
             launch.product[i].first_block = narrow(blocks);
             blocks += num_blocks(launch.product[i], tile);
         }
         functions_[best].launch(stream, blocks, tile.threads(), launch,
-                                shared_bytes<T>(tile, precision_));
+                                shared_bytes<T>(tile, bits_));
         launch.count = 0;
         parts = 0;
     };

@@ -82,7 +82,7 @@ public:
 private:
     std::vector<CudaFunction> functions_;  // by tile
     int multiprocessors_ = 1;
-    CudaPrecision precision_ = CudaPrecision::strict;
+    int bits_ = 0;  // GEMM_BITS
 };
 
 }  // namespace mdcg
