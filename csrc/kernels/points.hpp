@@ -6,6 +6,8 @@
 namespace mdcg {
 
 constexpr int REFERENCES = 7;  // of a type, in rows of weights and C6 coefficients
+// Of a block of the kernels that visit points; a block has a node.
+constexpr int POINT_WARPS = 4, POINT_THREADS = 32 * POINT_WARPS;
 
 // Points sorted by type and by boxes, of which those along x follow each other. Boxes are those of
 // the last list; `slack` is how far points may be from theirs.
@@ -14,11 +16,11 @@ struct PointSet {
     const int* own;           // [num_local] the point of a node itself
     const int* slot_type;     // [slots] types that occur
     const int* first;         // [slots][boxes z][y][x + 1] first point of a box
-    double origin[3], edge[3];
+    double origin[3], edge[3], inverse_edge[3];
     double slack;
     int boxes[3], slots;
 };
-static_assert(sizeof(PointSet) == 120);
+static_assert(sizeof(PointSet) == 144);
 
 // x, y, z = position of the node + offset.
 struct PlaceArguments {
@@ -51,10 +53,9 @@ struct CoordinationArguments {
     double* forces;        // [num_local][3], added to
     double* virials;       // [num_local][6], added to
     double steepness, cutoff;
-    Long num_local;
     int width, unused;
 };
-static_assert(sizeof(CoordinationArguments<double>) == 200);
+static_assert(sizeof(CoordinationArguments<double>) == 216);
 
 template <typename T>
 struct ReferenceArguments {
@@ -88,10 +89,10 @@ struct DispersionArguments {
     double* forces;    // [num_local][3], added to
     double* virials;   // [num_local][6], added to
     double cutoff;
-    Long num_local, count;
+    Long count;
     int num_types, width;
 };
-static_assert(sizeof(DispersionArguments<double>) == 224);
+static_assert(sizeof(DispersionArguments<double>) == 240);
 
 // forces and virials [nodes][9] of atoms += what points have added.
 struct PointForceArguments {
@@ -101,13 +102,13 @@ struct PointForceArguments {
 };
 static_assert(sizeof(PointForceArguments) == 40);
 
-// out[node] = column 0 of rows.
+// Column 0 of the rows of `out` = column 0 of those of `rows`.
 template <typename T>
 struct ColumnArguments {
     const T* rows;
     double* out;
     Long count;
-    Long width;
+    int width, out_width;
 };
 static_assert(sizeof(ColumnArguments<double>) == 32);
 

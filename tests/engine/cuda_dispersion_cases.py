@@ -47,7 +47,8 @@ def assert_close(got: dict[str, Any], want: dict[str, Any]) -> None:
     assert set(got) == set(want)
     for name, value in want.items():
         scale = max(1.0, np.abs(value).max())
-        np.testing.assert_allclose(got[name], value, rtol=0, atol=1e-12 * scale, err_msg=name)
+        # devices count far neighbours in single precision
+        np.testing.assert_allclose(got[name], value, rtol=0, atol=1e-10 * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("damping", ["bj", "zero"])
@@ -63,7 +64,7 @@ def test_cells(
         want = cpu.evaluate(positions, types, **where, **WANTED)
         assert_close(device.evaluate(positions, types, **where, **WANTED), want)
         alone = device.evaluate(positions, types, **where, forces=False)
-        assert alone["energy"] == pytest.approx(want["energy"], rel=1e-12)
+        assert alone["energy"] == pytest.approx(want["energy"], rel=1e-10)
 
 
 def test_steps(path: str, rng: np.random.Generator) -> None:

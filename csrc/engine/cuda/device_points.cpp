@@ -74,10 +74,11 @@ void DevicePoints::upload(const Points& points, const double* positions, std::in
     lay_out(memory_.as<char>());
     node_ = node;
     offset_ = offset;
-    set_ = {axes_[0], axes_[1], axes_[2], own, types, first, {}, {}, slack, {}, narrow(slots)};
+    set_ = {axes_[0], axes_[1], axes_[2], own, types, first, {}, {}, {}, slack, {}, narrow(slots)};
     for (std::size_t k = 0; k < 3; ++k) {
         set_.origin[k] = points.origin()[k];
         set_.edge[k] = points.edge()[k];
+        set_.inverse_edge[k] = 1 / points.edge()[k];
         set_.boxes[k] = static_cast<int>(points.boxes()[k]);
     }
     stream.synchronize();
@@ -98,8 +99,9 @@ const double* DevicePoints::gather(const T* rows, int numbers, int width,
 template const double* DevicePoints::gather(const float*, int, int, const DeviceStream&) const;
 template const double* DevicePoints::gather(const double*, int, int, const DeviceStream&) const;
 
-const double* DevicePoints::gather_slopes(const double* slopes, const DeviceStream& stream) const {
-    const GatherPointsArguments<double> arguments{slopes, node_, gathered_, count_, 1, 1};
+const double* DevicePoints::gather_slopes(const double* slopes, int width,
+                                          const DeviceStream& stream) const {
+    const GatherPointsArguments<double> arguments{slopes, node_, gathered_, count_, 1, width};
     gather_slopes_.launch(stream, blocks(count_), THREADS, arguments);
     return gathered_;
 }

@@ -24,7 +24,8 @@ public:
     // Numbers of nodes, for every point: [numbers][count], until the next call.
     template <typename T>
     const double* gather(const T* rows, int numbers, int width, const DeviceStream& stream) const;
-    const double* gather_slopes(const double* slopes, const DeviceStream& stream) const;
+    // The first of the `width` numbers of a row.
+    const double* gather_slopes(const double* slopes, int width, const DeviceStream& stream) const;
     // Adds what operations have summed to results [num_local][3] and [num_local][9] or null.
     void add_forces(double* forces, double* virials, const DeviceStream& stream) const;
     void clear_forces(const DeviceStream& stream) const;

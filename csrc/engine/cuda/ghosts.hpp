@@ -28,16 +28,10 @@ public:
     bool has_list() const { return listed_; }
     void forget_list() { listed_ = false; }
 
-    // `rows` is on the device and has a row of `width` items for every node. Both wait for the
-    // stream; what they enqueue after the exchange is done in its order.
+    // `rows` is on the device and has a row of `width` items, a multiple of 16 bytes, for every
+    // node. Both wait for the stream; what they enqueue after the exchange is done in its order.
     void forward(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
                  const DeviceStream& stream);
-    // The same of one number of each node.
-    void forward_numbers(Communicator& communicator, double* numbers, const DeviceEdges& graph,
-                         const DeviceStream& stream) {
-        forward(communicator, reinterpret_cast<T*>(numbers), sizeof(double) / sizeof(T), graph,
-                stream);
-    }
     void reverse(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
                  const DeviceStream& stream);
 

@@ -9,7 +9,8 @@ namespace mdcg {
 namespace {
 
 constexpr const char* TEXT = "points.cuh";
-constexpr int THREADS = 128, COLUMN_THREADS = 256;
+constexpr int COLUMN_THREADS = 256;
+constexpr int ROW_BYTES = 16;  // the shortest row that ghosts exchange
 
 template <typename T>
 class CudaCoordination : public CudaOp<T> {
@@ -22,9 +23,9 @@ public:
         take_column_ = kernels.fixed(TEXT, "take_column");
         radii_.upload(spec_.radii, stream);
     }
-    // Derivatives by coordination numbers, of all nodes.
+    // Derivatives by coordination numbers, of all nodes, in rows that can be exchanged.
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
-        return std::max<std::size_t>(1, size(graph.num_nodes)) * sizeof(double);
+        return std::max<std::size_t>(1, size(graph.num_nodes)) * ROW_BYTES;
     }
     void forward(CudaWorker<T>& worker, Range) const override {
         run(forward_, worker, arguments(worker));
@@ -33,13 +34,15 @@ public:
         const DeviceEdges& graph = *worker.edges;
         auto* const slopes = reinterpret_cast<double*>(worker.device_scratch(scratch_bytes(graph)));
         const ColumnArguments<T> column{worker.gradient(spec_.out), slopes, graph.num_local,
-                                        spec_.out.rows.width};
+                                        spec_.out.rows.width, ROW_BYTES / int(sizeof(double))};
         take_column_.launch(*worker.stream, ceil_div(graph.num_local, COLUMN_THREADS),
                             COLUMN_THREADS, column);
         if (worker.communicator != nullptr)
-            worker.ghosts->forward_numbers(*worker.communicator, slopes, graph, *worker.stream);
+            worker.ghosts->forward(*worker.communicator, reinterpret_cast<T*>(slopes),
+                                   ROW_BYTES / int(sizeof(T)), graph, *worker.stream);
         CoordinationArguments<T> given = arguments(worker);
-        given.slopes = worker.points->gather_slopes(slopes, *worker.stream);
+        given.slopes =
+            worker.points->gather_slopes(slopes, ROW_BYTES / int(sizeof(double)), *worker.stream);
         run(backward_, worker, given);
     }
 
@@ -54,14 +57,12 @@ private:
         out.virials = worker.points->virials();
         out.steepness = spec_.steepness;
         out.cutoff = spec_.cutoff;
-        out.num_local = worker.edges->num_local;
         out.width = spec_.out.rows.width;
         return out;
     }
     static void run(const CudaFunction& kernel, const CudaWorker<T>& worker,
                     const CoordinationArguments<T>& arguments) {
-        kernel.launch(*worker.stream, ceil_div(32 * arguments.num_local, THREADS), THREADS,
-                      arguments);
+        kernel.launch(*worker.stream, worker.edges->num_local, POINT_THREADS, arguments);
     }
 
     const CoordinationSpec& spec_;

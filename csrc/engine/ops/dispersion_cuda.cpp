@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <string>
+
 #include "core/integers.hpp"
 #include "engine/cuda/device_points.hpp"
 #include "engine/ops/cuda.hpp"
@@ -7,8 +10,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr const char* TEXT = "points.cuh";
-constexpr int THREADS = 128;
+constexpr const char* TEXT = "dispersion.cuh";
 constexpr std::size_t ROW_BYTES = 64;  // of the weights, padded
 
 template <typename T>
@@ -17,11 +19,17 @@ public:
     explicit CudaDispersion(const DispersionSpec& spec) : spec_(spec) {
         for (const PairDamping& d : spec.damping)
             damping_.push_back({d.s6, d.a6, d.p6, d.s8, d.a8, d.p8});
+        for (std::size_t i = 0; i < spec.c6.size(); ++i)
+            if (spec.c6[i] != 0) references_ = std::max(references_, int(i % REFERENCES) + 1);
     }
 
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
-        energy_ = kernels.fixed(TEXT, "dispersion_energy");
-        gradient_ = kernels.fixed(TEXT, "dispersion_gradient");
+        const bool zero = std::any_of(damping_.begin(), damping_.end(),
+                                      [](const auto& d) { return d.p6 != 0 || d.p8 != 0; });
+        const std::string defines = "#define REFERENCES_USED " + std::to_string(references_) +
+                                    "\n#define ZERO_DAMPING " + (zero ? "1" : "0") + "\n";
+        energy_ = kernels.fixed(TEXT, "dispersion_energy", defines);
+        gradient_ = kernels.fixed(TEXT, "dispersion_gradient", defines);
         c6_.upload(spec_.c6, stream);
         device_damping_.upload(damping_, stream);
     }
@@ -32,7 +40,7 @@ public:
         arguments.points = worker.points->set();
         arguments.rows = worker.value(spec_.x);
         arguments.weights =
-            worker.points->gather(arguments.rows, REFERENCES, spec_.x.rows.width, *worker.stream);
+            worker.points->gather(arguments.rows, references_, spec_.x.rows.width, *worker.stream);
         arguments.c6 = c6_.data();
         arguments.damping = device_damping_.data();
         arguments.types = worker.types;
@@ -41,14 +49,12 @@ public:
         arguments.forces = worker.points->forces();
         arguments.virials = worker.points->virials();
         arguments.cutoff = spec_.cutoff;
-        arguments.num_local = worker.edges->num_local;
         arguments.count = worker.points->count();
         arguments.num_types = spec_.num_types;
         arguments.width = spec_.x.rows.width;
         if (worker.energy_weights != nullptr) refuse_energy_weights();
         (worker.with_gradient ? gradient_ : energy_)
-            .launch(*worker.stream, ceil_div(32 * arguments.num_local, THREADS), THREADS,
-                    arguments);
+            .launch(*worker.stream, worker.edges->num_local, POINT_THREADS, arguments);
     }
     void backward(CudaWorker<T>& worker, Range) const override {
         if (spec_.x.needs_gradient)
@@ -58,6 +64,7 @@ public:
 
 private:
     const DispersionSpec& spec_;
+    int references_ = 1;  // that any type has
     std::vector<DampingOfPair> damping_;
     CudaArray<double> c6_;
     CudaArray<DampingOfPair> device_damping_;
