@@ -104,6 +104,7 @@ inline const Function<void*, void**> cuStreamEndCapture("cuStreamEndCapture");
 inline const Function<void**, unsigned> cuEventCreate("cuEventCreate");
 inline const Function<void*> cuEventDestroy("cuEventDestroy_v2");
 inline const Function<void*, void*> cuEventRecord("cuEventRecord");
+inline const Function<void*, void*, unsigned> cuStreamWaitEvent("cuStreamWaitEvent");
 inline const Function<float*, void*, void*> cuEventElapsedTime("cuEventElapsedTime");
 inline const Function<void*> cuGraphDestroy("cuGraphDestroy");
 inline const Function<void*> cuGraphExecDestroy("cuGraphExecDestroy");

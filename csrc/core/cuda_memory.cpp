@@ -93,6 +93,11 @@ void DeviceEvent::record(const DeviceStream& stream) {
     cuda::cuEventRecord(event_, pointer(stream.handle()));
 }
 
+void DeviceEvent::wait(const DeviceStream& stream) const {
+    const ContextScope scope(device_);
+    cuda::cuStreamWaitEvent(pointer(stream.handle()), event_, 0);
+}
+
 double DeviceEvent::since(const DeviceEvent& earlier) const {
     const ContextScope scope(device_);
     float milliseconds = 0;

@@ -160,6 +160,8 @@ public:
     DeviceEvent& operator=(const DeviceEvent&) = delete;
 
     void record(const DeviceStream& stream);
+    // What is enqueued on the stream from now on runs after it.
+    void wait(const DeviceStream& stream) const;
     // Milliseconds from another event to this one; both must have passed.
     double since(const DeviceEvent& earlier) const;
 

@@ -31,6 +31,8 @@ bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& s
         table_->take_list(graph, stream);
     else
         exact_->take_list(graph, stream);
+    if (graph.chunks.size() > 1 && backward_.uses(CudaArgument::dx) && turns_ == nullptr)
+        turns_ = std::make_unique<Turns>(stream.device());
     return !exact_ || exact_->available();
 }
 
@@ -55,7 +57,8 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
 template <typename T>
 std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     if (!backward_.uses(CudaArgument::dx)) return 0;
-    return static_cast<std::size_t>(graph.longest_chunk * edge_bytes());
+    const std::int64_t buffers = graph.chunks.size() == 1 ? 1 : 2;
+    return static_cast<std::size_t>(buffers * graph.longest_chunk * edge_bytes());
 }
 
 template <typename T>
@@ -108,21 +111,38 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         return;
     }
     T* const rows = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
+    const DeviceStream& main = *worker.stream;
+    const bool turns = graph.chunks.size() > 1;
+    if (turns) {
+        turns_->begun.record(main);
+        turns_->begun.wait(turns_->other);
+    }
+    bool summed = false, odd = true;
     for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
         const CudaChunk& chunk = graph.chunks[c];
         if (chunk.num_edges == 0) continue;
+        odd = turns && !odd;
+        const DeviceStream& stream = odd ? turns_->other : main;
+        T* const buffer = rows + (odd ? graph.longest_chunk * x_width_ : 0);
         if (backward_.zeroes(A::dx))
-            clear_on_device(rows, static_cast<std::size_t>(chunk.num_edges * edge_bytes()),
-                            *worker.stream);
+            clear_on_device(buffer, static_cast<std::size_t>(chunk.num_edges * edge_bytes()),
+                            stream);
         CudaArguments arguments =
             this->arguments(worker, x, by_type, chunk.first_receiver, chunk.num_receivers);
         arguments.set(A::g, gradient + chunk.first_receiver * out_width_);
         arguments.set(A::de, worker.edge_gradient);
         arguments.set(A::place, graph.place);
-        arguments.set(A::dx, rows);
-        backward_.launch(*worker.stream, arguments);
-        if (dx != nullptr) sums_.run(worker, c, rows, x_width_, dx);
+        arguments.set(A::dx, buffer);
+        backward_.launch(stream, arguments);
+        if (dx == nullptr) continue;
+        if (summed) turns_->summed.wait(stream);  // chunks are added in their order
+        sums_.run(stream, graph, c, buffer, x_width_, dx);
+        if (turns) turns_->summed.record(stream);
+        summed = turns;
     }
+    if (!turns) return;
+    turns_->ended.record(turns_->other);
+    turns_->ended.wait(main);
 }
 
 template class CudaTableConv<float>;

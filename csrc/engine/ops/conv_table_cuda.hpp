@@ -39,6 +39,15 @@ public:
     void backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient, T* dx) const;
 
 private:
+    // Chunks take turns on two streams, each with a buffer of rows: while blocks of one chunk end,
+    // those of the next begin, and sums of rows, which wait for memory, run beside kernels that
+    // compute.
+    struct Turns {
+        DeviceStream other;  // the worker's stream is the first
+        DeviceEvent begun, summed, ended;
+        explicit Turns(int device) : other(device), begun(device), summed(device), ended(device) {}
+    };
+
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
     CudaArguments arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
                             std::int64_t first_receiver, std::int64_t receivers) const;
@@ -52,6 +61,7 @@ private:
     std::unique_ptr<SplineTable<T>> table_;
     std::unique_ptr<PolynomialTable> exact_;
     CudaSenderSums<T> sums_;
+    std::unique_ptr<Turns> turns_;  // null: one chunk
 };
 
 }  // namespace mdcg

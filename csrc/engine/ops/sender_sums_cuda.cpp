@@ -15,9 +15,9 @@ CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
     : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")) {}
 
 template <typename T>
-void CudaSenderSums<T>::run(const CudaWorker<T>& worker, std::size_t number, const T* rows,
-                            std::int64_t width, T* target) const {
-    const DeviceEdges& graph = *worker.edges;
+void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
+                            std::size_t number, const T* rows, std::int64_t width,
+                            T* target) const {
     const CudaChunk& chunk = graph.chunks[number];
     // one pointer more than senders in every chunk before
     const std::int32_t* const row_ptr =
@@ -30,7 +30,7 @@ void CudaSenderSums<T>::run(const CudaWorker<T>& worker, std::size_t number, con
                                      graph.length,
                                      chunk.num_senders,
                                      width / PackOf<T>::ITEMS};
-    sum_.launch(*worker.stream, (sums.senders * sums.width + THREADS - 1) / THREADS, THREADS, sums);
+    sum_.launch(stream, (sums.senders * sums.width + THREADS - 1) / THREADS, THREADS, sums);
 }
 
 template class CudaSenderSums<float>;

@@ -17,8 +17,8 @@ public:
     // Adds rows [edges of the chunk][width], at their places, to the rows of `target` of their
     // senders, in a fixed order; those of dead edges may hold anything. `width` is a multiple of 16
     // bytes.
-    void run(const CudaWorker<T>& worker, std::size_t chunk, const T* rows, std::int64_t width,
-             T* target) const;
+    void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk, const T* rows,
+             std::int64_t width, T* target) const;
 
 private:
     CudaFunction sum_;
