@@ -15,6 +15,8 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.collections import g2
 
+from mdcg.patch._frameworks import default_dtype
+
 _FEWEST_ATOMS, _MOST_ATOMS = 8, 60
 _VACUUM = 8.0  # Å around molecules: TorchSim's states are periodic as a whole, or not at all
 #: Atoms that TorchSim is given at once; the fastest counts.
@@ -112,12 +114,14 @@ def _torchsim_mdcg(task: Task) -> Iterator[Any]:
 def _torchsim_mace(task: Task) -> Iterator[Any]:
     from torch_sim.models.mace import MaceModel
 
-    cuda = task.device != "cpu"
-    dtype = next(task.model.parameters()).dtype
-    model = MaceModel(
-        task.model, device=torch.device(task.device), dtype=dtype, enable_cueq=cuda,
-        compute_stress=False,
-    )  # fmt: skip
+    network, dtype = task.model, next(task.model.parameters()).dtype
+    if task.device != "cpu":  # enable_cueq of TorchSim 0.3 leaves the model on the CPU
+        from mace.cli.convert_e3nn_cueq import run
+
+        with default_dtype(dtype):
+            network = run(network, device=task.device)
+    device = torch.device(task.device)
+    model = MaceModel(network, device=device, dtype=dtype, compute_stress=False)
     return _in_torchsim(task, model, _BATCH_ATOMS)
 
 
