@@ -26,10 +26,11 @@ _MODEL_HELP = """\
 Time energy and forces of models as `python -m mdcg bench model` does, beside the models as mace or
 NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq), and variants of the
 engine: its radial networks not tabulated (engine-exact) or tabulated in float64 too (engine-table);
-products with weights on a GPU in engine-tf32 and -bf16. The last three run only where --impl names
-them. MODEL is small, medium or large (random weights, the shapes of MACE-MP-0), off-medium or
-mpa-medium (those of MACE-OFF23 and MACE-MPA-0), nequip-s, -m, -l or -xl (those of NequIP's
-foundation models) or a checkpoint."""
+products with weights on a GPU in engine-tf32 and -bf16. The last three, and models that MACE
+(torch.compile) and NequIP (nequip-compile, ahead of time) compile themselves (compiled, and for
+NequIP compiled-oeq), run only where --impl names them. MODEL is small, medium or large (random
+weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23 and MACE-MPA-0),
+nequip-s, -m, -l or -xl (those of NequIP's foundation models) or a checkpoint."""
 
 _DYNAMICS_HELP = """\
 Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package in
@@ -178,7 +179,7 @@ def _model(options: argparse.Namespace) -> int:
         if impl not in models.IMPLS:
             known = ", ".join(models.IMPLS)
             raise ValueError(f"implementation {impl!r} is unknown, expected one of {known}")
-    on_request = models.ENGINES[1:]
+    on_request = (*models.COMPILED, *models.ENGINES[1:])
     wanted = options.impl or [impl for impl in models.IMPLS if impl not in on_request]
     reasons = {impl: models.missing(impl, options.device) for impl in wanted}
     systems = make_systems(options)

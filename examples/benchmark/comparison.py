@@ -22,6 +22,8 @@ _IMPLS = {
     "original": ("e3nn", "#8c8c8c", "s"),
     "oeq": ("OpenEquivariance", "#d28b26", "^"),
     "cueq": ("cuEquivariance", "#5b9a3c", "D"),
+    "compiled": ("compiled", "#b8b8b8", "p"),
+    "compiled-oeq": ("compiled, OpenEquivariance", "#e5b567", "h"),
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
@@ -29,7 +31,7 @@ _IMPLS = {
     "engine-tf32": ("engine, TF32", "#4fa3a5", "<"),
     "engine-bf16": ("engine, bfloat16", "#a3b93c", ">"),
 }
-_PEERS = ("original", "oeq", "cueq")
+_PEERS = ("original", "oeq", "cueq", "compiled", "compiled-oeq")
 _PACKAGES = {"original": "e3nn", "cueq": "cuequivariance", "oeq": "openequivariance"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ase import Atoms
 from ase.data import chemical_symbols
 
 from mdcg.bench import checkpoint
@@ -19,6 +21,8 @@ from mdcg.bench.model import EngineStep, Maker, Settings
 from mdcg.patch import is_nequip
 from mdcg.patch._frameworks import default_dtype, import_mace
 from mdcg.patch.nequip_files import nequip_state
+
+from .compiled import compiled
 
 # Sizes of the MACE-MP-0 models, all of whose layers have 128 channels.
 SIZES = {"small": "128x0e", "medium": "128x0e+128x1o", "large": "128x0e+128x1o+128x2e"}
@@ -50,7 +54,9 @@ PRECISIONS = ("tf32", "bf16")
 # Variants of the engine: radial networks not tabulated, or tabulated in float64 too; and reduced
 # precision for float32 packages on GPUs.
 ENGINES = ("engine-exact", "engine-table", *(f"engine-{name}" for name in PRECISIONS))
-IMPLS = ("original", *PEERS, "patched", "engine", *ENGINES)
+# The original, or NequIP's model with OpenEquivariance, as its own package compiles it.
+COMPILED = ("compiled", "compiled-oeq")
+IMPLS = ("original", *PEERS, *COMPILED, "patched", "engine", *ENGINES)
 
 
 def build(name: str, dtype: str = "float32") -> torch.nn.Module:
@@ -114,8 +120,8 @@ def build_nequip(preset: str, dtype: str) -> torch.nn.Module:
 
 def missing(impl: str, device: str) -> str | None:
     """Return why an implementation cannot run here, or None."""
-    if impl in PEERS:
-        absent = [name for name in PEERS[impl][0] if find_spec(name) is None]
+    if (peer := impl.removeprefix("compiled-")) in PEERS:
+        absent = [name for name in PEERS[peer][0] if find_spec(name) is None]
         if absent:
             return f"{', '.join(absent)} is not installed"
         return None if device == "cuda" else "it has kernels for CUDA devices only"
@@ -137,9 +143,16 @@ def makers(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str
     def peer(name: str) -> partial[TorchStep]:
         return partial(TorchStep, converted(name, model, settings.device), settings)
 
+    def compiled_peer() -> Callable[[Atoms], TorchStep]:
+        if not is_nequip(model):
+            raise ValueError("mace does not compile models with OpenEquivariance and forces")
+        return compiled(converted("oeq", model, settings.device), folder, settings)
+
     return {
         **checkpoint.makers(model, folder, settings),
         **{name: partial(peer, name) for name in PEERS},
+        "compiled": partial(compiled, model, folder, settings),
+        "compiled-oeq": compiled_peer,
         **{name: partial(variant, name) for name in ENGINES},
     }
 
