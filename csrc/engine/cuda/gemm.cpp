@@ -172,10 +172,18 @@ template <typename T>
 CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     : multiprocessors_(count_multiprocessors(kernels.device())),
       bits_(tensor_bits<T>(kernels.precision(), kernels.compute_capability())) {
-    const std::string text = defines(bits_);
-    for (const TileShape& tile : tiles_of(bits_))
-        functions_.push_back(
-            kernels.fixed("gemm.cuh", tile.name, text, shared_bytes<T>(tile, bits_)));
+    const auto ask = [&](int bits) {
+        functions_.clear();
+        const std::string text = defines(bits);
+        for (const TileShape& tile : tiles_of(bits))
+            functions_.push_back(
+                kernels.fixed("gemm.cuh", tile.name, text, shared_bytes<T>(tile, bits)));
+    };
+    // Kernel files of a target serve later chips too, whose float32 may be of the other kind.
+    const bool listed = kernels.device() == NO_DEVICE;
+    if (listed && sizeof(T) == 4 && kernels.precision() == CudaPrecision::strict)
+        ask(bits_ == 0 ? 24 : 0);
+    ask(bits_);
 }
 
 template <typename T>
