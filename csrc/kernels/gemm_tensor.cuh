@@ -46,8 +46,9 @@ struct Fragment {
     }
 };
 #elif GEMM_BITS == 24
-// Of the four products of two sums, that of both small parts is below rounding. Tensor cores cut
-// sums where plain additions round, so those of more than sixteen products are plain.
+// A product of two such sums has four terms; that of both small parts is below rounding and left
+// out. Tensor cores truncate sums where plain additions round, so partial sums of sixteen products
+// are added by the latter.
 struct Fragment {
     static constexpr int CHUNKS = 2;
     template <int N>

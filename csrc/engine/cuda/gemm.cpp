@@ -42,7 +42,7 @@ int tensor_bits(CudaPrecision precision, int capability) {
     if (precision == CudaPrecision::tf32) return 11;
     if (precision == CudaPrecision::bf16) return 8;
     if (sizeof(T) == 8) return 53;
-    // Where tf32 is at least eight times as fast as float32, three products of it are faster.
+    // On these chips tf32 is at least seven times as fast as float32.
     for (const int fast : {80, 90, 100, 103})
         if (capability == fast) return 24;
     return 0;
@@ -179,7 +179,7 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
             functions_.push_back(
                 kernels.fixed("gemm.cuh", tile.name, text, shared_bytes<T>(tile, bits)));
     };
-    // Kernel files of a target serve later chips too, whose float32 may be of the other kind.
+    // A kernel file of one target also serves later chips, which may multiply the other way.
     const bool listed = kernels.device() == NO_DEVICE;
     if (listed && sizeof(T) == 4 && kernels.precision() == CudaPrecision::strict)
         ask(bits_ == 0 ? 24 : 0);
