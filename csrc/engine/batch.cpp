@@ -10,8 +10,8 @@ namespace mdcg {
 
 namespace {
 
-// Enough nodes for all threads, few enough for the caches.
-constexpr std::int64_t JOINED_NODES = 2048;
+// Of systems that a thread evaluates at once: few enough for its caches.
+constexpr std::int64_t JOINED_NODES = 48;
 
 }  // namespace
 
@@ -45,28 +45,34 @@ Results results_of(const Results& results, const Batch& batch, std::int64_t syst
     return found;
 }
 
-std::int64_t JoinedSystems::join(const Batch& batch, std::int64_t first, int threads) {
+std::vector<std::int64_t> JoinedSystems::cut(const Batch& batch) {
+    std::vector<std::int64_t> found{0};
+    for (std::int64_t s = 1; s < batch.num_systems; ++s)
+        if (batch.first_node[s + 1] - batch.first_node[found.back()] > JOINED_NODES)
+            found.push_back(s);
+    if (batch.num_systems > 0) found.push_back(batch.num_systems);
+    return found;
+}
+
+void JoinedSystems::join(const Batch& batch, std::int64_t first, std::int64_t end, int threads) {
     batch_ = &batch;
-    first_ = end_ = first;
+    first_ = first;
+    end_ = end;
     sender_.clear();
     receiver_.clear();
     shifts_.clear();
-    while (
-        end_ < batch.num_systems &&
-        (end_ == first || batch.first_node[end_ + 1] - batch.first_node[first] <= JOINED_NODES)) {
-        const CellSystem system = batch.system(end_);
-        in_system(batch, end_, [&] {
+    for (std::int64_t s = first; s < end; ++s) {
+        const CellSystem system = batch.system(s);
+        in_system(batch, s, [&] {
             neighbors_.update(system.num_nodes, system.positions, system.cell, system.periodic,
                               threads);
         });
-        const std::int32_t before = narrow(batch.first_node[end_] - batch.first_node[first]);
+        const std::int32_t before = narrow(batch.first_node[s] - batch.first_node[first]);
         for (const std::int32_t node : neighbors_.sender()) sender_.push_back(before + node);
         for (const std::int32_t node : neighbors_.receiver()) receiver_.push_back(before + node);
         const std::vector<double>& shifts = neighbors_.shifts();
         shifts_.insert(shifts_.end(), shifts.begin(), shifts.end());
-        ++end_;
     }
-    return end_;
 }
 
 System JoinedSystems::system() const {

@@ -63,9 +63,10 @@ void in_system(const Batch& batch, std::int64_t system, const Function& function
 class JoinedSystems {
 public:
     explicit JoinedSystems(double r_max) : neighbors_(r_max, 0) {}
-    // Joins systems from `first` on while they have few nodes in all; returns the end of them.
+    // Where groups of systems begin that are small in all, and the end of the last.
+    static std::vector<std::int64_t> cut(const Batch& batch);
     // Throws GeometryError.
-    std::int64_t join(const Batch& batch, std::int64_t first, int threads);
+    void join(const Batch& batch, std::int64_t first, std::int64_t end, int threads);
     // Of the last call; valid until the next one.
     System system() const;
     // Stores the results of an evaluation of it: rows of nodes are where they belong, and energies

@@ -5,26 +5,39 @@
 #include <malloc.h>
 #endif
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/cpu.hpp"
+#include "core/integers.hpp"
+#include "core/interrupt.hpp"
 #include "core/kernel_cache.hpp"
 #include "core/text.hpp"
 #include "core/threads.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 #include "engine/cuda/device_errors.hpp"
 #include "engine/cuda/model.hpp"
 
 namespace mdcg {
 
+namespace {
+
+// Systems of a batch with as many nodes are shared by all threads.
+constexpr std::int64_t NODES_FOR_THREADS = 512;
+
+}  // namespace
+
 Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
     : skin_(options.skin) {
     if (!std::isfinite(skin_) || skin_ < 0)
         bad_argument("skin is " + number_text(skin_) + ", expected a length of 0 Å or more");
-    KernelChoice choice = KernelChoice::parse(options.kernels);
+    choice_ = KernelChoice::parse(options.kernels);
     const int device = parse_device(options.device);
-    if (device >= 0 && choice.mode == KernelChoice::generic)
+    if (device >= 0 && choice_.mode == KernelChoice::generic)
         throw EngineError(ErrorKind::unsupported,
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
@@ -38,10 +51,9 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
         parse_precision(options.precision, *package, capability, device_label(device));
     ModelInfo info = read_model_info(*package);
     if (device < 0)
-        model_ = Model::open(std::move(package), std::move(info), std::move(choice));
+        model_ = Model::open(std::move(package), std::move(info), choice_);
     else
-        model_ = open_cuda_model(std::move(package), std::move(info), device, precision,
-                                 std::move(choice));
+        model_ = open_cuda_model(std::move(package), std::move(info), device, precision, choice_);
     set_threads(options.threads);
 }
 
@@ -71,6 +83,7 @@ void Evaluator::prepare() {
 void Evaluator::release() {
     own_edges_ = false;
     neighbors_.reset();
+    others_.clear();
     model_->release();
 #ifdef __GLIBC__
     malloc_trim(0);  // otherwise what was freed stays with malloc, and maps cannot have it
@@ -182,12 +195,59 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
             });
         return;
     }
-    JoinedSystems joined(info().r_max);
-    for (std::int64_t first = 0; first < batch.num_systems;) {
-        guarded([&] { first = joined.join(batch, first, threads_); });
-        run(joined.system(), nullptr, joined.wanted(results, width));
+    guarded([&] { share_groups(batch, results); });
+    prepared_ = true;
+}
+
+// Threads take small groups of systems in turns, each with a model of its own: they would wait for
+// each other in every layer of such a group. Groups do not depend on the number of threads.
+void Evaluator::share_groups(const Batch& batch, const Results& results) {
+    const std::vector<std::int64_t> cuts = JoinedSystems::cut(batch);
+    const int width = model_->descriptor_width();
+    const auto evaluate = [&](std::size_t group, Model& model, JoinedSystems& joined, int threads) {
+        joined.join(batch, cuts[group], cuts[group + 1], threads);
+        model.evaluate(joined.system(), nullptr, joined.wanted(results, width));
         joined.store(results);
+    };
+    std::vector<JoinedSystems> joined(1, JoinedSystems(info().r_max));
+    std::vector<std::size_t> small;
+    for (std::size_t group = 0; group + 1 < cuts.size(); ++group) {
+        const std::int64_t nodes =
+            batch.first_node[cuts[group + 1]] - batch.first_node[cuts[group]];
+        if (nodes < NODES_FOR_THREADS)
+            small.push_back(group);
+        else
+            evaluate(group, *model_, joined[0], threads_);
     }
+    const int all =
+        std::min(usable_threads(threads_), narrow(static_cast<std::int64_t>(small.size())));
+    while (static_cast<int>(others_.size()) + 1 < all) {
+        auto other = Model::open(model_->shared_package(), info(), choice_);
+        other->set_threads(1);
+        other->evaluate(System{}, nullptr, Results{});  // loads the kernels
+        others_.push_back(std::move(other));
+    }
+    joined.resize(size(std::max(all, 1)), JoinedSystems(info().r_max));
+    const int each = all > 1 ? 1 : threads_;
+    model_->set_threads(each);
+    FirstError error;
+    std::atomic<bool> stop{false};
+    share_in_turns(all, static_cast<std::int64_t>(small.size()), 1,
+                   [&](std::int64_t i, int thread) {
+                       if (stop) return;
+                       std::optional<HelperScope> helper;
+                       if (thread > 0) helper.emplace(stop);
+                       const auto mine = size(thread);
+                       try {
+                           evaluate(small[size(i)], thread == 0 ? *model_ : *others_[mine - 1],
+                                    joined[mine], each);
+                       } catch (...) {
+                           error.keep();
+                           stop = true;
+                       }
+                   });
+    model_->set_threads(threads_);
+    error.rethrow();
 }
 
 std::string Evaluator::report() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/model.hpp"
 #include "engine/neighbors/neighbor_list.hpp"
@@ -56,10 +57,13 @@ private:
     // Whether the model's device has found the edges itself.
     bool run_on_device(const CellSystem& system, const Results& results);
     void run(const System& system, Communicator* communicator, const Results& results);
+    void share_groups(const Batch& batch, const Results& results);
     // Throws EngineError where the network does not give them.
     void check(const Results& results) const;
 
     std::unique_ptr<Model> model_;
+    KernelChoice choice_;
+    std::vector<std::unique_ptr<Model>> others_;  // the same, for other threads of batches
     std::unique_ptr<NeighborList> neighbors_;
     double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;

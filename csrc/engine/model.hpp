@@ -30,6 +30,7 @@ public:
     virtual ~Model() = default;
 
     const Package& package() const { return *package_; }
+    std::shared_ptr<const Package> shared_package() const { return package_; }
     const ModelInfo& info() const { return info_; }
     int num_exchanges() const { return program_.num_exchanges; }
     // Items of the longest exchanged row.

@@ -33,6 +33,30 @@ def test_every_system_is_as_if_alone(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(virial, found["virial"])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_threads_share_groups(tmp_path: Path, dtype: str) -> None:
+    """Small groups are taken in turns, large ones shared; numbers of threads change nothing."""
+    two_layers(dtype).package().save(tmp_path / "p.mdcg")
+    at, kinds = 18 * np.random.default_rng(0).random((600, 3)), np.ones(600, np.int32)
+    many = Place(at, kinds, 18 * np.eye(3), np.ones(3, bool))
+    systems = [*places(), *places(1), many, *places(2)]
+    found = []
+    for threads in (1, 2, 5):
+        model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic", threads=threads)
+        for part in (systems, systems[:9], systems):
+            found.append(model.evaluate_batch(**joined(part), **WANTED))
+        model.evaluate(many.positions, many.types, cell=many.cell)
+    for got in found[3:]:
+        want = found[1] if len(got["energy"]) == 9 else found[0]
+        for name, value in want.items():
+            np.testing.assert_array_equal(got[name], value, err_msg=name)
+    same_place = Place(np.zeros((2, 3)), np.zeros(2, np.int32), np.eye(3), np.zeros(3, bool))
+    with pytest.raises(_core.EngineError, match="are at the same place"):
+        model.evaluate_batch(**joined([*places(), same_place]), **WANTED)
+    again = model.evaluate_batch(**joined(systems), **WANTED)
+    np.testing.assert_array_equal(again["forces"], found[0]["forces"])
+
+
 def test_c_interface(tmp_path: Path) -> None:
     two_layers().package().save(tmp_path / "p.mdcg")
     rank = Rank(str(tmp_path / "p.mdcg"), np.arange(1), np.arange(0))
