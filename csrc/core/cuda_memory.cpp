@@ -80,11 +80,12 @@ void DeviceStream::synchronize() const {
 }
 
 DeviceEvent::DeviceEvent(int device) : device_(device) {
+    if (device == NO_DEVICE) return;
     const ContextScope scope(device);
     cuda::cuEventCreate(&event_, 0);
 }
 
-DeviceEvent::~DeviceEvent() {
+    if (event_ != nullptr) quietly(device_, [&] { cuda::cuEventDestroy.status(event_); });
     quietly(device_, [&] { cuda::cuEventDestroy.status(event_); });
 }
 

@@ -151,7 +151,7 @@ private:
     bool begun_ = false;
 };
 
-// A point in the work of a stream.
+// A point in the work of a stream. With NO_DEVICE, it cannot be recorded.
 class DeviceEvent {
 public:
     explicit DeviceEvent(int device);

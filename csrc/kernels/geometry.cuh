@@ -74,6 +74,7 @@ INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, 
 
 // A warp per receiver: lists its live edges, in order.
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
+    begin_kernel();
     __shared__ unsigned long long keys[8][SORTED];
     const Long receiver = thread_number() / 32;
     const int lane = threadIdx.x % 32;
@@ -99,6 +100,8 @@ INLINE void add_edge(const AssembleArguments<T>& p, Long edge, double sign, doub
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
         g[k] = double(p.gradient[3 * edge + k]);
+        for (Long part = 1; part < p.parts; ++part)
+            g[k] += double(p.gradient[3 * (part * p.num_edges + edge) + k]);
         sums[k] -= sign * g[k];
     }
     if (!VIRIAL) return;
@@ -141,6 +144,7 @@ INLINE void assemble_node(const AssembleArguments<T>& p, Long node, int lane) {
 }
 
 extern "C" __global__ void __launch_bounds__(128) assemble(const AssembleArguments<T> p) {
+    begin_kernel();
     const Long node = thread_number() / 32;
     if (node >= p.num_nodes) return;
     if (p.virials)

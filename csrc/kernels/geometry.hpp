@@ -36,10 +36,11 @@ struct AssembleArguments {
     const int *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
     EdgeShifts shifts;
     const double* positions;
-    const T* gradient;  // [edges][3] dE/dvec
-    double* forces;     // [num_nodes][3]
-    double* virials;    // [num_nodes][9] or null
+    const T* gradient;  // [parts][edges][3], whose sum is dE/dvec
+    Long parts, num_edges;
+    double* forces;   // [num_nodes][3]
+    double* virials;  // [num_nodes][9] or null
 };
-static_assert(sizeof(AssembleArguments<float>) == 120 && sizeof(AssembleArguments<double>) == 120);
+static_assert(sizeof(AssembleArguments<float>) == 136 && sizeof(AssembleArguments<double>) == 136);
 
 }  // namespace mdcg

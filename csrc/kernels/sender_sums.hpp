@@ -5,6 +5,8 @@
 
 namespace mdcg {
 
+constexpr int SENDER_THREADS = 256, SENDER_PARTS = 4;  // of a block; threads that share an item
+
 template <typename T>
 struct SenderSumArguments {
     const PackOf<T>* __restrict__ rows;  // [edges of a chunk][width], by sender

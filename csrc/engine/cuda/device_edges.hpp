@@ -58,6 +58,7 @@ public:
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
+    int gradient_lanes = 1;  // whose kernels add to gradients of edges beside each other
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
     std::int32_t longest_chunk = 0;  // edges
@@ -103,6 +104,11 @@ public:
     std::int32_t* live = nullptr;       // [num_edges]
     std::int32_t* by_length = nullptr;  // the same, the shortest first
     std::int32_t* num_live = nullptr;   // [num_local]
+
+    // Gradients of edges that are kept apart. Of a list of several chunks there is one: chunks, not
+    // their kernels, run on lanes.
+    int gradient_parts() const { return chunks.size() == 1 ? gradient_lanes : 1; }
+    std::int64_t gradient_items() const { return 3 * num_edges * gradient_parts(); }
 
     std::size_t bytes() const;
 

@@ -28,7 +28,8 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
                               const ModelInfo& info, const CudaTarget& place)
     : ExecutorOf<T, CudaOp<T>>(program, std::move(ops)),
       num_types_(info.num_types()),
-      stream_(place.device),
+      lanes_(place.device),
+      stream_(lanes_[0]),
       kernels_(place, sizeof(T)),
       graph_(kernels_),
       cells_(kernels_),
@@ -44,6 +45,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       results_(place.device),
       descriptors_(place.device) {
     worker_.stream = &stream_;
+    worker_.lanes = &lanes_;
     worker_.edges = &graph_;
     worker_.ghosts = &ghosts_;
     worker_.scratch_memory = &scratch_;
@@ -116,11 +118,6 @@ void CudaExecutor<T>::set_points(const Points& points, const double* positions, 
 }
 
 template <typename T>
-void CudaExecutor<T>::forget_steps() {
-    for (auto& [kind, step] : steps_) step.stale = true;
-}
-
-template <typename T>
 void CudaExecutor<T>::take_list(const Graph& graph) {
     // Of lists of one system the steps are the same but for addresses and sizes. Another system's
     // first evaluation goes layer by layer, for times of that system.
@@ -128,7 +125,11 @@ void CudaExecutor<T>::take_list(const Graph& graph) {
         steps_.clear();
         step_nodes_ = graph_.num_local;
     }
-    for (const auto& op : ops_) op->take_list(graph_, stream_);
+    graph_.gradient_lanes = 1;
+    for (const auto& op : ops_) {
+        op->take_list(graph_, stream_);
+        graph_.gradient_lanes = std::max(graph_.gradient_lanes, op->gradient_lanes());
+    }
     reserve(graph);
 }
 
@@ -171,7 +172,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
         rows = std::max(rows, size(plan->local_width * local +
                                    (plan->total_width + plan->chunk_width) * nodes));
     arena_.grow(rows * sizeof(T));
-    edge_gradient_.grow(std::max<std::size_t>(1, size(3 * graph_.num_edges)) * sizeof(T));
+    edge_gradient_.grow(std::max<std::size_t>(1, size(graph_.gradient_items())) * sizeof(T));
     scratch_.grow(scratch_bytes(graph_));
     std::size_t end = 0;
     const auto part = [&](std::int64_t count) {
@@ -325,8 +326,7 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
             events_[i + 1]->since(*events_[i]);
     }
     // what others have captured has the old address
-    if (scratch_.data() != scratch)
-        for (auto& [kind, other] : steps_) other.stale = true;
+    if (scratch_.data() != scratch) forget_steps();
 }
 
 template <typename T>
@@ -379,7 +379,8 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
             sum_rows(energies_, graph_.num_local, 1, energy_parts_);
             break;
         case Part::start_backward:
-            clear_on_device(worker_.edge_gradient, 3 * size(graph_.num_edges) * sizeof(T), stream_);
+            clear_on_device(worker_.edge_gradient, size(graph_.gradient_items()) * sizeof(T),
+                            stream_);
             break;
         case Part::backward:
             enqueue_layer(*part.stage, true);

@@ -118,13 +118,16 @@ private:
     void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
-    void forget_steps();
+    void forget_steps() {
+        for (auto& [kind, step] : steps_) step.stale = true;
+    }
 
     using ExecutorOf<T, CudaOp<T>>::program_;
     using ExecutorOf<T, CudaOp<T>>::ops_;
     using ExecutorOf<T, CudaOp<T>>::times_;
     int num_types_;
-    DeviceStream stream_;
+    Lanes lanes_;
+    const DeviceStream& stream_;  // lane 0
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;

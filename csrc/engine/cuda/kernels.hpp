@@ -18,7 +18,9 @@ class CudaProgram;  // a text with its module, see kernels.cpp
 class CudaFunction {
 public:
     CudaFunction() = default;
-    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes);
+    // `waits`: the kernel calls begin_kernel, and may start early.
+    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes,
+                 bool waits);
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
@@ -37,6 +39,7 @@ private:
         std::shared_ptr<CudaProgram> program;
         std::string kernel;
         int shared_bytes = 0;
+        bool waits = false;
         std::uintptr_t function = 0;  // found by the first launch
     };
     void launch_bytes(const DeviceStream& stream, std::int64_t blocks, int threads,
@@ -105,7 +108,8 @@ public:
     CudaFunction fixed(const std::string& file, const std::string& kernel,
                        const std::string& defines = "", int shared_bytes = 0);
     // A program that Python has written, by its key.
-    CudaFunction program(const std::string& key, const std::string& kernel, int shared_bytes);
+    CudaFunction program(const std::string& key, const std::string& kernel, int shared_bytes,
+                         bool waits);
 
     // All that was asked for until now. Throws EngineError (ErrorKind::compiler).
     void load();
@@ -117,7 +121,7 @@ public:
     std::string summary() const;
 
 private:
-    CudaFunction function(CudaKernelSource text, int shared_bytes);
+    CudaFunction function(CudaKernelSource text, int shared_bytes, bool waits);
 
     CudaTarget place_;
     int item_bytes_;

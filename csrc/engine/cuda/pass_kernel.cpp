@@ -16,7 +16,7 @@ constexpr const char* NAMES[] = {
     "order",    "sender", "row_ptr", "place",  "types",       "sender_type", "live",
     "num_live", "n_rows", "n_types", "n_adds", "n_intervals", "n_flip",      "unit",
     "length",   "places", "table",   "x",      "y",           "w",           "g",
-    "out",      "dx",     "dy",      "dw",     "de",          "short_edges"};
+    "out",      "dx",     "dy",      "dw",     "de",          "n_de",        "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -65,6 +65,8 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
         entry.threads = static_cast<int>(each.integer("threads", 1, 1024));
         entry.shared_bytes = static_cast<int>(each.integer("shared_bytes", 0, 1 << 18));
         entry.rows = each.integer("rows", 1, 1024);
+        entry.waits = each.integer("waits", 0, 1) == 1;
+        entry.lane = static_cast<int>(each.integer("lane", 0, Lanes::COUNT - 1));
         variant.entries.push_back(std::move(entry));
     }
     // nothing that a kernel reads may be cleared for its results
@@ -109,8 +111,8 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
                               std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
                               " or later: use device \"cpu\"");
     for (Entry& entry : chosen_.entries)
-        entry.function =
-            kernels.program(chosen_.programs[entry.program], entry.name, entry.shared_bytes);
+        entry.function = kernels.program(chosen_.programs[entry.program], entry.name,
+                                         entry.shared_bytes, entry.waits);
 }
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {
@@ -122,13 +124,32 @@ bool CudaPassKernel::uses(CudaArgument name) const {
     return std::find(all.begin(), all.end(), name) != all.end();
 }
 
+int CudaPassKernel::lanes() const {
+    int last = 0;
+    for (const Entry& entry : chosen_.entries) last = std::max(last, entry.lane);
+    return last + 1;
+}
+
 void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arguments) const {
+    launch_on([&](const Entry&) -> const DeviceStream& { return stream; }, arguments);
+}
+
+void CudaPassKernel::launch(Lanes& lanes, const CudaArguments& arguments) const {
+    const int count = this->lanes();
+    lanes.fork(count);
+    launch_on([&](const Entry& entry) -> const DeviceStream& { return lanes[entry.lane]; },
+              arguments);
+    lanes.join(count);
+}
+
+template <typename StreamOf>
+void CudaPassKernel::launch_on(const StreamOf& stream_of, const CudaArguments& arguments) const {
     std::vector<std::int64_t> values;
     values.reserve(chosen_.arguments.size());
     for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);
     const std::int64_t runs = arguments[CudaArgument::n_rows] * chosen_.run;
     for (const Entry& entry : chosen_.entries)
-        entry.function.launch(stream, (runs + entry.rows - 1) / entry.rows, entry.threads,
+        entry.function.launch(stream_of(entry), (runs + entry.rows - 1) / entry.rows, entry.threads,
                               entry.shared_bytes, values);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/cuda/kernels.hpp"
+#include "engine/cuda/lanes.hpp"
 #include "engine/ops/op.hpp"
 #include "engine/package/fields.hpp"
 
@@ -42,6 +43,7 @@ enum class CudaArgument : int {
     dy,
     dw,
     de,           // [edges][3] gradients of the vectors, added to
+    n_de,         // items from those of one lane to those of the next
     short_edges,  // [1] set where an edge is too short for the table
     count
 };
@@ -85,14 +87,20 @@ public:
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
-    // Enqueues all kernels of the pass for n_rows receivers or nodes.
+    // Lanes that the kernels may run on, at least 1: those of different lanes write nothing in
+    // common but `de`, which has a part for each.
+    int lanes() const;
+    // Enqueues all kernels of the pass for n_rows receivers or nodes, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
+    // The same on their lanes.
+    void launch(Lanes& lanes, const CudaArguments& arguments) const;
 
 private:
     struct Entry {
         std::string name;
         std::size_t program = 0;
-        int threads = 0, shared_bytes = 0;
+        int threads = 0, shared_bytes = 0, lane = 0;
+        bool waits = false;
         std::int64_t rows = 1;
         CudaFunction function;
     };
@@ -104,6 +112,8 @@ private:
         std::int64_t run = 1;
     };
     static Variant read(const Fields& fields);
+    template <typename StreamOf>
+    void launch_on(const StreamOf& stream_of, const CudaArguments& arguments) const;
 
     int layer_;
     std::string where_, pass_;

@@ -49,6 +49,9 @@ public:
         if (by_type_) return types_->scratch_bytes(graph, edges_);
         return can_fuse_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
+    int gradient_lanes() const override {
+        return can_fuse_ && !by_type_ ? fused_->gradient_lanes() : 1;
+    }
     void forward(CudaWorker<T>& worker, Range nodes) const override;
     void backward(CudaWorker<T>& worker, Range nodes) const override;
 

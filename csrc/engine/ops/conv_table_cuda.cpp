@@ -1,5 +1,7 @@
 #include "engine/ops/conv_table_cuda.hpp"
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 template <typename T>
@@ -31,8 +33,8 @@ bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& s
         table_->take_list(graph, stream);
     else
         exact_->take_list(graph, stream);
-    if (graph.chunks.size() > 1 && backward_.uses(CudaArgument::dx) && turns_ == nullptr)
-        turns_ = std::make_unique<Turns>(stream.device());
+    if (graph.chunks.size() > 1 && summed_ == nullptr)
+        summed_ = std::make_unique<DeviceEvent>(stream.device());
     return !exact_ || exact_->available();
 }
 
@@ -95,7 +97,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
                         *worker.stream);
     CudaArguments arguments = this->arguments(worker, x, by_type, 0, receivers);
     arguments.set(CudaArgument::out, out);
-    forward_.launch(*worker.stream, arguments);
+    forward_.launch(*worker.lanes, arguments);
 }
 
 template <typename T>
@@ -103,46 +105,52 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
                                 T* dx) const {
     const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
+    const auto edges_of = [&](const CudaChunk& chunk) {
+        CudaArguments found =
+            arguments(worker, x, by_type, chunk.first_receiver, chunk.num_receivers);
+        found.set(A::g, gradient + chunk.first_receiver * out_width_);
+        found.set(A::de, worker.edge_gradient);
+        found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);
+        return found;
+    };
+    const auto launch = [&](const DeviceStream& stream, const CudaArguments& arguments) {
+        if (graph.gradient_parts() > 1)
+            backward_.launch(*worker.lanes, arguments);
+        else
+            backward_.launch(stream, arguments);
+    };
     if (!backward_.uses(A::dx)) {
-        CudaArguments arguments = this->arguments(worker, x, by_type, 0, graph.num_local);
-        arguments.set(A::g, gradient);
-        arguments.set(A::de, worker.edge_gradient);
-        backward_.launch(*worker.stream, arguments);
-        return;
+        CudaChunk all{};
+        all.num_receivers = narrow(graph.num_local);
+        return launch(*worker.stream, edges_of(all));
     }
     T* const rows = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
-    const DeviceStream& main = *worker.stream;
+    // Chunks take turns on two lanes, each with a buffer of rows: while blocks of one chunk end,
+    // those of the next begin, and sums of rows, which wait for memory, run beside kernels that
+    // compute.
     const bool turns = graph.chunks.size() > 1;
-    if (turns) {
-        turns_->begun.record(main);
-        turns_->begun.wait(turns_->other);
-    }
+    if (turns) worker.lanes->fork(2);
     bool summed = false, odd = true;
     for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
         const CudaChunk& chunk = graph.chunks[c];
         if (chunk.num_edges == 0) continue;
         odd = turns && !odd;
-        const DeviceStream& stream = odd ? turns_->other : main;
+        const DeviceStream& stream = (*worker.lanes)[odd ? 1 : 0];
         T* const buffer = rows + (odd ? graph.longest_chunk * x_width_ : 0);
         if (backward_.zeroes(A::dx))
             clear_on_device(buffer, static_cast<std::size_t>(chunk.num_edges * edge_bytes()),
                             stream);
-        CudaArguments arguments =
-            this->arguments(worker, x, by_type, chunk.first_receiver, chunk.num_receivers);
-        arguments.set(A::g, gradient + chunk.first_receiver * out_width_);
-        arguments.set(A::de, worker.edge_gradient);
+        CudaArguments arguments = edges_of(chunk);
         arguments.set(A::place, graph.place);
         arguments.set(A::dx, buffer);
-        backward_.launch(stream, arguments);
+        launch(stream, arguments);
         if (dx == nullptr) continue;
-        if (summed) turns_->summed.wait(stream);  // chunks are added in their order
+        if (summed) summed_->wait(stream);  // chunks are added in their order
         sums_.run(stream, graph, c, buffer, x_width_, dx);
-        if (turns) turns_->summed.record(stream);
+        if (turns) summed_->record(stream);
         summed = turns;
     }
-    if (!turns) return;
-    turns_->ended.record(turns_->other);
-    turns_->ended.wait(main);
+    if (turns) worker.lanes->join(2);
 }
 
 template class CudaTableConv<float>;

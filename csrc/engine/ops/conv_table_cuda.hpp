@@ -33,21 +33,15 @@ public:
     std::int64_t edge_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
+    // After prepare: lanes that backward adds to gradients of edges on, for lists of one chunk.
+    int gradient_lanes() const { return backward_.lanes(); }
+
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
     void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
     // `dx` is added to; null: not wanted.
     void backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient, T* dx) const;
 
 private:
-    // Chunks take turns on two streams, each with a buffer of rows: while blocks of one chunk end,
-    // those of the next begin, and sums of rows, which wait for memory, run beside kernels that
-    // compute.
-    struct Turns {
-        DeviceStream other;  // the worker's stream is the first
-        DeviceEvent begun, summed, ended;
-        explicit Turns(int device) : other(device), begun(device), summed(device), ended(device) {}
-    };
-
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
     CudaArguments arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
                             std::int64_t first_receiver, std::int64_t receivers) const;
@@ -61,7 +55,7 @@ private:
     std::unique_ptr<SplineTable<T>> table_;
     std::unique_ptr<PolynomialTable> exact_;
     CudaSenderSums<T> sums_;
-    std::unique_ptr<Turns> turns_;  // null: one chunk
+    std::unique_ptr<DeviceEvent> summed_;  // null: one chunk
 };
 
 }  // namespace mdcg

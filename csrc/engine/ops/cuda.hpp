@@ -8,6 +8,7 @@
 #include "core/device.hpp"
 #include "engine/cuda/device_edges.hpp"
 #include "engine/cuda/kernels.hpp"
+#include "engine/cuda/lanes.hpp"
 #include "engine/ops/cpu.hpp"
 
 namespace mdcg {
@@ -32,11 +33,13 @@ private:
     std::shared_ptr<DeviceMemory> memory_;
 };
 
-// All rows are on the device; `edge_gradient` has one for every edge of `edges`.
+// All rows are on the device; `edge_gradient` has one for every edge of `edges` and each of its
+// gradient_parts, whose sum is the gradient.
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
-    const DeviceStream* stream = nullptr;
+    const DeviceStream* stream = nullptr;  // lane 0
+    Lanes* lanes = nullptr;
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // of programs that read them
@@ -72,6 +75,8 @@ public:
     }
     // For every new list of edges, before its first evaluation.
     virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
+    // For that list: lanes whose kernels add to gradients of edges beside each other.
+    virtual int gradient_lanes() const { return 1; }
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

@@ -1,14 +1,9 @@
 #include "engine/ops/sender_sums_cuda.hpp"
 
+#include "core/integers.hpp"
 #include "kernels/sender_sums.hpp"
 
 namespace mdcg {
-
-namespace {
-
-constexpr int THREADS = 256;
-
-}  // namespace
 
 template <typename T>
 CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
@@ -30,7 +25,8 @@ void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph
                                      graph.length,
                                      chunk.num_senders,
                                      width / PackOf<T>::ITEMS};
-    sum_.launch(stream, (sums.senders * sums.width + THREADS - 1) / THREADS, THREADS, sums);
+    sum_.launch(stream, ceil_div(sums.senders * sums.width, SENDER_THREADS / SENDER_PARTS),
+                SENDER_THREADS, sums);
 }
 
 template class CudaSenderSums<float>;

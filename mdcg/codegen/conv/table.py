@@ -20,6 +20,7 @@ from ..common.emit import (
     CudaEntry,
     CudaKernel,
     argument_struct,
+    begin_kernel,
     kernel_head,
     resident_blocks,
     scalar_type,
@@ -35,6 +36,8 @@ from .table_roles import TableRoleWriter
 
 # Size of a Record of the prelude.
 _RECORD_BYTES = 32
+# As Lanes::COUNT of csrc/engine/cuda/lanes.hpp.
+MAX_LANES = 4
 
 __all__ = ["emit_table_conv", "table_conv_arguments"]
 
@@ -59,8 +62,8 @@ def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) ->
         (n_rows). By edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit;
         ``length`` in Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges``
         (1) is set by an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its
-        gradient ``g`` by receiver; ``de`` (3) by edge, in 1/Å times the unit of ``g``; ``dx`` by
-        place.
+        gradient ``g`` by receiver; ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows
+        of its own for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place.
     """
     names = [
         "n_rows",
@@ -76,7 +79,7 @@ def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) ->
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
         return (*names, "out")
-    return (*names, "g", "de", *(("place", "dx") if wants_x else ()))
+    return (*names, "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,30 @@ def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
     )
 
 
+def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
+    """Return the lane of each kernel: kernels that write to the same blocks share one."""
+    lanes: list[int] = []
+    blocks: list[set[int]] = []  # of each lane
+    for kernel in sets:
+        written = {
+            block
+            for role in kernel.roles
+            for block in (role.outputs if forward else (role.i_in1,))
+        }
+        shared = [lane for lane, others in enumerate(blocks) if others & written]
+        if not shared and len(blocks) < MAX_LANES:
+            shared = [len(blocks)]
+            blocks.append(set())
+        lane = shared[0] if shared else MAX_LANES - 1
+        for other in shared[1:]:  # one lane from now on
+            lanes = [lane if one == other else one for one in lanes]
+            blocks[lane] |= blocks[other]
+            blocks[other] = set()
+        blocks[lane] |= written
+        lanes.append(lane)
+    return lanes
+
+
 def _held(role: Role) -> int:
     """Return how many values a lane holds from edge to edge: outputs and cubic weights."""
     outputs = sum(block.ir.dim for block in role.outputs.values())
@@ -211,6 +238,7 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
     kernel, warps = block.kernel, block.kernel.warps
     lines = [
         kernel_head(name, block.threads, block.resident),
+        *begin_kernel(),
         "    extern __shared__ Quad shared_memory[];",
         "    Record* const records = (Record*)shared_memory;",
         f"    T* const matrices = (T*)shared_memory + {block.record_items};",
@@ -321,6 +349,7 @@ def emit_table_conv(
 
     if any(block.shared_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
+    lanes = _lanes(sets, forward)
     written_out: set[int] = set()
     written_in: set[int] = set()
     texts, entries = [], []
@@ -342,6 +371,7 @@ def emit_table_conv(
                 batch=tile.batch,
                 warps=kernel.warps,
                 shares=block.shares,
+                lane=lanes[number],
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
                 degree=degree,
@@ -352,7 +382,9 @@ def emit_table_conv(
             written_in.add(role.i_in1)
         name = f"conv_table_{kind}_{number}"
         texts.append(_entry(name, prefix, block))
-        entries.append(CudaEntry(name, block.threads, block.shared_bytes, 1))
+        entries.append(
+            CudaEntry(name, block.threads, block.shared_bytes, 1, waits=True, lane=lanes[number])
+        )
     zeroed = []
     if forward and written_out != {i for i, b in enumerate(problem.irreps_out) if b.mul}:
         zeroed.append("out")

@@ -120,11 +120,11 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
 
 #if BACKWARD
 
-// Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors. A row
-// of `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that
+// Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors to
+// `de`. A row of `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that
 // of the length.
 template <int WARPS>
-MDCG_INLINE void to_vectors(const Arguments& p, const T* parts, Long begin, int first, int count,
+MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, Long begin, int first, int count,
                             int lane) {
     constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
     if (lane >= BATCH || first + lane >= count) return;
@@ -142,7 +142,7 @@ MDCG_INLINE void to_vectors(const Arguments& p, const T* parts, Long begin, int 
     harmonics_gradient(factors, u, d, g);
     const T inverse = T(1.0 / p.length[edge]);
     const T along = d[0] - (g[0] * u[0] + g[1] * u[1] + g[2] * u[2]) * inverse;
-    T* const to = p.de + 3 * edge;
+    T* const to = de + 3 * edge;
     const T sign = p.n_flip ? T(-1) : T(1);
 #pragma unroll
     for (int k = 0; k < 3; ++k) to[k] += sign * (along * u[k] + g[k] * inverse);

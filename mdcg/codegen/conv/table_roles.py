@@ -76,6 +76,8 @@ class TableRoleWriter:
         Of the block, for each share of a batch.
     shares : int
         Parts into which a batch is divided.
+    lane : int
+        Of the kernel: which gradients of the edges' vectors it adds to.
     stored_outputs : set of int
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
@@ -95,6 +97,7 @@ class TableRoleWriter:
         batch: int,
         warps: int,
         shares: int,
+        lane: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
         degree: int = 3,
@@ -102,6 +105,7 @@ class TableRoleWriter:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps, self.shares = batch, warps, shares
+        self.de = f"p.de + {lane} * p.n_de" if lane else "p.de"
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
         self.degree = degree
         self.forward = spec.kind == "forward"
@@ -150,7 +154,7 @@ class TableRoleWriter:
         if not self.forward:
             size = self.warps * batch * row
             lines += [
-                f"        if (first > 0 && warp == turn) to_vectors<{self.warps}>(p, "
+                f"        if (first > 0 && warp == turn) to_vectors<{self.warps}>(p, {self.de}, "
                 f"parts + (buffer ^ 1) * {size}, begin, first - {batch}, count, lane);",
                 f"        T* const part = parts + buffer * {size} + place * {batch * row} + "
                 f"start * {row};",
@@ -174,8 +178,8 @@ class TableRoleWriter:
             lines += [
                 "    if (count > 0 && warp == turn) {",
                 f"        const int first = (count - 1) / {batch} * {batch};",
-                f"        to_vectors<{self.warps}>(p, parts + (buffer ^ 1) * {size}, begin, first, "
-                "count, lane);",
+                f"        to_vectors<{self.warps}>(p, {self.de}, parts + (buffer ^ 1) * {size}, "
+                "begin, first, count, lane);",
                 "    }",
             ]
         return "\n".join([*lines, "}"])
