@@ -85,8 +85,8 @@ DeviceEvent::DeviceEvent(int device) : device_(device) {
     cuda::cuEventCreate(&event_, 0);
 }
 
+DeviceEvent::~DeviceEvent() {
     if (event_ != nullptr) quietly(device_, [&] { cuda::cuEventDestroy.status(event_); });
-    quietly(device_, [&] { cuda::cuEventDestroy.status(event_); });
 }
 
 void DeviceEvent::record(const DeviceStream& stream) {

@@ -157,6 +157,13 @@ void Program::connect(const Package& package) {
     for (const int id : descriptors)
         if (values[at(id)].writer < 0)
             package.fail("descriptor \"" + values[at(id)].name + "\" is written by no layer");
+    for (std::size_t i = 0; i + 1 < ops.size(); ++i)
+        if (ops[i]->outputs.size() == 1) {
+            const int id = ops[i]->outputs[0].id;
+            if (values[at(id)].readers == std::vector<int>{narrow(i + 1)} &&
+                !contains(descriptors, id))
+                ops[i]->only_reader = ops[i + 1].get();
+        }
 }
 
 std::string Program::where(int layer) const {

@@ -18,7 +18,6 @@ INLINE void bin_of_number(const CellArguments& p, int number, int* at) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i >= p.num_nodes) return;
     int at[3];
@@ -40,7 +39,6 @@ extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments 
 
 // Where the atoms of each bin begin.
 extern "C" __global__ void __launch_bounds__(256) find_atoms(const CellArguments p) {
-    begin_kernel();
     const Long b = thread_number();
     if (b > p.num_bins) return;
     Long low = 0, high = p.num_nodes;
@@ -55,14 +53,12 @@ extern "C" __global__ void __launch_bounds__(256) find_atoms(const CellArguments
 }
 
 extern "C" __global__ void __launch_bounds__(256) order_types(const CellArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i < p.num_nodes) p.types[i] = p.given_types[p.node[i]];
 }
 
 // Part of every step: atoms in the cell where the list was made, in its order.
 extern "C" __global__ void __launch_bounds__(256) place_atoms(const CellArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i >= p.num_nodes) return;
     const Long from = 3 * Long(p.node[i]);
@@ -154,13 +150,11 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) count_edges(const CellArguments p) {
-    begin_kernel();
     const Long receiver = thread_number() / 32;
     if (receiver < p.num_nodes) search<false>(p, int(receiver), threadIdx.x % 32);
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_edges(const CellArguments p) {
-    begin_kernel();
     const Long receiver = thread_number() / 32;
     if (receiver < p.num_nodes) search<true>(p, int(receiver), threadIdx.x % 32);
 }

@@ -12,15 +12,6 @@ constexpr double DEAD = 1e3;
 typedef PackOf<T> Pack;
 constexpr int LANE_ITEMS = Pack::ITEMS;
 
-// Every kernel calls this first. It waits for the kernel before, which may still run where the
-// driver starts kernels early, and lets the next one start.
-INLINE void begin_kernel() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // Number of this thread in the grid, and of all threads.
 INLINE Long thread_number() { return Long(blockIdx.x) * blockDim.x + threadIdx.x; }
 INLINE Long thread_count() { return Long(gridDim.x) * blockDim.x; }

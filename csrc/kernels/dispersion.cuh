@@ -74,12 +74,10 @@ INLINE void dispersion(const DispersionArguments<T>& a) {
 
 extern "C" __global__ void __launch_bounds__(POINT_THREADS)
     dispersion_energy(const DispersionArguments<T> a) {
-    begin_kernel();
     dispersion<false>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(POINT_THREADS)
     dispersion_gradient(const DispersionArguments<T> a) {
-    begin_kernel();
     dispersion<true>(a);
 }

@@ -3,7 +3,6 @@
 
 // A warp per receiver.
 extern "C" __global__ void __launch_bounds__(256) expand_rows(const ListArguments p) {
-    begin_kernel();
     const Long receiver = thread_number() / 32;
     if (receiver >= p.num_local) return;
     const int to = p.types[receiver];
@@ -32,7 +31,6 @@ INLINE Long lower_bound(const N* items, Long count, N value) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) find_senders(const ListArguments p) {
-    begin_kernel();
     const Long s = thread_number();
     if (s <= p.num_nodes)
         p.sender_ptr[s] = int(lower_bound(p.sorted_sender, p.num_edges, unsigned(s)));
@@ -44,14 +42,12 @@ INLINE int chunk_of(const ListArguments& p, Long edge) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) find_chunks(const ListArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i < p.num_edges) p.chunk_key[i] = unsigned(chunk_of(p, p.by_sender[i]));
 }
 
 // Is the sender at a place of a chunk another one than at the place before?
 extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i >= p.num_edges) return;
     const int edge = p.edge_of_place[i];
@@ -61,13 +57,11 @@ extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments 
 }
 
 extern "C" __global__ void __launch_bounds__(256) count_senders(const ListArguments p) {
-    begin_kernel();
     const Long c = thread_number();
     if (c <= p.num_chunks) p.chunk_first_sender[c] = p.runs[p.chunk_edge[c]];
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_senders(const ListArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i < p.num_edges && p.runs[i] != p.runs[i + 1]) {
         const int c = chunk_of(p, i);

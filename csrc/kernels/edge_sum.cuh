@@ -32,7 +32,6 @@ INLINE double output(const EdgeSumArguments<T>& p, Long number, int o, int lane,
 
 // A warp per edge.
 extern "C" __global__ void __launch_bounds__(128) edge_values(const EdgeSumArguments<T> p) {
-    begin_kernel();
     const Long number = thread_number() / 32;
     const int lane = threadIdx.x % 32;
     if (number >= p.num_edges) return;
@@ -46,7 +45,6 @@ extern "C" __global__ void __launch_bounds__(128) edge_values(const EdgeSumArgum
 
 // A warp per receiver; also what pads its row.
 extern "C" __global__ void __launch_bounds__(128) receiver_sums(const EdgeSumArguments<T> p) {
-    begin_kernel();
     const Long number = thread_number() / 32;
     const int lane = threadIdx.x % 32;
     if (number >= p.num_receivers) return;
@@ -63,7 +61,6 @@ extern "C" __global__ void __launch_bounds__(128) receiver_sums(const EdgeSumArg
 
 // A warp per edge: gradients of hidden numbers, and of the length through the outer cutoff.
 extern "C" __global__ void __launch_bounds__(128) edge_gradients(const EdgeSumArguments<T> p) {
-    begin_kernel();
     const Long number = thread_number() / 32;
     const int lane = threadIdx.x % 32;
     if (number >= p.num_edges) return;

@@ -18,7 +18,6 @@ INLINE int channel_in_block(const int* columns, const GateBlock* blocks, int cha
 }
 
 extern "C" __global__ void __launch_bounds__(256) gate_forward(const GateArguments<T> p) {
-    begin_kernel();
     const int t = int(thread_number());
     if (t >= p.threads) return;
     const Long n = unsigned(t) / unsigned(p.channels);
@@ -43,7 +42,6 @@ extern "C" __global__ void __launch_bounds__(256) gate_forward(const GateArgumen
 }
 
 extern "C" __global__ void __launch_bounds__(256) gate_backward(const GateArguments<T> p) {
-    begin_kernel();
     const int t = int(thread_number());
     if (t >= p.threads) return;
     const Long n = unsigned(t) / unsigned(p.channels);

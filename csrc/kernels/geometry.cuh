@@ -74,7 +74,6 @@ INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, 
 
 // A warp per receiver: lists its live edges, in order.
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
-    begin_kernel();
     __shared__ unsigned long long keys[8][SORTED];
     const Long receiver = thread_number() / 32;
     const int lane = threadIdx.x % 32;
@@ -144,7 +143,6 @@ INLINE void assemble_node(const AssembleArguments<T>& p, Long node, int lane) {
 }
 
 extern "C" __global__ void __launch_bounds__(128) assemble(const AssembleArguments<T> p) {
-    begin_kernel();
     const Long node = thread_number() / 32;
     if (node >= p.num_nodes) return;
     if (p.virials)

@@ -7,7 +7,6 @@ constexpr int ROW = WIDTH | 1;
 constexpr int PER_ROW = WIDTH > 0 ? WIDTH : 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsArguments<T> p) {
-    begin_kernel();
     __shared__ T rows[THREADS * ROW];
     const Long begin = Long(blockIdx.x) * THREADS;
     const int count = int(p.num_edges - begin < THREADS ? p.num_edges - begin : THREADS);
@@ -23,7 +22,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsA
 
 // Gradients of directions and lengths, added to those of vectors.
 extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const HarmonicsArguments<T> p) {
-    begin_kernel();
     const Long begin = Long(blockIdx.x) * THREADS;
     const int count = int(p.num_edges - begin < THREADS ? p.num_edges - begin : THREADS);
     __shared__ T rows[THREADS * ROW];

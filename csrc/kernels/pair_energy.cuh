@@ -23,7 +23,6 @@ INLINE bool pair_energy(const PairArguments<T>& p, Long edge, double& energy, do
 
 // A warp per receiver.
 extern "C" __global__ void __launch_bounds__(128) pair_energies(const PairArguments<T> p) {
-    begin_kernel();
     const Long node = thread_number() / 32;
     const int lane = threadIdx.x % 32;
     if (node >= p.num_nodes) return;
@@ -35,7 +34,6 @@ extern "C" __global__ void __launch_bounds__(128) pair_energies(const PairArgume
 }
 
 extern "C" __global__ void __launch_bounds__(128) pair_gradients(const PairArguments<T> p) {
-    begin_kernel();
     for (Long s = thread_number(); s < p.num_edges; s += thread_count()) {
         double energy, slope;
         if (!pair_energy(p, s, energy, slope)) continue;

@@ -3,7 +3,6 @@
 #include "kernels/each_point.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) place_points(const PlaceArguments a) {
-    begin_kernel();
     const Long p = thread_number();
     if (p >= a.count) return;
     const double* const at = a.positions + 3 * Long(a.node[p]);
@@ -21,18 +20,15 @@ INLINE void gather_numbers(const GatherPointsArguments<N>& a) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) gather_points(const GatherPointsArguments<T> a) {
-    begin_kernel();
     gather_numbers(a);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     gather_point_slopes(const GatherPointsArguments<double> a) {
-    begin_kernel();
     gather_numbers(a);
 }
 
 extern "C" __global__ void __launch_bounds__(256) take_column(const ColumnArguments<T> a) {
-    begin_kernel();
     const Long n = thread_number();
     if (n >= a.count) return;
     double* const out = a.out + n * a.out_width;
@@ -41,7 +37,6 @@ extern "C" __global__ void __launch_bounds__(256) take_column(const ColumnArgume
 }
 
 extern "C" __global__ void __launch_bounds__(256) add_point_forces(const PointForceArguments a) {
-    begin_kernel();
     const Long n = thread_number();
     if (n >= a.num_local) return;
     for (int k = 0; k < 3; ++k) a.forces[3 * n + k] += a.point_forces[3 * n + k];
@@ -81,7 +76,6 @@ struct PairCount {
 
 extern "C" __global__ void __launch_bounds__(POINT_THREADS)
     coordination_forward(const CoordinationArguments<T> a) {
-    begin_kernel();
     const Long node = blockIdx.x;
     const Vector at = place_of(a.points, node);
     double total[1] = {0};
@@ -106,7 +100,6 @@ extern "C" __global__ void __launch_bounds__(POINT_THREADS)
 
 extern "C" __global__ void __launch_bounds__(POINT_THREADS)
     coordination_backward(const CoordinationArguments<T> a) {
-    begin_kernel();
     const Long node = blockIdx.x;
     const Vector at = place_of(a.points, node);
     const double own = a.slopes[a.points.own[node]];
@@ -154,7 +147,6 @@ INLINE void reference_weights(const double* references, double steepness, double
 
 extern "C" __global__ void __launch_bounds__(256)
     reference_weights_forward(const ReferenceArguments<T> a) {
-    begin_kernel();
     const Long n = thread_number();
     if (n >= a.count) return;
     double weights[REFERENCES];
@@ -168,7 +160,6 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     reference_weights_backward(const ReferenceArguments<T> a) {
-    begin_kernel();
     const Long n = thread_number();
     if (n >= a.count) return;
     const double* const references = a.references + REFERENCES * a.types[n];

@@ -33,7 +33,6 @@ INLINE int lane_number() { return threadIdx.x % 32; }
     for (int j = lane_number() * LANE_ITEMS; j < int(width); j += 32 * LANE_ITEMS)
 
 extern "C" __global__ void __launch_bounds__(256) type_rows(const TypeRowsArguments<T> p) {
-    begin_kernel();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T* const row = p.table + Long(p.types[n]) * p.width;
@@ -41,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(256) type_rows(const TypeRowsArgume
 }
 
 extern "C" __global__ void __launch_bounds__(256) scale(const ScaleArguments<T> p) {
-    begin_kernel();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T factor = p.factor[p.typed ? p.types[n] : 0];
@@ -55,7 +53,6 @@ INLINE T normalizer(const NormalizeArguments<T>& p, Long n) {
     return T(1) / (T(p.beta) * p.density[n * p.density_width] + T(p.alpha));
 }
 extern "C" __global__ void __launch_bounds__(256) normalize_forward(const NormalizeArguments<T> p) {
-    begin_kernel();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T s = normalizer(p, n);
@@ -66,7 +63,6 @@ extern "C" __global__ void __launch_bounds__(256) normalize_forward(const Normal
 }
 extern "C" __global__ void __launch_bounds__(256)
     normalize_backward(const NormalizeArguments<T> p) {
-    begin_kernel();
     const Long n = warp_number();
     if (n >= p.count) return;
     const T s = normalizer(p, n);
@@ -89,12 +85,10 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256) product_forward(const ProductArguments<T> p) {
-    begin_kernel();
     const Long at = thread_number() * LANE_ITEMS;
     if (at < p.items) put(p.out + at, times(load(p.x + at), load(p.y + at)));
 }
 extern "C" __global__ void __launch_bounds__(256) product_backward(const ProductArguments<T> p) {
-    begin_kernel();
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     const Pack g = load(p.g + at), x = load(p.x + at), y = load(p.y + at);
@@ -104,7 +98,6 @@ extern "C" __global__ void __launch_bounds__(256) product_backward(const Product
 
 extern "C" __global__ void __launch_bounds__(256)
     sum_forward(const __grid_constant__ SumArguments<T> p) {
-    begin_kernel();
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     Pack sum = p.add_sum ? load(p.sum + at) : Pack{};
@@ -117,7 +110,6 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 extern "C" __global__ void __launch_bounds__(256)
     sum_backward(const __grid_constant__ SumArguments<T> p) {
-    begin_kernel();
     const Long at = thread_number() * LANE_ITEMS;
     if (at >= p.items) return;
     const Pack g = load(p.sum + at);
@@ -125,14 +117,12 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256) energy_forward(const EnergyArguments<T> p) {
-    begin_kernel();
     const Long n = thread_number();
     if (n >= p.count) return;
     const int type = p.types[n];
     p.energies[n] += p.scale[type] * double(p.x[n * p.width + p.channel]) + p.shift[type];
 }
 extern "C" __global__ void __launch_bounds__(256) energy_backward(const EnergyArguments<T> p) {
-    begin_kernel();
     const Long n = warp_number();
     if (n >= p.count) return;
     const double weight = p.weights != nullptr ? p.weights[n] : 1.0;

@@ -1,7 +1,6 @@
 #include "kernels/radial_table.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const RadialArguments<T> p) {
-    begin_kernel();
     extern __shared__ Quad shared_memory[];
     __shared__ Tile tile;
     __shared__ Look look;
@@ -34,7 +33,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const Radia
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const RadialArguments<T> p) {
-    begin_kernel();
     extern __shared__ Quad shared_memory[];
     __shared__ Tile tile;
     __shared__ Look look;
@@ -81,7 +79,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const Radi
 }
 
 extern "C" __global__ void __launch_bounds__(128) sum_rows(const SumRowsArguments<T> p) {
-    begin_kernel();
     for (Long i = thread_number(); i < p.count * p.width; i += thread_count()) {
         const Long n = i / p.width, k = i % p.width;
         T total = 0;

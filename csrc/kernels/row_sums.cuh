@@ -2,7 +2,6 @@
 #include "kernels/row_sums.hpp"
 
 extern "C" __global__ void sum_rows(RowSumArguments a) {
-    begin_kernel();
     __shared__ double part[256];
     const int t = threadIdx.x;
     for (Long c = 0; c < a.width; ++c) {

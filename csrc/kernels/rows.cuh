@@ -3,7 +3,6 @@
 #include "kernels/pointwise.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) gather_rows(const GatherArguments<T> p) {
-    begin_kernel();
     const Long i = warp_number();
     if (i >= p.count) return;
     const int node = p.node[i];
@@ -12,7 +11,6 @@ extern "C" __global__ void __launch_bounds__(256) gather_rows(const GatherArgume
 }
 
 extern "C" __global__ void __launch_bounds__(256) add_rows(const AddArguments<T> p) {
-    begin_kernel();
     const Long i = warp_number();
     if (i >= p.count) return;
     EACH_PACK (p.width) {

@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-constexpr int SENDER_THREADS = 256, SENDER_PARTS = 4;  // of a block; threads that share an item
+constexpr int SENDER_THREADS = 256;  // of a block
 
 template <typename T>
 struct SenderSumArguments {
@@ -16,7 +16,8 @@ struct SenderSumArguments {
     const int* __restrict__ edge;        // of each row
     const double* __restrict__ length;   // of all edges
     Long senders, width;                 // width in quads
+    int parts;                           // of the edges of a sender, each summed by a thread
 };
-static_assert(sizeof(SenderSumArguments<float>) == 64 && sizeof(SenderSumArguments<double>) == 64);
+static_assert(sizeof(SenderSumArguments<float>) == 72 && sizeof(SenderSumArguments<double>) == 72);
 
 }  // namespace mdcg

@@ -41,20 +41,17 @@ INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
 
 // One block.
 extern "C" __global__ void __launch_bounds__(256) scan_all(const ScanArguments p) {
-    begin_kernel();
     int total = 0;
     for (Long tile = 0; tile * SCAN_TILE < p.count; ++tile) total = scan_tile(p, tile, total);
     if (threadIdx.x == 0) p.values[p.count] = total;
 }
 
 extern "C" __global__ void __launch_bounds__(256) scan_tiles(const ScanArguments p) {
-    begin_kernel();
     const int total = scan_tile(p, blockIdx.x, 0);
     if (threadIdx.x == 0) p.totals[blockIdx.x] = total;
 }
 
 extern "C" __global__ void __launch_bounds__(256) add_totals(const ScanArguments p) {
-    begin_kernel();
     const Long i = thread_number();
     if (i < p.count) p.values[i] += p.totals[i / SCAN_TILE];
     if (i == p.count) p.values[i] = p.totals[(p.count + SCAN_TILE - 1) / SCAN_TILE];
@@ -65,7 +62,6 @@ INLINE int digit_of(const SortArguments& p, Long item) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArguments p) {
-    begin_kernel();
     __shared__ int counts[256];
     counts[threadIdx.x] = 0;
     __syncthreads();
@@ -78,7 +74,6 @@ extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArgumen
 }
 
 extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArguments p) {
-    begin_kernel();
     __shared__ int next[WARPS][256];  // where each warp's next item of a digit goes
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int d = lane; d < 256; d += 32) next[warp][d] = 0;

@@ -4,7 +4,6 @@
 
 // Nodes in the cell of their system.
 extern "C" __global__ void __launch_bounds__(256) place_nodes(const SystemArguments p) {
-    begin_kernel();
     const Long n = thread_number();
     if (n >= p.num_nodes) return;
     int low = 0, high = int(p.num_systems);
@@ -85,13 +84,11 @@ INLINE void search(const SystemArguments& p, Long receiver, int lane) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) count_pairs(const SystemArguments p) {
-    begin_kernel();
     const Long receiver = thread_number() / 32;
     if (receiver < p.num_nodes) search<false>(p, receiver, threadIdx.x % 32);
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_pairs(const SystemArguments p) {
-    begin_kernel();
     const Long receiver = thread_number() / 32;
     if (receiver < p.num_nodes) search<true>(p, receiver, threadIdx.x % 32);
 }
@@ -104,7 +101,6 @@ INLINE double sum_of_nodes(const double* rows, int width, int c, Long begin, Lon
 }
 
 extern "C" __global__ void __launch_bounds__(256) sum_systems(const SystemSumArguments p) {
-    begin_kernel();
     const Long s = thread_number() / 32;
     if (s >= p.num_systems) return;
     const Long begin = p.first_node[s], end = p.first_node[s + 1];

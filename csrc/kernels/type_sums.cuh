@@ -178,7 +178,6 @@ struct Units {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArguments<T> p) {
-    begin_kernel();
     __shared__ Tile<TILE> tile;
     __shared__ T parts[WARPS * WIDTH * GROUP];
     const int lane = threadIdx.x % 32, warp = warp_of_block();
@@ -279,7 +278,6 @@ INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
 // `sums` holds gradients of the sums. Adds to edge_gradient; rows of units get their gradients.
 extern "C" __global__ void __launch_bounds__(THREADS)
     type_sums_gradient(const TypeSumArguments<T> p) {
-    begin_kernel();
     __shared__ Tile<THREADS> tile;
     constexpr int RESULT = COLUMNS + 1;
     __shared__ T d_harmonics[THREADS * RESULT], d_place[THREADS];

@@ -100,7 +100,6 @@ def cuda_passes(
                             "threads": entry.threads,
                             "shared_bytes": entry.shared_bytes,
                             "rows": entry.rows,
-                            "waits": int(entry.waits),
                             "lane": entry.lane,
                         }
                         for step, entry in enumerate(kernel.entries)

@@ -26,8 +26,9 @@ from .test_program import two_layers
 POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
 
 
+@pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_by_sender_skip_dead_edges(dtype: str, rng: Any) -> None:
+def test_sums_by_sender_skip_dead_edges(dtype: str, parts: int, rng: Any) -> None:
     """Rows of edges beyond r_max are not written by fused kernels: they may hold anything."""
     device = Device()
     edges, senders, nodes, width = 70, 6, 9, 32
@@ -54,8 +55,10 @@ def test_sums_by_sender_skip_dead_edges(dtype: str, rng: Any) -> None:
         length=(POINTER, device.upload(length)),
         senders=(LONG, senders),
         width=(LONG, width * np.dtype(dtype).itemsize // 16),
+        parts=(INT, parts),
     )
-    device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", 2, 256, arguments)
+    blocks = -(-parts * senders * width * np.dtype(dtype).itemsize // (16 * 256))
+    device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", blocks, 256, arguments)
     found = device.download(out, target)
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
     device.release()

@@ -108,7 +108,9 @@ public:
     // Gradients of edges that are kept apart. Of a list of several chunks there is one: chunks, not
     // their kernels, run on lanes.
     int gradient_parts() const { return chunks.size() == 1 ? gradient_lanes : 1; }
-    std::int64_t gradient_items() const { return 3 * num_edges * gradient_parts(); }
+    std::size_t gradient_bytes() const {
+        return static_cast<std::size_t>(3 * num_edges * gradient_parts() * item_bytes_);
+    }
 
     std::size_t bytes() const;
 

@@ -172,7 +172,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
         rows = std::max(rows, size(plan->local_width * local +
                                    (plan->total_width + plan->chunk_width) * nodes));
     arena_.grow(rows * sizeof(T));
-    edge_gradient_.grow(std::max<std::size_t>(1, size(graph_.gradient_items())) * sizeof(T));
+    edge_gradient_.grow(std::max<std::size_t>(1, graph_.gradient_bytes()));
     scratch_.grow(scratch_bytes(graph_));
     std::size_t end = 0;
     const auto part = [&](std::int64_t count) {
@@ -379,8 +379,7 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
             sum_rows(energies_, graph_.num_local, 1, energy_parts_);
             break;
         case Part::start_backward:
-            clear_on_device(worker_.edge_gradient, size(graph_.gradient_items()) * sizeof(T),
-                            stream_);
+            clear_on_device(worker_.edge_gradient, graph_.gradient_bytes(), stream_);
             break;
         case Part::backward:
             enqueue_layer(*part.stage, true);

@@ -11,9 +11,6 @@ namespace mdcg {
 
 namespace {
 
-// Kernels start early on chips from 9.0 on, and in captured graphs with drivers from CUDA 12.3 on.
-constexpr int EARLY_CAPABILITY = 90, EARLY_DRIVER = 12030;
-
 std::string target_of(int capability) { return "sm_" + std::to_string(capability); }
 
 // Whether machine code was made by a compiler of a later CUDA than the driver.
@@ -122,12 +119,8 @@ public:
         kernels_.emplace(kernel, shared_bytes);
     }
 
-    bool starts_early() const { return starts_early_; }
-
-    // `starts_early`: kernels of the code that wait may start early. Throws DeviceError where the
-    // device refuses the code, or it lacks a kernel.
-    void load(int device, const std::string& code, bool starts_early) {
-        starts_early_ = starts_early;
+    // Throws DeviceError where the device refuses the code, or it lacks a kernel.
+    void load(int device, const std::string& code) {
         auto module = std::make_unique<DeviceModule>(device, code);
         for (const auto& [kernel, shared_bytes] : kernels_)
             (void)module->function(kernel, shared_bytes);
@@ -141,7 +134,6 @@ public:
 private:
     CudaKernelSource text_;
     std::set<std::pair<std::string, int>> kernels_;
-    bool starts_early_ = false;
     std::unique_ptr<const DeviceModule> module_;
 };
 
@@ -157,8 +149,8 @@ const char* name_of(CudaPrecision precision) {
 }
 
 CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
-                           int shared_bytes, bool waits)
-    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, waits, 0})) {}
+                           int shared_bytes)
+    : entry_(std::make_shared<Entry>(Entry{std::move(program), kernel, shared_bytes, 0})) {}
 
 void CudaFunction::launch_bytes(const DeviceStream& stream, std::int64_t blocks, int threads,
                                 int shared_bytes, const void* arguments) const {
@@ -167,8 +159,7 @@ void CudaFunction::launch_bytes(const DeviceStream& stream, std::int64_t blocks,
     if (entry.function == 0)
         entry.function = entry.program->function(entry.kernel, entry.shared_bytes);
     launch_kernel(stream.device(), entry.function, blocks, threads, shared_bytes, stream.handle(),
-                  arguments, entry.waits && entry.program->starts_early(),
-                  ("the launch of " + entry.kernel).c_str());
+                  arguments, false, ("the launch of " + entry.kernel).c_str());
 }
 
 CudaKernels::CudaKernels(const CudaTarget& place, int item_bytes)
@@ -176,12 +167,12 @@ CudaKernels::CudaKernels(const CudaTarget& place, int item_bytes)
     if (place_.capability == 0) place_.capability = mdcg::compute_capability(place_.device);
 }
 
-CudaFunction CudaKernels::function(CudaKernelSource text, int shared_bytes, bool waits) {
+CudaFunction CudaKernels::function(CudaKernelSource text, int shared_bytes) {
     const std::string kernel = text.name;
     std::shared_ptr<CudaProgram>& found = programs_[text.key];
     if (found == nullptr) found = std::make_shared<CudaProgram>(std::move(text));
     found->ask_for(kernel, shared_bytes);
-    return CudaFunction(found, kernel, shared_bytes, waits);
+    return CudaFunction(found, kernel, shared_bytes);
 }
 
 CudaFunction CudaKernels::fixed(const std::string& file, const std::string& kernel,
@@ -190,12 +181,12 @@ CudaFunction CudaKernels::fixed(const std::string& file, const std::string& kern
     std::string text = "// mdcg " MDCG_VERSION "\n" + defines + (defines.empty() ? "" : "\n") +
                        "typedef " + item + " T;\n" + kernel_source(file);
     std::string key = text_key(text);
-    return function({std::move(key), kernel, std::move(text)}, shared_bytes, true);
+    return function({std::move(key), kernel, std::move(text)}, shared_bytes);
 }
 
 CudaFunction CudaKernels::program(const std::string& key, const std::string& kernel,
-                                  int shared_bytes, bool waits) {
-    return function({key, kernel, ""}, shared_bytes, waits);
+                                  int shared_bytes) {
+    return function({key, kernel, ""}, shared_bytes);
 }
 
 void CudaKernels::load() {
@@ -209,11 +200,9 @@ void CudaKernels::load() {
         }
         if (missing.empty()) return;
         const std::vector<std::string> codes = place_.code->find(texts, place_.capability);
-        const bool early = parse_cuda_target(place_.code->found().target) >= EARLY_CAPABILITY &&
-                           driver_version() >= EARLY_DRIVER;
         try {
             for (std::size_t i = 0; i < codes.size(); ++i)
-                missing[i]->load(place_.device, codes[i], early);
+                missing[i]->load(place_.device, codes[i]);
             return;
         } catch (const DeviceError& error) {
             if (error.kind() != DeviceError::unusable_code) throw;

@@ -18,9 +18,7 @@ class CudaProgram;  // a text with its module, see kernels.cpp
 class CudaFunction {
 public:
     CudaFunction() = default;
-    // `waits`: the kernel calls begin_kernel, and may start early.
-    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes,
-                 bool waits);
+    CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel, int shared_bytes);
 
     // `arguments` is copied at once. `blocks` 0: nothing is launched.
     template <typename Arguments>
@@ -39,7 +37,6 @@ private:
         std::shared_ptr<CudaProgram> program;
         std::string kernel;
         int shared_bytes = 0;
-        bool waits = false;
         std::uintptr_t function = 0;  // found by the first launch
     };
     void launch_bytes(const DeviceStream& stream, std::int64_t blocks, int threads,
@@ -108,8 +105,7 @@ public:
     CudaFunction fixed(const std::string& file, const std::string& kernel,
                        const std::string& defines = "", int shared_bytes = 0);
     // A program that Python has written, by its key.
-    CudaFunction program(const std::string& key, const std::string& kernel, int shared_bytes,
-                         bool waits);
+    CudaFunction program(const std::string& key, const std::string& kernel, int shared_bytes);
 
     // All that was asked for until now. Throws EngineError (ErrorKind::compiler).
     void load();
@@ -121,7 +117,7 @@ public:
     std::string summary() const;
 
 private:
-    CudaFunction function(CudaKernelSource text, int shared_bytes, bool waits);
+    CudaFunction function(CudaKernelSource text, int shared_bytes);
 
     CudaTarget place_;
     int item_bytes_;

@@ -65,7 +65,6 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
         entry.threads = static_cast<int>(each.integer("threads", 1, 1024));
         entry.shared_bytes = static_cast<int>(each.integer("shared_bytes", 0, 1 << 18));
         entry.rows = each.integer("rows", 1, 1024);
-        entry.waits = each.integer("waits", 0, 1) == 1;
         entry.lane = static_cast<int>(each.integer("lane", 0, Lanes::COUNT - 1));
         variant.entries.push_back(std::move(entry));
     }
@@ -111,8 +110,8 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
                               std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
                               " or later: use device \"cpu\"");
     for (Entry& entry : chosen_.entries)
-        entry.function = kernels.program(chosen_.programs[entry.program], entry.name,
-                                         entry.shared_bytes, entry.waits);
+        entry.function =
+            kernels.program(chosen_.programs[entry.program], entry.name, entry.shared_bytes);
 }
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {

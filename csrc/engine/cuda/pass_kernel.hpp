@@ -100,7 +100,6 @@ private:
         std::string name;
         std::size_t program = 0;
         int threads = 0, shared_bytes = 0, lane = 0;
-        bool waits = false;
         std::int64_t rows = 1;
         CudaFunction function;
     };

@@ -243,7 +243,13 @@ void CudaConv<T>::forward(CudaWorker<T>& worker, Range nodes) const {
     const DeviceEdges& graph = *worker.edges;
     const std::int64_t width = spec_.out.rows.width;
     T* const out = worker.value(spec_.out);
-    if (sums_types(worker)) return types_->forward(worker, edges_, out);
+    if (sums_types(worker)) {
+        const LinearSpec* const next = types_->composed();
+        if (next == nullptr) return types_->forward(worker, edges_, out);
+        worker.composed.insert(next);
+        return types_->forward(worker, edges_, worker.value(next->out));
+    }
+    if (types_) worker.composed.erase(types_->composed());
     if (fuses(worker)) return fused_->forward(worker, features(worker), !spec_.x.present(), out);
     if (forward_.zeroes(CudaArgument::out) || graph.num_edges == 0)
         clear_on_device(out, static_cast<std::size_t>(nodes.end * width) * sizeof(T),
@@ -271,7 +277,11 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
                 static_cast<std::size_t>(graph.num_local * operand->rows.width) * sizeof(T),
                 stream);
     if (graph.num_edges == 0) return;
-    if (sums_types(worker)) return types_->backward(worker, edges_, worker.gradient(spec_.out));
+    if (sums_types(worker)) {
+        const LinearSpec* const next = types_->composed();
+        return types_->backward(worker, edges_,
+                                worker.gradient(next == nullptr ? spec_.out : next->out));
+    }
     if (fuses(worker))
         return fused_->backward(worker, features(worker), !spec_.x.present(),
                                 worker.gradient(spec_.out),

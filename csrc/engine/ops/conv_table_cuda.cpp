@@ -97,7 +97,10 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
                         *worker.stream);
     CudaArguments arguments = this->arguments(worker, x, by_type, 0, receivers);
     arguments.set(CudaArgument::out, out);
-    forward_.launch(*worker.lanes, arguments);
+    if (worker.edges->chunks.size() == 1)
+        forward_.launch(*worker.lanes, arguments);
+    else
+        forward_.launch(*worker.stream, arguments);
 }
 
 template <typename T>

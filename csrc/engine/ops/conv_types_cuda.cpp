@@ -35,6 +35,15 @@ bool coefficient(const ConvDescription& description, const GenericPath& path, do
     return true;
 }
 
+// A linear operation that does the same for nodes of all types.
+const LinearSpec* composable(const OpSpec* spec) {
+    const auto* const linear = dynamic_cast<const LinearSpec*>(spec);
+    if (linear == nullptr || !linear->biases.empty()) return nullptr;
+    for (const LinearSpec::Path& path : linear->paths)
+        if (path.typed) return nullptr;
+    return linear;
+}
+
 }  // namespace
 
 template <typename T>
@@ -48,29 +57,35 @@ bool CudaTypeSums<T>::possible(const ConvSpec& spec) {
 
 template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
-    : spec_(spec), num_types_(spec.num_types), x_table_(spec.x_table<T>()) {
+    : spec_(spec),
+      linear_(composable(spec.only_reader)),
+      out_(linear_ != nullptr ? linear_->out.rows : spec.description.out),
+      num_types_(spec.num_types),
+      x_table_(spec.x_table<T>()) {
     if (spec.radial.knots > 0)
         table_ = std::make_unique<SplineTable<T>>(hidden_spec(spec.radial),
                                                   hidden_columns(spec.radial, spec.hidden_stride));
     else if (sizeof(T) == 8)
         exact_ = std::make_unique<PolynomialTable>(
             hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
-    std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
-    for (const Block& block : spec.description.out.blocks) {
+    const auto is_written = [&](std::size_t number) {
         const auto& paths = spec.description.paths;
-        if (std::none_of(paths.begin(), paths.end(), [&](const GenericPath& path) {
-                return path.out_offset == block.offset;
-            })) {
+        if (linear_ == nullptr)
+            return std::any_of(paths.begin(), paths.end(), [&](const GenericPath& path) {
+                return path.out_offset == out_.blocks[number].offset;
+            });
+        return std::any_of(linear_->paths.begin(), linear_->paths.end(),
+                           [&](const LinearSpec::Path& path) { return path.out == number; });
+    };
+    std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
+    for (std::size_t i = 0; i < out_.blocks.size(); ++i) {
+        const Block& block = out_.blocks[i];
+        if (!is_written(i)) {
             gaps_ = true;
             continue;
         }
         degrees[size(block.l)] = 1;
-        Part part;
-        part.l = block.l;
-        part.mul = block.mul;
-        part.offset = block.offset;
-        part.stride = block.stride;
-        blocks_.push_back(part);
+        blocks_.push_back({block, i, {}, {}});
     }
     unused_ = std::count(degrees.begin(), degrees.end(), 0) > 0;
 }
@@ -143,17 +158,18 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
 }
 
 template <typename T>
-void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
+std::vector<std::vector<double>> CudaTypeSums<T>::block_matrices() const {
     const ConvDescription& description = spec_.description;
     const std::vector<double> last = spec_.radial.last();
     const std::size_t outputs = description.weights.columns.size();
-    for (Part& part : blocks_) {
-        std::vector<double> matrix(size(depth() * part.mul), 0.0);
+    std::vector<std::vector<double>> found;
+    for (const Block& block : description.out.blocks) {
+        std::vector<double> matrix(size(depth() * block.mul), 0.0);
         std::size_t weight = 0;
         for (const GenericPath& path : description.paths) {
             double factor = 0;
             coefficient<T>(description, path, factor);
-            if (path.out_offset == part.offset)
+            if (path.out_offset == block.offset)
                 for (std::size_t t = 0; t < present_.size(); ++t) {
                     const T* x = x_table_.data() + std::int64_t(present_[t]) * description.x.width +
                                  path.x_offset;
@@ -164,10 +180,37 @@ void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
                 }
             weight += size(path.mul);
         }
+        found.push_back(std::move(matrix));
+    }
+    return found;
+}
+
+template <typename T>
+void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
+    std::vector<std::vector<double>> matrices = block_matrices();
+    if (linear_ != nullptr) {
+        std::vector<std::vector<double>> products;
+        for (const Block& block : out_.blocks)
+            products.emplace_back(size(depth() * block.mul), 0.0);
+        for (const LinearSpec::Path& path : linear_->paths) {
+            const std::vector<double> weight = linear_->fields.read<double>(*path.weight);
+            const std::size_t in = size(linear_->x.rows.blocks[path.in].mul);
+            const std::size_t out = size(out_.blocks[path.out].mul);
+            for (std::size_t row = 0; row < size(depth()); ++row)
+                for (std::size_t k = 0; k < in; ++k)
+                    for (std::size_t u = 0; u < out; ++u)
+                        products[path.out][row * out + u] +=
+                            matrices[path.in][row * in + k] * weight[k * out + u];
+        }
+        matrices = std::move(products);
+    }
+    const int rows = static_cast<int>(depth());
+    for (Part& part : blocks_) {
+        const std::vector<double>& matrix = matrices[part.number];
         const std::vector<T> rounded(matrix.begin(), matrix.end());
-        const int rows = static_cast<int>(depth());
-        part.matrix = CudaMatrix<T>(rounded.data(), 1, 0, rows, part.mul, part.mul, 1, stream);
-        part.transposed = CudaMatrix<T>(rounded.data(), 1, 0, part.mul, rows, 1, part.mul, stream);
+        const int mul = part.block.mul;
+        part.matrix = CudaMatrix<T>(rounded.data(), 1, 0, rows, mul, mul, 1, stream);
+        part.transposed = CudaMatrix<T>(rounded.data(), 1, 0, mul, rows, 1, mul, stream);
     }
 }
 
@@ -267,7 +310,7 @@ template <typename T>
 void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                               T* out) const {
     const DeviceEdges& graph = *worker.edges;
-    const std::int64_t out_width = spec_.description.out.width;
+    const std::int64_t out_width = out_.width;
     if (gaps_ || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
     if (present_.empty()) return;
@@ -278,15 +321,16 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
              for (const Part& part : blocks_) {
                  CudaProduct<T> p;
                  p.rows = count;
-                 p.batch = 2 * part.l + 1;
+                 p.batch = 2 * part.block.l + 1;
                  p.a = scratch.sums;
                  p.a_width = width() * depth();
-                 p.parts.push_back({part.l * part.l * depth(), depth(), part.matrix.rows(), 0});
+                 p.parts.push_back(
+                     {part.block.l * part.block.l * depth(), depth(), part.matrix.rows(), 0});
                  p.matrix = &part.matrix;
                  p.columns = part.matrix.stride();
-                 p.c = out + arguments.first_receiver * out_width + part.offset;
+                 p.c = out + arguments.first_receiver * out_width + part.block.offset;
                  p.c_width = out_width;
-                 p.c_step = part.stride;
+                 p.c_step = part.block.stride;
                  products.push_back(p);
              }
              gemm_.run(*worker.stream, products);
@@ -297,7 +341,7 @@ template <typename T>
 void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                                const T* gradient) const {
     const DeviceStream& stream = *worker.stream;
-    const std::int64_t out_width = spec_.description.out.width;
+    const std::int64_t out_width = out_.width;
     if (present_.empty()) return;
     walk(worker, edges, true,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
@@ -309,16 +353,16 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
              for (const Part& part : blocks_) {
                  CudaProduct<T> p;
                  p.rows = count;
-                 p.batch = 2 * part.l + 1;
+                 p.batch = 2 * part.block.l + 1;
                  p.a = gradient + arguments.first_receiver * out_width;
                  p.a_width = out_width;
-                 p.parts.push_back({part.offset, part.stride, part.mul, 0});
+                 p.parts.push_back({part.block.offset, part.block.stride, part.block.mul, 0});
                  p.matrix = &part.transposed;
                  p.columns = part.transposed.stride();
-                 p.c = scratch.sums + part.l * part.l * depth();
+                 p.c = scratch.sums + part.block.l * part.block.l * depth();
                  p.c_width = width() * depth();
                  p.c_step = depth();
-                 const std::size_t round = seen[size(part.l)]++;
+                 const std::size_t round = seen[size(part.block.l)]++;
                  p.add = round > 0;
                  if (round == rounds.size()) rounds.emplace_back();
                  rounds[round].push_back(p);

@@ -2,6 +2,7 @@
 // the last layer of the radial network, and a product of matrices does the rest,
 //     out[n][l, m][u] = sum over types t and hidden units k of
 //                       sums[n][lm][t, k] * x_t[u] W[k, (path, u)] c.
+// Where a linear operation alone reads the result, its matrices are multiplied into these.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "engine/cuda/gemm.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
+#include "engine/ops/linear.hpp"
 #include "kernels/type_sums.hpp"
 
 namespace mdcg {
@@ -32,21 +34,23 @@ public:
     void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
     bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
+    // The linear operation whose results are found in place of the convolution's, or null.
+    const LinearSpec* composed() const { return linear_; }
     // May end with a list that no table is exact enough for.
     bool from_table() const { return table_ || exact_; }
 
     std::size_t scratch_bytes(const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
-    // Every row of `out` is written.
+    // Every row of `out`, of the linear operation if there is one, is written.
     void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, T* out) const;
     // Adds to worker.edge_gradient.
     void backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
                   const T* gradient) const;
 
 private:
-    // A block of out, and its matrix [types, units][channels].
+    // A block of out, its number there, and its matrix [types, units][channels].
     struct Part {
-        int l = 0, mul = 0;
-        std::int64_t offset = 0, stride = 0;
+        Block block;
+        std::size_t number;
         CudaMatrix<T> matrix, transposed;
     };
     struct Scratch {
@@ -60,6 +64,8 @@ private:
     std::int64_t depth() const {  // of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
+    // By block of the convolution, [types, units][channels].
+    std::vector<std::vector<double>> block_matrices() const;
     void make_matrices(const DeviceStream& stream);
     void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
@@ -72,6 +78,8 @@ private:
               const Body& body) const;
 
     const ConvSpec& spec_;
+    const LinearSpec* linear_ = nullptr;
+    const Rows& out_;  // of what is written
     int num_types_, threads_ = 128;
     AlignedArray<T> x_table_;  // by type
     std::unique_ptr<SplineTable<T>> table_;

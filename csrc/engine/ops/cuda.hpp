@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "core/device.hpp"
@@ -47,6 +48,8 @@ public:
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
     int* short_edges = nullptr;
     bool exact = false;  // without tables
+    // Operations whose results the one before has found with its own, in this pass.
+    std::set<const OpSpec*> composed;
 
     // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
     char* device_scratch(std::size_t bytes) {

@@ -33,10 +33,12 @@ public:
     }
 
     void forward(CudaWorker<T>& worker, Range nodes) const override {
-        run(worker, nodes, false, worker.value(x_), worker.value(out_));
+        if (worker.composed.count(&spec_) == 0)
+            run(worker, nodes, false, worker.value(x_), worker.value(out_));
     }
     void backward(CudaWorker<T>& worker, Range nodes) const override {
-        run(worker, nodes, true, worker.gradient(out_), worker.gradient(x_));
+        if (worker.composed.count(&spec_) == 0)
+            run(worker, nodes, true, worker.gradient(out_), worker.gradient(x_));
     }
 
 private:

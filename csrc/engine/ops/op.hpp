@@ -85,6 +85,8 @@ public:
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
     std::deque<Operand> inputs, outputs;  // addresses of operands stay
+    // Set by the program: the operation after it, where that one alone reads what this one writes.
+    const OpSpec* only_reader = nullptr;
 
 protected:
     enum Use { plain, saved_for_backward };

@@ -5,6 +5,14 @@
 
 namespace mdcg {
 
+namespace {
+
+// So few sums would leave most of a device idle. The number does not depend on the device: it
+// decides in which order edges are added.
+constexpr std::int64_t FEW_ITEMS = std::int64_t(1) << 17;
+
+}  // namespace
+
 template <typename T>
 CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
     : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")) {}
@@ -17,6 +25,7 @@ void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph
     // one pointer more than senders in every chunk before
     const std::int32_t* const row_ptr =
         graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(number);
+    const std::int64_t items = chunk.num_senders * width / PackOf<T>::ITEMS;
     const SenderSumArguments<T> sums{reinterpret_cast<const PackOf<T>*>(rows),
                                      reinterpret_cast<PackOf<T>*>(target),
                                      graph.chunk_sender + chunk.first_sender,
@@ -24,9 +33,9 @@ void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph
                                      graph.edge_of_place + chunk.first_edge,
                                      graph.length,
                                      chunk.num_senders,
-                                     width / PackOf<T>::ITEMS};
-    sum_.launch(stream, ceil_div(sums.senders * sums.width, SENDER_THREADS / SENDER_PARTS),
-                SENDER_THREADS, sums);
+                                     width / PackOf<T>::ITEMS,
+                                     items <= FEW_ITEMS ? 4 : 1};
+    sum_.launch(stream, ceil_div(items, SENDER_THREADS / sums.parts), SENDER_THREADS, sums);
 }
 
 template class CudaSenderSums<float>;

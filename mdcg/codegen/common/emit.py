@@ -21,7 +21,6 @@ __all__ = [
     "CudaKernel",
     "HostKernel",
     "argument_struct",
-    "begin_kernel",
     "cuda_head",
     "engine_stride",
     "host_head",
@@ -83,8 +82,6 @@ class CudaEntry:
     rows: int  # receivers, or runs of input rows, per block
     # the kernel may start before the one launched before it has ended, and ends after it
     early: bool = False
-    # the kernel may start early, as it first waits for the one before: see `begin_kernel`
-    waits: bool = False
     lane: int = 0  # kernels of different lanes may run beside each other
 
 
@@ -220,16 +217,6 @@ def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{'
-
-
-def begin_kernel() -> list[str]:
-    """Print what waits for the kernel before, as begin_kernel of csrc/kernels/common.cuh."""
-    return [
-        "#if __CUDA_ARCH__ >= 900",
-        '    asm volatile("griddepcontrol.wait;" ::: "memory");',
-        '    asm volatile("griddepcontrol.launch_dependents;");',
-        "#endif",
-    ]
 
 
 class AttributeSums:

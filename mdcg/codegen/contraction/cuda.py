@@ -13,15 +13,7 @@ from ...plan.contraction import CudaContractionPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import SymmetricContractionProblem
-from ..common.emit import (
-    CudaEntry,
-    CudaKernel,
-    argument_struct,
-    begin_kernel,
-    kernel_head,
-    scalar_type,
-    title,
-)
+from ..common.emit import CudaEntry, CudaKernel, argument_struct, kernel_head, scalar_type, title
 from ..common.expression import Statement, print_statements
 from .program import ContractionSpec, arguments, contraction_groups, operand_names
 
@@ -248,14 +240,13 @@ class ContractionBody:
             *self.definitions(),
             argument_struct(self.arguments()),
             kernel_head(name, plan.threads, plan.blocks),
-            *begin_kernel(),
             *(f"    {line}" for line in lines),
             "}",
             "",
         ]
         return CudaKernel(
             source="\n".join(parts),
-            entries=(CudaEntry(name, plan.threads, 0, warps, waits=True),),
+            entries=(CudaEntry(name, plan.threads, 0, warps),),
             arguments=self.arguments(),
             packed_in1=self.channels * self.problem.dim_in,
             packs=False,

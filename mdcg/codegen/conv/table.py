@@ -20,7 +20,6 @@ from ..common.emit import (
     CudaEntry,
     CudaKernel,
     argument_struct,
-    begin_kernel,
     kernel_head,
     resident_blocks,
     scalar_type,
@@ -168,9 +167,7 @@ def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
     blocks: list[set[int]] = []  # of each lane
     for kernel in sets:
         written = {
-            block
-            for role in kernel.roles
-            for block in (role.outputs if forward else (role.i_in1,))
+            block for role in kernel.roles for block in (role.outputs if forward else (role.i_in1,))
         }
         shared = [lane for lane, others in enumerate(blocks) if others & written]
         if not shared and len(blocks) < MAX_LANES:
@@ -238,7 +235,6 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
     kernel, warps = block.kernel, block.kernel.warps
     lines = [
         kernel_head(name, block.threads, block.resident),
-        *begin_kernel(),
         "    extern __shared__ Quad shared_memory[];",
         "    Record* const records = (Record*)shared_memory;",
         f"    T* const matrices = (T*)shared_memory + {block.record_items};",
@@ -382,9 +378,7 @@ def emit_table_conv(
             written_in.add(role.i_in1)
         name = f"conv_table_{kind}_{number}"
         texts.append(_entry(name, prefix, block))
-        entries.append(
-            CudaEntry(name, block.threads, block.shared_bytes, 1, waits=True, lane=lanes[number])
-        )
+        entries.append(CudaEntry(name, block.threads, block.shared_bytes, 1, lane=lanes[number]))
     zeroed = []
     if forward and written_out != {i for i, b in enumerate(problem.irreps_out) if b.mul}:
         zeroed.append("out")

@@ -121,11 +121,11 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
 #if BACKWARD
 
 // Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors to
-// `de`. A row of `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that
-// of the length.
+// `de`. A row of `parts` holds the harmonics'; in place of the constant one's, which is without
+// meaning, that of the length.
 template <int WARPS>
-MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, Long begin, int first, int count,
-                            int lane) {
+MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, Long begin, int first,
+                            int count, int lane) {
     constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
     if (lane >= BATCH || first + lane >= count) return;
     const Long edge = p.live[begin + first + lane];

@@ -19,8 +19,8 @@ public:
     // Where two nodes stand in one place, failures[0] becomes the largest such edge + 1.
     void run(const DeviceStream& stream, const DeviceEdges& graph, int* failures) const;
     // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
-    // from edge gradients dE/dvec [gradient parts][edges][3], vec = pos[receiver] - pos[sender] + shift. Both in
-    // the numbers of the graph.
+    // from edge gradients dE/dvec [gradient parts][edges][3], vec = pos[receiver] - pos[sender] +
+    // shift. Both in the numbers of the graph.
     void assemble(const DeviceStream& stream, const DeviceEdges& graph, const T* edge_gradient,
                   double* forces, double* virials) const;
 
