@@ -23,7 +23,7 @@ from .programs import graph, run
 from .test_ghosts import WANT
 from .test_program import two_layers
 
-POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
+POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 
 
 @pytest.mark.parametrize("parts", [1, 4])
