@@ -18,18 +18,23 @@ constexpr double FIRST = 1.0 / 16;
 
 constexpr int FEWEST_KNOTS = 8;
 
-// B-splines that are not zero at place t of an interval, [degree + 1].
-void basis_at(int degree, double t, double* found) {
-    found[0] = 1;
-    for (int d = 1; d <= degree; ++d) {
-        double before = 0;
-        for (int r = 0; r < d; ++r) {
-            const double part = found[r] / d;
-            found[r] = before + (r + 1 - t) * part;
-            before = (t + d - 1 - r) * part;
-        }
-        found[d] = before;
+// Turns B-splines of degree d - 1 that are not zero at place t of an interval, [d], into those of
+// degree d, [d + 1].
+inline void raise_degree(int d, double t, double* found) {
+    const double inverse = 1.0 / d;
+    double before = 0;
+    for (int r = 0; r < d; ++r) {
+        const double part = found[r] * inverse;
+        found[r] = before + (r + 1 - t) * part;
+        before = (t + d - 1 - r) * part;
     }
+    found[d] = before;
+}
+
+// B-splines that are not zero at place t of an interval, [degree + 1].
+inline void basis_at(int degree, double t, double* found) {
+    found[0] = 1;
+    for (int d = 1; d <= degree; ++d) raise_degree(d, t, found);
 }
 
 // Turns values [n][width] at places, given in steps from the first knot, into coefficients of the
@@ -74,6 +79,27 @@ void solve(const std::vector<double>& places, int knots, int degree, int width, 
 }
 
 }  // namespace
+
+RadialSpec hidden_spec(RadialSpec spec) {
+    const auto units = size(spec.units());
+    RadialSpec::Layer& last = spec.layers.back();
+    const auto in = size(last.in);
+    last.out = static_cast<int>(units);
+    last.weight.assign(in * units, 0.0);
+    for (std::size_t k = 0; k < in; ++k) last.weight[k * units + k] = 1.0;
+    if (!last.bias.empty()) {
+        last.bias.assign(units, 0.0);
+        last.bias.back() = 1.0;
+    }
+    return spec;
+}
+
+WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
+    WeightColumns found;
+    for (int k = 0; k < spec.units(); ++k) found.columns.push_back(k);
+    found.width = stride;
+    return found;
+}
 
 RadialSpline::RadialSpline(const RadialSpec& spec, int knots, int degree)
     : spec_(spec),
@@ -286,8 +312,9 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
         const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
         knot[e] = inside ? pair.first_row + i : 0;
         double b[TABLE_STEPS + 1], s[TABLE_STEPS];
-        basis_at(TABLE_STEPS, place - i, b);
-        basis_at(TABLE_STEPS - 1, place - i, s);
+        basis_at(TABLE_STEPS - 1, place - i, b);
+        std::copy_n(b, TABLE_STEPS, s);
+        raise_degree(TABLE_STEPS, place - i, b);
         const double by_length = pair.inverse_step / (2 * root);
         // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), as b sum to
         // one; the derivative is a spline of the differences, of one degree less

@@ -12,6 +12,7 @@
 #include "engine/kernels/kernel_store.hpp"
 #include "engine/ops/conv_generic.hpp"
 #include "engine/ops/conv_kernel.hpp"
+#include "engine/ops/conv_types_cpu.hpp"
 #include "engine/ops/cpu.hpp"
 
 namespace mdcg {
@@ -33,7 +34,8 @@ public:
 
     void prepare(KernelStore& kernels) override;
     void begin(const Graph& graph) override {
-        if (table_)
+        by_type_ = types_ && types_->begin(graph);
+        if (table_ && !by_type_)
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
                             graph.num_edges, graph.num_nodes);
     }
@@ -63,6 +65,8 @@ private:
     std::vector<T> factors_;
     Radial<T> radial_;
     std::unique_ptr<RadialTable<T>> table_;
+    std::unique_ptr<CpuTypeSums<T>> types_;
+    bool by_type_ = false;  // edges of the list are summed by type
     GenericConv<T> generic_;
     GeneratedConv<T> generated_;
     std::int64_t capacity_, kernel_bytes_;
@@ -83,6 +87,7 @@ CpuConv<T>::CpuConv(const ConvSpec& spec)
       capacity_(generic_.info().edges),
       kernel_bytes_(generic_.info().scratch_bytes) {
     if (!x_.present()) x_table_ = spec.x_table<T>();
+    if (CpuTypeSums<T>::possible(spec)) types_ = std::make_unique<CpuTypeSums<T>>(spec);
     if (spec.radial.knots > 0)
         table_ =
             std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights, TABLE_STEPS);
@@ -203,6 +208,7 @@ template <typename T>
 void CpuConv<T>::forward(Worker<T>& worker, Range nodes) const {
     const Graph& graph = *worker.graph;
     T* out = worker.value(out_);
+    if (by_type_) return types_->forward(worker, nodes, out);
     std::fill(out + nodes.begin * out_.rows.width, out + nodes.end * out_.rows.width, T(0));
     Scratch s = lay_out(worker.scratch(lay_out(nullptr).bytes));
     const std::int64_t end = graph.row_ptr[size(nodes.end)];
@@ -219,6 +225,7 @@ void CpuConv<T>::forward(Worker<T>& worker, Range nodes) const {
 template <typename T>
 void CpuConv<T>::backward(Worker<T>& worker, Range nodes) const {
     const Graph& graph = *worker.graph;
+    if (by_type_) return types_->backward(worker, nodes, worker.gradient(out_));
     const std::int64_t local_end = std::min(nodes.end, graph.num_local);
     for (const Operand* operand : {&x_, &sender_, &receiver_}) {
         if (!operand->needs_gradient || operand->accumulate || nodes.begin >= local_end) continue;

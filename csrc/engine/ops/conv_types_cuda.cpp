@@ -11,29 +11,10 @@ namespace mdcg {
 
 namespace {
 
-constexpr int MAX_L = 4;
 constexpr int CUBIC = 3, EXACT = 9, ROWS = 0;  // degrees of tables; none, but rows of units
-constexpr std::size_t MAX_TYPES = 16;
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-// The one number that a path of scalars multiplies every component with; false: there is none.
-template <typename T>
-bool coefficient(const ConvDescription& description, const GenericPath& path, double& found) {
-    if (path.x_dim != 1 || path.out_dim != path.harmonic_dim ||
-        path.pair_end - path.pair_begin != path.out_dim)
-        return false;
-    for (int i = 0; i < path.out_dim; ++i) {
-        const GenericPair& pair = description.pairs[size(path.pair_begin + i)];
-        if (pair.term_end - pair.term_begin != 1) return false;
-        const GenericTerm<double>& term = description.terms[size(pair.term_begin)];
-        if (pair.c != i || term.b != i) return false;
-        if (i > 0 && static_cast<double>(static_cast<T>(term.value)) != found) return false;
-        found = static_cast<double>(static_cast<T>(term.value));
-    }
-    return true;
-}
 
 // A linear operation that does the same for nodes of all types.
 const LinearSpec* composable(const OpSpec* spec) {
@@ -45,15 +26,6 @@ const LinearSpec* composable(const OpSpec* spec) {
 }
 
 }  // namespace
-
-template <typename T>
-bool CudaTypeSums<T>::possible(const ConvSpec& spec) {
-    if (spec.x.present() || spec.sender.present() || spec.receiver.present()) return false;
-    double number = 0;
-    for (const GenericPath& path : spec.description.paths)
-        if (!coefficient<T>(spec.description, path, number)) return false;
-    return spec.description.l_max <= MAX_L;
-}
 
 template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
@@ -69,11 +41,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
         exact_ = std::make_unique<PolynomialTable>(
             hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
     const auto is_written = [&](std::size_t number) {
-        const auto& paths = spec.description.paths;
-        if (linear_ == nullptr)
-            return std::any_of(paths.begin(), paths.end(), [&](const GenericPath& path) {
-                return path.out_offset == out_.blocks[number].offset;
-            });
+        if (linear_ == nullptr) return has_path_to(spec, out_.blocks[number]);
         return std::any_of(linear_->paths.begin(), linear_->paths.end(),
                            [&](const LinearSpec::Path& path) { return path.out == number; });
     };
@@ -105,7 +73,7 @@ void CudaTypeSums<T>::ask_for_kernels(int degree) {
     define("THREADS", threads_);
     define("PER", small ? 2 : 1);
     define("EACH", small && spec_.hidden_stride > 32 ? 2 : 1);
-    define("MAX_TYPES", static_cast<std::int64_t>(MAX_TYPES));
+    define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
     sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
     gradient_ = kernels_->fixed("type_sums.cuh", "type_sums_gradient", defines);
 }
@@ -136,7 +104,7 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
     std::vector<std::int32_t> present = graph.pairs.sender;
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
-    if (present.size() > MAX_TYPES) return false;
+    if (present.size() > MAX_SUMMED_TYPES) return false;
     if (table_) table_->take_list(graph, stream);
     if (exact_) {
         exact_->take_list(graph, stream);
@@ -158,36 +126,8 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
 }
 
 template <typename T>
-std::vector<std::vector<double>> CudaTypeSums<T>::block_matrices() const {
-    const ConvDescription& description = spec_.description;
-    const std::vector<double> last = spec_.radial.last();
-    const std::size_t outputs = description.weights.columns.size();
-    std::vector<std::vector<double>> found;
-    for (const Block& block : description.out.blocks) {
-        std::vector<double> matrix(size(depth() * block.mul), 0.0);
-        std::size_t weight = 0;
-        for (const GenericPath& path : description.paths) {
-            double factor = 0;
-            coefficient<T>(description, path, factor);
-            if (path.out_offset == block.offset)
-                for (std::size_t t = 0; t < present_.size(); ++t) {
-                    const T* x = x_table_.data() + std::int64_t(present_[t]) * description.x.width +
-                                 path.x_offset;
-                    for (std::size_t k = 0; k < size(spec_.units); ++k)
-                        for (std::size_t u = 0; u < size(path.mul); ++u)
-                            matrix[(t * size(spec_.hidden_stride) + k) * size(path.mul) + u] +=
-                                factor * static_cast<double>(x[u]) * last[k * outputs + weight + u];
-                }
-            weight += size(path.mul);
-        }
-        found.push_back(std::move(matrix));
-    }
-    return found;
-}
-
-template <typename T>
 void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
-    std::vector<std::vector<double>> matrices = block_matrices();
+    std::vector<std::vector<double>> matrices = type_matrices(spec_, present_, x_table_);
     if (linear_ != nullptr) {
         std::vector<std::vector<double>> products;
         for (const Block& block : out_.blocks)

@@ -1,8 +1,5 @@
-// Convolutions of scalars that depend on the sender's type alone: edges are summed by type before
-// the last layer of the radial network, and a product of matrices does the rest,
-//     out[n][l, m][u] = sum over types t and hidden units k of
-//                       sums[n][lm][t, k] * x_t[u] W[k, (path, u)] c.
-// Where a linear operation alone reads the result, its matrices are multiplied into these.
+// Convolutions that are sums by type (type_sums.hpp), on devices. Where a linear operation alone
+// reads the result, its matrices are multiplied into those of the sums.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +13,7 @@
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
 #include "engine/ops/linear.hpp"
+#include "engine/ops/type_sums.hpp"
 #include "kernels/type_sums.hpp"
 
 namespace mdcg {
@@ -25,7 +23,7 @@ namespace mdcg {
 template <typename T>
 class CudaTypeSums {
 public:
-    static bool possible(const ConvSpec& spec);
+    static bool possible(const ConvSpec& spec) { return sums_by_type<T>(spec); }
 
     // `spec` must stay.
     CudaTypeSums(const ConvSpec& spec);
@@ -64,8 +62,6 @@ private:
     std::int64_t depth() const {  // of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
-    // By block of the convolution, [types, units][channels].
-    std::vector<std::vector<double>> block_matrices() const;
     void make_matrices(const DeviceStream& stream);
     void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;

@@ -213,6 +213,29 @@ void multiply(std::int64_t count, const T* x, T* y) {
 }
 
 template <typename T>
+void interpolate(const SplineRows<T>& rows) {
+    constexpr std::int64_t A = 64 / sizeof(T);
+    for (std::int64_t i = 0; i < rows.count; ++i)
+        for (std::int64_t panel = 0; panel < rows.panels; ++panel) {
+            const std::int64_t at = (panel * rows.table_rows + rows.knot[i]) * A;
+            const T* const table = rows.table + at;
+            T sum[A];
+            for (std::int64_t a = 0; a < A; ++a) sum[a] = rows.from_table ? table[a] : T(0);
+            for (std::int64_t j = 0; j < rows.num_steps; ++j) {
+                const T factor = rows.factors[j * rows.stride + i];
+                if (rows.steps != nullptr)
+                    for (std::int64_t a = 0; a < A; ++a)
+                        sum[a] += factor * rows.steps[at + j * A + a];
+                else
+                    for (std::int64_t a = 0; a < A; ++a)
+                        sum[a] += factor * (table[(j + 1) * A + a] - table[j * A + a]);
+            }
+            T* const out = rows.out + (i * rows.panels + panel) * A;
+            for (std::int64_t a = 0; a < A; ++a) out[a] = sum[a];
+        }
+}
+
+template <typename T>
 T dot(std::int64_t count, const T* x, const T* y) {
     using V = Vector<T>;
     V sum = V{};
@@ -276,8 +299,9 @@ void contract_backward(const Monomials<T>& m, const T* x, const T* coefficients,
 
 template <int level, typename T>
 DenseKernels<T> dense_kernels() {
-    return {&gemm_panels<T>, &activate<T>, &add_scaled<T>, &scale<T>,
-            &multiply<T>,    &dot<T>,      &contract<T>,   &contract_backward<T>};
+    return {&gemm_panels<T>, &activate<T>, &add_scaled<T>,
+            &scale<T>,       &multiply<T>, &interpolate<T>,
+            &dot<T>,         &contract<T>, &contract_backward<T>};
 }
 template DenseKernels<float> dense_kernels<MDCG_SIMD_LEVEL, float>();
 template DenseKernels<double> dense_kernels<MDCG_SIMD_LEVEL, double>();

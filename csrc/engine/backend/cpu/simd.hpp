@@ -74,6 +74,19 @@ struct Monomials {
     std::int64_t stride;              // channels of a block, padded
 };
 
+// Splines at places of a table [panels][table_rows][A]: row i is the sum over j of factors[j][i]
+// times what row knot[i] + j of the table is followed by, less that row.
+template <typename T>
+struct SplineRows {
+    std::int64_t count, panels, table_rows;
+    const T *table, *steps;    // steps: those differences; null: they are taken from the table
+    const std::int32_t* knot;  // [count]
+    const T* factors;          // [num_steps][stride]
+    std::int64_t num_steps, stride;
+    bool from_table;  // row knot[i] of the table is added
+    T* out;           // [count][panels][A]
+};
+
 template <typename T>
 struct DenseKernels {
     // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, N = columns rounded up to 64 bytes; rows
@@ -93,6 +106,7 @@ struct DenseKernels {
     void (*add_scaled)(std::int64_t count, T a, const T* x, T* y);
     void (*scale)(std::int64_t count, T a, const T* x, T* y);
     void (*multiply)(std::int64_t count, const T* x, T* y);
+    void (*interpolate)(const SplineRows<T>& rows);
     // sum of x * y, in a fixed order
     T (*dot)(std::int64_t count, const T* x, const T* y);
     // One node. out += sum of coefficient * value * monomial(x); dx += its derivative times g.

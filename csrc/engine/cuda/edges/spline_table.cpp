@@ -18,27 +18,6 @@ constexpr int FITTED = 128;  // columns at a time
 
 }  // namespace
 
-RadialSpec hidden_spec(RadialSpec spec) {
-    const auto units = size(spec.units());
-    RadialSpec::Layer& last = spec.layers.back();
-    const auto in = size(last.in);
-    last.out = static_cast<int>(units);
-    last.weight.assign(in * units, 0.0);
-    for (std::size_t k = 0; k < in; ++k) last.weight[k * units + k] = 1.0;
-    if (!last.bias.empty()) {
-        last.bias.assign(units, 0.0);
-        last.bias.back() = 1.0;
-    }
-    return spec;
-}
-
-WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
-    WeightColumns found;
-    for (int k = 0; k < spec.units(); ++k) found.columns.push_back(k);
-    found.width = stride;
-    return found;
-}
-
 template <typename T>
 SplineTable<T>::SplineTable(const RadialSpec& spec, WeightColumns columns)
     : spline_(spec, spec.knots, 3),

@@ -67,10 +67,4 @@ private:
     std::int64_t rows_ = 0;
 };
 
-// Of the hidden units instead of the weights: the last layer copies its inputs, and its bias is
-// the unit of constant 1. A spline is linear in what it goes through, so that the last layer
-// makes tables of weights out of those of units.
-RadialSpec hidden_spec(RadialSpec spec);
-WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
-
 }  // namespace mdcg

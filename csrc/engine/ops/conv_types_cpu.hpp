@@ -1,0 +1,74 @@
+// Convolutions that are sums by type (type_sums.hpp), on CPUs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/edges/edge_block.hpp"
+#include "engine/edges/radial_table.hpp"
+#include "engine/graph.hpp"
+#include "engine/ops/conv.hpp"
+#include "engine/ops/cpu.hpp"
+
+namespace mdcg {
+
+template <typename T>
+class CpuTypeSums {
+public:
+    static bool possible(const ConvSpec& spec);
+
+    // `spec` must stay.
+    explicit CpuTypeSums(const ConvSpec& spec);
+    // Of every list, by one thread. False: the list has nodes of too many types.
+    bool begin(const Graph& graph);
+
+    // Writes rows `nodes` of `out`.
+    void forward(Worker<T>& worker, Range nodes, T* out) const;
+    // Adds to worker.edge_gradient of those nodes' edges. `gradient` is that of out.
+    void backward(Worker<T>& worker, Range nodes, const T* gradient) const;
+
+private:
+    // A block of out, and its matrix [types, units][channels].
+    struct Part {
+        Block block;
+        PackedMatrix<T> matrix, transposed;
+    };
+    struct Scratch {
+        EdgeBlock<T> edges;
+        std::int32_t* list;  // edges of a receiver, by type of the sender
+        T *harmonics, *d_harmonics, *d_unit, *hidden, *d_hidden, *slope_row;
+        T *basis, *slope, *rows, *d_rows, *packed, *sums;
+        std::int32_t* knot;
+        char* work;
+        std::size_t bytes;
+    };
+    Scratch lay_out(char* start, std::int64_t longest) const;
+    Scratch scratch_of(Worker<T>& worker, Range nodes) const;
+    int width() const { return (l_max_ + 1) * (l_max_ + 1); }
+    std::int64_t depth() const { return static_cast<std::int64_t>(present_.size()) * stride_; }
+    void sort_edges(const Worker<T>& worker, std::int64_t node, std::int32_t* list) const;
+    // Harmonics and hidden units of a block of a receiver's edges; true: from the table.
+    bool fill(const Worker<T>& worker, Scratch& s, std::int64_t first, std::int64_t count,
+              bool backward) const;
+    // body(first column of the sums, first edge, number of edges) for each type in a block.
+    template <typename Body>
+    void each_segment(const EdgeBlock<T>& edges, const Body& body) const;
+    void add_sums(const Worker<T>& worker, Scratch& s, std::int64_t node, T* sums) const;
+    void add_gradients(const Worker<T>& worker, Scratch& s, std::int64_t node, const T* sums) const;
+
+    const ConvSpec& spec_;
+    int l_max_;
+    std::int64_t stride_;  // of rows of units
+    AlignedArray<T> x_table_;
+    std::vector<T> factors_;
+    Radial<T> radial_;
+    std::unique_ptr<RadialTable<T>> table_;  // of units
+    std::vector<char> seen_, known_;         // of a list and of the matrices: types
+    std::vector<std::int32_t> present_;      // the same types
+    std::vector<std::int32_t> number_;       // of a type among them
+    std::vector<Part> parts_;
+    bool gaps_ = false;  // blocks of out without a path
+};
+
+}  // namespace mdcg
