@@ -9,7 +9,9 @@ import pytest
 import mdcg
 from mdcg.codegen import HostKernel, KernelSpec, emit_host
 from mdcg.codegen.common.emit import template
+from mdcg.codegen.conv.table import MAX_LANES, emit_table_conv
 from mdcg.plan import HostDevice, HostPlan, plan_host
+from mdcg.plan.table_conv import TableConvPlan, TableConvTile
 from mdcg.problem import ConvProblem
 
 from .helpers import ALL, mixed_problem, printed_everywhere, small_problem, usual_specs
@@ -159,3 +161,32 @@ def test_names_of_specs() -> None:
     assert str(KernelSpec("backward", True, ("x", "w"))) == "conv_backward_wants_xw"
     spec = KernelSpec("double_backward", True, ("w", "g"), ("x", "y"))
     assert str(spec) == "conv_double_backward_given_xy_wants_wg"
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("in1", "out", "paths", "blocks"),
+    [
+        # every path ends in a block of its own
+        ("64x0e+64x1o", "64x0e+64x0e+64x1o+64x1o", [(0, 0, 0), (1, 1, 1), (0, 1, 2), (1, 0, 3)], 2),
+        # both features reach the first block
+        ("64x0e+64x1o", "64x0e+64x1o", [(0, 0, 0), (1, 1, 0), (1, 0, 1)], 1),
+        # more than there are lanes
+        ("+".join(["64x0e"] * 6), "+".join(["64x0e"] * 6), [(i, 0, i) for i in range(6)], 6),
+    ],
+)
+def test_kernels_of_different_lanes_write_to_different_blocks(
+    kind: str, in1: str, out: str, paths: list[tuple[int, int, int]], blocks: int
+) -> None:
+    problem = ConvProblem.build(in1, "0e+1o", out, paths, layout="ir_mul")
+    plan = TableConvPlan(TableConvTile(imbalance=1, warps=2), TableConvTile(warps=2))
+    kernel = emit_table_conv(
+        problem, kind, wants_x=True, normalization="component", n_intervals=8, plan=plan
+    )
+    lanes = {entry.lane for entry in kernel.entries}
+    if kind == "backward":  # gradients of a feature block come from one kernel or one lane
+        blocks = len(problem.irreps_in1)
+    assert len(lanes) == min(blocks, MAX_LANES, len(kernel.entries))
+    assert lanes == set(range(len(lanes)))
+    for lane in lanes - {0}:
+        assert (f"p.de + {lane} * p.n_de" in kernel.source) == (kind == "backward")
