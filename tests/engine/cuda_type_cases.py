@@ -68,6 +68,7 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
         ("5x0e", 1, "5x0e+5x1o"),
         ("5x0e", 4, "5x0e+5x1o+5x2e+5x3o+5x4e"),
         ("5x0e", 2, "5x0e+5x2e"),  # harmonics without a path
+        ("5x0e", 1, "5x0e+5x1o+5x3o"),  # a block without a path, of a higher degree
         ("5x0e+7x0e", 2, "5x0e+5x1o+7x0e+7x1o+7x2e"),  # several blocks of a degree
         ("5x0e+5x0e", 1, "5x0e+5x1o"),  # several paths to a block
     ],

@@ -34,6 +34,8 @@ def model_of(in1: str, lmax: int, out: str, hidden: int = 6, **options: Any) -> 
         ("5x0e", 2, "5x0e+5x1o+5x2e", {"flip": True}),
         ("5x0e", 4, "5x0e+5x1o+5x2e+5x3o+5x4e", {"by_pair": True}),
         ("5x0e", 2, "5x0e+5x2e", {}),  # harmonics without a path
+        # a block without a path, of a higher degree
+        ("5x0e", 1, "5x0e+5x1o+5x3o", {}),
         ("5x0e+7x0e", 2, "5x0e+5x1o+7x0e+7x1o+7x2e", {}),  # several blocks of a degree
         ("5x0e+5x0e", 1, "5x0e+5x1o", {}),  # several paths to a block
         ("40x0e", 3, "40x0e+40x1o+40x2e+40x3o", {"hidden": 70, "bias": True}),

@@ -38,12 +38,23 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
             hidden_spec(spec.radial), hidden_columns(spec.radial, stride_), TABLE_STEPS);
 }
 
+// Compares multiply-adds: receivers with few edges and senders of many types are better served by
+// weights of their edges.
+template <typename T>
+bool CpuTypeSums<T>::pays(const Graph& graph, std::int64_t types) const {
+    constexpr std::int64_t FROM_TABLE = 9;  // of a weight: its spline, and its use
+    const std::int64_t of_weight = spec_.radial.knots > 0 ? FROM_TABLE : stride_;
+    return graph.num_local * types * stride_ * spec_.description.out.features +
+               graph.num_edges * width() * stride_ <=
+           graph.num_edges * spec_.description.weights.width * of_weight;
+}
+
 template <typename T>
 bool CpuTypeSums<T>::begin(const Graph& graph) {
     seen_.assign(size(spec_.num_types), 0);
     for (std::int64_t n = 0; n < graph.num_nodes; ++n) seen_[size(graph.types[size(n)])] = 1;
     const auto count = std::count(seen_.begin(), seen_.end(), 1);
-    if (size(count) > MAX_SUMMED_TYPES) return false;
+    if (size(count) > MAX_SUMMED_TYPES || !pays(graph, count)) return false;
     if (table_)
         table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
                         graph.num_edges, graph.num_nodes);

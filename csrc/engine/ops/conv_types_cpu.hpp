@@ -20,7 +20,7 @@ public:
 
     // `spec` must stay.
     explicit CpuTypeSums(const ConvSpec& spec);
-    // Of every list, by one thread. False: the list has nodes of too many types.
+    // Of every list, by one thread. False: the list has nodes of too many types, or few edges.
     bool begin(const Graph& graph);
 
     // Writes rows `nodes` of `out`.
@@ -45,6 +45,7 @@ private:
     };
     Scratch lay_out(char* start, std::int64_t longest) const;
     Scratch scratch_of(Worker<T>& worker, Range nodes) const;
+    bool pays(const Graph& graph, std::int64_t types) const;
     int width() const { return (l_max_ + 1) * (l_max_ + 1); }
     std::int64_t depth() const { return static_cast<std::int64_t>(present_.size()) * stride_; }
     void sort_edges(const Worker<T>& worker, std::int64_t node, std::int32_t* list) const;

@@ -43,7 +43,10 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     const auto is_written = [&](std::size_t number) {
         if (linear_ == nullptr) return has_path_to(spec, out_.blocks[number]);
         return std::any_of(linear_->paths.begin(), linear_->paths.end(),
-                           [&](const LinearSpec::Path& path) { return path.out == number; });
+                           [&](const LinearSpec::Path& path) {
+                               return path.out == number &&
+                                      has_path_to(spec, spec.description.out.blocks[path.in]);
+                           });
     };
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (std::size_t i = 0; i < out_.blocks.size(); ++i) {
@@ -133,6 +136,7 @@ void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
         for (const Block& block : out_.blocks)
             products.emplace_back(size(depth() * block.mul), 0.0);
         for (const LinearSpec::Path& path : linear_->paths) {
+            if (matrices[path.in].empty()) continue;
             const std::vector<double> weight = linear_->fields.read<double>(*path.weight);
             const std::size_t in = size(linear_->x.rows.blocks[path.in].mul);
             const std::size_t out = size(out_.blocks[path.out].mul);

@@ -54,6 +54,10 @@ std::vector<std::vector<double>> type_matrices(const ConvSpec& spec,
     const std::size_t depth = present.size() * size(spec.hidden_stride);
     std::vector<std::vector<double>> found;
     for (const Block& block : description.out.blocks) {
+        if (!has_path_to(spec, block)) {
+            found.emplace_back();
+            continue;
+        }
         std::vector<double> matrix(depth * size(block.mul), 0.0);
         std::size_t weight = 0;
         for (const GenericPath& path : description.paths) {

@@ -20,7 +20,7 @@ template <typename T>
 bool sums_by_type(const ConvSpec& spec);
 
 // x_t[u] W[k, (path, u)] c, by block of the convolution's rows, [types][hidden_stride][channels of
-// the block], for the types that are present. Zeros for blocks without a path. `x_table` is
+// the block], for the types that are present. Empty for blocks without a path. `x_table` is
 // spec.x_table().
 template <typename T>
 std::vector<std::vector<double>> type_matrices(const ConvSpec& spec,
