@@ -163,6 +163,9 @@ def test_names_of_specs() -> None:
     assert str(spec) == "conv_double_backward_given_xy_wants_wg"
 
 
+MERGING = [(0, 0, 0), (1, 0, 1), (2, 0, 0), (2, 0, 1), (3, 0, 2)]
+
+
 @pytest.mark.parametrize("kind", ["forward", "backward"])
 @pytest.mark.parametrize(
     ("in1", "out", "paths", "blocks"),
@@ -171,6 +174,8 @@ def test_names_of_specs() -> None:
         ("64x0e+64x1o", "64x0e+64x0e+64x1o+64x1o", [(0, 0, 0), (1, 1, 1), (0, 1, 2), (1, 0, 3)], 2),
         # both features reach the first block
         ("64x0e+64x1o", "64x0e+64x1o", [(0, 0, 0), (1, 1, 0), (1, 0, 1)], 1),
+        # the third feature reaches the blocks of the first two, the last has a block of its own
+        ("+".join(["64x0e"] * 4), "+".join(["64x0e"] * 3), MERGING, 2),
         # more than there are lanes
         ("+".join(["64x0e"] * 6), "+".join(["64x0e"] * 6), [(i, 0, i) for i in range(6)], 6),
     ],

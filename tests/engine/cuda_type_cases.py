@@ -16,7 +16,7 @@ from mdcg import _core
 
 from ..internals.internals import chunks_of
 from .cuda_models import check_short_edges, compare_models, evaluate, open_both
-from .test_conv_layer import Model, System, system
+from .test_conv_layer import System, system, type_model
 
 # in double, polynomials stand for exact networks: their slopes are good to some 1e-11
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
@@ -26,26 +26,12 @@ def kernels(model: Any) -> set[str]:
     return {kernel["name"] for kernel in json.loads(model.report())["kernels"]}
 
 
-def model_of(
-    in1: str = "5x0e", lmax: int = 2, out: str = "5x0e+5x1o+5x2e", hidden: int = 11, **options: Any
-) -> Model:
-    """Return a model of one convolution of types; another one lets energies see all of it."""
-    change = {"cutoff_on": "weights"} if options.pop("bias", False) else {}
-    model = Model(**options)
-    first = model.conv(None, in1, lmax, out, hidden=hidden, **change)
-    rows = "+".join(
-        f"4x{irrep}" for irrep in dict.fromkeys(b.split("x")[1] for b in out.split("+"))
-    )
-    model.energy(model.conv(model.linear(first, rows), rows, lmax, "4x0e"))
-    return model
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"knots": 40, "by_pair": True, "flip": True},
+        {"hidden": 11, "knots": 40, "by_pair": True, "flip": True},
         # a unit of constant 1
         {"bias": True, "flip": True, "hidden": 31, "in1": "11x0e", "out": "11x0e+11x1o+11x2e"},
         {"bias": True, "knots": 40},
@@ -55,7 +41,7 @@ def model_of(
     ],
 )
 def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
-    models = open_both(model_of(dtype=dtype, **options).write(tmp_path))
+    models = open_both(type_model(dtype=dtype, **options).write(tmp_path))
     compare_models(*models, system(12, 200), LIMIT[dtype])
     assert "type_sums" in kernels(models[1])
 
@@ -74,14 +60,14 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     ],
 )
 def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int) -> None:
-    models = open_both(model_of(in1, lmax, out, knots=knots).write(tmp_path))
+    models = open_both(type_model(in1, lmax, out, knots=knots).write(tmp_path))
     compare_models(*models, system(9, 120), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("knots", [0, 32])
 def test_typeeach_a_list(tmp_path: Path, knots: int) -> None:
     """Some that are not there, then more than are summed, then one."""
-    models = open_both(model_of(types=20, knots=knots, by_pair=True).write(tmp_path))
+    models = open_both(type_model(types=20, knots=knots, by_pair=True).write(tmp_path))
     s = system(40, 300, seed=2, n_types=20)
     assert len(np.unique(s.types[s.sender])) > 16
     for types in (s.types % 5 * 3 + 2, s.types, 0 * s.types + 7, s.types % 16):
@@ -92,7 +78,7 @@ def test_typeeach_a_list(tmp_path: Path, knots: int) -> None:
 @pytest.mark.parametrize("edges", [0, 1, 2])
 @pytest.mark.parametrize("knots", [0, 32])
 def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
-    models = open_both(model_of(knots=knots).write(tmp_path))
+    models = open_both(type_model(knots=knots).write(tmp_path))
     compare_models(*models, system(4, edges), LIMIT["float64"])
     compare_models(*models, system(8, 60), LIMIT["float64"])
     compare_models(*models, system(4, edges), LIMIT["float64"])
@@ -104,26 +90,26 @@ def test_many_neighbours(tmp_path: Path, knots: int, dtype: str) -> None:
     """More than are looked at in one go."""
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 512
-    models = open_both(model_of(knots=knots, dtype=dtype).write(tmp_path))
+    models = open_both(type_model(knots=knots, dtype=dtype).write(tmp_path))
     compare_models(*models, s, 10 * LIMIT[dtype])
 
 
 def test_many_edges(tmp_path: Path) -> None:
     """More than one chunk of rows of hidden units."""
-    models = open_both(model_of(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
+    models = open_both(type_model(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
     with chunks_of(100):
         compare_models(*models, system(200, 850), LIMIT["float64"])
 
 
 def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
-    path = model_of(knots=512).write(tmp_path)
+    path = type_model(knots=512).write(tmp_path)
     (tmp_path / "exact").mkdir()
-    exact = _core.Model(model_of().write(tmp_path / "exact"), kernels="generic")
+    exact = _core.Model(type_model().write(tmp_path / "exact"), kernels="generic")
     check_short_edges(exact, _core.Model(path, device="cuda"))
 
 
 def test_other_kernels_are_made_where_they_are_needed(tmp_path: Path) -> None:
-    path = model_of(types=20).write(tmp_path)
+    path = type_model(types=20).write(tmp_path)
     _, cuda = open_both(path)
     s = system(40, 300, seed=2, n_types=20)
     counts = []

@@ -217,6 +217,20 @@ def many_blocks(**options: Any) -> Model:
     return model
 
 
+def type_model(
+    in1: str = "5x0e", lmax: int = 2, out: str = "5x0e+5x1o+5x2e", hidden: int = 6, **options: Any
+) -> Model:
+    """Return a model of one convolution of types; another one lets energies see all of it."""
+    change = {"cutoff_on": "weights"} if options.pop("bias", False) else {}
+    model = Model(**options)
+    first = model.conv(None, in1, lmax, out, hidden=hidden, **change)
+    rows = "+".join(
+        f"4x{irrep}" for irrep in dict.fromkeys(b.split("x")[1] for b in out.split("+"))
+    )
+    model.energy(model.conv(model.linear(first, rows), rows, lmax, "4x0e"))
+    return model
+
+
 def compare(path: str, s: System, tolerance: float, force_tolerance: float) -> None:
     """Compare energies, forces and virial of generic and generated kernels with the reference."""
     expected = reference.evaluate(

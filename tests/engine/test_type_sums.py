@@ -12,19 +12,7 @@ from mdcg import _core
 from mdcg.package import Package
 
 from . import reference
-from .test_conv_layer import DTYPES, TOLERANCE, Model, System, compare, system
-
-
-def model_of(in1: str, lmax: int, out: str, hidden: int = 6, **options: Any) -> Model:
-    """Return a model of a convolution of types; another one lets energies see all of it."""
-    change = {"cutoff_on": "weights"} if options.pop("bias", False) else {}
-    model = Model(**options)
-    first = model.conv(None, in1, lmax, out, hidden=hidden, **change)
-    rows = "+".join(
-        f"4x{irrep}" for irrep in dict.fromkeys(b.split("x")[1] for b in out.split("+"))
-    )
-    model.energy(model.conv(model.linear(first, rows), rows, lmax, "4x0e"))
-    return model
+from .test_conv_layer import DTYPES, TOLERANCE, System, compare, system, type_model
 
 
 @DTYPES
@@ -44,7 +32,7 @@ def model_of(in1: str, lmax: int, out: str, hidden: int = 6, **options: Any) -> 
 def test_blocks(
     in1: str, lmax: int, out: str, options: dict[str, Any], dtype: str, tmp_path: Path
 ) -> None:
-    path = model_of(in1, lmax, out, dtype=dtype, **options).write(tmp_path)
+    path = type_model(in1, lmax, out, dtype=dtype, **options).write(tmp_path)
     compare(path, system(12, 200), *TOLERANCE[dtype])
 
 
@@ -53,14 +41,14 @@ def test_many_neighbours(dtype: str, tmp_path: Path) -> None:
     """More edges of a receiver than are in a block."""
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 256
-    path = model_of("5x0e", 2, "5x0e+5x1o+5x2e", dtype=dtype).write(tmp_path)
+    path = type_model("5x0e", 2, "5x0e+5x1o+5x2e", dtype=dtype).write(tmp_path)
     compare(path, s, *(10 * part for part in TOLERANCE[dtype]))
 
 
 @pytest.mark.parametrize(("knots", "limit"), [(0, 1e-11), (1536, 1e-6)])
 def test_types_of_each_list(knots: int, limit: float, tmp_path: Path) -> None:
     """Some that are not there, then more than are summed, then one; then hardly any edges."""
-    path = model_of("5x0e", 2, "5x0e+5x1o+5x2e", types=20, knots=knots).write(tmp_path)
+    path = type_model("5x0e", 2, "5x0e+5x1o+5x2e", types=20, knots=knots).write(tmp_path)
     model = _core.Model(path, kernels="generic")
     s = system(40, 300, seed=2, n_types=20)
     assert len(np.unique(s.types[s.sender])) > 16

@@ -58,7 +58,7 @@ public:
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
-    int gradient_lanes = 1;  // whose kernels add to gradients of edges beside each other
+    int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
     std::int32_t longest_chunk = 0;  // edges

@@ -87,8 +87,8 @@ public:
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
-    // Lanes that the kernels may run on, at least 1: those of different lanes write nothing in
-    // common but `de`, which has a part for each.
+    // Lanes that the kernels may run on, at least 1. Kernels of different lanes write to different
+    // memory, but for `short_edges`, which all of them may set; `de` has a part for each lane.
     int lanes() const;
     // Enqueues all kernels of the pass for n_rows receivers or nodes, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;

@@ -29,9 +29,9 @@ struct WeightColumns {
     std::int64_t width = 0;
 };
 
-// Of the hidden units instead of the weights: the last layer copies its inputs, and its bias is
-// the unit of constant 1. A spline is linear in what it goes through, so that the last layer
-// makes tables of weights out of those of units.
+// These two describe a table of hidden units instead of weights: its last layer copies the units,
+// and its bias is the unit of constant 1. A spline is linear in the values that it interpolates, so
+// that the network's own last layer turns a table of units into one of weights.
 RadialSpec hidden_spec(RadialSpec spec);
 WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
 

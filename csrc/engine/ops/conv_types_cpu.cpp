@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t BLOCK = 128;                          // edges at a time
 constexpr std::int64_t SUM_BYTES = std::int64_t(128) << 10;  // of sums at a time, about
+constexpr std::int64_t FEWEST = 8;  // receivers at a time: a product of fewer rows is slow
 
 std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
 
@@ -103,8 +104,9 @@ typename CpuTypeSums<T>::Scratch CpuTypeSums<T>::lay_out(char* start, std::int64
     layout.take(s.rows, BLOCK * w);
     layout.take(s.d_rows, BLOCK * w);
     layout.take(s.packed, std::max(BLOCK, w) * stride_);
-    layout.take(s.sums, std::max<std::int64_t>(SUM_BYTES / static_cast<std::int64_t>(sizeof(T)),
-                                               width() * depth()));
+    s.receivers =
+        std::max(FEWEST, SUM_BYTES / static_cast<std::int64_t>(sizeof(T)) / (width() * depth()));
+    layout.take(s.sums, s.receivers * width() * depth());
     layout.take(s.knot, BLOCK);
     layout.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(BLOCK)));
     s.bytes = layout.bytes();
@@ -192,17 +194,23 @@ void CpuTypeSums<T>::add_sums(const Worker<T>& worker, Scratch& s, std::int64_t 
 }
 
 template <typename T>
+template <typename Body>
+void CpuTypeSums<T>::each_group(Worker<T>& worker, Range nodes, const Body& body) const {
+    if (present_.empty()) return;
+    Scratch s = scratch_of(worker, nodes);
+    for (std::int64_t begin = nodes.begin; begin < nodes.end; begin += s.receivers) {
+        const std::int64_t count = std::min(s.receivers, nodes.end - begin);
+        std::fill(s.sums, s.sums + count * width() * depth(), T(0));
+        body(s, begin, count);
+    }
+}
+
+template <typename T>
 void CpuTypeSums<T>::forward(Worker<T>& worker, Range nodes, T* out) const {
     const std::int64_t out_width = spec_.description.out.width, row = width() * depth();
     if (gaps_ || present_.empty())
         std::fill(out + nodes.begin * out_width, out + nodes.end * out_width, T(0));
-    if (present_.empty()) return;
-    Scratch s = scratch_of(worker, nodes);
-    const std::int64_t at_once =
-        std::max<std::int64_t>(1, SUM_BYTES / static_cast<std::int64_t>(sizeof(T)) / row);
-    for (std::int64_t begin = nodes.begin; begin < nodes.end; begin += at_once) {
-        const std::int64_t count = std::min(at_once, nodes.end - begin);
-        std::fill(s.sums, s.sums + count * row, T(0));
+    each_group(worker, nodes, [&](Scratch& s, std::int64_t begin, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i) add_sums(worker, s, begin + i, s.sums + i * row);
         for (const Part& part : parts_)
             for (int m = 0; m < part.block.dim(); ++m)
@@ -210,7 +218,7 @@ void CpuTypeSums<T>::forward(Worker<T>& worker, Range nodes, T* out) const {
                                part.matrix,
                                out + begin * out_width + part.block.offset + m * part.block.stride,
                                out_width, nullptr, false);
-    }
+    });
 }
 
 template <typename T>
@@ -267,14 +275,8 @@ void CpuTypeSums<T>::add_gradients(const Worker<T>& worker, Scratch& s, std::int
 
 template <typename T>
 void CpuTypeSums<T>::backward(Worker<T>& worker, Range nodes, const T* gradient) const {
-    if (present_.empty()) return;
     const std::int64_t out_width = spec_.description.out.width, row = width() * depth();
-    Scratch s = scratch_of(worker, nodes);
-    const std::int64_t at_once =
-        std::max<std::int64_t>(1, SUM_BYTES / static_cast<std::int64_t>(sizeof(T)) / row);
-    for (std::int64_t begin = nodes.begin; begin < nodes.end; begin += at_once) {
-        const std::int64_t count = std::min(at_once, nodes.end - begin);
-        std::fill(s.sums, s.sums + count * row, T(0));
+    each_group(worker, nodes, [&](Scratch& s, std::int64_t begin, std::int64_t count) {
         for (const Part& part : parts_)
             for (int m = 0; m < part.block.dim(); ++m)
                 simd<T>().gemm(
@@ -283,7 +285,7 @@ void CpuTypeSums<T>::backward(Worker<T>& worker, Range nodes, const T* gradient)
                     s.sums + (part.block.l * part.block.l + m) * depth(), row, nullptr, true);
         for (std::int64_t i = 0; i < count; ++i)
             add_gradients(worker, s, begin + i, s.sums + i * row);
-    }
+    });
 }
 
 template class CpuTypeSums<float>;

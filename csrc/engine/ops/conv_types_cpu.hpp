@@ -39,6 +39,7 @@ private:
         std::int32_t* list;  // edges of a receiver, by type of the sender
         T *harmonics, *d_harmonics, *d_unit, *hidden, *d_hidden, *slope_row;
         T *basis, *slope, *rows, *d_rows, *packed, *sums;
+        std::int64_t receivers;  // that `sums` has room for
         std::int32_t* knot;
         char* work;
         std::size_t bytes;
@@ -55,6 +56,10 @@ private:
     // body(first column of the sums, first edge, number of edges) for each type in a block.
     template <typename Body>
     void each_segment(const EdgeBlock<T>& edges, const Body& body) const;
+    // body(scratch, first receiver, number of receivers) for as many at a time as `sums` has room
+    // for, which is zero then.
+    template <typename Body>
+    void each_group(Worker<T>& worker, Range nodes, const Body& body) const;
     void add_sums(const Worker<T>& worker, Scratch& s, std::int64_t node, T* sums) const;
     void add_gradients(const Worker<T>& worker, Scratch& s, std::int64_t node, const T* sums) const;
 

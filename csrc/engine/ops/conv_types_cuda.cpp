@@ -48,6 +48,9 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
                                       has_path_to(spec, spec.description.out.blocks[path.in]);
                            });
     };
+    if (linear_ != nullptr)
+        for (const LinearSpec::Path& path : linear_->paths)
+            weights_.push_back(linear_->fields.read<double>(*path.weight));
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (std::size_t i = 0; i < out_.blocks.size(); ++i) {
         const Block& block = out_.blocks[i];
@@ -128,33 +131,43 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
     return true;
 }
 
+// By block of out_, [units][channels], for senders of one type.
+template <typename T>
+std::vector<std::vector<double>> CudaTypeSums<T>::matrices_of(std::int32_t type) const {
+    std::vector<std::vector<double>> matrices = type_matrices(spec_, {type}, x_table_);
+    if (linear_ == nullptr) return matrices;
+    std::vector<std::vector<double>> products(out_.blocks.size());
+    for (const Part& part : blocks_)
+        products[part.number].assign(size(spec_.hidden_stride * part.block.mul), 0.0);
+    for (std::size_t i = 0; i < linear_->paths.size(); ++i) {
+        const LinearSpec::Path& path = linear_->paths[i];
+        const std::vector<double>& matrix = matrices[path.in];
+        if (matrix.empty()) continue;
+        const std::size_t in = size(linear_->x.rows.blocks[path.in].mul);
+        const std::size_t out = size(out_.blocks[path.out].mul);
+        for (std::size_t row = 0; row < size(spec_.hidden_stride); ++row)
+            for (std::size_t k = 0; k < in; ++k)
+                for (std::size_t u = 0; u < out; ++u)
+                    products[path.out][row * out + u] +=
+                        matrix[row * in + k] * weights_[i][k * out + u];
+    }
+    return products;
+}
+
 template <typename T>
 void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
-    std::vector<std::vector<double>> matrices = type_matrices(spec_, present_, x_table_);
-    if (linear_ != nullptr) {
-        std::vector<std::vector<double>> products;
-        for (const Block& block : out_.blocks)
-            products.emplace_back(size(depth() * block.mul), 0.0);
-        for (const LinearSpec::Path& path : linear_->paths) {
-            if (matrices[path.in].empty()) continue;
-            const std::vector<double> weight = linear_->fields.read<double>(*path.weight);
-            const std::size_t in = size(linear_->x.rows.blocks[path.in].mul);
-            const std::size_t out = size(out_.blocks[path.out].mul);
-            for (std::size_t row = 0; row < size(depth()); ++row)
-                for (std::size_t k = 0; k < in; ++k)
-                    for (std::size_t u = 0; u < out; ++u)
-                        products[path.out][row * out + u] +=
-                            matrices[path.in][row * in + k] * weight[k * out + u];
-        }
-        matrices = std::move(products);
-    }
+    for (const std::int32_t type : present_)
+        if (!by_type_.count(type)) by_type_[type] = matrices_of(type);
     const int rows = static_cast<int>(depth());
     for (Part& part : blocks_) {
-        const std::vector<double>& matrix = matrices[part.number];
-        const std::vector<T> rounded(matrix.begin(), matrix.end());
+        std::vector<T> matrix;
+        for (const std::int32_t type : present_) {
+            const std::vector<double>& own = by_type_.at(type)[part.number];
+            matrix.insert(matrix.end(), own.begin(), own.end());
+        }
         const int mul = part.block.mul;
-        part.matrix = CudaMatrix<T>(rounded.data(), 1, 0, rows, mul, mul, 1, stream);
-        part.transposed = CudaMatrix<T>(rounded.data(), 1, 0, mul, rows, 1, mul, stream);
+        part.matrix = CudaMatrix<T>(matrix.data(), 1, 0, rows, mul, mul, 1, stream);
+        part.transposed = CudaMatrix<T>(matrix.data(), 1, 0, mul, rows, 1, mul, stream);
     }
 }
 

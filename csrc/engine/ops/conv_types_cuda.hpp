@@ -1,8 +1,12 @@
-// Convolutions that are sums by type (type_sums.hpp), on devices. Where a linear operation alone
-// reads the result, its matrices are multiplied into those of the sums.
+// Convolutions that are sums by type (type_sums.hpp), on devices. Where the next operation is
+// linear and alone reads the result, its matrices are multiplied into those of the sums. The
+// convolution then writes the linear operation's rows, one operation earlier than planned. This
+// harms no other value: the convolution reads no values, so that none gives up its memory between
+// the two operations.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -62,6 +66,7 @@ private:
     std::int64_t depth() const {  // of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
+    std::vector<std::vector<double>> matrices_of(std::int32_t type) const;
     void make_matrices(const DeviceStream& stream);
     void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
@@ -81,7 +86,9 @@ private:
     std::unique_ptr<SplineTable<T>> table_;
     std::unique_ptr<PolynomialTable> exact_;
     CudaKernels* kernels_ = nullptr;
-    std::vector<std::int32_t> present_;  // types
+    std::vector<std::vector<double>> weights_;                          // of linear_, by path
+    std::map<std::int32_t, std::vector<std::vector<double>>> by_type_;  // matrices made so far
+    std::vector<std::int32_t> present_;                                 // types
     std::vector<Part> blocks_;
     bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path
     CudaFunction sums_, gradient_;

@@ -26,7 +26,7 @@ public:
     const std::int32_t* types = nullptr;     // [n_total]
     double* energies = nullptr;              // [n_local], added to
     const double* energy_weights = nullptr;  // [n_local], of the sum that is derived; null: ones
-    T* edge_gradient = nullptr;              // [n_edges][3], dE/dvec
+    T* edge_gradient = nullptr;              // [n_edges][3], dE/dvec; on devices, in parts
     bool with_gradient = false;              // is a backward pass wanted
     Communicator* communicator = nullptr;    // of the host, or null
 

@@ -48,7 +48,8 @@ public:
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
     int* short_edges = nullptr;
     bool exact = false;  // without tables
-    // Operations whose results the one before has found with its own, in this pass.
+    // Linear operations whose results the convolution before them found in its last forward pass.
+    // Both of their passes do nothing.
     std::set<const OpSpec*> composed;
 
     // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
@@ -78,7 +79,7 @@ public:
     }
     // For every new list of edges, before its first evaluation.
     virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
-    // For that list: lanes whose kernels add to gradients of edges beside each other.
+    // For that list: how many lanes have kernels that add to gradients of edges at the same time.
     virtual int gradient_lanes() const { return 1; }
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }

@@ -35,7 +35,7 @@ from .table_roles import TableRoleWriter
 
 # Size of a Record of the prelude.
 _RECORD_BYTES = 32
-# As Lanes::COUNT of csrc/engine/cuda/lanes.hpp.
+# The engine has this many lanes: Lanes::COUNT in csrc/engine/cuda/lanes.hpp.
 MAX_LANES = 4
 
 __all__ = ["emit_table_conv", "table_conv_arguments"]
@@ -163,23 +163,21 @@ def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
 
 def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
     """Return the lane of each kernel: kernels that write to the same blocks share one."""
-    lanes: list[int] = []
-    blocks: list[set[int]] = []  # of each lane
-    for kernel in sets:
+    groups: list[tuple[list[int], set[int]]] = []  # kernels, and the blocks that they write to
+    for number, kernel in enumerate(sets):
+        numbers = [number]
         written = {
             block for role in kernel.roles for block in (role.outputs if forward else (role.i_in1,))
         }
-        shared = [lane for lane, others in enumerate(blocks) if others & written]
-        if not shared and len(blocks) < MAX_LANES:
-            shared = [len(blocks)]
-            blocks.append(set())
-        lane = shared[0] if shared else MAX_LANES - 1
-        for other in shared[1:]:  # one lane from now on
-            lanes = [lane if one == other else one for one in lanes]
-            blocks[lane] |= blocks[other]
-            blocks[other] = set()
-        blocks[lane] |= written
-        lanes.append(lane)
+        for group in [group for group in groups if group[1] & written]:
+            groups.remove(group)
+            numbers += group[0]
+            written |= group[1]
+        groups.append((numbers, written))
+    lanes = [0] * len(sets)
+    for lane, (numbers, _) in enumerate(sorted(groups, key=lambda group: min(group[0]))):
+        for number in numbers:
+            lanes[number] = min(lane, MAX_LANES - 1)
     return lanes
 
 

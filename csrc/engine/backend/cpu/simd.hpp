@@ -74,17 +74,18 @@ struct Monomials {
     std::int64_t stride;              // channels of a block, padded
 };
 
-// Splines at places of a table [panels][table_rows][A]: row i is the sum over j of factors[j][i]
-// times what row knot[i] + j of the table is followed by, less that row.
+// Splines at places of a table [panels][table_rows][A]. Row i of out is
+//     sum over j < num_steps of factors[j][i] * (table[knot[i] + j + 1] - table[knot[i] + j]),
+// plus table[knot[i]] where from_table is set.
 template <typename T>
 struct SplineRows {
     std::int64_t count, panels, table_rows;
-    const T *table, *steps;    // steps: those differences; null: they are taken from the table
+    const T *table, *steps;    // steps: these differences; null: they are computed
     const std::int32_t* knot;  // [count]
     const T* factors;          // [num_steps][stride]
     std::int64_t num_steps, stride;
-    bool from_table;  // row knot[i] of the table is added
-    T* out;           // [count][panels][A]
+    bool from_table;
+    T* out;  // [count][panels][A]
 };
 
 template <typename T>
