@@ -99,6 +99,7 @@ private:
     std::string where(int op) const;
     std::vector<char> find_active() const;
     void check_ghosts(const Package& package);
+    void find_backward_order();
     void find_gradients();
     void group_forward();
     void group_backward();
@@ -106,7 +107,8 @@ private:
 
     Stages stages_;
     int align_;
-    std::vector<char> over_ghosts_;  // by operation
+    std::vector<char> over_ghosts_;    // by operation
+    std::vector<int> backward_order_;  // of operations
 };
 
 // Checks everything that evaluations rely on: the manifest, its operations, that they give an

@@ -1,6 +1,7 @@
 // Streams, events, capture and graphs of the emulated driver. What is enqueued runs at once, or,
 // with EMULATED_CUDA_LATE=1, only when somebody waits for it: then a missing wait shows. Where a
-// stream is captured, work is recorded, and runs when the graph does.
+// stream is captured, work is recorded, and runs when the graph does: in the order in which it was
+// recorded, or, with EMULATED_CUDA_LATE=1, as far from that order as the waits allow.
 
 #include <algorithm>
 #include <chrono>
@@ -17,9 +18,14 @@
 
 namespace fake_cuda {
 
+// How much of each stream's recorded work comes before something.
+using Clock = std::map<Stream*, std::size_t>;
+
 struct Node {
     NodeKind kind;
     Work run;
+    Stream* stream;
+    Clock before;
 };
 
 struct Graph {
@@ -31,9 +37,6 @@ struct Graph {
 };
 
 namespace {
-
-// How much of each stream's recorded work comes before something.
-using Clock = std::map<Stream*, std::size_t>;
 
 // Streams that are recorded into one graph.
 struct Capture {
@@ -150,8 +153,22 @@ void merge(Clock& clock, const Clock& other) {
 }
 
 int replay(const Graph& graph) {
-    for (const Node& node : graph.nodes)
-        if (const int status = node.run()) return status;
+    std::vector<const Node*> left;
+    for (const Node& node : graph.nodes) left.push_back(&node);
+    Clock done;
+    const auto ready = [&](const Node* node) {
+        return std::all_of(node->before.begin(), node->before.end(),
+                           [&](const auto& before) { return done[before.first] >= before.second; });
+    };
+    while (!left.empty()) {
+        auto next = left.begin();
+        if (late())  // the last one that waits for nothing
+            next = std::find_if(left.rbegin(), left.rend(), ready).base() - 1;
+        const Node* const node = *next;
+        left.erase(next);
+        ++done[node->stream];
+        if (const int status = node->run()) return status;
+    }
     return kSuccess;
 }
 
@@ -176,7 +193,7 @@ int enqueue(Stream* stream, NodeKind kind, const Work& work) {
         return kSuccess;
     }
     if (!stream->capture->valid) return kCaptureInvalidated;
-    stream->capture->graph->nodes.push_back({kind, work});
+    stream->capture->graph->nodes.push_back({kind, work, stream, stream->clock});
     ++stream->clock[stream];
     return kSuccess;
 }

@@ -30,6 +30,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       num_types_(info.num_types()),
       lanes_(place.device),
       stream_(lanes_[0]),
+      beside_(place.device),
       kernels_(place, sizeof(T)),
       graph_(kernels_),
       cells_(kernels_),
@@ -206,22 +207,9 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
     const auto [found, made] = steps_.try_emplace(kind);
     Step& step = found->second;
     if (!made) return step;
-    const auto add = [&](typename Part::Kind what, const std::vector<Stage>& stages) {
-        for (const Stage& stage : stages) {
-            // operations on points exchange numbers themselves
-            const bool exchange = stage.exchanges() || stage.space == IterationSpace::points;
-            if (communicates || !stage.exchanges())
-                step.parts.push_back({what, &stage, exchange && communicates});
-        }
-    };
-    step.parts.push_back({Part::start});
-    add(Part::forward, program_.forward_stages);
-    step.parts.push_back({Part::sum_energies});
-    if (wanted.gradient) {
-        step.parts.push_back({Part::start_backward});
-        add(Part::backward, program_.backward_stages);
-        step.parts.push_back({Part::finish});
-    }
+    step.parts = parts_of_step(program_, wanted.gradient, communicates);
+    while (events_.size() < step.parts.size() + 1)
+        events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     return step;
 }
 
@@ -306,23 +294,21 @@ void CudaExecutor<T>::prepare_exact() {
 // Layer by layer, with the time of each.
 template <typename T>
 void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
-    while (events_.size() < step.parts.size() + 1)
-        events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     const void* const scratch = scratch_.data();
     events_[0]->record(stream_);
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
         enqueue(step.parts[i], wanted);
-        if (wanted.descriptors != nullptr && step.parts[i].kind == Part::forward)
+        if (wanted.descriptors != nullptr && step.parts[i].kind == StepPart::forward)
             download_descriptors(*step.parts[i].stage);
         events_[i + 1]->record(stream_);
     }
     stream_.synchronize();
     times_.assign(program_.ops.size(), {});
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
-        const Part& part = step.parts[i];
+        const StepPart& part = step.parts[i];
         if (part.stage == nullptr) continue;
         LayerTime& time = times_[size(part.stage->ops[0])];
-        (part.kind == Part::forward ? time.forward : time.backward) =
+        (part.kind == StepPart::forward ? time.forward : time.backward) =
             events_[i + 1]->since(*events_[i]);
     }
     // what others have captured has the old address
@@ -345,9 +331,10 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
             CapturedGraph& graph = *step.segments[segment];
             try {
                 graph.begin(stream_);
-                for (std::size_t k = i; k < end; ++k) enqueue(step.parts[k], wanted);
+                for (std::size_t k = i; k < end; ++k) capture(step.parts, k, wanted);
                 graph.end(stream_);
             } catch (...) {
+                worker_.stream = &stream_;
                 graph.abandon(stream_);
                 throw;
             }
@@ -360,11 +347,23 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
     ++replays_;
 }
 
+// Enqueues a part on its stream.
 template <typename T>
-void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
+void CudaExecutor<T>::capture(const std::vector<StepPart>& parts, std::size_t number,
+                              const Wanted& wanted) {
+    const StepPart& part = parts[number];
+    worker_.stream = part.beside ? &beside_ : &stream_;
+    if (part.after >= 0) events_[size(part.after)]->wait(*worker_.stream);
+    enqueue(part, wanted);
+    events_[number]->record(*worker_.stream);
+    worker_.stream = &stream_;
+}
+
+template <typename T>
+void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
     const bool virials = wanted.virial || wanted.virials;
     switch (part.kind) {
-        case Part::start:
+        case StepPart::start:
             clear_on_device(on_device<void>(failures_), failures_.bytes, stream_);
             clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
             if (source_ == Source::cells) cells_.place(stream_);
@@ -372,19 +371,19 @@ void CudaExecutor<T>::enqueue(const Part& part, const Wanted& wanted) {
             if (points_) points_->place(graph_.positions, stream_);
             if (points_ && wanted.gradient) points_->clear_forces(stream_);
             break;
-        case Part::forward:
+        case StepPart::forward:
             enqueue_layer(*part.stage, false);
             break;
-        case Part::sum_energies:
+        case StepPart::sum_energies:
             sum_rows(energies_, graph_.num_local, 1, energy_parts_);
             break;
-        case Part::start_backward:
-            clear_on_device(worker_.edge_gradient, graph_.gradient_bytes(), stream_);
+        case StepPart::start_backward:
+            clear_on_device(worker_.edge_gradient, graph_.gradient_bytes(), *worker_.stream);
             break;
-        case Part::backward:
+        case StepPart::backward:
             enqueue_layer(*part.stage, true);
             break;
-        case Part::finish:
+        case StepPart::finish:
             geometry_.assemble(stream_, graph_, worker_.edge_gradient, on_device<double>(forces_),
                                virials ? on_device<double>(virials_) : nullptr);
             if (points_)
@@ -400,7 +399,8 @@ void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
     for (const int id : stage.zeroed) {
         const std::int64_t width = program_.values[size(id)].rows.width;
         clear_on_device(worker_.gradients[size(id)] + graph_.num_local * width,
-                        size((graph_.num_nodes - graph_.num_local) * width) * sizeof(T), stream_);
+                        size((graph_.num_nodes - graph_.num_local) * width) * sizeof(T),
+                        *worker_.stream);
     }
     this->run_op(stage, stage.ops[0], backward, worker_, {0, graph_.num_nodes}, graph_);
 }
@@ -409,7 +409,7 @@ template <typename T>
 void CudaExecutor<T>::sum_rows(const Result& rows, std::int64_t count, int width,
                                const Result& out) {
     const RowSumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
-    sum_.launch(stream_, blocks_of(count), 256, arguments);
+    sum_.launch(*worker_.stream, blocks_of(count), 256, arguments);
 }
 
 // -- results -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include "engine/cuda/device_points.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/ghosts.hpp"
+#include "engine/cuda/step.hpp"
 #include "engine/executor.hpp"
 #include "engine/ops/cuda.hpp"
 #include "engine/program.hpp"
@@ -75,15 +76,9 @@ public:
     const CudaKernels& kernels() const { return kernels_; }
 
 private:
-    // What a step is made of, in order.
-    struct Part {
-        enum Kind { start, forward, sum_energies, start_backward, backward, finish } kind;
-        const Stage* stage = nullptr;
-        bool exchange = false;  // the host takes part: cannot be captured
-    };
     // Parts between exchanges, captured from the second evaluation on, and anew after each list.
     struct Step {
-        std::vector<Part> parts;
+        std::vector<StepPart> parts;
         std::vector<std::unique_ptr<CapturedGraph>> segments;
         bool stale = true;  // are addresses or sizes of the segments old
         int runs = 0;
@@ -106,7 +101,8 @@ private:
     std::int64_t chunk_edges();
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
-    void enqueue(const Part& part, const Wanted& wanted);
+    void capture(const std::vector<StepPart>& parts, std::size_t number, const Wanted& wanted);
+    void enqueue(const StepPart& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);
     void run_direct(Step& step, const Wanted& wanted);
     void run_captured(Step& step, const Wanted& wanted);
@@ -128,6 +124,7 @@ private:
     int num_types_;
     Lanes lanes_;
     const DeviceStream& stream_;  // lane 0
+    DeviceStream beside_;         // of captured steps; see StepPart
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;

@@ -1,8 +1,6 @@
 // Convolutions that are sums by type (type_sums.hpp), on devices. Where the next operation is
-// linear and alone reads the result, its matrices are multiplied into those of the sums. The
-// convolution then writes the linear operation's rows, one operation earlier than planned. This
-// harms no other value: the convolution reads no values, so that none gives up its memory between
-// the two operations.
+// linear and alone reads the result, its matrices are multiplied into those of the sums, and the
+// convolution writes the linear operation's rows.
 #pragma once
 
 #include <cstdint>

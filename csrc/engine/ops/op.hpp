@@ -71,6 +71,10 @@ public:
 
     // Asked once gradients are known.
     virtual IterationSpace backward_space() const { return forward_space; }
+    // Does it end in the energy, in place of a value.
+    bool gives_energy() const {
+        return outputs.empty() && forward_space != IterationSpace::exchange;
+    }
     bool reads_points() const { return forward_space == IterationSpace::points; }
     // Does it see the positions itself.
     bool reads_positions() const {
@@ -85,7 +89,9 @@ public:
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
     std::deque<Operand> inputs, outputs;  // addresses of operands stay
-    // Set by the program: the operation after it, where that one alone reads what this one writes.
+    // Set by a program with separate stages, for an operation without inputs: the operation after
+    // it, where that one alone reads what this one writes. This operation may write the results of
+    // both, and read their gradients in its backward pass: their memory is there then.
     const OpSpec* only_reader = nullptr;
 
 protected:

@@ -1,0 +1,221 @@
+// Of a program: the order of its operations, the stages that they share, and the buffers.
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "core/integers.hpp"
+#include "engine/program.hpp"
+
+namespace mdcg {
+
+namespace {
+
+std::size_t at(int i) { return size(i); }
+
+// A matrix, and the first and last step at which it exists.
+struct Interval {
+    int id;
+    bool gradient;
+    std::int64_t width;
+    int begin, end;
+};
+
+// Gives overlapping intervals different offsets, large ones first; returns the whole width.
+std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan) {
+    std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
+        if (a.width != b.width) return a.width > b.width;
+        return std::make_pair(a.begin, a.id) < std::make_pair(b.begin, b.id);
+    });
+    struct Placed {
+        Interval interval;
+        std::int64_t offset;
+    };
+    std::vector<Placed> placed;
+    std::int64_t whole = 0;
+    for (const Interval& interval : intervals) {
+        std::vector<std::pair<std::int64_t, std::int64_t>> taken;
+        for (const Placed& other : placed)
+            if (other.interval.begin <= interval.end && interval.begin <= other.interval.end)
+                taken.emplace_back(other.offset, other.offset + other.interval.width);
+        std::sort(taken.begin(), taken.end());
+        std::int64_t offset = 0;
+        for (const auto& [begin, end] : taken) {
+            if (begin - offset >= interval.width) break;
+            offset = std::max(offset, end);
+        }
+        placed.push_back({interval, offset});
+        whole = std::max(whole, offset + interval.width);
+        (interval.gradient ? plan.gradients : plan.values)[at(interval.id)].offset = offset;
+    }
+    return whole;
+}
+
+}  // namespace
+
+// On CPUs the reverse of the forward pass. On devices operations on nodes come as early as they
+// can: what they add to gradients then does not wait for operations on edges, beside which they may
+// run.
+void Program::find_backward_order() {
+    const int count = narrow(static_cast<std::int64_t>(ops.size()));
+    std::vector<std::set<int>> first(ops.size());  // operations that must come before
+    for (const Value& value : values) {
+        if (value.writer < 0) continue;
+        for (const int reader : value.readers) {
+            first[at(value.writer)].insert(reader);
+            if (ops[at(reader)]->forward_space != IterationSpace::exchange) continue;
+            for (const int other : value.readers)
+                if (other != reader)
+                    first[at(std::min(reader, other))].insert(std::max(reader, other));
+        }
+    }
+    if (stages_ == Stages::shared)
+        for (int i = 0; i + 1 < count; ++i) first[at(i)].insert(i + 1);
+    std::vector<std::vector<int>> later(ops.size());
+    std::vector<std::size_t> missing(ops.size());
+    std::set<std::pair<bool, int>> ready;  // whether of nodes, and the number
+    const auto make_ready = [&](int i) {
+        ready.emplace(ops[at(i)]->forward_space == IterationSpace::nodes, i);
+    };
+    for (int i = 0; i < count; ++i) {
+        for (const int other : first[at(i)]) later[at(other)].push_back(i);
+        missing[at(i)] = first[at(i)].size();
+        if (missing[at(i)] == 0) make_ready(i);
+    }
+    while (!ready.empty()) {
+        const int next = ready.rbegin()->second;
+        ready.erase(std::prev(ready.end()));
+        backward_order_.push_back(next);
+        for (const int i : later[at(next)])
+            if (--missing[at(i)] == 0) make_ready(i);
+    }
+}
+
+void Program::group_forward() {
+    std::set<int> written;  // by the present stage
+    for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        OpSpec& op = *ops[at(i)];
+        const IterationSpace space = op.forward_space;
+        bool joins = stages_ == Stages::shared && !forward_stages.empty() &&
+                     !is_single_call(space) && !is_single_call(forward_stages.back().space) &&
+                     forward_stages.back().over_ghosts == (over_ghosts_[at(i)] != 0);
+        if (joins && space == IterationSpace::receivers)
+            for (const Operand& input : op.inputs) joins = joins && written.count(input.id) == 0;
+        if (!joins) {
+            written.clear();
+            forward_stages.emplace_back();
+            forward_stages.back().over_ghosts = over_ghosts_[at(i)] != 0;
+        }
+        Stage& stage = forward_stages.back();
+        stage.ops.push_back(i);
+        if (space != IterationSpace::nodes) stage.space = space;
+        for (const Operand& output : op.outputs) written.insert(output.id);
+    }
+}
+
+void Program::group_backward() {
+    std::set<int> written;  // gradients, by the present stage
+    for (const int i : backward_order_) {
+        if (!backward_active[at(i)]) continue;
+        OpSpec& op = *ops[at(i)];
+        const IterationSpace space = op.backward_space();
+        bool joins = stages_ == Stages::shared && !backward_stages.empty() &&
+                     !is_single_call(space) && !is_single_call(backward_stages.back().space);
+        // an edge's gradient has one writer at a time
+        if (joins && space != IterationSpace::nodes &&
+            backward_stages.back().space != IterationSpace::nodes)
+            joins = space == backward_stages.back().space;
+        if (joins && space == IterationSpace::sender_blocks)
+            for (const Operand& output : op.outputs) joins = joins && written.count(output.id) == 0;
+        if (!joins) {
+            written.clear();
+            backward_stages.emplace_back();
+        }
+        Stage& stage = backward_stages.back();
+        stage.ops.push_back(i);
+        if (space != IterationSpace::nodes) stage.space = space;
+        for (const Operand& input : op.inputs)
+            if (input.needs_gradient) written.insert(input.id);
+    }
+}
+
+BufferPlan Program::plan(bool with_gradient) {
+    BufferPlan plan;
+    plan.values.resize(values.size());
+    plan.gradients.resize(values.size());
+    const int num_forward = static_cast<int>(forward_stages.size());
+    // time of every operation: its stage, and its step (all of them, forward then backward)
+    std::vector<int> stage_of(ops.size(), -1), back_stage_of(ops.size(), -1);
+    std::vector<int> back_step(ops.size(), -1);
+    for (int s = 0; s < num_forward; ++s)
+        for (const int i : forward_stages[at(s)].ops) stage_of[at(i)] = s;
+    int step = static_cast<int>(ops.size());
+    if (with_gradient)
+        for (int s = 0; s < static_cast<int>(backward_stages.size()); ++s)
+            for (const int i : backward_stages[at(s)].ops) {
+                back_stage_of[at(i)] = num_forward + s;
+                back_step[at(i)] = step++;
+            }
+
+    std::vector<int> saved_until(values.size(), -1);  // the last backward stage that needs a value
+    for (std::size_t i = 0; i < ops.size(); ++i)
+        if (back_stage_of[i] >= 0)
+            for (const Operand& input : ops[i]->inputs)
+                if (input.saved_for_backward)
+                    saved_until[at(input.id)] =
+                        std::max(saved_until[at(input.id)], back_stage_of[i]);
+
+    std::vector<Interval> chunk, local, total;
+    const auto add = [&](BufferSlot& slot, Interval stages, Interval steps, bool global,
+                         bool ghosts) {
+        slot.kind = !global ? BufferSlot::chunk : ghosts ? BufferSlot::total : BufferSlot::local;
+        if (slot.kind == BufferSlot::chunk) chunk.push_back(steps);
+        if (slot.kind == BufferSlot::local) local.push_back(stages);
+        if (slot.kind == BufferSlot::total) total.push_back(stages);
+    };
+    for (int id = 0; id < static_cast<int>(values.size()); ++id) {
+        const Value& value = values[at(id)];
+        if (value.writer < 0) continue;
+        const std::int64_t width = value.rows.width;
+        // the operation before may write it, and read its gradient
+        int first = value.writer;
+        if (first > 0 && ops[at(first - 1)]->only_reader == ops[at(first)].get()) --first;
+        Interval stages{id, false, width, stage_of[at(first)], stage_of[at(value.writer)]};
+        Interval steps{id, false, width, first, value.writer};
+        bool global = value.gathered;
+        for (const int reader : value.readers) {
+            stages.end = std::max(stages.end, stage_of[at(reader)]);
+            steps.end = std::max(steps.end, reader);
+        }
+        const bool saved = saved_until[at(id)] >= 0;
+        stages.end = std::max(stages.end, saved_until[at(id)]);
+        // descriptors are copied when their stage ends
+        if (std::find(descriptors.begin(), descriptors.end(), id) != descriptors.end())
+            steps.end = static_cast<int>(ops.size());
+        global = global || saved || stages.end != stages.begin;
+        const bool ghosts = value.gathered || over_ghosts_[at(value.writer)];
+        add(plan.values[at(id)], stages, steps, global, ghosts);
+
+        if (!with_gradient || !value.has_gradient) continue;
+        const int last = back_stage_of[at(first)] < 0 ? value.writer : first;
+        stages = {id, true, width, back_stage_of[at(value.writer)], back_stage_of[at(last)]};
+        steps = {id, true, width, back_step[at(value.writer)], back_step[at(last)]};
+        global = value.ghost_gradient ||
+                 ops[at(value.writer)]->backward_space() == IterationSpace::sender_blocks;
+        for (const int reader : value.readers) {
+            if (back_stage_of[at(reader)] < 0) continue;
+            stages.begin = std::min(stages.begin, back_stage_of[at(reader)]);
+            steps.begin = std::min(steps.begin, back_step[at(reader)]);
+        }
+        global = global || stages.begin != stages.end;
+        add(plan.gradients[at(id)], stages, steps, global, value.ghost_gradient);
+        if (value.ghost_gradient)  // from here on the memory is its own
+            backward_stages[at(stages.begin - num_forward)].zeroed.push_back(id);
+    }
+    plan.chunk_width = arrange(chunk, plan);
+    plan.local_width = arrange(local, plan);
+    plan.total_width = arrange(total, plan);
+    return plan;
+}
+
+}  // namespace mdcg
