@@ -39,8 +39,9 @@ Program::Program(const Package& package, const ModelInfo& info, Stages stages)
     find_gradients();
     group_forward();
     group_backward();
-    energy_plan = plan(false);
-    gradient_plan = plan(true);
+    energy_plan = plan(false, false);
+    gradient_plan = plan(true, false);
+    if (stages_ == Stages::separate) beside_plan = plan(true, true);
 }
 
 void Program::read_values(const Package& package, const ModelInfo& info) {

@@ -82,6 +82,9 @@ public:
     std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
     BufferPlan energy_plan, gradient_plan;
+    // Of separate stages, and with gradients: with memory enough for operations on nodes that run
+    // beside those on edges.
+    BufferPlan beside_plan;
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none
     int num_exchanges = 0;
@@ -103,7 +106,12 @@ private:
     void find_gradients();
     void group_forward();
     void group_backward();
-    BufferPlan plan(bool with_gradient);
+    // The first and the last stage at which an operation may run; begin < 0: it does not.
+    struct Window {
+        int begin, end;
+    };
+    std::vector<Window> windows(const std::vector<int>& stage_of, bool backward, bool beside) const;
+    BufferPlan plan(bool with_gradient, bool beside);
 
     Stages stages_;
     int align_;

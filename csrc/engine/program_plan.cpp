@@ -139,12 +139,50 @@ void Program::group_backward() {
     }
 }
 
-BufferPlan Program::plan(bool with_gradient) {
+// An operation on nodes that may run beside those on edges before and after it runs at any time
+// between the operations that its rows, or, backward, their gradients, come from and go to.
+std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, bool backward,
+                                              bool beside) const {
+    std::vector<Window> found(ops.size());
+    std::set<int> used, edges;  // stages; those of operations on edges
+    const auto on_nodes = [&](std::size_t i) {
+        return beside && ops[i]->forward_space == IterationSpace::nodes;
+    };
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        found[i] = {stage_of[i], stage_of[i]};
+        if (stage_of[i] >= 0) used.insert(stage_of[i]);
+        if (!on_nodes(i) && ops[i]->forward_space != IterationSpace::exchange)
+            edges.insert(stage_of[i]);
+    }
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        const int own = stage_of[i];
+        if (own < 0 || !on_nodes(i)) continue;
+        Window& window = found[i];
+        window = {*used.begin(), *used.rbegin()};
+        const auto outside = [&](int stage) {
+            if (stage < own) window.begin = std::max(window.begin, stage + 1);
+            if (stage > own) window.end = std::min(window.end, stage - 1);
+        };
+        for (const Operand& input : ops[i]->inputs) {
+            outside(stage_of[at(values[at(input.id)].writer)]);
+            if (!backward) continue;
+            for (const int reader : values[at(input.id)].readers) outside(stage_of[at(reader)]);
+        }
+        for (const Operand& output : ops[i]->outputs)
+            for (const int reader : values[at(output.id)].readers) outside(stage_of[at(reader)]);
+        const auto next = edges.lower_bound(own);
+        if (next != edges.end()) window.end = std::min(window.end, *next);
+        if (next != edges.begin()) window.begin = std::max(window.begin, *std::prev(next));
+    }
+    return found;
+}
+
+BufferPlan Program::plan(bool with_gradient, bool beside) {
     BufferPlan plan;
     plan.values.resize(values.size());
     plan.gradients.resize(values.size());
     const int num_forward = static_cast<int>(forward_stages.size());
-    // time of every operation: its stage, and its step (all of them, forward then backward)
+    // times of every operation: its stages, and its step (all of them, forward then backward)
     std::vector<int> stage_of(ops.size(), -1), back_stage_of(ops.size(), -1);
     std::vector<int> back_step(ops.size(), -1);
     for (int s = 0; s < num_forward; ++s)
@@ -157,13 +195,16 @@ BufferPlan Program::plan(bool with_gradient) {
                 back_step[at(i)] = step++;
             }
 
+    const std::vector<Window> forward = windows(stage_of, false, beside);
+    const std::vector<Window> backward = windows(back_stage_of, true, beside);
+
     std::vector<int> saved_until(values.size(), -1);  // the last backward stage that needs a value
     for (std::size_t i = 0; i < ops.size(); ++i)
         if (back_stage_of[i] >= 0)
             for (const Operand& input : ops[i]->inputs)
                 if (input.saved_for_backward)
                     saved_until[at(input.id)] =
-                        std::max(saved_until[at(input.id)], back_stage_of[i]);
+                        std::max(saved_until[at(input.id)], backward[i].end);
 
     std::vector<Interval> chunk, local, total;
     const auto add = [&](BufferSlot& slot, Interval stages, Interval steps, bool global,
@@ -180,11 +221,11 @@ BufferPlan Program::plan(bool with_gradient) {
         // the operation before may write it, and read its gradient
         int first = value.writer;
         if (first > 0 && ops[at(first - 1)]->only_reader == ops[at(first)].get()) --first;
-        Interval stages{id, false, width, stage_of[at(first)], stage_of[at(value.writer)]};
+        Interval stages{id, false, width, forward[at(first)].begin, forward[at(value.writer)].end};
         Interval steps{id, false, width, first, value.writer};
         bool global = value.gathered;
         for (const int reader : value.readers) {
-            stages.end = std::max(stages.end, stage_of[at(reader)]);
+            stages.end = std::max(stages.end, forward[at(reader)].end);
             steps.end = std::max(steps.end, reader);
         }
         const bool saved = saved_until[at(id)] >= 0;
@@ -198,19 +239,21 @@ BufferPlan Program::plan(bool with_gradient) {
 
         if (!with_gradient || !value.has_gradient) continue;
         const int last = back_stage_of[at(first)] < 0 ? value.writer : first;
-        stages = {id, true, width, back_stage_of[at(value.writer)], back_stage_of[at(last)]};
+        stages = {id, true, width, backward[at(value.writer)].begin, backward[at(last)].end};
         steps = {id, true, width, back_step[at(value.writer)], back_step[at(last)]};
         global = value.ghost_gradient ||
                  ops[at(value.writer)]->backward_space() == IterationSpace::sender_blocks;
+        int zeroed = back_stage_of[at(value.writer)];
         for (const int reader : value.readers) {
             if (back_stage_of[at(reader)] < 0) continue;
-            stages.begin = std::min(stages.begin, back_stage_of[at(reader)]);
+            stages.begin = std::min(stages.begin, backward[at(reader)].begin);
+            zeroed = std::min(zeroed, back_stage_of[at(reader)]);
             steps.begin = std::min(steps.begin, back_step[at(reader)]);
         }
         global = global || stages.begin != stages.end;
         add(plan.gradients[at(id)], stages, steps, global, value.ghost_gradient);
-        if (value.ghost_gradient)  // from here on the memory is its own
-            backward_stages[at(stages.begin - num_forward)].zeroed.push_back(id);
+        if (value.ghost_gradient && !beside)  // from here on the memory is its own
+            backward_stages[at(zeroed - num_forward)].zeroed.push_back(id);
     }
     plan.chunk_width = arrange(chunk, plan);
     plan.local_width = arrange(local, plan);

@@ -169,7 +169,7 @@ template <typename T>
 void CudaExecutor<T>::reserve(const Graph& graph) {
     const std::int64_t local = graph.num_local, nodes = graph.num_nodes;
     std::size_t rows = 0;
-    for (const BufferPlan* plan : {&program_.energy_plan, &program_.gradient_plan})
+    for (const BufferPlan* plan : {&plan_of(false), &plan_of(true)})
         rows = std::max(rows, size(plan->local_width * local +
                                    (plan->total_width + plan->chunk_width) * nodes));
     arena_.grow(rows * sizeof(T));
@@ -202,12 +202,12 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
 template <typename T>
 typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, bool communicates) {
     const bool virials = wanted.virial || wanted.virials;
-    const int kind =
-        wanted.gradient + 2 * virials + 4 * communicates + 8 * (wanted.descriptors != nullptr);
+    const int kind = wanted.gradient + 2 * virials + 4 * communicates +
+                     8 * (wanted.descriptors != nullptr) + 16 * is_small();
     const auto [found, made] = steps_.try_emplace(kind);
     Step& step = found->second;
     if (!made) return step;
-    step.parts = parts_of_step(program_, wanted.gradient, communicates);
+    step.parts = parts_of_step(program_, wanted.gradient, communicates, is_small());
     while (events_.size() < step.parts.size() + 1)
         events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     return step;
@@ -215,7 +215,7 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
 
 template <typename T>
 void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const Wanted& wanted) {
-    const BufferPlan& plan = wanted.gradient ? program_.gradient_plan : program_.energy_plan;
+    const BufferPlan& plan = plan_of(wanted.gradient);
     T* const local = arena_.template as<T>();
     T* const total = local + plan.local_width * graph_.num_local;
     this->bind(plan,

@@ -95,6 +95,13 @@ private:
     N* on_device(const Result& part) const {
         return reinterpret_cast<N*>(outputs_.as<char>() + part.offset);
     }
+    // Does no part of a step keep the device busy, so that parts should run beside each other.
+    // With more edges they take memory and cache from each other.
+    bool is_small() const { return graph_.num_edges <= 1 << 17; }
+    const BufferPlan& plan_of(bool gradient) const {
+        if (!gradient) return program_.energy_plan;
+        return is_small() ? program_.beside_plan : program_.gradient_plan;
+    }
     Step& step_of(const Wanted& wanted, bool communicates);
     void take_list(const Graph& graph);
     void reserve(const Graph& graph);

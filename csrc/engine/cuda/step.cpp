@@ -33,7 +33,7 @@ bool must_follow(const Uses& later, const Uses& earlier) {
 
 class Scheduler {
 public:
-    Scheduler(const Program& program, const BufferPlan& plan) : program_(program), plan_(plan) {}
+    explicit Scheduler(const Program& program) : program_(program), plan_(program.beside_plan) {}
 
     // Of parts between exchanges.
     void place(std::vector<StepPart>& parts, std::size_t begin, std::size_t end) const {
@@ -146,7 +146,8 @@ private:
 
 }  // namespace
 
-std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates) {
+std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
+                                    bool beside) {
     std::vector<StepPart> parts;
     const auto add = [&](StepPart::Kind kind, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
@@ -165,8 +166,8 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
         parts.push_back({StepPart::finish});
     }
     // operations on points share forces and other rows that no value stands for
-    if (program.reads_points) return parts;
-    const Scheduler scheduler(program, with_gradient ? program.gradient_plan : program.energy_plan);
+    if (!with_gradient || !beside || program.reads_points) return parts;
+    const Scheduler scheduler(program);
     std::size_t begin = 0;
     for (std::size_t i = 0; i <= parts.size(); ++i)
         if (i == parts.size() || parts[i].exchange) {
