@@ -207,6 +207,34 @@ def test_work_that_runs_late() -> None:
     run(KERNELS + textwrap.dedent(code), EMULATED_CUDA_LATE="1")
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_captured_work_that_runs_late(waits: bool) -> None:
+    """With EMULATED_CUDA_LATE=1 what does not wait in a captured graph comes too early."""
+    code = f"""
+        stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
+        begun, filled, ended = (driver.made("cuEventCreate", 0) for _ in range(3))
+        y = driver.allocate(8 * 40)
+        driver.cuMemcpyHtoDAsync_v2(y, host.ctypes.data_as(ctypes.c_void_p), size, stream)
+        driver.cuStreamBeginCapture_v2(stream, 0)
+        driver.cuEventRecord(begun, stream)
+        driver.cuStreamWaitEvent(other, begun, 0)
+        driver.cuMemsetD8Async(x, 0, size, stream)
+        driver.cuEventRecord(filled, stream)
+        if {waits}:
+            driver.cuStreamWaitEvent(other, filled, 0)
+        driver.cuMemcpyDtoDAsync_v2(x, y, size, other)
+        driver.cuEventRecord(ended, other)
+        driver.cuStreamWaitEvent(stream, ended, 0)
+        made = ctypes.c_void_p()
+        driver.cuStreamEndCapture(stream, ctypes.byref(made))
+        graph = driver.made("cuGraphInstantiateWithFlags", made, ctypes.c_ulonglong(0))
+        driver.cuGraphLaunch(graph, stream)
+        driver.cuStreamSynchronize(stream)
+        assert (driver.fetch(x, host) == (host if {waits} else 0)).all()
+    """
+    run(KERNELS + textwrap.dedent(code), EMULATED_CUDA_LATE="1")
+
+
 def fault(text: str, status: int, *, block: int = 64, shared: int = 0) -> str:
     """Run a kernel that goes wrong; return what is said."""
     code = f"""
