@@ -153,7 +153,6 @@ void Program::connect(const Package& package) {
     for (const int id : descriptors)
         if (values[at(id)].writer < 0)
             package.fail("descriptor \"" + values[at(id)].name + "\" is written by no layer");
-    if (stages_ == Stages::shared) return;
     for (std::size_t i = 0; i + 1 < ops.size(); ++i)
         if (ops[i]->inputs.empty() && ops[i]->outputs.size() == 1) {
             const int id = ops[i]->outputs[0].id;

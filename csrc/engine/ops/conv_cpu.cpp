@@ -39,6 +39,7 @@ public:
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
                             graph.num_edges, graph.num_nodes);
     }
+    bool composes(const Worker<T>&) const override { return by_type_ && types_->composed(); }
     void forward(Worker<T>& worker, Range nodes) const override;
     void backward(Worker<T>& worker, Range nodes) const override;
 
@@ -208,7 +209,7 @@ template <typename T>
 void CpuConv<T>::forward(Worker<T>& worker, Range nodes) const {
     const Graph& graph = *worker.graph;
     T* out = worker.value(out_);
-    if (by_type_) return types_->forward(worker, nodes, out);
+    if (by_type_) return types_->forward(worker, nodes);
     std::fill(out + nodes.begin * out_.rows.width, out + nodes.end * out_.rows.width, T(0));
     Scratch s = lay_out(worker.scratch(lay_out(nullptr).bytes));
     const std::int64_t end = graph.row_ptr[size(nodes.end)];
@@ -225,7 +226,7 @@ void CpuConv<T>::forward(Worker<T>& worker, Range nodes) const {
 template <typename T>
 void CpuConv<T>::backward(Worker<T>& worker, Range nodes) const {
     const Graph& graph = *worker.graph;
-    if (by_type_) return types_->backward(worker, nodes, worker.gradient(out_));
+    if (by_type_) return types_->backward(worker, nodes);
     const std::int64_t local_end = std::min(nodes.end, graph.num_local);
     for (const Operand* operand : {&x_, &sender_, &receiver_}) {
         if (!operand->needs_gradient || operand->accumulate || nodes.begin >= local_end) continue;

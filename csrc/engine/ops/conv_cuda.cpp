@@ -45,6 +45,9 @@ public:
         prepare_exact(kernels, stream);
     }
     void take_list(const DeviceEdges& graph, const DeviceStream& stream) override;
+    bool composes(const CudaWorker<T>& worker) const override {
+        return sums_types(worker) && types_->composed();
+    }
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         if (by_type_) return types_->scratch_bytes(graph, edges_);
         return can_fuse_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
@@ -243,13 +246,7 @@ void CudaConv<T>::forward(CudaWorker<T>& worker, Range nodes) const {
     const DeviceEdges& graph = *worker.edges;
     const std::int64_t width = spec_.out.rows.width;
     T* const out = worker.value(spec_.out);
-    if (sums_types(worker)) {
-        const LinearSpec* const next = types_->composed();
-        if (next == nullptr) return types_->forward(worker, edges_, out);
-        worker.composed.insert(next);
-        return types_->forward(worker, edges_, worker.value(next->out));
-    }
-    if (types_) worker.composed.erase(types_->composed());
+    if (sums_types(worker)) return types_->forward(worker, edges_);
     if (fuses(worker)) return fused_->forward(worker, features(worker), !spec_.x.present(), out);
     if (forward_.zeroes(CudaArgument::out) || graph.num_edges == 0)
         clear_on_device(out, static_cast<std::size_t>(nodes.end * width) * sizeof(T),
@@ -277,11 +274,7 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
                 static_cast<std::size_t>(graph.num_local * operand->rows.width) * sizeof(T),
                 stream);
     if (graph.num_edges == 0) return;
-    if (sums_types(worker)) {
-        const LinearSpec* const next = types_->composed();
-        return types_->backward(worker, edges_,
-                                worker.gradient(next == nullptr ? spec_.out : next->out));
-    }
+    if (sums_types(worker)) return types_->backward(worker, edges_);
     if (fuses(worker))
         return fused_->backward(worker, features(worker), !spec_.x.present(),
                                 worker.gradient(spec_.out),

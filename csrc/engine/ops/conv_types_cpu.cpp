@@ -6,7 +6,6 @@
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/ops/conv_kernel.hpp"
-#include "engine/ops/type_sums.hpp"
 
 namespace mdcg {
 
@@ -31,7 +30,7 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
     : spec_(spec),
       l_max_(spec.description.l_max),
       stride_(spec.hidden_stride),
-      x_table_(spec.x_table<T>()),
+      matrices_(spec),
       factors_(harmonic_factors<T>(l_max_, spec.normalization)),
       radial_(spec.radial) {
     if (spec.radial.knots > 0)
@@ -67,19 +66,13 @@ bool CpuTypeSums<T>::begin(const Graph& graph) {
     number_.assign(size(spec_.num_types), -1);
     for (std::size_t i = 0; i < present_.size(); ++i)
         number_[size(present_[i])] = static_cast<std::int32_t>(i);
-    const std::vector<std::vector<double>> matrices = type_matrices(spec_, present_, x_table_);
     const int rows = narrow(depth());
     parts_.clear();
-    gaps_ = false;
-    for (std::size_t i = 0; i < matrices.size(); ++i) {
-        const Block& block = spec_.description.out.blocks[i];
-        if (!has_path_to(spec_, block)) {
-            gaps_ = true;
-            continue;
-        }
-        const double* const matrix = matrices[i].data();
-        parts_.push_back({block, PackedMatrix<T>(matrix, rows, block.mul, block.mul, 1),
-                          PackedMatrix<T>(matrix, block.mul, rows, 1, block.mul)});
+    for (const std::size_t number : matrices_.blocks()) {
+        const Block& block = matrices_.block(number);
+        const std::vector<T> matrix = matrices_.matrix(present_, number);
+        parts_.push_back({block, PackedMatrix<T>(matrix.data(), rows, block.mul, block.mul, 1),
+                          PackedMatrix<T>(matrix.data(), block.mul, rows, 1, block.mul)});
     }
     known_ = seen_;
     return true;
@@ -206,9 +199,10 @@ void CpuTypeSums<T>::each_group(Worker<T>& worker, Range nodes, const Body& body
 }
 
 template <typename T>
-void CpuTypeSums<T>::forward(Worker<T>& worker, Range nodes, T* out) const {
-    const std::int64_t out_width = spec_.description.out.width, row = width() * depth();
-    if (gaps_ || present_.empty())
+void CpuTypeSums<T>::forward(Worker<T>& worker, Range nodes) const {
+    const std::int64_t out_width = matrices_.out().rows.width, row = width() * depth();
+    T* const out = worker.value(matrices_.out());
+    if (matrices_.has_gaps() || present_.empty())
         std::fill(out + nodes.begin * out_width, out + nodes.end * out_width, T(0));
     each_group(worker, nodes, [&](Scratch& s, std::int64_t begin, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i) add_sums(worker, s, begin + i, s.sums + i * row);
@@ -274,8 +268,9 @@ void CpuTypeSums<T>::add_gradients(const Worker<T>& worker, Scratch& s, std::int
 }
 
 template <typename T>
-void CpuTypeSums<T>::backward(Worker<T>& worker, Range nodes, const T* gradient) const {
-    const std::int64_t out_width = spec_.description.out.width, row = width() * depth();
+void CpuTypeSums<T>::backward(Worker<T>& worker, Range nodes) const {
+    const std::int64_t out_width = matrices_.out().rows.width, row = width() * depth();
+    const T* const gradient = worker.gradient(matrices_.out());
     each_group(worker, nodes, [&](Scratch& s, std::int64_t begin, std::int64_t count) {
         for (const Part& part : parts_)
             for (int m = 0; m < part.block.dim(); ++m)

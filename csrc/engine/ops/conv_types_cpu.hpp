@@ -10,6 +10,7 @@
 #include "engine/graph.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cpu.hpp"
+#include "engine/ops/type_sums.hpp"
 
 namespace mdcg {
 
@@ -23,13 +24,15 @@ public:
     // Of every list, by one thread. False: the list has nodes of too many types, or few edges.
     bool begin(const Graph& graph);
 
-    // Writes rows `nodes` of `out`.
-    void forward(Worker<T>& worker, Range nodes, T* out) const;
-    // Adds to worker.edge_gradient of those nodes' edges. `gradient` is that of out.
-    void backward(Worker<T>& worker, Range nodes, const T* gradient) const;
+    // Are the rows that it writes those of the operation after the convolution.
+    bool composed() const { return matrices_.composed(); }
+    // Writes rows `nodes`.
+    void forward(Worker<T>& worker, Range nodes) const;
+    // Adds to worker.edge_gradient of those nodes' edges.
+    void backward(Worker<T>& worker, Range nodes) const;
 
 private:
-    // A block of out, and its matrix [types, units][channels].
+    // A block of the rows that are written, and its matrix [types, units][channels].
     struct Part {
         Block block;
         PackedMatrix<T> matrix, transposed;
@@ -66,7 +69,7 @@ private:
     const ConvSpec& spec_;
     int l_max_;
     std::int64_t stride_;  // of rows of units
-    AlignedArray<T> x_table_;
+    TypeMatrices<T> matrices_;
     std::vector<T> factors_;
     Radial<T> radial_;
     std::unique_ptr<RadialTable<T>> table_;  // of units
@@ -74,7 +77,6 @@ private:
     std::vector<std::int32_t> present_;      // the same types
     std::vector<std::int32_t> number_;       // of a type among them
     std::vector<Part> parts_;
-    bool gaps_ = false;  // blocks of out without a path
 };
 
 }  // namespace mdcg

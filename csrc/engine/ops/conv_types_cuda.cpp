@@ -16,50 +16,22 @@ constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a tim
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// A linear operation that does the same for nodes of all types.
-const LinearSpec* composable(const OpSpec* spec) {
-    const auto* const linear = dynamic_cast<const LinearSpec*>(spec);
-    if (linear == nullptr || !linear->biases.empty()) return nullptr;
-    for (const LinearSpec::Path& path : linear->paths)
-        if (path.typed) return nullptr;
-    return linear;
-}
-
 }  // namespace
 
 template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
-    : spec_(spec),
-      linear_(composable(spec.only_reader)),
-      out_(linear_ != nullptr ? linear_->out.rows : spec.description.out),
-      num_types_(spec.num_types),
-      x_table_(spec.x_table<T>()) {
+    : spec_(spec), num_types_(spec.num_types), matrices_(spec) {
     if (spec.radial.knots > 0)
         table_ = std::make_unique<SplineTable<T>>(hidden_spec(spec.radial),
                                                   hidden_columns(spec.radial, spec.hidden_stride));
     else if (sizeof(T) == 8)
         exact_ = std::make_unique<PolynomialTable>(
             hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
-    const auto is_written = [&](std::size_t number) {
-        if (linear_ == nullptr) return has_path_to(spec, out_.blocks[number]);
-        return std::any_of(linear_->paths.begin(), linear_->paths.end(),
-                           [&](const LinearSpec::Path& path) {
-                               return path.out == number &&
-                                      has_path_to(spec, spec.description.out.blocks[path.in]);
-                           });
-    };
-    if (linear_ != nullptr)
-        for (const LinearSpec::Path& path : linear_->paths)
-            weights_.push_back(linear_->fields.read<double>(*path.weight));
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
-    for (std::size_t i = 0; i < out_.blocks.size(); ++i) {
-        const Block& block = out_.blocks[i];
-        if (!is_written(i)) {
-            gaps_ = true;
-            continue;
-        }
+    for (const std::size_t number : matrices_.blocks()) {
+        const Block& block = matrices_.block(number);
         degrees[size(block.l)] = 1;
-        blocks_.push_back({block, i, {}, {}});
+        blocks_.push_back({block, number, {}, {}});
     }
     unused_ = std::count(degrees.begin(), degrees.end(), 0) > 0;
 }
@@ -131,40 +103,11 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
     return true;
 }
 
-// By block of out_, [units][channels], for senders of one type.
-template <typename T>
-std::vector<std::vector<double>> CudaTypeSums<T>::matrices_of(std::int32_t type) const {
-    std::vector<std::vector<double>> matrices = type_matrices(spec_, {type}, x_table_);
-    if (linear_ == nullptr) return matrices;
-    std::vector<std::vector<double>> products(out_.blocks.size());
-    for (const Part& part : blocks_)
-        products[part.number].assign(size(spec_.hidden_stride * part.block.mul), 0.0);
-    for (std::size_t i = 0; i < linear_->paths.size(); ++i) {
-        const LinearSpec::Path& path = linear_->paths[i];
-        const std::vector<double>& matrix = matrices[path.in];
-        if (matrix.empty()) continue;
-        const std::size_t in = size(linear_->x.rows.blocks[path.in].mul);
-        const std::size_t out = size(out_.blocks[path.out].mul);
-        for (std::size_t row = 0; row < size(spec_.hidden_stride); ++row)
-            for (std::size_t k = 0; k < in; ++k)
-                for (std::size_t u = 0; u < out; ++u)
-                    products[path.out][row * out + u] +=
-                        matrix[row * in + k] * weights_[i][k * out + u];
-    }
-    return products;
-}
-
 template <typename T>
 void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
-    for (const std::int32_t type : present_)
-        if (!by_type_.count(type)) by_type_[type] = matrices_of(type);
     const int rows = static_cast<int>(depth());
     for (Part& part : blocks_) {
-        std::vector<T> matrix;
-        for (const std::int32_t type : present_) {
-            const std::vector<double>& own = by_type_.at(type)[part.number];
-            matrix.insert(matrix.end(), own.begin(), own.end());
-        }
+        const std::vector<T> matrix = matrices_.matrix(present_, part.number);
         const int mul = part.block.mul;
         part.matrix = CudaMatrix<T>(matrix.data(), 1, 0, rows, mul, mul, 1, stream);
         part.transposed = CudaMatrix<T>(matrix.data(), 1, 0, mul, rows, 1, mul, stream);
@@ -264,11 +207,11 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
 }
 
 template <typename T>
-void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
-                              T* out) const {
+void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const {
     const DeviceEdges& graph = *worker.edges;
-    const std::int64_t out_width = out_.width;
-    if (gaps_ || present_.empty())
+    const std::int64_t out_width = matrices_.out().rows.width;
+    T* const out = worker.value(matrices_.out());
+    if (matrices_.has_gaps() || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
     if (present_.empty()) return;
     walk(worker, edges, false,
@@ -295,10 +238,10 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
 }
 
 template <typename T>
-void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
-                               const T* gradient) const {
+void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const {
     const DeviceStream& stream = *worker.stream;
-    const std::int64_t out_width = out_.width;
+    const std::int64_t out_width = matrices_.out().rows.width;
+    const T* const gradient = worker.gradient(matrices_.out());
     if (present_.empty()) return;
     walk(worker, edges, true,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {

@@ -1,10 +1,7 @@
-// Convolutions that are sums by type (type_sums.hpp), on devices. Where the next operation is
-// linear and alone reads the result, its matrices are multiplied into those of the sums, and the
-// convolution writes the linear operation's rows.
+// Convolutions that are sums by type (type_sums.hpp), on devices.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -14,7 +11,6 @@
 #include "engine/cuda/gemm.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
-#include "engine/ops/linear.hpp"
 #include "engine/ops/type_sums.hpp"
 #include "kernels/type_sums.hpp"
 
@@ -34,20 +30,19 @@ public:
     void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
     bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
-    // The linear operation whose results are found in place of the convolution's, or null.
-    const LinearSpec* composed() const { return linear_; }
+    // Are the rows that it writes those of the operation after the convolution.
+    bool composed() const { return matrices_.composed(); }
     // May end with a list that no table is exact enough for.
     bool from_table() const { return table_ || exact_; }
 
     std::size_t scratch_bytes(const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
-    // Every row of `out`, of the linear operation if there is one, is written.
-    void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, T* out) const;
+    // Writes all rows.
+    void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const;
     // Adds to worker.edge_gradient.
-    void backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges,
-                  const T* gradient) const;
+    void backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const;
 
 private:
-    // A block of out, its number there, and its matrix [types, units][channels].
+    // A block of the rows that are written, its number, and its matrix [types, units][channels].
     struct Part {
         Block block;
         std::size_t number;
@@ -64,7 +59,6 @@ private:
     std::int64_t depth() const {  // of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
-    std::vector<std::vector<double>> matrices_of(std::int32_t type) const;
     void make_matrices(const DeviceStream& stream);
     void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
@@ -77,18 +71,14 @@ private:
               const Body& body) const;
 
     const ConvSpec& spec_;
-    const LinearSpec* linear_ = nullptr;
-    const Rows& out_;  // of what is written
     int num_types_, threads_ = 128;
-    AlignedArray<T> x_table_;  // by type
+    TypeMatrices<T> matrices_;
     std::unique_ptr<SplineTable<T>> table_;
     std::unique_ptr<PolynomialTable> exact_;
     CudaKernels* kernels_ = nullptr;
-    std::vector<std::vector<double>> weights_;                          // of linear_, by path
-    std::map<std::int32_t, std::vector<std::vector<double>>> by_type_;  // matrices made so far
-    std::vector<std::int32_t> present_;                                 // types
+    std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
-    bool gaps_ = false, unused_ = false;  // blocks of out, harmonics: some without a path
+    bool unused_ = false;  // harmonics without a path
     CudaFunction sums_, gradient_;
     CudaGemm<T> gemm_;
     std::unique_ptr<DeviceMemory> number_, factors_;

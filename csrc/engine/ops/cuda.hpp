@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "core/device.hpp"
@@ -48,9 +47,6 @@ public:
     // [1] set by kernels that meet an edge too short for a table: the step must be done again
     int* short_edges = nullptr;
     bool exact = false;  // without tables
-    // Linear operations whose results the convolution before them found in its last forward pass.
-    // Both of their passes do nothing.
-    std::set<const OpSpec*> composed;
 
     // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
     char* device_scratch(std::size_t bytes) {
@@ -79,6 +75,8 @@ public:
     }
     // For every new list of edges, before its first evaluation.
     virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
+    // For that list: does it find what OpSpec::only_reader would write, which does nothing then.
+    virtual bool composes(const CudaWorker<T>&) const { return false; }
     // For that list: how many lanes have kernels that add to gradients of edges at the same time.
     virtual int gradient_lanes() const { return 1; }
     // Scratch that forward or backward will ask for, of a graph of that size.

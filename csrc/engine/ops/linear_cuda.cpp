@@ -33,12 +33,10 @@ public:
     }
 
     void forward(CudaWorker<T>& worker, Range nodes) const override {
-        if (worker.composed.count(&spec_) == 0)
-            run(worker, nodes, false, worker.value(x_), worker.value(out_));
+        run(worker, nodes, false, worker.value(x_), worker.value(out_));
     }
     void backward(CudaWorker<T>& worker, Range nodes) const override {
-        if (worker.composed.count(&spec_) == 0)
-            run(worker, nodes, true, worker.gradient(out_), worker.gradient(x_));
+        run(worker, nodes, true, worker.gradient(out_), worker.gradient(x_));
     }
 
 private:

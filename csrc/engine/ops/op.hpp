@@ -89,9 +89,9 @@ public:
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
     std::deque<Operand> inputs, outputs;  // addresses of operands stay
-    // Set by a program with separate stages, for an operation without inputs: the operation after
-    // it, where that one alone reads what this one writes. This operation may write the results of
-    // both, and read their gradients in its backward pass: their memory is there then.
+    // Set by the program, for an operation without inputs: the operation after it, where that one
+    // alone reads what this one writes. This operation may write the other one's result, and read
+    // its gradient in the backward pass: the memory is there then.
     const OpSpec* only_reader = nullptr;
 
 protected:

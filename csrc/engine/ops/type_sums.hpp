@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "engine/ops/conv.hpp"
+#include "engine/ops/linear.hpp"
 
 namespace mdcg {
 
@@ -19,15 +21,39 @@ constexpr std::size_t MAX_SUMMED_TYPES = 16;
 template <typename T>
 bool sums_by_type(const ConvSpec& spec);
 
-// x_t[u] W[k, (path, u)] c, by block of the convolution's rows, [types][hidden_stride][channels of
-// the block], for the types that are present. Empty for blocks without a path. `x_table` is
-// spec.x_table().
+// The matrices x_t[u] W[k, (path, u)] c of a convolution for which sums_by_type. Where the next
+// operation is linear and alone reads the result, its matrices are multiplied into them: the rows
+// that follow from the sums are then those of the linear operation.
 template <typename T>
-std::vector<std::vector<double>> type_matrices(const ConvSpec& spec,
-                                               const std::vector<std::int32_t>& present,
-                                               const AlignedArray<T>& x_table);
+class TypeMatrices {
+public:
+    // `spec` must stay.
+    explicit TypeMatrices(const ConvSpec& spec);
 
-// Whether a path ends in a block of the convolution's rows.
-bool has_path_to(const ConvSpec& spec, const Block& block);
+    bool composed() const { return linear_ != nullptr; }
+    // The rows, and the numbers of those of their blocks that a path ends in.
+    const Operand& out() const { return out_; }
+    const std::vector<std::size_t>& blocks() const { return blocks_; }
+    bool has_gaps() const { return blocks_.size() < out_.rows.blocks.size(); }
+    const Block& block(std::size_t number) const { return out_.rows.blocks[number]; }
+
+    // For one of those blocks and the types that are present: [types][hidden_stride][channels].
+    std::vector<T> matrix(const std::vector<std::int32_t>& present, std::size_t number);
+
+private:
+    using ByBlock = std::vector<std::vector<double>>;  // empty: no path ends there
+
+    bool has_path_to(const Block& block) const;
+    ByBlock of_type(std::int32_t type) const;
+    ByBlock composed_with_linear(const ByBlock& matrices) const;
+
+    const ConvSpec& spec_;
+    const LinearSpec* linear_;
+    const Operand& out_;
+    AlignedArray<T> x_table_;
+    std::vector<std::size_t> blocks_;
+    std::vector<std::vector<double>> weights_;  // of the linear operation, by path
+    std::map<std::int32_t, ByBlock> known_;     // by type
+};
 
 }  // namespace mdcg
