@@ -39,9 +39,9 @@ Program::Program(const Package& package, const ModelInfo& info, Stages stages)
     find_gradients();
     group_forward();
     group_backward();
-    energy_plan = plan(false, false);
-    gradient_plan = plan(true, false);
-    if (stages_ == Stages::separate) beside_plan = plan(true, true);
+    energy_plan = plan(PlanKind::energy);
+    gradient_plan = plan(PlanKind::gradient);
+    if (stages_ == Stages::separate) two_stream_plan = plan(PlanKind::two_streams);
 }
 
 void Program::read_values(const Package& package, const ModelInfo& info) {
@@ -160,6 +160,12 @@ void Program::connect(const Package& package) {
                 !contains(descriptors, id))
                 ops[i]->only_reader = ops[i + 1].get();
         }
+}
+
+std::size_t Program::num_operands() const {
+    std::size_t count = 0;
+    for (const auto& op : ops) count += op->inputs.size() + op->outputs.size();
+    return count;
 }
 
 std::string Program::where(int layer) const {

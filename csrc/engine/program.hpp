@@ -66,6 +66,9 @@ public:
         return found;
     }
 
+    // Inputs and outputs of all operations.
+    std::size_t num_operands() const;
+
     struct Value {
         std::string name;
         Rows rows;
@@ -82,9 +85,9 @@ public:
     std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
     BufferPlan energy_plan, gradient_plan;
-    // Of separate stages, and with gradients: with memory enough for operations on nodes that run
-    // beside those on edges.
-    BufferPlan beside_plan;
+    // For separate stages and a backward pass. Values live longer than in gradient_plan, so that
+    // operations on nodes can overlap with operations on edges.
+    BufferPlan two_stream_plan;
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none
     int num_exchanges = 0;
@@ -106,12 +109,13 @@ private:
     void find_gradients();
     void group_forward();
     void group_backward();
-    // The first and the last stage at which an operation may run; begin < 0: it does not.
+    // The first and the last stage at which an operation may run; negative if it does not run.
     struct Window {
         int begin, end;
     };
     std::vector<Window> windows(const std::vector<int>& stage_of, bool backward, bool beside) const;
-    BufferPlan plan(bool with_gradient, bool beside);
+    enum class PlanKind { energy, gradient, two_streams };
+    BufferPlan plan(PlanKind kind);
 
     Stages stages_;
     int align_;

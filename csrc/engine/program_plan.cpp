@@ -1,4 +1,4 @@
-// Of a program: the order of its operations, the stages that they share, and the buffers.
+// The order of a program's operations, their stages, and the layout of its buffers.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -53,33 +53,33 @@ std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan) {
 
 }  // namespace
 
-// On CPUs the reverse of the forward pass. On devices operations on nodes come as early as they
-// can: what they add to gradients then does not wait for operations on edges, beside which they may
-// run.
+// On CPUs the backward pass is the forward pass reversed. On devices an operation on nodes runs as
+// soon as its gradients are complete, so that it can overlap with operations on edges.
 void Program::find_backward_order() {
     const int count = narrow(static_cast<std::int64_t>(ops.size()));
-    std::vector<std::set<int>> first(ops.size());  // operations that must come before
+    // for each operation, those whose backward pass must come first
+    std::vector<std::set<int>> must_precede(ops.size());
     for (const Value& value : values) {
         if (value.writer < 0) continue;
         for (const int reader : value.readers) {
-            first[at(value.writer)].insert(reader);
+            must_precede[at(value.writer)].insert(reader);
             if (ops[at(reader)]->forward_space != IterationSpace::exchange) continue;
             for (const int other : value.readers)
                 if (other != reader)
-                    first[at(std::min(reader, other))].insert(std::max(reader, other));
+                    must_precede[at(std::min(reader, other))].insert(std::max(reader, other));
         }
     }
     if (stages_ == Stages::shared)
-        for (int i = 0; i + 1 < count; ++i) first[at(i)].insert(i + 1);
+        for (int i = 0; i + 1 < count; ++i) must_precede[at(i)].insert(i + 1);
     std::vector<std::vector<int>> later(ops.size());
     std::vector<std::size_t> missing(ops.size());
-    std::set<std::pair<bool, int>> ready;  // whether of nodes, and the number
+    std::set<std::pair<bool, int>> ready;  // (is it on nodes, number): the largest is taken next
     const auto make_ready = [&](int i) {
         ready.emplace(ops[at(i)]->forward_space == IterationSpace::nodes, i);
     };
     for (int i = 0; i < count; ++i) {
-        for (const int other : first[at(i)]) later[at(other)].push_back(i);
-        missing[at(i)] = first[at(i)].size();
+        for (const int other : must_precede[at(i)]) later[at(other)].push_back(i);
+        missing[at(i)] = must_precede[at(i)].size();
         if (missing[at(i)] == 0) make_ready(i);
     }
     while (!ready.empty()) {
@@ -139,8 +139,9 @@ void Program::group_backward() {
     }
 }
 
-// An operation on nodes that may run beside those on edges before and after it runs at any time
-// between the operations that its rows, or, backward, their gradients, come from and go to.
+// With `beside`, an operation on nodes may run at any time after its last input is written and
+// before its first output is read (backward: the same for gradients), but not past the nearest
+// operation on edges on either side.
 std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, bool backward,
                                               bool beside) const {
     std::vector<Window> found(ops.size());
@@ -154,22 +155,34 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
         if (!on_nodes(i) && ops[i]->forward_space != IterationSpace::exchange)
             edges.insert(stage_of[i]);
     }
+    if (!beside) return found;
+    std::vector<std::set<int>> users(values.size());  // stages at which a value is used
+    for (std::size_t id = 0; id < values.size(); ++id) {
+        if (values[id].writer >= 0) users[id].insert(stage_of[at(values[id].writer)]);
+        for (const int reader : values[id].readers) users[id].insert(stage_of[at(reader)]);
+    }
     for (std::size_t i = 0; i < ops.size(); ++i) {
         const int own = stage_of[i];
         if (own < 0 || !on_nodes(i)) continue;
         Window& window = found[i];
         window = {*used.begin(), *used.rbegin()};
-        const auto outside = [&](int stage) {
-            if (stage < own) window.begin = std::max(window.begin, stage + 1);
-            if (stage > own) window.end = std::min(window.end, stage - 1);
+        const auto between = [&](int before, int after) {
+            if (before >= 0) window.begin = std::max(window.begin, before + 1);
+            if (after >= 0) window.end = std::min(window.end, after - 1);
         };
-        for (const Operand& input : ops[i]->inputs) {
-            outside(stage_of[at(values[at(input.id)].writer)]);
-            if (!backward) continue;
-            for (const int reader : values[at(input.id)].readers) outside(stage_of[at(reader)]);
-        }
-        for (const Operand& output : ops[i]->outputs)
-            for (const int reader : values[at(output.id)].readers) outside(stage_of[at(reader)]);
+        const auto between_users = [&](int id) {
+            const std::set<int>& stages = users[at(id)];
+            const auto next = stages.upper_bound(own);
+            const auto same = stages.lower_bound(own);
+            between(same == stages.begin() ? -1 : *std::prev(same),
+                    next == stages.end() ? -1 : *next);
+        };
+        for (const Operand& input : ops[i]->inputs)
+            if (backward)
+                between_users(input.id);
+            else
+                between(stage_of[at(values[at(input.id)].writer)], -1);
+        for (const Operand& output : ops[i]->outputs) between_users(output.id);
         const auto next = edges.lower_bound(own);
         if (next != edges.end()) window.end = std::min(window.end, *next);
         if (next != edges.begin()) window.begin = std::max(window.begin, *std::prev(next));
@@ -177,12 +190,13 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
     return found;
 }
 
-BufferPlan Program::plan(bool with_gradient, bool beside) {
+BufferPlan Program::plan(PlanKind kind) {
+    const bool with_gradient = kind != PlanKind::energy, beside = kind == PlanKind::two_streams;
     BufferPlan plan;
     plan.values.resize(values.size());
     plan.gradients.resize(values.size());
     const int num_forward = static_cast<int>(forward_stages.size());
-    // times of every operation: its stages, and its step (all of them, forward then backward)
+    // for each operation: its stages, and its step, counted through forward and backward pass
     std::vector<int> stage_of(ops.size(), -1), back_stage_of(ops.size(), -1);
     std::vector<int> back_step(ops.size(), -1);
     for (int s = 0; s < num_forward; ++s)
@@ -218,7 +232,7 @@ BufferPlan Program::plan(bool with_gradient, bool beside) {
         const Value& value = values[at(id)];
         if (value.writer < 0) continue;
         const std::int64_t width = value.rows.width;
-        // the operation before may write it, and read its gradient
+        // the operation before may write this value and read its gradient: see only_reader
         int first = value.writer;
         if (first > 0 && ops[at(first - 1)]->only_reader == ops[at(first)].get()) --first;
         Interval stages{id, false, width, forward[at(first)].begin, forward[at(value.writer)].end};
@@ -252,7 +266,7 @@ BufferPlan Program::plan(bool with_gradient, bool beside) {
         }
         global = global || stages.begin != stages.end;
         add(plan.gradients[at(id)], stages, steps, global, value.ghost_gradient);
-        if (value.ghost_gradient && !beside)  // from here on the memory is its own
+        if (value.ghost_gradient && !beside)  // this stage is the first that adds to it
             backward_stages[at(zeroed - num_forward)].zeroed.push_back(id);
     }
     plan.chunk_width = arrange(chunk, plan);

@@ -1,7 +1,6 @@
-// Streams, events, capture and graphs of the emulated driver. What is enqueued runs at once, or,
-// with EMULATED_CUDA_LATE=1, only when somebody waits for it: then a missing wait shows. Where a
-// stream is captured, work is recorded, and runs when the graph does: in the order in which it was
-// recorded, or, with EMULATED_CUDA_LATE=1, as far from that order as the waits allow.
+// Streams, events, capture and graphs of the emulated driver. Work runs at once, or, with
+// EMULATED_CUDA_LATE=1, only when the program waits for it. Captured work runs in the order in
+// which it was recorded, or, with EMULATED_CUDA_LATE=1, the latest work that is ready runs first.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +17,7 @@
 
 namespace fake_cuda {
 
-// How much of each stream's recorded work comes before something.
+// For each stream, how many pieces of its recorded work must run first.
 using Clock = std::map<Stream*, std::size_t>;
 
 struct Node {

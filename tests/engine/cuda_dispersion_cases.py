@@ -112,3 +112,33 @@ def test_refusals(path: str) -> None:
     none = np.zeros(0, dtype=np.int32)
     with pytest.raises(_core.EngineError, match="finds distant neighbours itself"):
         device.evaluate(np.eye(3)[:2], types, edges=(none, none, np.zeros((0, 3))))
+
+
+def test_weights_have_one_reader(tmp_path: Path) -> None:
+    whole = Package.open(DATA / "nequip_water_float64.mdcg")
+    given = whole.manifest["dispersion"]
+    package = SmallPackage(whole.type_names, 8.0)
+    package.tensors |= {k: v for k, v in whole.tensors.items() if k.startswith("dispersion.")}
+    package.value("cn", "1x0e")
+    steepness = given["coordination_steepness"]
+    package.layer(
+        "coordination", out="cn", radii=given["covalent_radii"], steepness=steepness, cutoff=7.0
+    )
+    package.value("weights", "7x0e")
+    package.layer(
+        "reference_weights",
+        x="cn",
+        out="weights",
+        references=given["references"],
+        steepness=given["weight_steepness"],
+    )
+    package.layer("exchange", x="weights")
+    one, zero = package.tensor(np.ones(1)), package.tensor(np.zeros(1))
+    package.layer("energy", x="weights", channel=0, scale=one, shift=zero)
+    fields = {**given["damping"]["bj"], "damping": "bj", "cutoff": 8.0}
+    tensors = {"c6": given["c6"], "q": given["q"], "radii": given["pair_radii"]}
+    package.layer("dispersion", x="weights", **tensors, **fields)
+    path = package.write(tmp_path / "two.mdcg")
+    _core.Model(path, device="cpu")
+    with pytest.raises(_core.EngineError, match="expected a value that this layer alone reads"):
+        _core.Model(path, device="cuda")

@@ -30,7 +30,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       num_types_(info.num_types()),
       lanes_(place.device),
       stream_(lanes_[0]),
-      beside_(place.device),
+      second_stream_(place.device),
       kernels_(place, sizeof(T)),
       graph_(kernels_),
       cells_(kernels_),
@@ -311,7 +311,7 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
         (part.kind == StepPart::forward ? time.forward : time.backward) =
             events_[i + 1]->since(*events_[i]);
     }
-    // what others have captured has the old address
+    // captured steps hold the old address of the scratch memory
     if (scratch_.data() != scratch) forget_steps();
 }
 
@@ -342,17 +342,17 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
         step.segments[segment++]->replay(stream_);
         i = end - 1;
     }
-    // after whatever was thrown until here all of them are captured anew
+    // after an exception before this line, the next run captures all segments again
     step.stale = false;
     ++replays_;
 }
 
-// Enqueues a part on its stream.
+// Enqueues a part on its own stream, inside a capture.
 template <typename T>
 void CudaExecutor<T>::capture(const std::vector<StepPart>& parts, std::size_t number,
                               const Wanted& wanted) {
     const StepPart& part = parts[number];
-    worker_.stream = part.beside ? &beside_ : &stream_;
+    worker_.stream = part.beside ? &second_stream_ : &stream_;
     if (part.after >= 0) events_[size(part.after)]->wait(*worker_.stream);
     enqueue(part, wanted);
     events_[number]->record(*worker_.stream);

@@ -44,7 +44,7 @@ template <typename T>
 bool CpuTypeSums<T>::pays(const Graph& graph, std::int64_t types) const {
     constexpr std::int64_t FROM_TABLE = 9;  // of a weight: its spline, and its use
     const std::int64_t of_weight = spec_.radial.knots > 0 ? FROM_TABLE : stride_;
-    return graph.num_local * types * stride_ * spec_.description.out.features +
+    return graph.num_local * types * stride_ * matrices_.out().rows.features +
                graph.num_edges * width() * stride_ <=
            graph.num_edges * spec_.description.weights.width * of_weight;
 }

@@ -24,7 +24,7 @@ public:
     // Of every list, by one thread. False: the list has nodes of too many types, or few edges.
     bool begin(const Graph& graph);
 
-    // Are the rows that it writes those of the operation after the convolution.
+    // True if forward writes the rows of the linear operation after the convolution.
     bool composed() const { return matrices_.composed(); }
     // Writes rows `nodes`.
     void forward(Worker<T>& worker, Range nodes) const;
@@ -59,8 +59,8 @@ private:
     // body(first column of the sums, first edge, number of edges) for each type in a block.
     template <typename Body>
     void each_segment(const EdgeBlock<T>& edges, const Body& body) const;
-    // body(scratch, first receiver, number of receivers) for as many at a time as `sums` has room
-    // for, which is zero then.
+    // Calls body(scratch, first receiver, number of receivers) for groups of receivers that fit
+    // into `sums`, which is zeroed before each call.
     template <typename Body>
     void each_group(Worker<T>& worker, Range nodes, const Body& body) const;
     void add_sums(const Worker<T>& worker, Scratch& s, std::int64_t node, T* sums) const;

@@ -30,7 +30,7 @@ public:
     void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
     bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
-    // Are the rows that it writes those of the operation after the convolution.
+    // True if forward writes the rows of the linear operation after the convolution.
     bool composed() const { return matrices_.composed(); }
     // May end with a list that no table is exact enough for.
     bool from_table() const { return table_ || exact_; }
@@ -63,9 +63,9 @@ private:
     void ask_for_kernels(int degree);
     Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
     TypeSumArguments<T> arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
-    // `body(scratch, arguments, count)` for all receivers from arguments.first_receiver on, as many
-    // at a time as there is room for. Where there is no table, with rows of hidden units of their
-    // edges; backward, the gradients that take the rows' place go on to the edges.
+    // Calls body(scratch, arguments, count) for consecutive groups of receivers that fit into the
+    // scratch memory. Without a table, rows of hidden units are made for each chunk first;
+    // backward, their gradients are then passed on to the edges.
     template <typename Body>
     void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
               const Body& body) const;

@@ -85,7 +85,8 @@ public:
     // Once per evaluation, by one thread, after the graph is made and before the forward pass:
     // builds what is new (tables of pairs of types that occur for the first time).
     virtual void begin(const Graph&) {}
-    // For that graph: does it find what OpSpec::only_reader would write, which does nothing then.
+    // True if, for that graph, the operation also computes the result of OpSpec::only_reader, whose
+    // passes are then skipped.
     virtual bool composes(const Worker<T>&) const { return false; }
 
     // Writes the rows `nodes` of its outputs.

@@ -75,7 +75,8 @@ public:
     }
     // For every new list of edges, before its first evaluation.
     virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
-    // For that list: does it find what OpSpec::only_reader would write, which does nothing then.
+    // True if, for that list, the operation also computes the result of OpSpec::only_reader, whose
+    // passes are then skipped.
     virtual bool composes(const CudaWorker<T>&) const { return false; }
     // For that list: how many lanes have kernels that add to gradients of edges at the same time.
     virtual int gradient_lanes() const { return 1; }

@@ -17,6 +17,9 @@ template <typename T>
 class CudaDispersion : public CudaOp<T> {
 public:
     explicit CudaDispersion(const DispersionSpec& spec) : spec_(spec) {
+        if (spec.x.accumulate)  // its gradient is copied
+            spec.fields.fail("x", "a value whose gradient another layer finds first",
+                             "a value that this layer alone reads, for device cuda");
         for (const PairDamping& d : spec.damping)
             damping_.push_back({d.s6, d.a6, d.p6, d.s8, d.a8, d.p8});
         for (std::size_t i = 0; i < spec.c6.size(); ++i)

@@ -89,9 +89,9 @@ public:
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
     std::deque<Operand> inputs, outputs;  // addresses of operands stay
-    // Set by the program, for an operation without inputs: the operation after it, where that one
-    // alone reads what this one writes. This operation may write the other one's result, and read
-    // its gradient in the backward pass: the memory is there then.
+    // The next operation, if it is the only reader of this one's single output; set for operations
+    // without inputs. This operation may then write the next one's result and read its gradient:
+    // the buffer plan keeps both for it.
     const OpSpec* only_reader = nullptr;
 
 protected:

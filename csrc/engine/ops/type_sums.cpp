@@ -128,11 +128,12 @@ std::vector<T> TypeMatrices<T>::matrix(const std::vector<std::int32_t>& present,
                                        std::size_t number) {
     std::vector<T> found;
     for (const std::int32_t type : present) {
-        auto known = known_.find(type);
-        if (known == known_.end()) {
+        auto known = by_type_.find(type);
+        if (known == by_type_.end()) {
             ByBlock own = of_type(type);
             if (linear_ != nullptr) own = composed_with_linear(own);
-            known = known_.emplace(type, std::move(own)).first;
+            if (by_type_.size() == MAX_SUMMED_TYPES) by_type_.clear();
+            known = by_type_.emplace(type, std::move(own)).first;
         }
         const std::vector<double>& own = known->second[number];
         found.insert(found.end(), own.begin(), own.end());

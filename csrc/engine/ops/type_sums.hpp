@@ -21,9 +21,9 @@ constexpr std::size_t MAX_SUMMED_TYPES = 16;
 template <typename T>
 bool sums_by_type(const ConvSpec& spec);
 
-// The matrices x_t[u] W[k, (path, u)] c of a convolution for which sums_by_type. Where the next
-// operation is linear and alone reads the result, its matrices are multiplied into them: the rows
-// that follow from the sums are then those of the linear operation.
+// The matrices x_t[u] W[k, (path, u)] c of a convolution that sums by type. If only a linear
+// operation that is the same for all types reads the result, they are multiplied by its matrices,
+// and out() is its output.
 template <typename T>
 class TypeMatrices {
 public:
@@ -31,13 +31,14 @@ public:
     explicit TypeMatrices(const ConvSpec& spec);
 
     bool composed() const { return linear_ != nullptr; }
-    // The rows, and the numbers of those of their blocks that a path ends in.
+    // The value that is written, and the numbers of its blocks that have a path.
     const Operand& out() const { return out_; }
     const std::vector<std::size_t>& blocks() const { return blocks_; }
     bool has_gaps() const { return blocks_.size() < out_.rows.blocks.size(); }
     const Block& block(std::size_t number) const { return out_.rows.blocks[number]; }
 
-    // For one of those blocks and the types that are present: [types][hidden_stride][channels].
+    // The matrix of one of these blocks for the types that are present,
+    // [types][hidden_stride][channels].
     std::vector<T> matrix(const std::vector<std::int32_t>& present, std::size_t number);
 
 private:
@@ -53,7 +54,7 @@ private:
     AlignedArray<T> x_table_;
     std::vector<std::size_t> blocks_;
     std::vector<std::vector<double>> weights_;  // of the linear operation, by path
-    std::map<std::int32_t, ByBlock> known_;     // by type
+    std::map<std::int32_t, ByBlock> by_type_;   // of at most MAX_SUMMED_TYPES types
 };
 
 }  // namespace mdcg
