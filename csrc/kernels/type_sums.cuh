@@ -7,9 +7,9 @@
 // of edges, shared between warps in the same way every time.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
-// DEGREE of the polynomials of their table (0: rows of units are given): 3, in the place t in [0,
-// 1] in an interval, or more and odd, in 2 t - 1; THREADS, of a block; PER edges that a thread
-// looks at for the sums; EACH units of a lane; MAX_TYPES of a list.
+// DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
+// [-1, 1] in an interval; THREADS, of a block; PER edges that a thread looks at for the sums; EACH
+// units of a lane; MAX_TYPES of a list.
 constexpr int WARPS = THREADS / 32, TILE = PER * THREADS;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: lanes use all banks
@@ -39,15 +39,10 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int c
     const double place = (root - found.first) * found.inverse_step;
     if (place < 0) *p.short_edges = 1;
     const int i = place > 0 ? int(place) : 0;
-    if (place >= p.knots) e.type = -1;  // not shorter than the r_max of its types
+    if (place >= p.intervals) e.type = -1;  // not shorter than the r_max of its types
     e.row = int(found.row) + i;
-#if DEGREE == 3
-    e.place = T(place - i);
-    e.by_length = found.inverse_step / (2 * root);
-#else
     e.place = T(2 * (place - i) - 1);
     e.by_length = found.inverse_step / root;
-#endif
 #else
     e.row = e.id - p.first_edge;
 #endif
@@ -123,7 +118,7 @@ struct Tile {
 
 // A lane's units of an edge, as they are in memory.
 struct Units {
-#if DEGREE > 3
+#if DEGREE > 0
     static constexpr int HALF = (DEGREE + 1) / 2;
     struct alignas(2 * sizeof(T)) Two {
         T v[2];
@@ -142,14 +137,6 @@ struct Units {
             sum = (sum * z + 2 * k * a[j][k].v[0]) * z + (2 * k - 1) * a[j][k - 1].v[1];
         return sum;
     }
-#elif DEGREE == 3
-    Quad a[EACH];
-    INLINE T value(int j, T t) const {
-        return a[j].v[0] + t * (a[j].v[1] + t * (a[j].v[2] + t * a[j].v[3]));
-    }
-    INLINE T slope(int j, T t) const {
-        return a[j].v[1] + t * (2 * a[j].v[2] + t * (3 * a[j].v[3]));
-    }
 #else
     T a[EACH];
     INLINE T value(int j, T) const { return a[j]; }
@@ -159,16 +146,13 @@ struct Units {
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
             const bool there = unit + 32 * j < UNITS;
-#if DEGREE > 3
+#if DEGREE > 0
 #pragma unroll
             for (int k = 0; k < HALF; ++k) {
                 a[j][k] = {};
                 if (there)
                     a[j][k] = ((const Two*)p.table)[(Long(row) * HALF + k) * UNITS + unit + 32 * j];
             }
-#elif DEGREE == 3
-            a[j] = {};
-            if (there) a[j] = ((const Quad*)p.table)[Long(row) * UNITS + unit + 32 * j];
 #else
             a[j] = {};
             if (there) a[j] = p.hidden[Long(row) * UNITS + unit + 32 * j];

@@ -11,13 +11,13 @@ struct TypeSumArguments {
     int first_edge;                           // of row 0 of hidden
     int num_types, num_present;               // of the model, of the list's senders
     int split;                                // warps that share a type in the sums
-    int knots;                                // intervals of the table
+    int intervals;                            // of the table
     const int *row_ptr, *num_live, *live;     // edges of receivers
     const int *receiver_types, *sender_type;  // [nodes], [edges]
     const int* number;                        // [num_types] among those present
     const double* length;                     // [edges]
     const T *unit, *factors;                  // [edges][3], [WIDTH]
-    const void* table;                        // [rows][UNITS][4], or [rows][HALF][UNITS][2]
+    const void* table;                        // [rows][HALF][UNITS][2]
     const TableEntry* places;                 // [num_types][num_types]
     T* hidden;                                // [edges][UNITS]; gradients take their place
     T* sums;                                  // [receivers][WIDTH][num_present][UNITS]

@@ -19,7 +19,6 @@ from ..codegen.conv.table import emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
-from ..plan.table_conv import POLYNOMIAL_PLAN
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
 __all__ = ["PASSES", "cuda_passes", "host_source", "padded_problem", "text_key"]
@@ -108,11 +107,7 @@ def cuda_passes(
                     "zeroed": list(kernel.zeroed),
                     "run": kernel.run,
                     "widths": widths,
-                    **(
-                        {"degree": POLYNOMIAL_PLAN.degree}
-                        if "n_intervals" in kernel.arguments
-                        else {}
-                    ),
+                    **({} if kernel.degree is None else {"degree": kernel.degree}),
                 }
             )
     return found, programs
@@ -169,16 +164,14 @@ def _emit_table(
     One that is exact has one in double precision, unless values of nodes go into it.
     """
     radial = layer.get("radial", {})
-    table = radial.get("table")
-    if not table and not (problem.dtype == "float64" and radial and _by_type(radial, tensors)):
+    exact = problem.dtype == "float64" and radial and _by_type(radial, tensors)
+    if not radial.get("table") and not exact:
         return None
     kernel = emit_table_conv(
         problem,
         kind,
         wants_x="x" in layer,
         normalization=layer.get("normalization", "component"),
-        n_intervals=table["knots"] if table else None,
-        plan=None if table else POLYNOMIAL_PLAN,
     )
     return kernel, {
         "x": problem.irreps_in1.dim,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .device import WARP
 from .text import Plan
 
-__all__ = ["POLYNOMIAL_PLAN", "TableConvPlan", "TableConvTile"]
+__all__ = ["DOUBLE_PLAN", "TableConvPlan", "TableConvTile"]
 
 
 @dataclass(frozen=True)
@@ -26,42 +26,49 @@ class TableConvTile:
     components : int
         Registers per lane that output sums, or gradients of the output, may fill; a warp takes
         paths of one input block until they do.
-    registers : int
-        Largest number of registers per thread, used where several blocks then fit a multiprocessor;
-        0: the compiler's choice.
+    registers : tuple of (int, int)
+        Pairs, ascending: where lanes hold no more values from edge to edge than the first number,
+        threads have no more registers than the second, if several blocks then fit a multiprocessor.
+        0: the compiler's choice, as beyond the last pair.
     channels : int
         Channels per lane, 32 apart; 1 for input blocks that have no more than 32.
     alone : int
         A role that holds more values per lane than this from edge to edge shares no block.
-    limited : tuple of int and int
-        Range of such values in which `registers` applies.
     shared_bytes : int
         Shared memory per warp from which on a batch is half as large.
     fill : int
         Warps that a block of the backward pass has at least: where its channels need fewer, several
         share the edges of a batch.
+    degree : int
+        Of the polynomials of the table, odd.
     """
 
     batch: int = 32
     warps: int = 4
     imbalance: int = 16
     components: int = 64
-    registers: int = 0
+    registers: tuple[tuple[int, int], ...] = ()
     channels: int = 1
     alone: int = 1024
-    limited: tuple[int, int] = (0, 1024)
     shared_bytes: int = 64 * 1024
     fill: int = 1
+    degree: int = 3
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= WARP or not 1 <= self.warps <= WARP:
             raise ValueError(
                 f"tile has batch {self.batch} and {self.warps} warps, expected 1 to {WARP}"
             )
-        if self.components < 1 or self.imbalance < 1 or not 0 <= self.registers <= 255:
+        if self.components < 1 or self.imbalance < 1:
             raise ValueError(
-                f"tile has {self.components} components, {self.registers} registers and imbalance "
-                f"{self.imbalance}, expected at least 1, 0 to 255, and at least 1"
+                f"tile has {self.components} components and imbalance {self.imbalance}, expected at "
+                "least 1"
+            )
+        if any(not 0 <= limit <= 255 for _, limit in self.registers):
+            raise ValueError(f"tile has registers {self.registers}, expected 0 to 255 per thread")
+        if self.degree < 3 or self.degree % 2 == 0:
+            raise ValueError(
+                f"tile has polynomials of degree {self.degree}, expected an odd number from 3 on"
             )
 
 
@@ -70,34 +77,33 @@ class TableConvPlan(Plan):
     """Choices of both passes; printable, and can be given by hand.
 
     Measured on an H200 with layers of MACE and NequIP. Forward, a block of 4 warps is up to 28 %
-    faster than one of 8. Backward, two channels per lane take 14 to 35 % less time than one,
-    because they share sums over lanes and path matrices; roles that hold much then need kernels of
-    their own. A limit of 168 registers for lanes that hold 64, 96 and 118 values takes 9 % more,
-    8 % less and 25 % more time than none. Batches of 32 edges take 3 to 5 % less time than batches
-    of 16, unless their shared memory leaves room for fewer blocks.
-
-    ``degree``, an odd number, is the degree of tables of polynomials, whose relative error is below
-    1e-13: degree 9 needs 64 to 128 intervals where degree 7 needs 128 to 256, and its table is
-    smaller.
+    faster than one of 8. Its table is read from L2, which limits cubic splines: polynomials of
+    degree 7 on 24 to 36 intervals need half of the bytes and take 23 % less time (MACE medium).
+    Backward, where derivatives are wanted and arithmetic is the limit, splines are faster. There,
+    two channels per lane take 14 to 35 % less time than one, because they share sums over lanes and
+    path matrices; roles that hold much then need kernels of their own. A limit of 168 registers for
+    lanes that hold 96 and 118 values takes 8 % less and 25 % more time than none.
+    Batches of 32 edges take 3 to 5 % less time than batches of 16, unless their shared memory
+    leaves room for fewer blocks.
     """
 
-    forward: TableConvTile = TableConvTile()
+    forward: TableConvTile = TableConvTile(
+        degree=7, registers=((39, 0), (1024, 128)), alone=40
+    )
     backward: TableConvTile = TableConvTile(
         imbalance=2,
-        registers=168,
+        registers=((72, 128), (79, 0), (110, 168)),
         channels=2,
         alone=56,
-        limited=(80, 110),
         shared_bytes=20 * 1024,
         fill=4,
     )
-    degree: int = 9
 
 
-#: Plan of tables of polynomials, in double precision: 8 warps of 168 registers would leave room for
-#: one block per multiprocessor, 4 leave room for three. In the forward pass, 128 registers leave
-#: room for four blocks of 4 warps (3.22 -> 3.04 ms, MACE medium on an H200).
-POLYNOMIAL_PLAN = TableConvPlan(
-    forward=TableConvTile(registers=128),
-    backward=TableConvTile(batch=16, warps=4, imbalance=5, registers=168),
+#: Plan in double precision, where the relative error of the table is below 1e-13: degree 9 needs
+#: half of the intervals of degree 7. Backward, 8 warps of 168 registers would leave room for one
+#: block per multiprocessor.
+DOUBLE_PLAN = TableConvPlan(
+    forward=TableConvTile(degree=9),
+    backward=TableConvTile(batch=16, imbalance=5, degree=9),
 )

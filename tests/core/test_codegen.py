@@ -186,7 +186,7 @@ def test_kernels_of_different_lanes_write_to_different_blocks(
     problem = ConvProblem.build(in1, "0e+1o", out, paths, layout="ir_mul")
     plan = TableConvPlan(TableConvTile(imbalance=1, warps=2), TableConvTile(warps=2))
     kernel = emit_table_conv(
-        problem, kind, wants_x=True, normalization="component", n_intervals=8, plan=plan
+        problem, kind, wants_x=True, normalization="component", plan=plan
     )
     lanes = {entry.lane for entry in kernel.entries}
     if kind == "backward":  # gradients of a feature block come from one kernel or one lane

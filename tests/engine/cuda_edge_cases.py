@@ -65,7 +65,7 @@ def test_high_powers_of_the_cutoff(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", list(LIMIT))
 def test_pairs_of_types_of_later_lists(dtype: str, tmp_path: Path) -> None:
-    path = two_layers(dtype=dtype, knots=64, by_pair=True).write(tmp_path)
+    path = two_layers(dtype=dtype, knots=512, by_pair=True).write(tmp_path)
     models = open_both(path)
     s = system(12, 150, seed=3)
     for types in (0 * s.types, s.types):

@@ -22,13 +22,13 @@ def passes(path: str) -> set[str]:
 
 
 class Reference:
-    """Stands for a model on the processor, whose tables are other splines than those of devices."""
+    """Stands for a model on the CPU, whose tables are other ones: the network itself, in torch."""
 
     def __init__(self, path: str) -> None:
         self.package = Package.open(path)
 
     def evaluate(self, positions: Any, types: Any, edges: Any, virial: bool) -> dict[str, Any]:
-        found = reference.evaluate(self.package, positions, types, *edges, tables=True)
+        found = reference.evaluate(self.package, positions, types, *edges)
         return {
             "energy": found.energy,
             "energies": found.energies.numpy(),
@@ -38,7 +38,7 @@ class Reference:
 
 
 def open_both(path: str) -> tuple[Any, Any]:
-    """Return the package on the processor, or its reference with tables, and on the device."""
+    """Return the package on the CPU, or the reference where it has tables, and on the device."""
     tables = any(
         layer.get("radial") and layer["radial"].get("table")
         for layer in Package.open(path).manifest["layers"]

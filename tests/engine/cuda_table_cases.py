@@ -1,4 +1,4 @@
-"""Fused convolutions on a CUDA device against the same tables on the processor.
+"""Fused convolutions on a CUDA device, whose weights come from tables, against the network itself.
 
 No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
 """
@@ -17,7 +17,7 @@ from mdcg import _core
 from .cuda_models import check_short_edges, compare_models, evaluate, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
 
-LIMIT = {"float64": 1e-12, "float32": 1e-5}
+LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
 def saved(path: str) -> str:
@@ -33,42 +33,42 @@ def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("by_pair", [False, True])
 def test_channels_that_are_no_whole_warps(tmp_path: Path, dtype: str, by_pair: bool) -> None:
     """Outputs of several inputs, cutoffs of pairs shorter than the list's, isolated nodes."""
-    path = two_layers(dtype=dtype, by_pair=by_pair, knots=48).write(tmp_path)
+    path = two_layers(dtype=dtype, by_pair=by_pair, knots=512).write(tmp_path)
     compare(path, system(14, 260), LIMIT[dtype])
 
 
 def test_flipped_vectors(tmp_path: Path) -> None:
-    compare(two_layers(flip=True, knots=32).write(tmp_path), system(9, 120), 1e-12)
+    compare(two_layers(flip=True, knots=512).write(tmp_path), system(9, 120), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("lmax", [0, 1, 2, 4])
 def test_degrees(tmp_path: Path, lmax: int) -> None:
-    model = Model(knots=32)
+    model = Model(knots=512)
     first = model.conv(None, "4x0e", lmax, "+".join(f"4x{k}{'eo'[k % 2]}" for k in range(lmax + 1)))
     x = model.linear(first, "70x0e" + "+33x1o" * (lmax > 0))
     out = "70x0e" + "+33x0e+33x1o+40x1o" * (lmax > 0)
     model.energy(model.conv(x, "70x0e" + "+33x1o" * (lmax > 0), lmax, out))
-    compare(model.write(tmp_path), system(8, 90), 1e-12)
+    compare(model.write(tmp_path), system(8, 90), LIMIT["float64"])
 
 
 def test_many_neighbours(tmp_path: Path) -> None:
     """More than are put in order of length."""
     s = system(5, 1200)
     assert np.bincount(s.receiver).max() > 256
-    compare(two_layers(knots=32).write(tmp_path), s, 1e-12)
+    compare(two_layers(knots=512).write(tmp_path), s, LIMIT["float64"])
 
 
 @pytest.mark.parametrize("edges", [0, 1])
 def test_hardly_any_edges(tmp_path: Path, edges: int) -> None:
     s = system(4, edges)
-    compare(two_layers(knots=32).write(tmp_path), s, 1e-12)
+    compare(two_layers(knots=512).write(tmp_path), s, LIMIT["float64"])
 
 
 def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
     s = system(6, 30)
     unit = s.shifts / np.linalg.norm(s.shifts, axis=1, keepdims=True)
     far = System(0 * s.positions, s.types, s.sender, s.receiver, 1.05 * R_MAX * unit)
-    got = compare(two_layers(knots=32).write(tmp_path), far, 1e-12)
+    got = compare(two_layers(knots=512).write(tmp_path), far, LIMIT["float64"])
     assert not np.any(got[0]["forces"])
 
 
@@ -80,8 +80,7 @@ def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
 
 
 def test_forces_are_the_derivative(tmp_path: Path) -> None:
-    """Of what the device itself computes, with few knots."""
-    path = saved(two_layers(knots=16, by_pair=True).write(tmp_path))
+    path = saved(two_layers(by_pair=True).write(tmp_path))
     model = _core.Model(path, device="cuda")
     s = system(10, 90, seed=3)
     forces = evaluate(model, s)["forces"]
@@ -100,7 +99,7 @@ def test_forces_are_the_derivative(tmp_path: Path) -> None:
 
 def test_the_fused_kernels_run(tmp_path: Path) -> None:
     """Weights of edges are made by no other kernel."""
-    path = saved(two_layers(knots=32).write(tmp_path))
+    path = saved(two_layers(knots=512).write(tmp_path))
     model = _core.Model(path, device="cuda")
     evaluate(model, system(6, 40))
     names = [kernel["name"] for kernel in json.loads(model.report())["kernels"]]

@@ -31,13 +31,13 @@ def kernels(model: Any) -> set[str]:
     "options",
     [
         {},
-        {"hidden": 11, "knots": 40, "by_pair": True, "flip": True},
+        {"hidden": 11, "knots": 512, "by_pair": True, "flip": True},
         # a unit of constant 1
         {"bias": True, "flip": True, "hidden": 31, "in1": "11x0e", "out": "11x0e+11x1o+11x2e"},
-        {"bias": True, "knots": 40},
+        {"bias": True, "knots": 512},
         # several units of a lane, twice
         {"hidden": 70, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
-        {"hidden": 70, "knots": 40, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
+        {"hidden": 70, "knots": 512, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
     ],
 )
 def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     assert "type_sums" in kernels(models[1])
 
 
-@pytest.mark.parametrize("knots", [0, 32])
+@pytest.mark.parametrize("knots", [0, 512])
 @pytest.mark.parametrize(
     ("in1", "lmax", "out"),
     [
@@ -64,7 +64,7 @@ def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int) -> No
     compare_models(*models, system(9, 120), LIMIT["float64"])
 
 
-@pytest.mark.parametrize("knots", [0, 32])
+@pytest.mark.parametrize("knots", [0, 512])
 def test_typeeach_a_list(tmp_path: Path, knots: int) -> None:
     """Some that are not there, then more than are summed, then one."""
     models = open_both(type_model(types=20, knots=knots, by_pair=True).write(tmp_path))
@@ -76,7 +76,7 @@ def test_typeeach_a_list(tmp_path: Path, knots: int) -> None:
 
 
 @pytest.mark.parametrize("edges", [0, 1, 2])
-@pytest.mark.parametrize("knots", [0, 32])
+@pytest.mark.parametrize("knots", [0, 512])
 def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
     models = open_both(type_model(knots=knots).write(tmp_path))
     compare_models(*models, system(4, edges), LIMIT["float64"])
@@ -85,7 +85,7 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("knots", [0, 32])
+@pytest.mark.parametrize("knots", [0, 512])
 def test_many_neighbours(tmp_path: Path, knots: int, dtype: str) -> None:
     """More than are looked at in one go."""
     s = system(5, 1500)

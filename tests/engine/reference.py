@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.interpolate import make_interp_spline
 
 from mdcg.package import Package
 from mdcg.patch._frameworks import import_e3nn_o3
@@ -75,8 +74,6 @@ def evaluate(
     sender: Any,
     receiver: Any,
     shifts: Any = None,
-    *,
-    tables: bool = False,
 ) -> Result:
     """Evaluate a package on a graph.
 
@@ -88,8 +85,6 @@ def evaluate(
     sender, receiver : array of int, shape (n_edges,)
     shifts : array, shape (n_edges, 3), optional
         Added to ``positions[receiver] - positions[sender]``.
-    tables : bool
-        Radial networks that have a table are cubic splines, as on GPUs.
     """
     pos = torch.tensor(np.asarray(positions), dtype=torch.float64, requires_grad=True)
     sender, receiver, types = (
@@ -103,7 +98,7 @@ def evaluate(
     flip = -1.0 if package.manifest["edge_vector"] == "sender_minus_receiver" else 1.0
     used = vec[keep]
     edges = Edges(flip * used, used.norm(dim=1), sender[keep], receiver[keep], types, len(pos))
-    run = _Run(package, edges, tables)
+    run = _Run(package, edges)
     for layer in package.manifest["layers"]:
         getattr(run, f"on_{layer['type']}")(layer)
     energies = run.energies
@@ -123,8 +118,8 @@ def evaluate(
 
 
 class _Run:
-    def __init__(self, package: Package, edges: Edges, tables: bool = False) -> None:
-        self.package, self.edges, self.tables = package, edges, tables
+    def __init__(self, package: Package, edges: Edges) -> None:
+        self.package, self.edges = package, edges
         self.values: dict[str, Blocks] = {}
         self.energies = torch.zeros(edges.n_nodes, dtype=torch.float64)
 
@@ -233,8 +228,6 @@ class _Run:
     def weights(self, radial: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return outputs of a radial network, and what they are still to be multiplied by."""
         e = self.edges
-        if self.tables and radial.get("table") and len(e.length):
-            return self.tabulated(radial), torch.ones(1, dtype=torch.float64)
         r = e.length[:, None]
         r_max = radial["r_max"]
         r_max = e.pair(self.tensor(r_max))[:, None] if isinstance(r_max, str) else r_max
@@ -264,41 +257,6 @@ class _Run:
                 x = layer.get("factor", 1.0) * ACTIVATIONS[layer["activation"]](x)
         within = (r < r_max).to(r)  # where a network with biases is not zero by itself
         return x, cutoff * within if radial["cutoff_on"] == "weights" else within
-
-    def tabulated(self, radial: dict[str, Any]) -> Tensor:
-        e = self.edges
-        ends = torch.stack([e.types[e.receiver], e.types[e.sender]], dim=1)
-        found = None
-        for pair in ends.unique(dim=0):
-            (own,) = (ends == pair).all(dim=1).nonzero(as_tuple=True)
-            part = _Spline.apply(e.length[own], *self.spline(radial, pair))
-            if found is None:
-                found = torch.zeros(len(e.length), part.shape[1], dtype=torch.float64)
-            found = found.index_put((own,), part)
-        assert found is not None
-        return found
-
-    def spline(self, radial: dict[str, Any], pair: Tensor) -> tuple[Any, float, float, float]:
-        """Return the clamped cubic spline of a pair of types, its first knot, step and end."""
-        r_max, knots = radial["r_max"], radial["table"]["knots"]
-        r_max = float(self.tensor(r_max)[tuple(pair)]) if isinstance(r_max, str) else r_max
-        first = np.sqrt(r_max / 16.0)
-        step = (np.sqrt(r_max) - first) / knots
-        lengths = np.minimum((first + step * np.arange(knots + 1)) ** 2, np.nextafter(r_max, 0.0))
-
-        def exact(lengths: Tensor) -> Tensor:
-            receiver, sender = (torch.full((len(lengths),), end) for end in (0, 1))
-            edges = Edges(lengths, lengths, sender, receiver, pair, 2)
-            weights, factor = _Run(self.package, edges).weights(radial)
-            return weights * factor
-
-        at = torch.from_numpy(lengths)
-        values, slopes = torch.autograd.functional.jvp(exact, at, torch.ones_like(at))
-        ends = 2.0 * step * np.sqrt(lengths)[[0, -1], None] * slopes.numpy()[[0, -1]]
-        conditions = ([(1, ends[0])], [(1, ends[1])])
-        places = np.arange(knots + 1)
-        spline = make_interp_spline(places, values.numpy(), k=3, bc_type=conditions)
-        return spline, float(first), float(step), r_max
 
     def transformed(self, of: dict[str, Any] | None, r: Tensor) -> Tensor:
         if of is None:
@@ -372,26 +330,6 @@ class _Run:
         )
         v = factor / e.length * phi * polynomial_cutoff(e.length / r_max, layer["p"])
         self.energies = self.energies + e.sum(v)
-
-
-class _Spline(torch.autograd.Function):
-    """Values of a spline in the square root of the length; zero from r_max on."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, r: Tensor, spline: Any, first: float, step: float, r_max: float
-    ) -> Tensor:
-        root = np.sqrt(r.detach().numpy())
-        places, within = (root - first) / step, r.numpy() < r_max
-        assert (places >= 0).all(), "an edge is too short for the table"
-        slopes = spline.derivative()(places) / (2.0 * step * root)[:, None]
-        ctx.save_for_backward(torch.from_numpy(slopes * within[:, None]))
-        return torch.from_numpy(spline(places) * within[:, None])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        (slopes,) = ctx.saved_tensors
-        return (grad * slopes).sum(dim=1), None, None, None, None
 
 
 def polynomial_cutoff(x: Tensor, p: float) -> Tensor:

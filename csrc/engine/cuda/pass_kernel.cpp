@@ -10,7 +10,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr std::int64_t MIN_TABLE_DEGREE = 5, MAX_TABLE_DEGREE = 15;
+constexpr std::int64_t MIN_TABLE_DEGREE = 3, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
     "order",    "sender", "row_ptr", "place",  "types",       "sender_type", "live",

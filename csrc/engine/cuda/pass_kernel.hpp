@@ -28,11 +28,11 @@ enum class CudaArgument : int {
     n_rows,
     n_types,      // sets of coefficients; types of atoms
     n_adds,       // not 0: add to dx
-    n_intervals,  // intervals of a PolynomialTable
+    n_intervals,  // of the table
     n_flip,       // not 0: unit vectors point from the receiver to the sender
     unit,         // [edges][3]
     length,       // [edges] Å
-    places,       // of a SplineTable
+    places,       // of a PolynomialTable
     table,
     x,
     y,
@@ -80,8 +80,7 @@ public:
     // or the device is too old for all.
     void prepare(CudaKernels& kernels);
 
-    // After `prepare`: of the polynomials of the table that it reads, which is a PolynomialTable;
-    // 0: not one.
+    // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
 
     // Likewise: must an operand be zero before the launch; is it used at all.

@@ -4,6 +4,12 @@
 
 namespace mdcg {
 
+namespace {
+
+constexpr int SPLINE_DEGREE = 3;
+
+}  // namespace
+
 template <typename T>
 bool CudaTableConv<T>::possible(const ConvSpec& spec) {
     return (spec.radial.knots > 0 || sizeof(T) == 8) && !spec.sender.present() &&
@@ -29,30 +35,26 @@ CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
 
 template <typename T>
 bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
-    if (table_)
-        table_->take_list(graph, stream);
-    else
-        exact_->take_list(graph, stream);
+    forward_table_->take_list(graph, stream);
+    if (backward_table_ != forward_table_) backward_table_->take_list(graph, stream);
     if (graph.chunks.size() > 1 && summed_ == nullptr)
         summed_ = std::make_unique<DeviceEvent>(stream.device());
-    return !exact_ || exact_->available();
+    return forward_table_->available() && backward_table_->available();
 }
 
 template <typename T>
 void CudaTableConv<T>::prepare(CudaKernels& kernels) {
     forward_.prepare(kernels);
     backward_.prepare(kernels);
-    const int degree = forward_.degree();
     const RadialSpec& radial = spec_.radial;
-    if (degree % 2 != (degree > 0) || backward_.degree() != degree ||
-        (degree > 0) != (radial.knots == 0))
+    const WeightColumns& weights = spec_.description.weights;
+    const bool single = sizeof(T) == 4;
+    if (single ? backward_.degree() != SPLINE_DEGREE : backward_.degree() != forward_.degree())
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
-    const WeightColumns& weights = spec_.description.weights;
-    if (degree == 0)
-        table_ = std::make_unique<SplineTable<T>>(radial, weights);
-    else
-        exact_ = std::make_unique<PolynomialTable>(radial, weights, degree);
+    forward_table_ = std::make_shared<Table>(radial, weights, forward_.degree(),
+                                             single ? Table::VALUES : Table::EXACT);
+    backward_table_ = single ? std::make_shared<Table>(radial, weights) : forward_table_;
     sums_ = CudaSenderSums<T>(kernels);
 }
 
@@ -64,8 +66,8 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
 }
 
 template <typename T>
-CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
-                                          std::int64_t first_receiver,
+CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Table& table,
+                                          const T* x, bool by_type, std::int64_t first_receiver,
                                           std::int64_t receivers) const {
     const DeviceEdges& graph = *worker.edges;
     CudaArguments found;
@@ -81,9 +83,9 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const T* 
     found.set(A::types, graph.types + first_receiver);
     found.set(A::unit, graph.unit);
     found.set(A::length, graph.length);
-    if (exact_) found.set(A::n_intervals, std::int64_t(exact_->knots()));
-    found.set(A::places, exact_ ? exact_->places() : table_->places());
-    found.set(A::table, exact_ ? static_cast<const void*>(exact_->data()) : table_->data());
+    found.set(A::n_intervals, std::int64_t(table.intervals()));
+    found.set(A::places, table.places());
+    found.set(A::table, table.data());
     found.set(A::short_edges, worker.short_edges);
     found.set(A::x, x);
     return found;
@@ -95,7 +97,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     if (forward_.zeroes(CudaArgument::out))
         clear_on_device(out, static_cast<std::size_t>(receivers * out_width_) * sizeof(T),
                         *worker.stream);
-    CudaArguments arguments = this->arguments(worker, x, by_type, 0, receivers);
+    CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type, 0, receivers);
     arguments.set(CudaArgument::out, out);
     if (worker.edges->chunks.size() == 1)
         forward_.launch(*worker.lanes, arguments);
@@ -109,8 +111,8 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
     const auto edges_of = [&](const CudaChunk& chunk) {
-        CudaArguments found =
-            arguments(worker, x, by_type, chunk.first_receiver, chunk.num_receivers);
+        CudaArguments found = arguments(worker, *backward_table_, x, by_type, chunk.first_receiver,
+                                        chunk.num_receivers);
         found.set(A::g, gradient + chunk.first_receiver * out_width_);
         found.set(A::de, worker.edge_gradient);
         found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "engine/cuda/edges/polynomial_table.hpp"
-#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/cuda/pass_kernel.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
@@ -43,17 +42,19 @@ public:
 
 private:
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
-    CudaArguments arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
-                            std::int64_t first_receiver, std::int64_t receivers) const;
+    using Table = PolynomialTable<T>;
+    CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
+                            bool by_type, std::int64_t first_receiver,
+                            std::int64_t receivers) const;
 
     const ConvSpec& spec_;
     std::int64_t x_width_, out_width_;
     bool flip_;
     int num_types_;
     CudaPassKernel forward_, backward_;
-    // One of the two: splines, or what is exact in double precision.
-    std::unique_ptr<SplineTable<T>> table_;
-    std::unique_ptr<PolynomialTable> exact_;
+    // In double precision both passes have one table. In single precision that of the forward pass
+    // has fewer, longer intervals, of a higher degree: it needs no derivatives.
+    std::shared_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
     std::unique_ptr<DeviceEvent> summed_;  // null: one chunk
 };

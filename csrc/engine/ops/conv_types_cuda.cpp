@@ -11,7 +11,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int CUBIC = 3, EXACT = 9, ROWS = 0;  // degrees of tables; none, but rows of units
+constexpr int EXACT_DEGREE = 9, ROWS = 0;  // of tables; none, but rows of units
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -21,12 +21,12 @@ std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     : spec_(spec), num_types_(spec.num_types), matrices_(spec) {
-    if (spec.radial.knots > 0)
-        table_ = std::make_unique<SplineTable<T>>(hidden_spec(spec.radial),
-                                                  hidden_columns(spec.radial, spec.hidden_stride));
-    else if (sizeof(T) == 8)
-        exact_ = std::make_unique<PolynomialTable>(
-            hidden_spec(spec.radial), hidden_columns(spec.radial, spec.hidden_stride), EXACT);
+    const WeightColumns units = hidden_columns(spec.radial, spec.hidden_stride);
+    if (sizeof(T) == 8)
+        table_ = std::make_unique<PolynomialTable<T>>(
+            hidden_spec(spec.radial), units, EXACT_DEGREE, PolynomialTable<T>::EXACT);
+    else if (spec.radial.knots > 0)
+        table_ = std::make_unique<PolynomialTable<T>>(hidden_spec(spec.radial), units);
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (const std::size_t number : matrices_.blocks()) {
         const Block& block = matrices_.block(number);
@@ -60,7 +60,7 @@ template <typename T>
 void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     const int l_max = spec_.description.l_max;
     kernels_ = &kernels;
-    ask_for_kernels(table_ ? CUBIC : exact_ ? EXACT : ROWS);
+    ask_for_kernels(table_ ? table_->degree() : ROWS);
     gemm_ = CudaGemm<T>(kernels);
     const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
     number_ = std::make_unique<DeviceMemory>(stream.device());
@@ -74,7 +74,7 @@ void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) 
 template <typename T>
 void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
     prepare(kernels, stream);
-    if (exact_) ask_for_kernels(ROWS);
+    if (sizeof(T) == 8) ask_for_kernels(ROWS);  // where no table is exact enough
 }
 
 template <typename T>
@@ -83,11 +83,10 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
     if (present.size() > MAX_SUMMED_TYPES) return false;
-    if (table_) table_->take_list(graph, stream);
-    if (exact_) {
-        exact_->take_list(graph, stream);
-        if (!exact_->available()) {  // from rows of units
-            exact_.reset();
+    if (table_) {
+        table_->take_list(graph, stream);
+        if (!table_->available()) {  // from rows of units
+            table_.reset();
             ask_for_kernels(ROWS);
             kernels_->load();
         }
@@ -166,11 +165,7 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     if (table_) {
         found.table = table_->data();
         found.places = table_->places();
-        found.knots = table_->knots();
-    } else if (exact_) {
-        found.table = exact_->data();
-        found.places = exact_->places();
-        found.knots = exact_->knots();
+        found.intervals = table_->intervals();
     }
     found.hidden = scratch.hidden;
     found.sums = scratch.sums;

@@ -7,7 +7,6 @@
 
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/edges/polynomial_table.hpp"
-#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/ops/conv.hpp"
 #include "engine/ops/cuda.hpp"
@@ -33,7 +32,7 @@ public:
     // True if forward writes the rows of the linear operation after the convolution.
     bool composed() const { return matrices_.composed(); }
     // May end with a list that no table is exact enough for.
-    bool from_table() const { return table_ || exact_; }
+    bool from_table() const { return table_ != nullptr; }
 
     std::size_t scratch_bytes(const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
     // Writes all rows.
@@ -73,8 +72,7 @@ private:
     const ConvSpec& spec_;
     int num_types_, threads_ = 128;
     TypeMatrices<T> matrices_;
-    std::unique_ptr<SplineTable<T>> table_;
-    std::unique_ptr<PolynomialTable> exact_;
+    std::unique_ptr<PolynomialTable<T>> table_;  // of hidden units; null: rows of them are made
     CudaKernels* kernels_ = nullptr;
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;

@@ -104,6 +104,7 @@ class CudaKernel:
     programs: tuple[str, ...] = ()
     # program that packs and unpacks node rows, the same for all passes; empty: in ``source``
     copies: str = ""
+    degree: int | None = None  # of the polynomials of the table that is read
 
     @property
     def sources(self) -> tuple[str, ...]:

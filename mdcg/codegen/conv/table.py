@@ -1,6 +1,7 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-A block takes a receiver, a warp 32 channels of a block of the features with all their paths.
+A block takes a receiver, a warp 32 channels of a block of the features with all their paths. Edges
+come in order of length, so that polynomials of the table stay in registers for the next edges.
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
 backward pass ends in the gradient of the edge's vector and a row for its sender.
 """
@@ -14,7 +15,7 @@ from ..._version import __version__
 from ...errors import UnsupportedProblemError
 from ...plan.device import WARP, CudaTile
 from ...plan.host import ITEMSIZE
-from ...plan.table_conv import TableConvPlan, TableConvTile
+from ...plan.table_conv import DOUBLE_PLAN, TableConvPlan, TableConvTile
 from ...problem import ConvProblem, Irreps
 from ..common.emit import (
     CudaEntry,
@@ -41,7 +42,7 @@ MAX_LANES = 4
 __all__ = ["emit_table_conv", "table_conv_arguments"]
 
 
-def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) -> tuple[str, ...]:
+def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     """Return names of addresses and sizes in the order of the kernels' parameter.
 
     Parameters
@@ -50,14 +51,12 @@ def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) ->
         See :func:`emit_table_conv`.
     wants_x : bool
         See :func:`emit_table_conv`; it matters in the backward pass only.
-    polynomials : bool
-        The table consists of polynomials, and its number of intervals is an argument.
 
     Returns
     -------
     tuple of str
         Numbers: ``n_rows`` receivers, ``n_types``, ``n_flip`` (1: vectors are turned round),
-        ``n_intervals``. By receiver: ``row_ptr`` (n_rows + 1) of edges, ``num_live`` and ``types``
+        ``n_intervals`` of the table. By receiver: ``row_ptr`` (n_rows + 1) of edges, ``num_live`` and ``types``
         (n_rows). By edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit;
         ``length`` in Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges``
         (1) is set by an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its
@@ -68,7 +67,7 @@ def table_conv_arguments(kind: str, wants_x: bool, polynomials: bool = False) ->
         "n_rows",
         "n_types",
         "n_flip",
-        *(["n_intervals"] if polynomials else []),
+        "n_intervals",
         "row_ptr",
         "live",
         "num_live",
@@ -108,10 +107,9 @@ class _Block:
     @property
     def resident(self) -> int:
         """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
-        least, most = self.tile.limited
-        if not least <= max(map(_held, self.kernel.roles)) <= most:
-            return 0
-        blocks = resident_blocks(self.threads, self.tile.registers)
+        held = max(map(_held, self.kernel.roles))
+        registers = next((limit for most, limit in self.tile.registers if held <= most), 0)
+        blocks = resident_blocks(self.threads, registers)
         return blocks if blocks > 1 else 0
 
     # Shared memory, in items: records twice, path matrices twice, parts of gradients twice.
@@ -274,7 +272,6 @@ def emit_table_conv(
     *,
     wants_x: bool,
     normalization: str,
-    n_intervals: int | None,
     plan: TableConvPlan | None = None,
 ) -> CudaKernel:
     """Print the kernels of one pass.
@@ -291,11 +288,9 @@ def emit_table_conv(
         ignores this.
     normalization : {"component", "norm", "integral"}
         Of the harmonics.
-    n_intervals : int or None
-        Intervals of a table of cubic splines. None: a table of polynomials of ``plan.degree`` with
-        a relative error below 1e-13, whose number of intervals is an argument of the kernels.
     plan : TableConvPlan, optional
-        Tiles of both passes, and the degree of polynomials. Default: that of all problems.
+        Tiles of both passes. Default: :class:`TableConvPlan` in single precision, `DOUBLE_PLAN` in
+        double precision.
 
     Returns
     -------
@@ -309,7 +304,7 @@ def emit_table_conv(
         A path is not ``uvu`` or has no weights, a block has more channels than a block of threads
         can take, or the attributes are not harmonics of degrees 0, 1, 2 and so on.
     """
-    plan = plan or TableConvPlan()
+    plan = plan or (DOUBLE_PLAN if problem.dtype == "float64" else TableConvPlan())
     lowered = lower(problem)
     l_max = len(problem.irreps_in2) - 1
     harmonics = Irreps.from_pairs((1, b.ir.l, b.ir.p) for b in problem.irreps_in2)
@@ -328,11 +323,7 @@ def emit_table_conv(
     words = itemsize // 4
     sets = _sets(lowered, tile, words)
     attributes = (l_max + 1) ** 2
-    polynomials = n_intervals is None
-    degree = plan.degree if polynomials else 3
-    if polynomials and (degree < 5 or degree % 2 == 0):
-        raise ValueError(f"plan.degree is {degree}, expected an odd number from 5 on")
-    arguments = table_conv_arguments(kind, wants_x, polynomials)
+    arguments = table_conv_arguments(kind, wants_x)
     tables = [NonzeroTable.of(lowered, kernel.groups, 16 // itemsize) for kernel in sets]
 
     def blocks(tile: TableConvTile) -> list[_Block]:
@@ -368,7 +359,6 @@ def emit_table_conv(
                 lane=lanes[number],
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
-                degree=degree,
             )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:
@@ -387,20 +377,14 @@ def emit_table_conv(
     ):
         zeroed.append("dx")
     norm = ", ".join(literal(value) for value in _factors(l_max, normalization))
-    types = {} if polynomials else {"table": "const Cubic*"}
-    struct = [
-        *([] if polynomials else ["struct Cubic;"]),
-        argument_struct(arguments, types, integer="long long"),
-    ]
     header = [
         f"// mdcg {__version__}, problem {problem.key()}, table {kind}",
         f"// {plan}",
         f"typedef {scalar_type(problem.dtype)} T;",
-        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {degree}\n"
-        f"#define INTERVALS {'p.n_intervals' if polynomials else n_intervals}\n"
+        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {tile.degree}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
-        template("common/table_entry.hpp") + "\n".join(struct),
+        template("common/table_entry.hpp") + argument_struct(arguments, integer="long long"),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
         *(() if forward else (template("common/warp_sums.cuh"),)),
@@ -413,4 +397,5 @@ def emit_table_conv(
         packs=False,
         run=1,
         zeroed=tuple(zeroed),
+        degree=tile.degree,
     )

@@ -1,5 +1,5 @@
 // After spherical_harmonics.cuh and table_entry.hpp. T is float or double. Defined before are
-// L_MAX, NORM (factors of harmonics), INTERVALS and DEGREE of the table, BATCH, BACKWARD and PLACE
+// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD and PLACE
 // (row of the gradient of features that belongs to an edge).
 
 typedef long long Long;
@@ -10,71 +10,38 @@ struct alignas(16) Quad {
     T v[QUAD];
 };
 
-#if DEGREE == 3
-
-// A weight between two knots: v[0] + t (v[1] + t (v[2] + t v[3])).
-struct alignas(16) Cubic {
-    T v[4];
-};
-MDCG_INLINE T value_of(const Cubic& c, T t) {
-    return c.v[0] + t * (c.v[1] + t * (c.v[2] + t * c.v[3]));
-}
-// `twice` is 2 t, `half_more` 1.5 t.
-MDCG_INLINE T slope_of(const Cubic& c, T twice, T half_more) {
-    return c.v[1] + twice * (c.v[2] + half_more * c.v[3]);
-}
-MDCG_INLINE Cubic load(const Cubic* p) {
-    Cubic c;
-#pragma unroll
-    for (int i = 0; i < 4; i += QUAD) {
-        const Quad part = *(const Quad*)(p->v + i);
-#pragma unroll
-        for (int k = 0; k < QUAD; ++k) c.v[i + k] = part.v[k];
-    }
-    return c;
-}
-
-#else
-
 // Weights are polynomials of z in [-1, 1], of an odd degree: factors of z^(2 k) and z^(2 k + 1) of
 // all columns stand together, behind them those of the next k.
 constexpr int HALF = (DEGREE + 1) / 2;
 struct alignas(2 * sizeof(T)) Two {
     T v[2];
 };
-template <int COLUMNS>
-MDCG_INLINE T value_at(const Two* from, T z) {
-    Two a = from[(HALF - 1) * COLUMNS];
-    T value = a.v[1] * z + a.v[0];
-#pragma unroll
-    for (int k = HALF - 2; k >= 0; --k) {
-        a = from[k * COLUMNS];
-        value = (value * z + a.v[1]) * z + a.v[0];
-    }
-    return value;
-}
-template <int COLUMNS>
-MDCG_INLINE T value_at(const Two* from, T z, T& slope) {
-    Two a = from[(HALF - 1) * COLUMNS];
-    T value = a.v[1] * z + a.v[0];
-    slope = a.v[1];
-#pragma unroll
-    for (int k = HALF - 2; k >= 0; --k) {
-        a = from[k * COLUMNS];
-        slope = slope * z + value;
-        value = value * z + a.v[1];
-        slope = slope * z + value;
-        value = value * z + a.v[0];
-    }
-    return value;
-}
 
-#endif
+// Where an edge stands in its interval.
+struct IntervalPoint {
+    T z, multiple[DEGREE];  // z (k + 1) / k, for derivatives
+    __device__ __forceinline__ explicit IntervalPoint(T z) : z(z) {
+#pragma unroll
+        for (int k = 1; k < DEGREE; ++k) multiple[k] = z * (T(k + 1) / T(k));
+    }
+    __device__ __forceinline__ T value(const Two (&a)[HALF]) const {
+        T found = a[HALF - 1].v[1];
+#pragma unroll
+        for (int k = DEGREE - 1; k >= 0; --k) found = a[k / 2].v[k % 2] + z * found;
+        return found;
+    }
+    __device__ __forceinline__ T slope(const Two (&a)[HALF]) const {
+        T found = a[HALF - 1].v[1];
+#pragma unroll
+        for (int k = DEGREE - 1; k >= 1; --k) found = a[k / 2].v[k % 2] + multiple[k] * found;
+        return found;
+    }
+};
 
 // What all warps must know of an edge.
 struct alignas(16) Record {
     int sender, row, to, padding;  // rows of features, of the table, and of their gradients
-    T t, slope;  // place in the interval (t or z), and by how much it grows with length
+    T z, slope;  // place in the interval, and by how much it grows with length
 };
 
 // An edge on its way from memory; `record` where this warp makes the records.
@@ -101,20 +68,15 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     const double root = sqrt(a.length);
     const double place = (root - found.first) * found.inverse_step;
     if (place < 0) *p.short_edges = 1;      // the caller evaluates again without tables
-    const bool within = place < INTERVALS;  // of the cutoff of its types; row 0 is zeros
+    const bool within = place < p.n_intervals;  // of the cutoff of its types; row 0 is zeros
     const int i = within && place > 0 ? int(place) : 0;
     Record r;
     r.sender = a.sender;
     r.row = within ? int(found.row) + i : 0;
     r.to = to;
     r.padding = 0;
-#if DEGREE == 3
-    r.t = within ? T(place - i) : T(0);
-    r.slope = T(found.inverse_step / (2 * root));
-#else
-    r.t = within ? T(2 * (place - i) - 1) : T(0);
+    r.z = within ? T(2 * (place - i) - 1) : T(0);
     r.slope = T(found.inverse_step / root);
-#endif
     return r;
 }
 

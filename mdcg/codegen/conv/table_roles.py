@@ -82,9 +82,6 @@ class TableRoleWriter:
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
         The same of the role's block of the features' gradient.
-    degree : int
-        Of the table's polynomials. Cubic ones stay in registers, for the next edges; others are
-        read where they are used, from caches.
     """
 
     def __init__(
@@ -100,14 +97,12 @@ class TableRoleWriter:
         lane: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
-        degree: int = 3,
     ) -> None:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps, self.shares = batch, warps, shares
         self.de = f"p.de + {lane} * p.n_de" if lane else "p.de"
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
-        self.degree = degree
         self.forward = spec.kind == "forward"
         self.attributes = self.problem.irreps_in2.dim
         self.dim = role.in1.ir.dim
@@ -125,7 +120,7 @@ class TableRoleWriter:
             f"    constexpr int CHANNELS = {role.channels};",
             *(f"    {line}" for line in self._channels()),
             *(f"    {line}" for line in self._table()),
-            f"    const T* const features = p.x + {role.in1.offset};",
+            f"    const T* const features = p.x + {role.in1.offset} + base;",
             *(f"    {line}" for line in self._state()),
             f"    T {', '.join(f'n{a}[CHANNELS]' for a in range(self.dim))};",
             "    const auto load_edge = [&](const Record& r) {",
@@ -134,7 +129,8 @@ class TableRoleWriter:
             *(
                 f"        {line}"
                 for line in _each_channel(
-                    f"n{a}[c] = __ldg(x + {a * role.in1.mul} + u[c]);" for a in range(self.dim)
+                    f"n{a}[c] = __ldg(x + {a * role.in1.mul} + {self.channel});"
+                    for a in range(self.dim)
                 )
             ),
             "    };",
@@ -187,24 +183,23 @@ class TableRoleWriter:
     # -- weights --------------------------------------------------------------------------------
 
     def _table(self) -> list[str]:
-        if self.degree != 3:
-            return ["const Two* const table = (const Two*)p.table;"]
-        names = ", ".join(f"cubic{i}[CHANNELS]" for i in range(len(self.role.paths)))
+        names = ", ".join(f"a{i}[CHANNELS][HALF]" for i in range(len(self.role.paths)))
         return [
-            f"Cubic {names};",
+            "const Two* const table = (const Two*)p.table + base;",
+            f"Two {names};",
             "int there = -1;  // row of the table in registers: edges are in order of length",
         ]
 
     def _load_row(self) -> list[str]:
-        if self.degree != 3:
-            return []
+        width = self.problem.weight_numel
         return [
             "if (r.row != there) {",
-            f"    const Cubic* const from = p.table + Long(r.row) * {self.problem.weight_numel};",
+            f"    const Two* const from = table + Long(r.row) * ({width} * HALF);",
             *(
                 f"    {line}"
                 for line in _each_channel(
-                    f"cubic{i}[c] = load(from + {path.weight_offset} + u[c]);"
+                    f"for (int k = 0; k < HALF; ++k) a{i}[c][k] = "
+                    f"from[k * {width} + {path.weight_offset} + {self.channel}];"
                     for i, path in enumerate(self.role.paths)
                 )
             ),
@@ -213,43 +208,40 @@ class TableRoleWriter:
         ]
 
     def _weights(self) -> list[str]:
-        if self.degree != 3:
-            columns = self.problem.weight_numel * ((self.degree + 1) // 2)
-            return [f"const Two* const from = table + Long(record[k].row) * {columns};"]
-        lines = [] if self.forward else ["const T twice = 2 * t, half_more = T(1.5) * t;"]
+        lines = ["const IntervalPoint point(record[k].z);"]
         evaluated = []
         for i in range(len(self.role.paths)):
             lines.append(f"T w{i}[CHANNELS];")
-            evaluated.append(f"w{i}[c] = value_of(cubic{i}[c], t);")
+            evaluated.append(f"w{i}[c] = point.value(a{i}[c]);")
             if not self.forward:
                 lines.append(f"T slope{i}[CHANNELS];")
-                evaluated.append(f"slope{i}[c] = slope_of(cubic{i}[c], twice, half_more);")
+                evaluated.append(f"slope{i}[c] = point.slope(a{i}[c]);")
         return [*lines, *_each_channel(evaluated)]
 
-    def _weight(self, number: int, path: LoweredPath) -> list[str]:
-        if self.degree == 3:
-            slope = [] if self.forward else [f"const T slope = slope{number}[c];"]
-            return [f"const T wv = w{number}[c];", *slope]
-        call = f"value_at<{self.problem.weight_numel}>(from + {path.weight_offset} + u[c], t"
-        if self.forward:
-            return [f"const T wv = {call});"]
-        return ["T slope;", f"const T wv = {call}, slope);"]
-
     # -- operands -------------------------------------------------------------------------------
+
+    @property
+    def channel(self) -> str:
+        """Distance of channel ``c`` of a lane from address ``base``; constant where all exist."""
+        return f"{WARP} * c" if self.role.whole else "u[c]"
 
     def _channels(self) -> list[str]:
         mul, whole = self.role.in1.mul, self.role.whole
         first = f"chunk * {WARP * self.role.channels} + lane"
-        channels = [f"{first} + {WARP * c}" if c else first for c in range(self.role.channels)]
         if whole:
-            return [f"const int u[] = {{{', '.join(channels)}}};"]
+            return [f"const int base = {first};"]
+        channels = [f"{first} + {WARP * c}" if c else first for c in range(self.role.channels)]
         inside = ", ".join(f"{channel} < {mul}" for channel in channels)
         places = ", ".join(f"min({channel}, {mul - 1})" for channel in channels)
-        return [f"const bool inside[] = {{{inside}}};", f"const int u[] = {{{places}}};"]
+        return [
+            "constexpr int base = 0;",
+            f"const bool inside[] = {{{inside}}};",
+            f"const int u[] = {{{places}}};",
+        ]
 
     def _place(self, i_out: int, component: int) -> str:
         block = self.problem.irreps_out[i_out]
-        return f"{block.offset + component * block.mul} + u[c]"
+        return f"{block.offset + component * block.mul} + {self.channel}"
 
     def _state(self) -> list[str]:
         width = self.problem.irreps_out.dim
@@ -259,7 +251,7 @@ class TableRoleWriter:
         if self.forward:
             return [f"T o_{i_out}_{i}[CHANNELS] = {{}};" for i_out, i in components]
         return [
-            f"const T* const gradient = p.g + row * {width};",
+            f"const T* const gradient = p.g + row * {width} + base;",
             *(f"T g_{i_out}_{i}[CHANNELS];" for i_out, i in components),
             *_each_channel(
                 f"g_{i_out}_{i}[c] = __ldg(gradient + {self._place(i_out, i)});"
@@ -276,7 +268,7 @@ class TableRoleWriter:
                 for i in range(block.ir.dim)
             ]
         return [
-            f"T* const out = p.out + row * {self.problem.irreps_out.dim};",
+            f"T* const out = p.out + row * {self.problem.irreps_out.dim} + base;",
             *self._each_inside(stores),
         ]
 
@@ -291,7 +283,6 @@ class TableRoleWriter:
         role = self.role
         value = "n{0}[c]" if role.whole else "inside[c] ? n{0}[c] : T(0)"
         lines = [
-            "const T t = record[k].t;",
             f"T {', '.join(f'feature{a}[CHANNELS]' for a in range(self.dim))};",
             *_each_channel(f"feature{a}[c] = {value.format(a)};" for a in range(self.dim)),
         ]
@@ -314,10 +305,11 @@ class TableRoleWriter:
             sign = "=" if self.stores_inputs else "+="
             lines.append(
                 f"T* const to = p.dx + Long(record[k].to) * {self.problem.irreps_in1.dim} + "
-                f"{role.in1.offset};"
+                f"{role.in1.offset} + base;"
             )
             lines += self._each_inside(
-                f"to[{a * role.in1.mul} + u[c]] {sign} dx{a}[c];" for a in range(self.dim)
+                f"to[{a * role.in1.mul} + {self.channel}] {sign} dx{a}[c];"
+                for a in range(self.dim)
             )
         lines.append("dy0[0] = along * record[k].slope;")
         for n, (start, size) in enumerate(chunks):
@@ -337,16 +329,19 @@ class TableRoleWriter:
         c = path.coupling
         nonzeros = [f"p{s}" for s in range(c.num_nonzeros)]
         channel = [
-            *self._weight(number, path),
+            f"const T wv = w{number}[c];",
+            *([] if self.forward else [f"const T slope = slope{number}[c];"]),
             *(f"const T x{a} = feature{a}[c];" for a in range(c.dim_in)),
         ]
         if not self.forward:
             channel += [f"const T g{i} = g_{path.i_out}_{i}[c];" for i in range(c.dim_out)]
         channel += print_statements(uvu_sums(c, True, self.spec), declare="T", declared=nonzeros)
         for i, message in output_sums(c, True, self.spec).items():
-            # the message first: adding each product to the large total would lose digits
-            channel += print_statements([Statement(f"o{i}", message)], declare="T")
-            channel.append(f"o_{path.i_out}_{i}[c] += o{i};")
+            # product by product: a message of its own would take an addition more
+            channel += print_statements(
+                Statement(f"o_{path.i_out}_{i}[c]", Sum.of([term]), add=True)
+                for term in message.terms
+            )
         if not self.forward:
             if self.spec.wanted("x"):
                 channel += [f"dx{a}[c] += d{a};" for a in range(c.dim_in)]

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/integers.hpp"
+#include "engine/cuda/edges/polynomial_table.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
-#include "engine/cuda/edges/spline_table.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/edges/radial_table.hpp"

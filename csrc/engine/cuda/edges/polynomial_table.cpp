@@ -6,13 +6,17 @@
 #include <utility>
 
 #include "core/integers.hpp"
+#include "core/interrupt.hpp"
+#include "core/threads.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 
 namespace mdcg {
 
 namespace {
 
 constexpr std::int64_t ZERO_ROWS = 1;
-constexpr int NODES = 24;  // of an interval: more than coefficients, to average rounding
+constexpr int NODES = 24;    // of an interval: more than coefficients, to average rounding
+constexpr int FITTED = 128;  // columns of a spline at a time
 constexpr double PI = 3.14159265358979323846;
 
 // to[columns] += factor * from[columns].
@@ -35,20 +39,35 @@ std::vector<double> chebyshev_powers(int degree) {
 
 }  // namespace
 
-PolynomialTable::PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree)
-    : spec_(spec), columns_(std::move(columns)), last_(spec.last()), degree_(degree) {
+template <typename T>
+PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns columns)
+    : spec_(spec), columns_(std::move(columns)), last_(spec.last()), degree_(3), spline_(true) {
+    start(spec.knots);
+}
+
+template <typename T>
+PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree,
+                                    TableError allowed)
+    : spec_(spec),
+      columns_(std::move(columns)),
+      last_(spec.last()),
+      degree_(degree),
+      spline_(false),
+      allowed_(allowed) {
     start(FEWEST);
 }
 
-void PolynomialTable::start(int knots) {
-    knots_ = knots;
-    units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), knots, 3);
-    weights_ = std::make_unique<RadialSpline>(spec_, knots, 3);
+template <typename T>
+void PolynomialTable<T>::start(int intervals) {
+    intervals_ = intervals;
+    units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), intervals, 3);
+    weights_ = std::make_unique<RadialSpline>(spec_, intervals, 3);
     groups_ = std::make_unique<TableGroups>(
-        spec_, *weights_, static_cast<double>(row_items()) * knots * sizeof(double));
+        spec_, *weights_, static_cast<double>(row_items()) * intervals * sizeof(T));
 }
 
-void PolynomialTable::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
+template <typename T>
+void PolynomialTable<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     if (!available_ || (data_ && groups_->complete())) return;
     std::vector<std::int32_t> types(size(spec_.num_types));  // one node of each
     std::iota(types.begin(), types.end(), 0);
@@ -64,20 +83,22 @@ void PolynomialTable::take_list(const DeviceEdges& graph, const DeviceStream& st
     build(missing, stream);
 }
 
-void PolynomialTable::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
-    const int before = knots_;
+template <typename T>
+void PolynomialTable<T>::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
+    const int before = intervals_;
     for (const std::int32_t group : groups)
-        for (;;) {
+        while (!spline_) {
             const TableError error = measure(group, fit(group));
-            if (error.value <= VALUE_ERROR && error.slope <= SLOPE_ERROR) break;
-            if (2 * knots_ > MOST) {
+            if (error.value <= allowed_.value && error.slope <= allowed_.slope) break;
+            const int more = intervals_ + intervals_ / 2;
+            if (more > MOST) {
                 available_ = false;
                 return;
             }
-            start(2 * knots_);
+            start(more);
         }
     std::vector<std::int32_t> wanted = groups;
-    if (knots_ != before) {  // tables of earlier lists as well
+    if (intervals_ != before) {  // tables of earlier lists as well
         wanted.insert(wanted.begin(), built_.begin(), built_.end());
         built_.clear();
         rows_ = 0;
@@ -86,35 +107,80 @@ void PolynomialTable::build(const std::vector<std::int32_t>& groups, const Devic
     upload_places(stream);
 }
 
-// [knots][degree + 1][outputs]: projected on Chebyshev polynomials, for the hidden units, as a
-// polynomial is linear in what it stands for.
-std::vector<double> PolynomialTable::fit(std::int32_t group) const {
+template <typename T>
+std::vector<double> PolynomialTable<T>::fit(std::int32_t group) const {
+    poll_interrupt();
     const auto [receiver, sender] = groups_->representative(group);
+    return spline_ ? fit_spline(receiver, sender) : project(receiver, sender);
+}
+
+template <typename T>
+std::vector<double> PolynomialTable<T>::fit_spline(int receiver, int sender) const {
+    const int outputs = spec_.layers.back().out;
+    std::vector<double> found(size(intervals_) * 4 * size(outputs));
+    weights_->prepare(receiver, sender);
+    const auto columns = [&](int start, int count) {
+        std::vector<double> fitted(size(weights_->rows() * count));
+        weights_->fit(receiver, sender, start, count, fitted.data());
+        for (int i = 0; i < intervals_; ++i) {
+            const double* c0 = fitted.data() + std::ptrdiff_t(i) * count;
+            const double *c1 = c0 + count, *c2 = c1 + count, *c3 = c2 + count;
+            double* const to = found.data() + std::ptrdiff_t(i) * 4 * outputs + start;
+            for (int k = 0; k < count; ++k) {
+                // powers of t = (1 + z) / 2
+                const double a0 = (c0[k] + 4 * c1[k] + c2[k]) / 6, a1 = (c2[k] - c0[k]) / 2;
+                const double a2 = (c0[k] - 2 * c1[k] + c2[k]) / 2;
+                const double a3 = (c3[k] - 3 * c2[k] + 3 * c1[k] - c0[k]) / 6;
+                to[k] = a0 + a1 / 2 + a2 / 4 + a3 / 8;
+                to[outputs + k] = a1 / 2 + a2 / 2 + 3 * a3 / 8;
+                to[2 * outputs + k] = a2 / 4 + 3 * a3 / 8;
+                to[3 * outputs + k] = a3 / 8;
+            }
+        }
+    };
+    FirstError error;
+    share_in_turns(usable_threads(0), (outputs + FITTED - 1) / FITTED, 1,
+                   [&](std::int64_t number, int) {
+                       try {
+                           const int start = static_cast<int>(number) * FITTED;
+                           columns(start, std::min(FITTED, outputs - start));
+                       } catch (...) {
+                           error.keep();
+                       }
+                   });
+    error.rethrow();
+    return found;
+}
+
+// Projected on Chebyshev polynomials, for the hidden units, as a polynomial is linear in what it
+// stands for.
+template <typename T>
+std::vector<double> PolynomialTable<T>::project(int receiver, int sender) const {
     const double first = std::sqrt(units_->first(receiver, sender));
     const double step = units_->step(receiver, sender);
     const int count = degree_ + 1, units = spec_.units(), outputs = spec_.layers.back().out;
-    std::vector<double> nodes(NODES), lengths, project(size(count) * NODES);
+    std::vector<double> nodes(NODES), lengths, projection(size(count) * NODES);
     for (int n = 0; n < NODES; ++n) nodes[size(n)] = std::cos((n + 0.5) * PI / NODES);
     for (int j = 0; j < count; ++j)
         for (int n = 0; n < NODES; ++n)
-            project[size(j * NODES + n)] =
+            projection[size(j * NODES + n)] =
                 std::cos(j * (n + 0.5) * PI / NODES) * (j > 0 ? 2.0 : 1.0) / NODES;
-    for (int i = 0; i < knots_; ++i)
+    for (int i = 0; i < intervals_; ++i)
         for (const double z : nodes) {
             const double root = first + step * (i + 0.5 + 0.5 * z);
             lengths.push_back(root * root);
         }
     const std::vector<double> hidden = units_->exact(lengths, receiver, sender);
     const std::vector<double> powers = chebyshev_powers(degree_);
-    std::vector<double> found(size(knots_) * size(count) * size(outputs), 0.0);
+    std::vector<double> found(size(intervals_) * size(count) * size(outputs), 0.0);
     std::vector<double> series(size(count) * size(units)), monomials(series.size());
-    for (int i = 0; i < knots_; ++i) {
+    for (int i = 0; i < intervals_; ++i) {
         // series first: its last items are small, and stay so
         std::fill(series.begin(), series.end(), 0.0);
         std::fill(monomials.begin(), monomials.end(), 0.0);
         for (int j = 0; j < count; ++j)
             for (int n = 0; n < NODES; ++n)
-                add(units, project[size(j * NODES + n)],
+                add(units, projection[size(j * NODES + n)],
                     hidden.data() + std::ptrdiff_t(i * NODES + n) * units,
                     series.data() + std::ptrdiff_t(j) * units);
         for (int j = 0; j < count; ++j)
@@ -131,7 +197,8 @@ std::vector<double> PolynomialTable::fit(std::int32_t group) const {
 }
 
 // Between the nodes and at both ends of intervals.
-TableError PolynomialTable::measure(std::int32_t group, const std::vector<double>& powers) const {
+template <typename T>
+TableError PolynomialTable<T>::measure(std::int32_t group, const std::vector<double>& powers) const {
     const auto [receiver, sender] = groups_->representative(group);
     const double first = std::sqrt(weights_->first(receiver, sender));
     const double step = weights_->step(receiver, sender);
@@ -139,9 +206,10 @@ TableError PolynomialTable::measure(std::int32_t group, const std::vector<double
     const int count = degree_ + 1, outputs = spec_.layers.back().out;
     constexpr double PLACES[] = {-1.0, -0.77, -0.3, 0.13, 0.62, 1.0};
     constexpr int PER = static_cast<int>(std::size(PLACES));
+    const bool slopes = std::isfinite(allowed_.slope);
     double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
     std::vector<double> value(size(outputs)), slope(size(outputs));
-    for (int i = 0; i < knots_; ++i) {
+    for (int i = 0; i < intervals_; ++i) {
         std::vector<double> lengths;
         for (const double z : PLACES) {
             const double root = first + step * (i + 0.5 + 0.5 * z);
@@ -149,8 +217,8 @@ TableError PolynomialTable::measure(std::int32_t group, const std::vector<double
         }
         const std::vector<double> want = weights_->exact(lengths, receiver, sender);
         const int sloped = i % 2 == 0 ? 0 : PER - 1;  // rounding shows most at ends
-        const std::vector<double> want_slope =
-            weights_->exact_slope(lengths[size(sloped)], receiver, sender);
+        std::vector<double> want_slope;
+        if (slopes) want_slope = weights_->exact_slope(lengths[size(sloped)], receiver, sender);
         for (int p = 0; p < PER; ++p) {
             const double z = PLACES[p];
             std::fill(value.begin(), value.end(), 0.0);
@@ -167,7 +235,7 @@ TableError PolynomialTable::measure(std::int32_t group, const std::vector<double
                 largest = std::max(largest, std::abs(exact));
                 error = std::max(error, std::abs(value[size(o)] - exact));
             }
-            if (p != sloped) continue;
+            if (p != sloped || !slopes) continue;
             const double by_length = 1.0 / (step * (first + step * (i + 0.5 + 0.5 * z)));
             for (int o = 0; o < outputs; ++o) {
                 const double exact = want_slope[size(o)];
@@ -180,45 +248,50 @@ TableError PolynomialTable::measure(std::int32_t group, const std::vector<double
 }
 
 // Tables of the groups behind those that are there.
-void PolynomialTable::upload(std::vector<std::int32_t> groups, const DeviceStream& stream) {
+template <typename T>
+void PolynomialTable<T>::upload(std::vector<std::int32_t> groups, const DeviceStream& stream) {
     const std::int64_t width = row_items(), old_rows = std::max(rows_, ZERO_ROWS);
-    const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * knots_;
+    const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * intervals_;
     auto memory = std::make_unique<DeviceMemory>(stream.device());
-    memory->reserve(size(rows * width) * sizeof(double));
-    auto* const data = memory->template as<double>();
+    memory->reserve(size(rows * width) * sizeof(T));
+    T* const data = memory->template as<T>();
     if (rows_ > 0)
-        copy_on_device(data, data_->template as<double>(), size(rows_ * width) * sizeof(double),
+        copy_on_device(data, data_->data(), size(rows_ * width) * sizeof(T),
                        stream);
     else
-        clear_on_device(data, size(ZERO_ROWS * width) * sizeof(double), stream);
+        clear_on_device(data, size(ZERO_ROWS * width) * sizeof(T), stream);
     const int count = degree_ + 1, outputs = spec_.layers.back().out;
     std::int64_t row = old_rows;
     for (const std::int32_t group : groups) {
         const std::vector<double> powers = fit(group);
-        std::vector<double> table(size(knots_ * width), 0.0);
-        for (std::int64_t i = 0; i < knots_; ++i)
+        std::vector<T> table(size(intervals_ * width), T(0));
+        for (std::int64_t i = 0; i < intervals_; ++i)
             for (int k = 0; k < count; ++k)
                 for (int o = 0; o < outputs; ++o)
                     table[size(i * width +
                                2 * (k / 2 * columns_.width + columns_.columns[size(o)]) + k % 2)] =
-                        powers[size((i * count + k) * outputs + o)];
-        copy_to_device(data + row * width, table.data(), table.size() * sizeof(double), stream);
+                        static_cast<T>(powers[size((i * count + k) * outputs + o)]);
+        copy_to_device(data + row * width, table.data(), table.size() * sizeof(T), stream);
         stream.synchronize();
-        row += knots_;
+        row += intervals_;
     }
     stream.synchronize();
-    groups_->add(groups, old_rows, knots_);
+    groups_->add(groups, old_rows, intervals_);
     built_.insert(built_.end(), groups.begin(), groups.end());
     data_ = std::move(memory);
     rows_ = rows;
 }
 
-void PolynomialTable::upload_places(const DeviceStream& stream) {
+template <typename T>
+void PolynomialTable<T>::upload_places(const DeviceStream& stream) {
     const std::vector<TableEntry> places = table_places(*groups_, spec_.num_types);
     if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
     places_->reserve(places.size() * sizeof(TableEntry));
     places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
     stream.synchronize();
 }
+
+template class PolynomialTable<float>;
+template class PolynomialTable<double>;
 
 }  // namespace mdcg
