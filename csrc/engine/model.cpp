@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <nlohmann/json.hpp>
 
 #include "core/cpu.hpp"
@@ -145,9 +146,15 @@ void Model::check_energy(double energy) {
 
 void Model::check_finite(const Results& results) const {
     const auto check = [](const double* numbers, std::int64_t count, const char* name) {
-        double sum = 0;
-        for (std::int64_t i = 0; numbers != nullptr && i < count; ++i) sum += numbers[i];
-        if (!std::isfinite(sum))
+        if (numbers == nullptr) return;
+        // several sums, as one addition would wait for the one before
+        constexpr int SUMS = 8;
+        double sums[SUMS] = {};
+        std::int64_t i = 0;
+        for (; i + SUMS <= count; i += SUMS)
+            for (int k = 0; k < SUMS; ++k) sums[k] += numbers[i + k];
+        for (; i < count; ++i) sums[0] += numbers[i];
+        if (!std::isfinite(std::accumulate(sums, sums + SUMS, 0.0)))
             throw EngineError(ErrorKind::numeric,
                               std::string(name) +
                                   " are not finite numbers: atoms may be too close, or the model "

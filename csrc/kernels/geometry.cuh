@@ -118,10 +118,14 @@ template <bool VIRIAL>
 INLINE void assemble_node(const AssembleArguments<T>& p, Long node, int lane) {
     constexpr int COUNT = VIRIAL ? 9 : 3;
     double sums[COUNT] = {};
-    if (node < p.num_local)
-        for (int s = p.row_ptr[node] + lane; s < p.row_ptr[node + 1]; s += 32)
-            add_edge<VIRIAL>(p, s, 1.0, sums);
-    for (int i = p.sender_ptr[node] + lane; i < p.sender_ptr[node + 1]; i += 32)
+    if (node < p.num_local) {
+        const int end = p.row_ptr[node + 1];
+#pragma unroll 4
+        for (int s = p.row_ptr[node] + lane; s < end; s += 32) add_edge<VIRIAL>(p, s, 1.0, sums);
+    }
+    const int end = p.sender_ptr[node + 1];
+#pragma unroll 4
+    for (int i = p.sender_ptr[node] + lane; i < end; i += 32)
         add_edge<VIRIAL>(p, p.by_sender[i], -1.0, sums);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)

@@ -15,14 +15,22 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     if (there) {
         const int begin = p.row_ptr[s], count = p.row_ptr[s + 1] - begin;
         const int end = begin + count * (part + 1) / p.parts;
-        for (int first = begin + count * part / p.parts; first < end; first += AHEAD) {
+        int first = begin + count * part / p.parts;
+        // The next rows are looked at while those before them are on their way: whether an edge is
+        // dead takes two more loads, one after the other.
+        bool live[AHEAD];
+        const auto look = [&](int from) {
+#pragma unroll
+            for (int a = 0; a < AHEAD; ++a)
+                live[a] = from + a < end && p.length[p.edge[from + a]] < DEAD;
+        };
+        look(first);
+        for (; first < end; first += AHEAD) {
             Pack row[AHEAD];
 #pragma unroll
-            for (int a = 0; a < AHEAD; ++a) {
-                const int k = first + a;
-                const bool live = k < end && p.length[p.edge[k]] < DEAD;
-                row[a] = live ? p.rows[k * p.width + c] : Pack{};
-            }
+            for (int a = 0; a < AHEAD; ++a)
+                row[a] = live[a] ? p.rows[(first + a) * p.width + c] : Pack{};
+            look(first + AHEAD);
 #pragma unroll
             for (int a = 0; a < AHEAD; ++a)
 #pragma unroll

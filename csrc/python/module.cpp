@@ -4,7 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -40,6 +42,28 @@ template <typename Function>
 auto without_gil(const Function& function) {
     const py::gil_scoped_release release;
     return function();
+}
+
+// Whether two arrays have the same shape and numbers, but for differences up to the tolerance. Ends
+// at the first number that differs by more.
+bool arrays_agree(const py::array& one, const py::array& other, double tolerance) {
+    const auto shape = [](const py::array& array) {
+        return std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim());
+    };
+    if (shape(one) != shape(other)) return false;
+    const auto is_plain = [](const py::array& array) {
+        return (array.flags() & py::array::c_style) != 0;
+    };
+    if (one.dtype().equal(other.dtype()) && is_plain(one) && is_plain(other) &&
+        one.dtype().kind() != 'O') {
+        const auto* const a = static_cast<const char*>(one.data());
+        if (std::memcmp(a, other.data(), static_cast<std::size_t>(one.nbytes())) == 0) return true;
+    }
+    const auto a = py::array_t<double, py::array::c_style | py::array::forcecast>(one);
+    const auto b = py::array_t<double, py::array::c_style | py::array::forcecast>(other);
+    for (py::ssize_t i = 0; i < a.size(); ++i)
+        if (!(std::abs(a.data()[i] - b.data()[i]) <= tolerance)) return false;
+    return true;
 }
 
 template <typename T>
@@ -188,6 +212,7 @@ PYBIND11_MODULE(_core, m) {
         },
         py::arg("function"), py::arg("arg"), py::arg("round_ptr"), py::arg("num_rounds"),
         py::arg("num_threads"), py::arg("scratch_bytes"));
+    m.def("arrays_agree", &arrays_agree, py::arg("one"), py::arg("other"), py::arg("tolerance"));
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);

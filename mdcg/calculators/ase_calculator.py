@@ -472,7 +472,8 @@ class MDCGCalculator(Calculator):
         wanted = wanted_of(properties, [atoms])
         if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
             wanted["stress"] = True  # a constant-pressure run
-        self._inputs_seen = copy.deepcopy(self._backend.inputs_of(atoms))
+        inputs = self._backend.inputs_of(atoms)
+        self._inputs_seen = copy.deepcopy(inputs) if inputs else {}
         found = self._backend.evaluate(atoms, **wanted)
         self.results.update(as_results(found, properties, self._backend.model_class))
 
@@ -483,9 +484,12 @@ class MDCGCalculator(Calculator):
         return found
 
     def _check_properties(self, properties: Sequence[str]) -> None:
-        if unknown := ", ".join(sorted(set(properties) - set(self.implemented_properties))):
+        unknown = [name for name in properties if name not in self.implemented_properties]
+        if unknown:
             known = ", ".join(self.implemented_properties)
-            raise PropertyNotImplementedError(f"{unknown} not implemented; available: {known}")
+            raise PropertyNotImplementedError(
+                f"{', '.join(sorted(set(unknown)))} not implemented; available: {known}"
+            )
 
     def _package(self, what: str) -> PackageBackend:
         if not isinstance(self._backend, PackageBackend):

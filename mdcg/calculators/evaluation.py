@@ -18,6 +18,8 @@ from ase.calculators.calculator import (
 )
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from .. import _core
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 #: A Debye in e Å, with the constants of SI as MACE has them.
 _DEBYE = 1e-11 / 299792458 / 1.602176634e-19
@@ -205,30 +207,29 @@ def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[st
     """Return what differs between two structures, in ASE's words, of what models read."""
     if last is None:
         return list(all_changes)
-    changes = []
-    for name, old, new in (
-        ("positions", last.positions, atoms.positions),
-        ("numbers", last.numbers, atoms.numbers),
-        ("cell", last.cell.array, atoms.cell.array),
-        ("pbc", last.pbc, atoms.pbc),
-    ):
-        if old.shape == new.shape:
-            # most calls ask again for the same structure, which this comparison finds fastest
-            if (old == new).all():
-                continue
-            if (np.abs(np.subtract(old, new, dtype=float)) <= tolerance).all():
-                continue
-        changes.append(name)
-    return changes
+    return [
+        name
+        for name, old, new in (
+            ("positions", last.positions, atoms.positions),
+            ("numbers", last.numbers, atoms.numbers),
+            ("cell", last.cell.array, atoms.cell.array),
+            ("pbc", last.pbc, atoms.pbc),
+        )
+        if not _core.arrays_agree(old, new, tolerance)
+    ]
 
 
 def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atoms:
-    """Return a copy of a structure; the one before with new arrays where only atoms have moved."""
+    """Return a copy of a structure: the one before, filled again, where only atoms have moved."""
     if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
         copied: Atoms = atoms.copy()
         return copied
     for name, values in atoms.arrays.items():
-        last.arrays[name] = values.copy()
+        old = last.arrays[name]
+        if old.shape == values.shape and old.dtype == values.dtype:
+            np.copyto(old, values)
+        else:
+            last.arrays[name] = values.copy()
     return last
 
 

@@ -415,7 +415,7 @@ class PackageBackend:
 
     def _update(self, atoms: Atoms) -> None:
         """Update types and, unless the packages make their own on a device, the neighbour list."""
-        if self._numbers is None or not np.array_equal(self._numbers, atoms.numbers):
+        if self._numbers is None or not _core.arrays_agree(self._numbers, atoms.numbers, 0.0):
             self._numbers = None
             self._check_species(atoms)
             self._types = [m.types[atoms.numbers].astype(np.int32) for m in self._members]

@@ -33,7 +33,7 @@ def gemm_tiles(dtype: str, plain: bool) -> list[tuple[str, list[int]]]:
     kind = "PLAIN" if plain else {"float32": "TENSOR", "float64": "DOUBLE"}[dtype]
     found = re.search(rf"{kind}_TILES\{{(.*?);", source, re.DOTALL)
     assert found is not None
-    rows = re.findall(r'\{"(\w+)", "\w+",\s+((?:\d+, )+)[\d.]+\}', found[1])
+    rows = re.findall(r'\{"(\w+)", "\w+",\s+((?:\d+, )+)[\d.]+, [\d.]+\}', found[1])
     assert len(rows) == found[1].count('"gemm_')
     return [(name, [int(n) for n in numbers.split(", ")[:-1]]) for name, numbers in rows]
 

@@ -31,7 +31,7 @@ from .test_conv_layer import (  # noqa: F401
     two_layers,
 )
 
-LIMIT = {"float64": 1e-12, "float32": 2e-5}
+LIMIT = {"float64": 1e-11, "float32": 2e-5}
 
 
 def compare(path: str, s: System, *_: float) -> None:

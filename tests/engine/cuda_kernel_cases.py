@@ -19,7 +19,7 @@ from ..core.contraction_helpers import random_contraction
 from ..internals.internals import chunks_of
 from .programs import Program, graph, run
 
-LIMIT = {"float64": 1e-12, "float32": 1e-5}
+LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
 def program(dtype: str = "float64") -> Program:

@@ -17,24 +17,25 @@ struct TileShape {
     int groups;         // of warps that share a slice: for long sums of few columns
     int blocks;         // of a multiprocessor, that registers are kept for
     double efficiency;  // of multiplications, relative to the first
+    double latency;     // us of a slice of a block that is alone on its multiprocessor
     int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }
 };
 
 const std::vector<TileShape> PLAIN_TILES{
-    {"gemm_large", "GEMM_LARGE", 128, 128, 16, 3, 32, 64, 1, 2, 1.0},
-    {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 0.8},
-    {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.5},
-    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 0.8}};
+    {"gemm_large", "GEMM_LARGE", 128, 128, 16, 3, 32, 64, 1, 2, 1.0, 0.8},
+    {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 0.8, 0.6},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.5, 0.5},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 0.8, 0.6}};
 const std::vector<TileShape> TENSOR_TILES{
-    {"gemm_large", "GEMM_LARGE", 128, 64, 32, 3, 32, 32, 1, 2, 1.0},
-    {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 1.0},
-    {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.7},
-    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 1.0}};
+    {"gemm_large", "GEMM_LARGE", 128, 64, 32, 3, 32, 32, 1, 2, 1.0, 1.4},
+    {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 1.0, 0.6},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.7, 0.5},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 1.0, 0.6}};
 const std::vector<TileShape> DOUBLE_TILES{
-    {"gemm_large", "GEMM_LARGE", 64, 64, 16, 3, 32, 32, 1, 3, 1.0},
-    {"gemm_medium", "GEMM_MEDIUM", 32, 64, 16, 4, 16, 32, 1, 4, 0.9},
-    {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 16, 16, 1, 5, 0.5},
-    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 2, 32, 32, 2, 2, 0.9}};
+    {"gemm_large", "GEMM_LARGE", 64, 64, 16, 3, 32, 32, 1, 3, 1.0, 0.8},
+    {"gemm_medium", "GEMM_MEDIUM", 32, 64, 16, 4, 16, 32, 1, 4, 0.9, 0.6},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 16, 16, 1, 5, 0.5, 0.5},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 2, 32, 32, 2, 2, 0.9, 0.8}};
 
 // GEMM_BITS of the text, which says what tensor cores multiply; 0: plain arithmetic.
 template <typename T>
@@ -110,18 +111,22 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     }
 }
 
-// The tile with which the busiest multiprocessor has least to do. Groups of warps sum in an order
-// of their own: what takes them must not depend on the number of rows.
+// The tile with which the busiest multiprocessor ends first: its blocks either compute all the time,
+// or all of them wait for slices, which they do side by side. Groups of warps sum in an order of
+// their own: what takes them must not depend on the number of rows.
 template <typename T>
 std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,
                       int multiprocessors) {
     constexpr int LONG = 512, FEW_COLUMNS = 64;
+    constexpr double RATE = 190e3;  // multiplications of a multiprocessor in a us
     bool deep = true;
+    std::int64_t deepest = 0;
     for (std::int32_t i = 0; i < launch.count; ++i) {
         const GemmProduct<T>& p = launch.product[i];
         std::int64_t depth = 0;
         for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
         deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
+        deepest = std::max(deepest, depth);
     }
     std::size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
@@ -131,10 +136,12 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i)
             blocks += num_blocks(launch.product[i], tile);
-        const double work = static_cast<double>(ceil_div(blocks, multiprocessors)) * tile.rows *
-                            tile.columns / tile.efficiency;
-        if (work < least) {
-            least = work;
+        const double slice = static_cast<double>(ceil_div(blocks, multiprocessors)) * tile.rows *
+                             tile.columns * tile.depth / (tile.efficiency * RATE);
+        const double time = static_cast<double>(ceil_div(deepest, tile.depth)) *
+                            std::max(slice, tile.latency);
+        if (time < least) {
+            least = time;
             best = t;
         }
     }

@@ -364,17 +364,20 @@ private:
         const CudaExecutor<T>& found = *executor_;
         check_energy(found.energy());
         if (results.energy != nullptr) *results.energy = found.energy();
-        const auto scatter = [&](std::int64_t n, int) {
-            const std::int64_t to = graph_.node[size(n)];
-            if (results.energies != nullptr && n < graph_.num_local)
-                results.energies[to] = found.energies()[n];
-            if (results.forces != nullptr)
-                for (int d = 0; d < 3; ++d) results.forces[3 * to + d] = found.forces()[3 * n + d];
-            if (results.virials != nullptr)
-                for (int i = 0; i < 9; ++i)
-                    results.virials[9 * to + i] = found.virials()[9 * n + i];
+        const bool in_order = std::is_sorted(graph_.node.begin(), graph_.node.end());
+        const auto scatter = [&](const double* from, std::int64_t count, int width, double* to) {
+            if (to == nullptr) return;
+            if (in_order && threads == 1) {
+                std::copy_n(from, count * width, to);
+                return;
+            }
+            share(threads, count, [&](std::int64_t n, int) {
+                std::copy_n(from + width * n, width, to + width * graph_.node[size(n)]);
+            });
         };
-        share(threads, graph_.num_nodes, scatter);
+        scatter(found.energies(), graph_.num_local, 1, results.energies);
+        scatter(found.forces(), graph_.num_nodes, 3, results.forces);
+        scatter(found.virials(), graph_.num_nodes, 9, results.virials);
         if (results.virial != nullptr) std::copy_n(found.virial().begin(), 9, results.virial);
         check_finite(results);
     }

@@ -23,16 +23,19 @@ ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* posit
                             " atoms, expected at most 2^31 - 1");
     std::array<bool, 3> directions{};
     for (std::size_t k = 0; k < 3; ++k) directions[k] = cell != nullptr && periodic[k];
-    check_positions(num_atoms, positions);
     const Matrix3 full = complete_cell(cell, directions);
     const Matrix3 inverse = invert(full);
-    check_distance(num_atoms, positions, inverse, directions);
     const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
     const bool same_cell = same && full == full_;
+    // atoms close to where they were have positions as usable as those
+    const bool covered = same && still_covers(positions, full);
+    if (!covered) {
+        check_positions(num_atoms, positions);
+        check_distance(num_atoms, positions, inverse, directions);
+    }
     full_ = full;
     inverse_ = inverse;
-    if (same && still_covers(positions, full))
-        return same_cell ? ListChange::none : ListChange::shifts;
+    if (covered) return same_cell ? ListChange::none : ListChange::shifts;
     valid_ = false;
     num_atoms_ = num_atoms;
     periodic_ = directions;
@@ -70,7 +73,17 @@ bool VerletSkin::still_covers(const double* positions, const Matrix3& full) cons
     }
     const double allowed = 0.5 * (smallest * (cutoff_ + skin_) - cutoff_);
     if (!(allowed > 0)) return false;
-    double largest = 0;
+    const double limit = allowed * allowed;
+    int beyond = 0;  // also where a position is not a number
+    if (full == built_in_) {
+        for (std::int64_t i = 0; i < num_atoms_; ++i) {
+            const double* old = built_at_.data() + 3 * i;
+            const double* now = positions + 3 * i;
+            const double x = now[0] - old[0], y = now[1] - old[1], z = now[2] - old[2];
+            beyond |= !(x * x + y * y + z * z <= limit);
+        }
+        return beyond == 0;
+    }
     for (std::int64_t i = 0; i < num_atoms_; ++i) {
         const double* old = built_at_.data() + 3 * i;
         const double* now = positions + 3 * i;
@@ -80,9 +93,9 @@ bool VerletSkin::still_covers(const double* positions, const Matrix3& full) cons
                 now[k] - (old[0] * stretch[0][k] + old[1] * stretch[1][k] + old[2] * stretch[2][k]);
             square += moved * moved;
         }
-        largest = std::max(largest, square);
+        beyond |= !(square <= limit);
     }
-    return largest <= allowed * allowed;
+    return beyond == 0;
 }
 
 }  // namespace mdcg

@@ -43,6 +43,7 @@ public:
 private:
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
     using Table = PolynomialTable<T>;
+    std::int64_t parts_of(std::int64_t receivers) const;
     CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
                             bool by_type, std::int64_t first_receiver,
                             std::int64_t receivers) const;
@@ -51,6 +52,7 @@ private:
     std::int64_t x_width_, out_width_;
     bool flip_;
     int num_types_;
+    int multiprocessors_ = 1;
     CudaPassKernel forward_, backward_;
     // In double precision both passes have one table. In single precision that of the forward pass
     // has fewer, longer intervals, of a higher degree: it needs no derivatives.

@@ -55,13 +55,14 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Numbers: ``n_rows`` receivers, ``n_types``, ``n_flip`` (1: vectors are turned round),
-        ``n_intervals`` of the table. By receiver: ``row_ptr`` (n_rows + 1) of edges, ``num_live`` and ``types``
-        (n_rows). By edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit;
-        ``length`` in Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges``
-        (1) is set by an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its
-        gradient ``g`` by receiver; ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows
-        of its own for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place.
+        Numbers: ``n_rows`` blocks of threads, one for each receiver, or ``n_parts`` of them that
+        share its edges; ``n_types``; ``n_flip`` (1: vectors are turned round); ``n_intervals`` of
+        the table. By receiver: ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By
+        edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit; ``length`` in
+        Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by
+        an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its gradient ``g`` by
+        receiver; ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows of its own for each
+        lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place.
     """
     names = [
         "n_rows",
@@ -77,7 +78,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
         return (*names, "out")
-    return (*names, "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
+    return (*names, "n_parts", "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
 
 
 @dataclass(frozen=True)
@@ -238,9 +239,21 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
         "    // equal in all lanes, as the compiler knows after the exchange",
         f"    const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
         f"    const int share = warp / {warps}, part = warp % {warps};",
-        "    const Long row = blockIdx.x;",
-        "    const Long begin = p.row_ptr[row];",
-        "    const int count = p.num_live[row];",
+        *(
+            [
+                "    const Long row = blockIdx.x;",
+                "    const Long begin = p.row_ptr[row];",
+                "    const int count = p.num_live[row];",
+            ]
+            if block.forward
+            else [
+                "    const Long row = blockIdx.x / unsigned(p.n_parts);",
+                "    const Long live = p.num_live[row], n = blockIdx.x % unsigned(p.n_parts);",
+                "    const Long skipped = live * n / p.n_parts;",
+                "    const Long begin = p.row_ptr[row] + skipped;",
+                "    const int count = int(live * (n + 1) / p.n_parts - skipped);",
+            ]
+        ),
         "    Ahead ahead;",
         "    fetch(p, ahead, begin, lane, count, warp == 0);",
         f"    {prefix}_make(p, ahead, row, records, matrices, lane, count, warp == 0, lane, warp);",
