@@ -2,8 +2,8 @@
 
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/cpu.hpp"
 #include "core/integers.hpp"

@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="radial",
         action="store_const",
         const="table",
-        help="tabulate radial functions (cubic splines), whatever their error; it is printed",
+        help="tabulate radial functions (splines), whatever their error; it is printed",
     )
     radial.add_argument(
         "--exact",

@@ -61,8 +61,8 @@ class TableConvTile:
             )
         if self.components < 1 or self.imbalance < 1:
             raise ValueError(
-                f"tile has {self.components} components and imbalance {self.imbalance}, expected at "
-                "least 1"
+                f"tile has {self.components} components and imbalance {self.imbalance}, expected "
+                "at least 1"
             )
         if any(not 0 <= limit <= 255 for _, limit in self.registers):
             raise ValueError(f"tile has registers {self.registers}, expected 0 to 255 per thread")
@@ -87,9 +87,7 @@ class TableConvPlan(Plan):
     leaves room for fewer blocks.
     """
 
-    forward: TableConvTile = TableConvTile(
-        degree=7, registers=((39, 0), (1024, 128)), alone=40
-    )
+    forward: TableConvTile = TableConvTile(degree=7, registers=((39, 0), (1024, 128)), alone=40)
     backward: TableConvTile = TableConvTile(
         imbalance=2,
         registers=((72, 128), (79, 0), (110, 168)),

@@ -229,6 +229,14 @@ def test_check_state_names_what_models_read(kind: Kind) -> None:
     calc.get_forces(atoms)
     assert calc.atoms == atoms
     assert calc.atoms.arrays["tag of mine"][0] == 0.5
+    for other in (np.asfortranarray(atoms.positions), atoms.positions.astype(np.longdouble)):
+        atoms.arrays["positions"] = other
+        assert calc.check_state(atoms) == []
+        atoms.arrays["positions"] = other + np.array([0, 0, 1e-3])
+        assert calc.check_state(atoms) == ["positions"]
+        atoms.arrays["positions"] = np.ascontiguousarray(other, dtype=float)
+    atoms.arrays["numbers"] = atoms.numbers.astype(np.uint8)
+    assert calc.check_state(atoms) == []
     before = calc.atoms.positions.copy()
     atoms.positions[0, 0] += 1e-3
     assert_array_equal(calc.atoms.positions, before)

@@ -185,9 +185,7 @@ def test_kernels_of_different_lanes_write_to_different_blocks(
 ) -> None:
     problem = ConvProblem.build(in1, "0e+1o", out, paths, layout="ir_mul")
     plan = TableConvPlan(TableConvTile(imbalance=1, warps=2), TableConvTile(warps=2))
-    kernel = emit_table_conv(
-        problem, kind, wants_x=True, normalization="component", plan=plan
-    )
+    kernel = emit_table_conv(problem, kind, wants_x=True, normalization="component", plan=plan)
     lanes = {entry.lane for entry in kernel.entries}
     if kind == "backward":  # gradients of a feature block come from one kernel or one lane
         blocks = len(problem.irreps_in1)

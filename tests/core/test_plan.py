@@ -10,6 +10,7 @@ import torch
 from mdcg.ops import ConvTensorProduct, TensorProduct, conv, tensor_product
 from mdcg.ops.host import HostKernels, host_device
 from mdcg.plan import LEVELS, HostDevice, HostPlan, plan_host
+from mdcg.plan.table_conv import TableConvTile
 from mdcg.problem import ConvProblem
 
 from .helpers import (
@@ -128,6 +129,21 @@ def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     good = HostPlan("x86-64-v3", 8, 16)
     with pytest.raises(ValueError, match=message):
         good.with_changes(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 33}, "batch 33 and 4 warps, expected 1 to 32"),
+        ({"imbalance": 0}, "imbalance 0, expected at least 1"),
+        ({"registers": ((8, 128), (16, 256))}, "expected 0 to 255 per thread"),
+        ({"degree": 8}, "polynomials of degree 8, expected an odd number from 3 on"),
+        ({"degree": 1}, "polynomials of degree 1, expected an odd number from 3 on"),
+    ],
+)
+def test_bad_tiles_of_table_convolutions_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TableConvTile(**changes)
 
 
 def test_unknown_level_of_a_device_is_refused() -> None:

@@ -111,9 +111,9 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     }
 }
 
-// The tile with which the busiest multiprocessor ends first: its blocks either compute all the time,
-// or all of them wait for slices, which they do side by side. Groups of warps sum in an order of
-// their own: what takes them must not depend on the number of rows.
+// The tile with which the busiest multiprocessor ends first: its blocks either compute all the
+// time, or all of them wait for slices, which they do side by side. Groups of warps sum in an order
+// of their own: what takes them must not depend on the number of rows.
 template <typename T>
 std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,
                       int multiprocessors) {
@@ -138,8 +138,8 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
             blocks += num_blocks(launch.product[i], tile);
         const double slice = static_cast<double>(ceil_div(blocks, multiprocessors)) * tile.rows *
                              tile.columns * tile.depth / (tile.efficiency * RATE);
-        const double time = static_cast<double>(ceil_div(deepest, tile.depth)) *
-                            std::max(slice, tile.latency);
+        const double time =
+            static_cast<double>(ceil_div(deepest, tile.depth)) * std::max(slice, tile.latency);
         if (time < least) {
             least = time;
             best = t;

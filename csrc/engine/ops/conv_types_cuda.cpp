@@ -11,7 +11,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int EXACT_DEGREE = 9, ROWS = 0;  // of tables; none, but rows of units
+constexpr int EXACT_DEGREE = 9, ROWS = 0;                    // of tables; none, but rows of units
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -23,8 +23,8 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     : spec_(spec), num_types_(spec.num_types), matrices_(spec) {
     const WeightColumns units = hidden_columns(spec.radial, spec.hidden_stride);
     if (sizeof(T) == 8)
-        table_ = std::make_unique<PolynomialTable<T>>(
-            hidden_spec(spec.radial), units, EXACT_DEGREE, PolynomialTable<T>::EXACT);
+        table_ = std::make_unique<PolynomialTable<T>>(hidden_spec(spec.radial), units, EXACT_DEGREE,
+                                                      PolynomialTable<T>::EXACT);
     else if (spec.radial.knots > 0)
         table_ = std::make_unique<PolynomialTable<T>>(hidden_spec(spec.radial), units);
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);

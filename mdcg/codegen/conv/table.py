@@ -181,7 +181,7 @@ def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
 
 
 def _held(role: Role) -> int:
-    """Return how many values a lane holds from edge to edge: outputs and cubic weights."""
+    """Return how many values a lane holds from edge to edge, if its polynomials were cubic."""
     outputs = sum(block.ir.dim for block in role.outputs.values())
     return role.channels * (outputs + 4 * len(role.paths))
 

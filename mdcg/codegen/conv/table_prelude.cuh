@@ -41,7 +41,7 @@ struct IntervalPoint {
 // What all warps must know of an edge.
 struct alignas(16) Record {
     int sender, row, to, padding;  // rows of features, of the table, and of their gradients
-    T z, slope;  // place in the interval, and by how much it grows with length
+    T z, slope;                    // place in the interval, and by how much it grows with length
 };
 
 // An edge on its way from memory; `record` where this warp makes the records.
@@ -67,7 +67,7 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     const mdcg::TableEntry found = p.places[Long(p.types[row]) * p.n_types + a.type];
     const double root = sqrt(a.length);
     const double place = (root - found.first) * found.inverse_step;
-    if (place < 0) *p.short_edges = 1;      // the caller evaluates again without tables
+    if (place < 0) *p.short_edges = 1;          // the caller evaluates again without tables
     const bool within = place < p.n_intervals;  // of the cutoff of its types; row 0 is zeros
     const int i = within && place > 0 ? int(place) : 0;
     Record r;

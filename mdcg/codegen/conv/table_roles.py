@@ -308,8 +308,7 @@ class TableRoleWriter:
                 f"{role.in1.offset} + base;"
             )
             lines += self._each_inside(
-                f"to[{a * role.in1.mul} + {self.channel}] {sign} dx{a}[c];"
-                for a in range(self.dim)
+                f"to[{a * role.in1.mul} + {self.channel}] {sign} dx{a}[c];" for a in range(self.dim)
             )
         lines.append("dy0[0] = along * record[k].slope;")
         for n, (start, size) in enumerate(chunks):

@@ -84,7 +84,8 @@ void PolynomialTable<T>::take_list(const DeviceEdges& graph, const DeviceStream&
 }
 
 template <typename T>
-void PolynomialTable<T>::build(const std::vector<std::int32_t>& groups, const DeviceStream& stream) {
+void PolynomialTable<T>::build(const std::vector<std::int32_t>& groups,
+                               const DeviceStream& stream) {
     const int before = intervals_;
     for (const std::int32_t group : groups)
         while (!spline_) {
@@ -198,7 +199,8 @@ std::vector<double> PolynomialTable<T>::project(int receiver, int sender) const 
 
 // Between the nodes and at both ends of intervals.
 template <typename T>
-TableError PolynomialTable<T>::measure(std::int32_t group, const std::vector<double>& powers) const {
+TableError PolynomialTable<T>::measure(std::int32_t group,
+                                       const std::vector<double>& powers) const {
     const auto [receiver, sender] = groups_->representative(group);
     const double first = std::sqrt(weights_->first(receiver, sender));
     const double step = weights_->step(receiver, sender);
@@ -256,8 +258,7 @@ void PolynomialTable<T>::upload(std::vector<std::int32_t> groups, const DeviceSt
     memory->reserve(size(rows * width) * sizeof(T));
     T* const data = memory->template as<T>();
     if (rows_ > 0)
-        copy_on_device(data, data_->data(), size(rows_ * width) * sizeof(T),
-                       stream);
+        copy_on_device(data, data_->data(), size(rows_ * width) * sizeof(T), stream);
     else
         clear_on_device(data, size(ZERO_ROWS * width) * sizeof(T), stream);
     const int count = degree_ + 1, outputs = spec_.layers.back().out;
