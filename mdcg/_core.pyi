@@ -267,7 +267,10 @@ class KernelCache:
     def warning() -> str: ...
 
 def arrays_agree(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bool:
-    """Return whether arrays have the same shape and, up to the tolerance, the same numbers."""
+    """Return whether arrays have the same shape and, up to the tolerance, the same numbers.
+
+    Arrays of the same bytes agree, also where these stand for NaN.
+    """
 
 def instruction_set_level() -> str: ...
 def read_package(path: str) -> tuple[str, dict[str, NDArray[Any]]]: ...

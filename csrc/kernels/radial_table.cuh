@@ -25,7 +25,7 @@ INLINE bool look_up(const RadialArguments<T>& p, Look& look) {
         if (place < 0) look.missing = 1;
         int i = place > 0 ? int(place) : 0;
         if (i > KNOTS - 1) i = KNOTS - 1;
-        look.row[s] = live ? int(found.row) + i : 0;
+        look.row[s] = live ? found.row + i : 0;
         const double t = place - i, u = 1.0 - t;
         // sum_j b[j] c[j] = c[0] + sum_j (b[j+1] + .. + b[3]) (c[j+1] - c[j]): b sum to one
         const double b[3] = {(3 * t * t * t - 6 * t * t + 4) / 6,
@@ -50,18 +50,8 @@ INLINE void table_rows(const RadialArguments<T>& p, int row, int column, Quad& f
                        Quad (&step)[3]) {
     const Long at = ((column / ALIGN) * p.table_rows + row) * ALIGN + column % ALIGN;
     first = *(const Quad*)(p.table + at);
-    Quad before = first;
 #pragma unroll
-    for (int j = 0; j < 3; ++j) {
-        if (sizeof(T) == 4) {  // as taken in double
-            step[j] = *(const Quad*)(p.steps + at + j * ALIGN);
-            continue;
-        }
-        const Quad next = *(const Quad*)(p.table + at + (j + 1) * ALIGN);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) step[j].v[k] = next.v[k] - before.v[k];
-        before = next;
-    }
+    for (int j = 0; j < 3; ++j) step[j] = *(const Quad*)(p.steps + at + j * ALIGN);
 }
 
 INLINE void table_forward(const RadialArguments<T>& p, const Look& look) {

@@ -3,11 +3,11 @@
 
 namespace mdcg {
 
-// A length r stands at place (sqrt(r) - first) * inverse_step of its table, which begins at row
-// `row` (-1: the pair has no table).
+// A length r stands at place (sqrt(r) - first) * inverse_step of its table, in intervals; the table
+// begins at row `row` (-1: the pair has no table).
 struct TableEntry {
     double first, inverse_step;
-    long long row;
+    int row, intervals;
 };
 static_assert(sizeof(TableEntry) == 24);
 

@@ -39,8 +39,8 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int c
     const double place = (root - found.first) * found.inverse_step;
     if (place < 0) *p.short_edges = 1;
     const int i = place > 0 ? int(place) : 0;
-    if (place >= p.intervals) e.type = -1;  // not shorter than the r_max of its types
-    e.row = int(found.row) + i;
+    if (place >= found.intervals) e.type = -1;  // not shorter than the r_max of its types
+    e.row = found.row + i;
     e.place = T(2 * (place - i) - 1);
     e.by_length = found.inverse_step / root;
 #else

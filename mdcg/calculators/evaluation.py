@@ -220,13 +220,16 @@ def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[st
 
 
 def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atoms:
-    """Return a copy of a structure: the one before, filled again, where only atoms have moved."""
+    """Return a copy of a structure: the last one, filled again, where only positions have changed.
+
+    Its arrays are overwritten then, so that whoever wants to keep them copies them.
+    """
     if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
         copied: Atoms = atoms.copy()
         return copied
     for name, values in atoms.arrays.items():
         old = last.arrays[name]
-        if old.shape == values.shape and old.dtype == values.dtype:
+        if old.shape == values.shape and old.dtype == values.dtype and old.flags.writeable:
             np.copyto(old, values)
         else:
             last.arrays[name] = values.copy()

@@ -96,6 +96,36 @@ def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     assert not list(cache.rglob("*.cubin"))
 
 
+@pytest.mark.parametrize(
+    ("name", "which", "degree"),
+    [
+        ("mace_water_float32", "table_forward", 4),
+        ("mace_water_float32", "table_backward", 5),
+        ("mace_water_float32", "table_forward", None),
+        ("mace_water_float64", "table_", 8),
+        ("mace_water_float64", "table_backward", 7),
+    ],
+)
+def test_degrees_of_other_tables_are_refused(
+    tmp_path: Path, name: str, which: str, degree: int | None
+) -> None:
+    path = saved(Package.open(DATA / f"{name}.mdcg"), tmp_path / "p.mdcg")
+    file = Path(kernels_of(path))
+
+    def change(manifest: dict[str, Any], _: object) -> None:
+        for each in manifest["passes"]:
+            if each["pass"].startswith(which):
+                each.pop("degree")
+                each.update({} if degree is None else {"degree": degree})
+
+    file.write_bytes(altered(file, change))
+    positions, types, cell = water()
+    with pytest.raises(_core.EngineError, match="another kind of radial network: make the file"):
+        _core.Model(str(path), device="cuda", kernels=str(file)).evaluate(
+            positions, types, cell=cell, periodic=(True, True, True)
+        )
+
+
 def test_other_precisions(tmp_path: Path) -> None:
     """Are named when the file is made, or one sentence says how to make it."""
     path = saved(two_layers("float32").package(), tmp_path / "p.mdcg")

@@ -65,7 +65,7 @@ def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int) -> No
 
 
 @pytest.mark.parametrize("knots", [0, 512])
-def test_typeeach_a_list(tmp_path: Path, knots: int) -> None:
+def test_types_of_each_list(tmp_path: Path, knots: int) -> None:
     """Some that are not there, then more than are summed, then one."""
     models = open_both(type_model(types=20, knots=knots, by_pair=True).write(tmp_path))
     s = system(40, 300, seed=2, n_types=20)

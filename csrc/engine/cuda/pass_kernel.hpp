@@ -26,14 +26,13 @@ enum class CudaArgument : int {
     live,         // [edges] of each receiver first those shorter than r_max
     num_live,     // [n_rows]
     n_rows,
-    n_types,      // sets of coefficients; types of atoms
-    n_adds,       // not 0: add to dx
-    n_parts,      // blocks that share the edges of a receiver; n_rows counts all of them
-    n_intervals,  // of the table
-    n_flip,       // not 0: unit vectors point from the receiver to the sender
-    unit,         // [edges][3]
-    length,       // [edges] Å
-    places,       // of a PolynomialTable
+    n_types,  // sets of coefficients; types of atoms
+    n_adds,   // not 0: add to dx
+    n_parts,  // blocks that share the edges of a receiver; n_rows counts all of them
+    n_flip,   // not 0: unit vectors point from the receiver to the sender
+    unit,     // [edges][3]
+    length,   // [edges] Å
+    places,   // of a PolynomialTable
     table,
     x,
     y,

@@ -73,8 +73,9 @@ private:
 // Which pairs of types share a table, and where the tables are that were built.
 class TableGroups {
 public:
-    // `bytes`: of a table.
+    // `bytes`: of a table, or of the largest.
     TableGroups(const RadialSpec& spec, const RadialSpline& spline, double bytes);
+    void set_table_bytes(double bytes) { table_bytes_ = bytes; }
 
     // Groups that the pairs of types (receiver, sender) of edges need and that are not built. Where
     // these are too many beside those that are built, all are forgotten first, and built() is 0;
@@ -91,16 +92,16 @@ public:
 
     int built() const { return built_; }
     bool complete() const { return static_cast<std::size_t>(built_) == first_row_.size(); }
-    // Of a pair of types: the first row of its table (-1: not built), what turns the square root
-    // of a length into a place there, and the longest length.
+    // Of a pair of types: its group, the first row of its table (-1: not built), what turns the
+    // square root of a length into a place of the spline, and the longest length.
     struct Place {
-        std::int32_t first_row;
+        std::int32_t group, first_row;
         double first, inverse_step, r_max;
     };
     Place place(int receiver, int sender) const {
         const Pair& pair = pairs_[static_cast<std::size_t>(receiver * num_types_ + sender)];
-        return {first_row_[static_cast<std::size_t>(pair.group)], pair.first, pair.inverse_step,
-                pair.r_max};
+        return {pair.group, first_row_[static_cast<std::size_t>(pair.group)], pair.first,
+                pair.inverse_step, pair.r_max};
     }
 
 private:

@@ -138,10 +138,12 @@ void CudaConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream
         prepare_edges(*kernels_, stream);
         kernels_->load();
     }
-    if (!by_type_ && can_fuse_ && !fused_->take_list(graph, stream)) {
-        can_fuse_ = false;
-        prepare_exact(*kernels_, stream);
-        kernels_->load();
+    if (!by_type_ && fused_) {
+        can_fuse_ = fused_->take_list(graph, stream);
+        if (!can_fuse_ && !chunked_) {
+            prepare_exact(*kernels_, stream);
+            kernels_->load();
+        }
     }
     if (edges_prepared_) edges_.take_list(graph, stream);
 }

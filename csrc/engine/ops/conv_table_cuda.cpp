@@ -6,11 +6,7 @@
 
 namespace mdcg {
 
-namespace {
-
-constexpr int SPLINE_DEGREE = 3;
-
-}  // namespace
+namespace {}  // namespace
 
 template <typename T>
 bool CudaTableConv<T>::possible(const ConvSpec& spec) {
@@ -38,10 +34,11 @@ CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
 template <typename T>
 bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     forward_table_->take_list(graph, stream);
+    if (!forward_table_->available()) return false;
     if (backward_table_ != forward_table_) backward_table_->take_list(graph, stream);
     if (graph.chunks.size() > 1 && summed_ == nullptr)
         summed_ = std::make_unique<DeviceEvent>(stream.device());
-    return forward_table_->available() && backward_table_->available();
+    return true;
 }
 
 template <typename T>
@@ -51,7 +48,11 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
     const RadialSpec& radial = spec_.radial;
     const WeightColumns& weights = spec_.description.weights;
     const bool single = sizeof(T) == 4;
-    if (single ? backward_.degree() != SPLINE_DEGREE : backward_.degree() != forward_.degree())
+    const auto usable = [](int degree) {
+        return degree >= Table::SPLINE_DEGREE && degree % 2 == 1;
+    };
+    const int wanted = single ? Table::SPLINE_DEGREE : forward_.degree();
+    if (!usable(forward_.degree()) || backward_.degree() != wanted)
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
     forward_table_ = std::make_shared<Table>(radial, weights, forward_.degree(),
@@ -69,7 +70,8 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
 }
 
 // Blocks that share the edges of a receiver in the backward pass, where receivers alone would leave
-// multiprocessors idle. Results do not depend on it: each edge has its own.
+// multiprocessors idle. Results do not depend on it: one block computes the whole gradient of an
+// edge.
 template <typename T>
 std::int64_t CudaTableConv<T>::parts_of(std::int64_t receivers) const {
     constexpr std::int64_t RESIDENT = 3, MOST = 4;
@@ -95,7 +97,6 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Tab
     found.set(A::types, graph.types + first_receiver);
     found.set(A::unit, graph.unit);
     found.set(A::length, graph.length);
-    found.set(A::n_intervals, std::int64_t(table.intervals()));
     found.set(A::places, table.places());
     found.set(A::table, table.data());
     found.set(A::short_edges, worker.short_edges);

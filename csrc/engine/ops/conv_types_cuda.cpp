@@ -11,7 +11,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int EXACT_DEGREE = 9, ROWS = 0;                    // of tables; none, but rows of units
+constexpr int ROWS = 0;  // in the place of a degree: there is no table, but rows of units
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -22,11 +22,12 @@ template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     : spec_(spec), num_types_(spec.num_types), matrices_(spec) {
     const WeightColumns units = hidden_columns(spec.radial, spec.hidden_stride);
+    using Table = PolynomialTable<T>;
     if (sizeof(T) == 8)
-        table_ = std::make_unique<PolynomialTable<T>>(hidden_spec(spec.radial), units, EXACT_DEGREE,
-                                                      PolynomialTable<T>::EXACT);
+        table_ = std::make_unique<Table>(hidden_spec(spec.radial), units, Table::EXACT_DEGREE,
+                                         Table::EXACT);
     else if (spec.radial.knots > 0)
-        table_ = std::make_unique<PolynomialTable<T>>(hidden_spec(spec.radial), units);
+        table_ = std::make_unique<Table>(hidden_spec(spec.radial), units);
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (const std::size_t number : matrices_.blocks()) {
         const Block& block = matrices_.block(number);
@@ -165,7 +166,6 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     if (table_) {
         found.table = table_->data();
         found.places = table_->places();
-        found.intervals = table_->intervals();
     }
     found.hidden = scratch.hidden;
     found.sums = scratch.sums;

@@ -56,19 +56,18 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     -------
     tuple of str
         Numbers: ``n_rows`` blocks of threads, one for each receiver, or ``n_parts`` of them that
-        share its edges; ``n_types``; ``n_flip`` (1: vectors are turned round); ``n_intervals`` of
-        the table. By receiver: ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By
-        edge: ``live``, ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit; ``length`` in
-        Å, float64. Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by
-        an edge shorter than they begin. Rows: ``x`` by sender; ``out`` and its gradient ``g`` by
-        receiver; ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows of its own for each
-        lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place.
+        share its edges; ``n_types``; ``n_flip`` (1: vectors are turned round). By receiver:
+        ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By edge: ``live``,
+        ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit; ``length`` in Å, float64. Of
+        the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge shorter
+        than they begin. Rows: ``x`` by sender; ``out`` and its gradient ``g`` by receiver; ``de``
+        (3) by edge, in 1/Å times the unit of ``g``, with rows of its own for each lane
+        (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place.
     """
     names = [
         "n_rows",
         "n_types",
         "n_flip",
-        "n_intervals",
         "row_ptr",
         "live",
         "num_live",

@@ -67,12 +67,12 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     const mdcg::TableEntry found = p.places[Long(p.types[row]) * p.n_types + a.type];
     const double root = sqrt(a.length);
     const double place = (root - found.first) * found.inverse_step;
-    if (place < 0) *p.short_edges = 1;          // the caller evaluates again without tables
-    const bool within = place < p.n_intervals;  // of the cutoff of its types; row 0 is zeros
+    if (place < 0) *p.short_edges = 1;            // the caller evaluates again without tables
+    const bool within = place < found.intervals;  // of the cutoff of its types; row 0 is zeros
     const int i = within && place > 0 ? int(place) : 0;
     Record r;
     r.sender = a.sender;
-    r.row = within ? int(found.row) + i : 0;
+    r.row = within ? found.row + i : 0;
     r.to = to;
     r.padding = 0;
     r.z = within ? T(2 * (place - i) - 1) : T(0);

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "core/integers.hpp"
-#include "engine/cuda/edges/polynomial_table.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/edges/radial_table.hpp"
 #include "kernels/harmonics.hpp"
 #include "kernels/radial.hpp"
+#include "kernels/table_entry.hpp"
 
 namespace mdcg {
 
@@ -26,14 +26,21 @@ void upload(DeviceMemory& memory, const std::vector<N>& source, const DeviceStre
     if (!source.empty()) memory.upload(source.data(), source.size() * sizeof(N), stream);
 }
 
+// In double precision the network itself is evaluated, whatever the package has for CPUs.
+template <typename T>
+RadialSpec on_device(RadialSpec spec) {
+    if (sizeof(T) == 8) spec.knots = 0;
+    return spec;
+}
+
 }  // namespace
 
 // Tables are of hidden rows, not of weights: a spline is linear in what it goes through, so that
-// the last layer makes the processor's tables of them.
+// the last layer makes those of the weights of them.
 template <typename T>
 struct CudaEdgeFunctions<T>::Impl {
     Impl(const RadialSpec& s, int l, const std::string& normalization, bool f)
-        : spec(s), text(s), l_max(l), flip(f) {
+        : spec(on_device<T>(s)), text(spec), l_max(l), flip(f) {
         if (l_max >= 0) factors = harmonic_factors<T>(l_max, normalization);
         if (spec.knots > 0) {
             table = std::make_unique<RadialTable<T>>(hidden_spec(spec),
@@ -157,7 +164,12 @@ void CudaEdgeFunctions<T>::take_list(const DeviceEdges& graph, const DeviceStrea
     m.table->require(types.data(), pairs.receiver.data(), pairs.sender.data(),
                      static_cast<std::int64_t>(pairs.receiver.size()), n);
     if (m.table_there && m.builds_there == m.table->num_builds()) return;
-    const std::vector<TableEntry> places = table_places(*m.table, n);
+    std::vector<TableEntry> places;  // [types of receivers][types of senders]
+    for (int i = 0; i < n; ++i)
+        for (int j = 0; j < n; ++j) {
+            const TableGroups::Place place = m.table->place(i, j);
+            places.push_back({place.first, place.inverse_step, place.first_row, m.spec.knots});
+        }
     for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
         *memory = std::make_unique<DeviceMemory>(stream.device());
     const auto copy = [&](DeviceMemory& memory, const auto* source, std::size_t count) {
@@ -167,7 +179,7 @@ void CudaEdgeFunctions<T>::take_list(const DeviceEdges& graph, const DeviceStrea
     const auto items = static_cast<std::size_t>(
         m.table->num_builds() > 0 ? m.table->rows() * m.text.hidden_stride : 0);
     copy(*m.table_there, m.table->data(), items);
-    copy(*m.steps_there, m.table->steps(), m.table->steps() != nullptr ? items : 0);
+    copy(*m.steps_there, m.table->steps(), items);
     copy(*m.places_there, places.data(), places.size());
     m.builds_there = m.table->num_builds();
     stream.synchronize();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "core/integers.hpp"
@@ -41,92 +42,96 @@ std::vector<double> chebyshev_powers(int degree) {
 
 template <typename T>
 PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns columns)
-    : spec_(spec), columns_(std::move(columns)), last_(spec.last()), degree_(3), spline_(true) {
-    start(spec.knots);
+    : PolynomialTable(spec, std::move(columns), SPLINE_DEGREE, TableLimit{}) {
+    spline_ = true;
 }
 
 template <typename T>
 PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree,
-                                    TableError allowed)
+                                    TableLimit limit)
     : spec_(spec),
       columns_(std::move(columns)),
       last_(spec.last()),
       degree_(degree),
       spline_(false),
-      allowed_(allowed) {
-    start(FEWEST);
+      limit_(limit) {
+    if (degree < SPLINE_DEGREE || degree % 2 == 0)
+        throw std::invalid_argument("tables have polynomials of an odd degree from 3 on");
+    // neither what is exact nor the range of a table depends on the number of knots
+    const int knots = std::max(spec.knots, 1);
+    weights_ = std::make_unique<RadialSpline>(spec, knots, SPLINE_DEGREE);
+    units_ = std::make_unique<RadialSpline>(hidden_spec(spec), knots, SPLINE_DEGREE);
+    groups_ = std::make_unique<TableGroups>(spec, *weights_, 0.0);
 }
 
 template <typename T>
-void PolynomialTable<T>::start(int intervals) {
-    intervals_ = intervals;
-    units_ = std::make_unique<RadialSpline>(hidden_spec(spec_), intervals, 3);
-    weights_ = std::make_unique<RadialSpline>(spec_, intervals, 3);
-    groups_ = std::make_unique<TableGroups>(
-        spec_, *weights_, static_cast<double>(row_items()) * intervals * sizeof(T));
+double PolynomialTable<T>::span(int receiver, int sender) const {
+    return std::sqrt(spec_.pair_r_max(receiver, sender)) -
+           std::sqrt(weights_->first(receiver, sender));
+}
+
+template <typename T>
+std::vector<std::int32_t> PolynomialTable<T>::missing(const TypePairs& pairs) {
+    std::vector<std::int32_t> types(size(spec_.num_types));  // one node of each
+    std::iota(types.begin(), types.end(), 0);
+    return groups_->missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
+                            static_cast<std::int64_t>(pairs.receiver.size()), spec_.num_types);
 }
 
 template <typename T>
 void PolynomialTable<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
-    if (!available_ || (data_ && groups_->complete())) return;
-    std::vector<std::int32_t> types(size(spec_.num_types));  // one node of each
-    std::iota(types.begin(), types.end(), 0);
-    const TypePairs& pairs = graph.pairs;
-    const std::vector<std::int32_t> missing =
-        groups_->missing(types.data(), pairs.receiver.data(), pairs.sender.data(),
-                         static_cast<std::int64_t>(pairs.receiver.size()), spec_.num_types);
-    if (data_ && missing.empty()) return;
-    if (groups_->built() == 0) {  // forgotten
-        built_.clear();
-        rows_ = 0;
-    }
-    build(missing, stream);
-}
-
-template <typename T>
-void PolynomialTable<T>::build(const std::vector<std::int32_t>& groups,
-                               const DeviceStream& stream) {
-    const int before = intervals_;
-    for (const std::int32_t group : groups)
-        while (!spline_) {
-            const TableError error = measure(group, fit(group));
-            if (error.value <= allowed_.value && error.slope <= allowed_.slope) break;
-            const int more = intervals_ + intervals_ / 2;
-            if (more > MOST) {
-                available_ = false;
-                return;
-            }
-            start(more);
-        }
-    std::vector<std::int32_t> wanted = groups;
-    if (intervals_ != before) {  // tables of earlier lists as well
-        wanted.insert(wanted.begin(), built_.begin(), built_.end());
-        built_.clear();
-        rows_ = 0;
-    }
-    upload(std::move(wanted), stream);
+    available_ = true;
+    if (data_ && groups_->complete()) return;
+    std::vector<std::int32_t> groups = missing(graph.pairs);
+    while (choose(groups)) groups = missing(graph.pairs);  // larger tables: fewer may fit
+    if (!available_ || (data_ && groups.empty())) return;
+    if (groups_->built() == 0) rows_ = 0;  // forgotten
+    upload(groups, stream);
     upload_places(stream);
 }
 
+// Decides how many intervals the tables of groups have. True: some have more than all before.
 template <typename T>
-std::vector<double> PolynomialTable<T>::fit(std::int32_t group) const {
-    poll_interrupt();
-    const auto [receiver, sender] = groups_->representative(group);
-    return spline_ ? fit_spline(receiver, sender) : project(receiver, sender);
+bool PolynomialTable<T>::choose(const std::vector<std::int32_t>& groups) {
+    const int before = largest_;
+    for (const std::int32_t group : groups) {
+        if (choices_.count(group) == 0) {
+            const auto [receiver, sender] = groups_->representative(group);
+            choices_.emplace(group, choice(receiver, sender));
+        }
+        const int intervals = choices_.at(group).intervals;
+        available_ = available_ && intervals > 0;
+        largest_ = std::max(largest_, intervals);
+    }
+    if (largest_ == before) return false;
+    groups_->set_table_bytes(static_cast<double>(row_items()) * largest_ * sizeof(T));
+    return true;
+}
+
+// 0 intervals: none is good enough.
+template <typename T>
+typename PolynomialTable<T>::Choice PolynomialTable<T>::choice(int receiver, int sender) const {
+    const Choice spline{spec_.knots, true};
+    if (spline_) return spline;
+    for (int intervals = limit_.fewest;; intervals = std::min(intervals + intervals / 2, MOST)) {
+        poll_interrupt();
+        if (within_limit(receiver, sender, intervals)) return {intervals, false};
+        if (intervals == MOST) return sizeof(T) == 4 ? spline : Choice{0, false};
+    }
 }
 
 template <typename T>
 std::vector<double> PolynomialTable<T>::fit_spline(int receiver, int sender) const {
-    const int outputs = spec_.layers.back().out;
-    std::vector<double> found(size(intervals_) * 4 * size(outputs));
+    const int outputs = spec_.layers.back().out, powers = degree_ + 1;
+    std::vector<double> found(size(spec_.knots) * size(powers) * size(outputs), 0.0);
     weights_->prepare(receiver, sender);
     const auto columns = [&](int start, int count) {
         std::vector<double> fitted(size(weights_->rows() * count));
         weights_->fit(receiver, sender, start, count, fitted.data());
-        for (int i = 0; i < intervals_; ++i) {
+        for (int i = 0; i < spec_.knots; ++i) {
             const double* c0 = fitted.data() + std::ptrdiff_t(i) * count;
             const double *c1 = c0 + count, *c2 = c1 + count, *c3 = c2 + count;
-            double* const to = found.data() + std::ptrdiff_t(i) * 4 * outputs + start;
+            double* const to = found.data() + std::ptrdiff_t(i) * powers * outputs + start;
             for (int k = 0; k < count; ++k) {
                 // powers of t = (1 + z) / 2
                 const double a0 = (c0[k] + 4 * c1[k] + c2[k]) / 6, a1 = (c2[k] - c0[k]) / 2;
@@ -153,12 +158,12 @@ std::vector<double> PolynomialTable<T>::fit_spline(int receiver, int sender) con
     return found;
 }
 
-// Projected on Chebyshev polynomials, for the hidden units, as a polynomial is linear in what it
-// stands for.
+// The hidden units are projected on Chebyshev polynomials. The last layer is linear, so that it
+// makes the polynomials of the weights of theirs.
 template <typename T>
-std::vector<double> PolynomialTable<T>::project(int receiver, int sender) const {
-    const double first = std::sqrt(units_->first(receiver, sender));
-    const double step = units_->step(receiver, sender);
+std::vector<double> PolynomialTable<T>::project(int receiver, int sender, int intervals) const {
+    const double first = std::sqrt(weights_->first(receiver, sender));
+    const double step = span(receiver, sender) / intervals;
     const int count = degree_ + 1, units = spec_.units(), outputs = spec_.layers.back().out;
     std::vector<double> nodes(NODES), lengths, projection(size(count) * NODES);
     for (int n = 0; n < NODES; ++n) nodes[size(n)] = std::cos((n + 0.5) * PI / NODES);
@@ -166,16 +171,16 @@ std::vector<double> PolynomialTable<T>::project(int receiver, int sender) const 
         for (int n = 0; n < NODES; ++n)
             projection[size(j * NODES + n)] =
                 std::cos(j * (n + 0.5) * PI / NODES) * (j > 0 ? 2.0 : 1.0) / NODES;
-    for (int i = 0; i < intervals_; ++i)
+    for (int i = 0; i < intervals; ++i)
         for (const double z : nodes) {
             const double root = first + step * (i + 0.5 + 0.5 * z);
             lengths.push_back(root * root);
         }
     const std::vector<double> hidden = units_->exact(lengths, receiver, sender);
     const std::vector<double> powers = chebyshev_powers(degree_);
-    std::vector<double> found(size(intervals_) * size(count) * size(outputs), 0.0);
+    std::vector<double> found(size(intervals) * size(count) * size(outputs), 0.0);
     std::vector<double> series(size(count) * size(units)), monomials(series.size());
-    for (int i = 0; i < intervals_; ++i) {
+    for (int i = 0; i < intervals; ++i) {
         // series first: its last items are small, and stay so
         std::fill(series.begin(), series.end(), 0.0);
         std::fill(monomials.begin(), monomials.end(), 0.0);
@@ -199,19 +204,18 @@ std::vector<double> PolynomialTable<T>::project(int receiver, int sender) const 
 
 // Between the nodes and at both ends of intervals.
 template <typename T>
-TableError PolynomialTable<T>::measure(std::int32_t group,
-                                       const std::vector<double>& powers) const {
-    const auto [receiver, sender] = groups_->representative(group);
+bool PolynomialTable<T>::within_limit(int receiver, int sender, int intervals) const {
+    const std::vector<double> powers = project(receiver, sender, intervals);
     const double first = std::sqrt(weights_->first(receiver, sender));
-    const double step = weights_->step(receiver, sender);
+    const double step = span(receiver, sender) / intervals;
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
     const int count = degree_ + 1, outputs = spec_.layers.back().out;
     constexpr double PLACES[] = {-1.0, -0.77, -0.3, 0.13, 0.62, 1.0};
     constexpr int PER = static_cast<int>(std::size(PLACES));
-    const bool slopes = std::isfinite(allowed_.slope);
+    const bool slopes = std::isfinite(limit_.slope);
     double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
     std::vector<double> value(size(outputs)), slope(size(outputs));
-    for (int i = 0; i < intervals_; ++i) {
+    for (int i = 0; i < intervals; ++i) {
         std::vector<double> lengths;
         for (const double z : PLACES) {
             const double root = first + step * (i + 0.5 + 0.5 * z);
@@ -246,14 +250,17 @@ TableError PolynomialTable<T>::measure(std::int32_t group,
             }
         }
     }
-    return {largest > 0 ? error / largest : 0, largest_slope > 0 ? error_slope / largest_slope : 0};
+    return error <= limit_.value * largest &&
+           (!slopes || error_slope <= limit_.slope * largest_slope);
 }
 
 // Tables of the groups behind those that are there.
 template <typename T>
-void PolynomialTable<T>::upload(std::vector<std::int32_t> groups, const DeviceStream& stream) {
+void PolynomialTable<T>::upload(const std::vector<std::int32_t>& groups,
+                                const DeviceStream& stream) {
     const std::int64_t width = row_items(), old_rows = std::max(rows_, ZERO_ROWS);
-    const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * intervals_;
+    std::int64_t rows = old_rows;
+    for (const std::int32_t group : groups) rows += choices_.at(group).intervals;
     auto memory = std::make_unique<DeviceMemory>(stream.device());
     memory->reserve(size(rows * width) * sizeof(T));
     T* const data = memory->template as<T>();
@@ -264,9 +271,13 @@ void PolynomialTable<T>::upload(std::vector<std::int32_t> groups, const DeviceSt
     const int count = degree_ + 1, outputs = spec_.layers.back().out;
     std::int64_t row = old_rows;
     for (const std::int32_t group : groups) {
-        const std::vector<double> powers = fit(group);
-        std::vector<T> table(size(intervals_ * width), T(0));
-        for (std::int64_t i = 0; i < intervals_; ++i)
+        poll_interrupt();
+        const auto [intervals, spline] = choices_.at(group);
+        const auto [receiver, sender] = groups_->representative(group);
+        const std::vector<double> powers =
+            spline ? fit_spline(receiver, sender) : project(receiver, sender, intervals);
+        std::vector<T> table(size(intervals * width), T(0));
+        for (std::int64_t i = 0; i < intervals; ++i)
             for (int k = 0; k < count; ++k)
                 for (int o = 0; o < outputs; ++o)
                     table[size(i * width +
@@ -274,21 +285,34 @@ void PolynomialTable<T>::upload(std::vector<std::int32_t> groups, const DeviceSt
                         static_cast<T>(powers[size((i * count + k) * outputs + o)]);
         copy_to_device(data + row * width, table.data(), table.size() * sizeof(T), stream);
         stream.synchronize();
-        row += intervals_;
+        row += intervals;
     }
     stream.synchronize();
-    groups_->add(groups, old_rows, intervals_);
-    built_.insert(built_.end(), groups.begin(), groups.end());
+    // last: everything above may run out of memory
+    row = old_rows;
+    for (const std::int32_t group : groups) {
+        const int intervals = choices_.at(group).intervals;
+        groups_->add({group}, row, intervals);
+        row += intervals;
+    }
     data_ = std::move(memory);
     rows_ = rows;
 }
 
 template <typename T>
 void PolynomialTable<T>::upload_places(const DeviceStream& stream) {
-    const std::vector<TableEntry> places = table_places(*groups_, spec_.num_types);
+    std::vector<TableEntry> entries;  // [types of receivers][types of senders]
+    for (int i = 0; i < spec_.num_types; ++i)
+        for (int j = 0; j < spec_.num_types; ++j) {
+            const TableGroups::Place place = groups_->place(i, j);
+            const auto found = choices_.find(place.group);
+            const bool built = place.first_row >= 0 && found != choices_.end();
+            const int intervals = built ? found->second.intervals : 0;
+            entries.push_back({place.first, intervals / span(i, j), place.first_row, intervals});
+        }
     if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
-    places_->reserve(places.size() * sizeof(TableEntry));
-    places_->upload(places.data(), places.size() * sizeof(TableEntry), stream);
+    places_->reserve(entries.size() * sizeof(TableEntry));
+    places_->upload(entries.data(), entries.size() * sizeof(TableEntry), stream);
     stream.synchronize();
 }
 

@@ -1,9 +1,9 @@
-// Tables of weights on a device: what kernels read that make the weights of their edges themselves.
+// Tables of weights on a device, for kernels that make the weights of their edges themselves.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -14,22 +14,11 @@
 
 namespace mdcg {
 
-// [types of receivers][types of senders], of a RadialTable or TableGroups.
-template <typename Table>
-std::vector<TableEntry> table_places(const Table& table, int num_types) {
-    std::vector<TableEntry> places;
-    for (int i = 0; i < num_types; ++i)
-        for (int j = 0; j < num_types; ++j) {
-            const auto place = table.place(i, j);
-            places.push_back({place.first, place.inverse_step, place.first_row});
-        }
-    return places;
-}
-
-// Largest errors of a table, relative to the largest weight and to the largest derivative of a
-// weight of a pair of types.
-struct TableError {
+// What a table may differ by from the network, relative to the largest weight and to the largest
+// derivative of a weight of a pair of types; and how many intervals are tried first.
+struct TableLimit {
     double value, slope;
+    int fewest;
 };
 
 // A polynomial of an odd degree for each interval of the square root of the length, in z in
@@ -41,26 +30,28 @@ struct TableError {
 template <typename T>
 class PolynomialTable {
 public:
-    // In double precision, where a table stands for the network itself: what rounding of the values
-    // leaves of their derivatives.
-    static constexpr TableError EXACT{1e-13, 5e-11};
-    // For values alone, in single precision: far below rounding.
-    static constexpr TableError VALUES{1e-8, std::numeric_limits<double>::infinity()};
-    static constexpr int FEWEST = 16, MOST = 600;  // intervals
+    static constexpr int SPLINE_DEGREE = 3;
+    // In double precision, where the table replaces the network. The limit of derivatives is wider:
+    // their rounding grows with the number of intervals, to 1.5e-11 where there are MOST of them.
+    static constexpr TableLimit EXACT{1e-13, 2e-11, 54};
+    static constexpr int EXACT_DEGREE = 9;
+    // In single precision, for values alone: well below their rounding, 6e-8.
+    static constexpr TableLimit VALUES{1e-8, std::numeric_limits<double>::infinity(), 16};
+    static constexpr int MOST = 600;  // intervals
 
     // `spec` has no rows of nodes; columns that no weight stands at are zeros. The table is the
     // spline of degree 3 with spec.knots intervals.
     PolynomialTable(const RadialSpec& spec, WeightColumns columns);
-    // As few intervals, the same for all pairs of types, as errors allow. They are measured when a
-    // table is built.
-    PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree, TableError allowed);
+    // Each pair of types has as few intervals as the limit allows, which is measured when its table
+    // is built. Where MOST are too few, the table of a pair is the spline in single precision; in
+    // double precision there is none.
+    PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree, TableLimit limit);
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
-    // yet; synchronizes where it does, and addresses and intervals() change.
+    // yet; synchronizes where it does, and addresses change.
     void take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
-    // After a list: false where MOST intervals are too few for a pair of types of it, or of one
-    // before. There is no table then.
+    // After a list: false where a pair of types of it can have no table.
     bool available() const { return available_; }
 
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
@@ -68,32 +59,35 @@ public:
         return places_ ? places_->template as<const TableEntry>() : nullptr;
     }
     int degree() const { return degree_; }
-    int intervals() const { return intervals_; }
-    std::int64_t rows() const { return rows_; }
-    std::int64_t columns() const { return columns_.width; }
 
 private:
+    struct Choice {
+        int intervals;
+        bool spline;
+    };
     std::int64_t row_items() const { return (degree_ + 1) * columns_.width; }
-    void start(int intervals);
+    double span(int receiver, int sender) const;  // of a table, in square roots of lengths
+    std::vector<std::int32_t> missing(const TypePairs& pairs);
+    bool choose(const std::vector<std::int32_t>& groups);
+    Choice choice(int receiver, int sender) const;
     // Powers of z, [intervals][degree + 1][outputs].
-    std::vector<double> fit(std::int32_t group) const;
     std::vector<double> fit_spline(int receiver, int sender) const;
-    std::vector<double> project(int receiver, int sender) const;
-    TableError measure(std::int32_t group, const std::vector<double>& powers) const;
-    void build(const std::vector<std::int32_t>& groups, const DeviceStream& stream);
-    void upload(std::vector<std::int32_t> groups, const DeviceStream& stream);
+    std::vector<double> project(int receiver, int sender, int intervals) const;
+    bool within_limit(int receiver, int sender, int intervals) const;
+    void upload(const std::vector<std::int32_t>& groups, const DeviceStream& stream);
     void upload_places(const DeviceStream& stream);
 
     RadialSpec spec_;
     WeightColumns columns_;
     std::vector<double> last_;  // [units][outputs]
-    int degree_, intervals_ = 0;
+    int degree_;
     bool spline_;
-    TableError allowed_{};
+    TableLimit limit_{};
     bool available_ = true;
-    std::unique_ptr<RadialSpline> units_, weights_;  // of hidden units, of weights
+    std::unique_ptr<RadialSpline> weights_, units_;  // of weights, of hidden units
     std::unique_ptr<TableGroups> groups_;
-    std::vector<std::int32_t> built_;
+    std::map<std::int32_t, Choice> choices_;  // of groups; they stay, whatever is built
+    int largest_ = 0;                         // number of intervals among them
     std::unique_ptr<DeviceMemory> data_, places_;
     std::int64_t rows_ = 0;
 };
