@@ -16,8 +16,8 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
         const int begin = p.row_ptr[s], count = p.row_ptr[s + 1] - begin;
         const int end = begin + count * (part + 1) / p.parts;
         int first = begin + count * part / p.parts;
-        // The next rows are looked at while those before them are on their way: whether an edge is
-        // dead takes two more loads, one after the other.
+        // Prefetch: to know whether an edge is dead takes two loads, one after the other, so those
+        // of the next edges begin before the rows of these are summed.
         bool live[AHEAD];
         const auto look = [&](int from) {
 #pragma unroll

@@ -126,7 +126,8 @@ def _parser() -> argparse.ArgumentParser:
         dest="radial",
         action="store_const",
         const="table",
-        help="tabulate radial functions (splines), whatever their error; it is printed",
+        help="tabulate radial functions (splines), whatever their error, which is printed; a "
+        "float64 package uses them on CPUs only",
     )
     radial.add_argument(
         "--exact",

@@ -111,9 +111,10 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     }
 }
 
-// The tile with which the busiest multiprocessor ends first: its blocks either compute all the
-// time, or all of them wait for slices, which they do side by side. Groups of warps sum in an order
-// of their own: what takes them must not depend on the number of rows.
+// The tile with which the busiest multiprocessor ends first. A slice of its blocks takes either the
+// time of their multiplications or, where these are few, the latency of one block: blocks wait for
+// memory at the same time. Groups of warps change the order of sums, so they are chosen by depth
+// and columns alone, not by the number of rows. RATE and latencies were measured on an H200.
 template <typename T>
 std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,
                       int multiprocessors) {

@@ -364,10 +364,11 @@ private:
         const CudaExecutor<T>& found = *executor_;
         check_energy(found.energy());
         if (results.energy != nullptr) *results.energy = found.energy();
-        const bool in_order = std::is_sorted(graph_.node.begin(), graph_.node.end());
+        // node is a permutation: sorted, it changes nothing
+        const bool copies = threads == 1 && std::is_sorted(graph_.node.begin(), graph_.node.end());
         const auto scatter = [&](const double* from, std::int64_t count, int width, double* to) {
             if (to == nullptr) return;
-            if (in_order && threads == 1) {
+            if (copies) {
                 std::copy_n(from, count * width, to);
                 return;
             }

@@ -19,20 +19,20 @@ namespace mdcg {
 enum class CudaArgument : int {
     order,        // [edges] row of y, w, dy, dw
     sender,       // [edges] row of x
-    row_ptr,      // [n_rows + 1] edges
+    row_ptr,      // [receivers + 1] edges
     place,        // [edges] row of dx
-    types,        // [n_rows]
+    types,        // [receivers]
     sender_type,  // [edges]
     live,         // [edges] of each receiver first those shorter than r_max
-    num_live,     // [n_rows]
-    n_rows,
-    n_types,  // sets of coefficients; types of atoms
-    n_adds,   // not 0: add to dx
-    n_parts,  // blocks that share the edges of a receiver; n_rows counts all of them
-    n_flip,   // not 0: unit vectors point from the receiver to the sender
-    unit,     // [edges][3]
-    length,   // [edges] Å
-    places,   // of a PolynomialTable
+    num_live,     // [receivers]
+    n_rows,       // receivers, n_parts times where several blocks share one
+    n_types,      // sets of coefficients; types of atoms
+    n_adds,       // not 0: add to dx
+    n_parts,      // blocks that share the edges of a receiver
+    n_flip,       // not 0: unit vectors point from the receiver to the sender
+    unit,         // [edges][3]
+    length,       // [edges] Å
+    places,       // of a PolynomialTable
     table,
     x,
     y,
@@ -89,7 +89,7 @@ public:
     // Lanes that the kernels may run on, at least 1. Kernels of different lanes write to different
     // memory, but for `short_edges`, which all of them may set; `de` has a part for each lane.
     int lanes() const;
-    // Enqueues all kernels of the pass for n_rows receivers or nodes, one after the other.
+    // Enqueues all kernels of the pass for n_rows, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
     // The same on their lanes.
     void launch(Lanes& lanes, const CudaArguments& arguments) const;

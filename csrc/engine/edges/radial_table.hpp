@@ -1,6 +1,7 @@
 // Tables of all weights of an edge as functions of its length, per pair of types: B-splines through
-// the exact network's values, with its derivative at both ends. On GPUs they are cubic, on CPUs of
-// degree 5, which needs a sixth of the knots: such a table stays in the caches.
+// the exact network's values, with its derivative at both ends. On CPUs they are of degree 5, which
+// needs a sixth of the knots of cubic ones: such a table stays in the caches. On GPUs, where
+// float32 alone uses them, they are cubic.
 //
 // Knots are uniform in the square root of the length: weights bend most where edges are short, and
 // more knots than needed would cost accuracy, as a derivative's rounding error grows with them.

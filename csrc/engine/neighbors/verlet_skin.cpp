@@ -27,7 +27,7 @@ ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* posit
     const Matrix3 inverse = invert(full);
     const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
     const bool same_cell = same && full == full_;
-    // atoms close to where they were have positions as usable as those
+    // positions within the skin of those that were checked need no check
     const bool covered = same && still_covers(positions, full);
     if (!covered) {
         check_positions(num_atoms, positions);

@@ -25,7 +25,7 @@ public:
         return forward_.available(kernels) && backward_.available(kernels);
     }
     void prepare(CudaKernels& kernels);
-    // False: no table is exact enough for the list, in a package whose radial networks are exact.
+    // False: a pair of types of the list has no table that is exact enough (double precision only).
     bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     // Bytes per edge of a chunk.

@@ -16,9 +16,10 @@ struct Budget {
 };
 
 // Adds up what a model makes of the tensors and values that the manifest names, each as often as it
-// is named: weights with padding and copies, one radial table of each layer, and the buffers of one
-// block of nodes. Numbers of `item_bytes`; `values`: those of the manifest. Throws EngineError
-// (ErrorKind::file) where that is more than limits.hpp allows for a file of this size.
+// is named: weights with padding and copies, one radial table of each layer (on GPUs float32 has a
+// second one, of values), and the buffers of one block of nodes. Numbers of `item_bytes`; `values`:
+// those of the manifest. Throws EngineError (ErrorKind::file) where that is more than limits.hpp
+// allows for a file of this size.
 Budget check_memory(const Package& package, const ModelInfo& info, std::size_t item_bytes,
                     const std::map<std::string, const Rows*>& values);
 

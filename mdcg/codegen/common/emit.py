@@ -185,19 +185,15 @@ def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan) -> list[str]:
     ]
 
 
-def argument_struct(
-    names: Iterable[str], types: Mapping[str, str] | None = None, *, integer: str = "Long"
-) -> str:
+def argument_struct(names: Iterable[str], *, integer: str = "Long") -> str:
     """Print the type of the only parameter of CUDA kernels.
 
-    Names that start with ``n_`` are numbers, others are addresses, whose `types` are given beside
-    those that mean the same in all kernels.
+    Names that start with ``n_`` are numbers, others are addresses.
     """
-    types = {**_TYPES, **(types or {})}
     fields = [
         f"    {integer} {name};"
         if name.startswith("n_")
-        else f"    {types.get(name, 'const T*')} __restrict__ {name};"
+        else f"    {_TYPES.get(name, 'const T*')} __restrict__ {name};"
         for name in names
     ]
     return "\n".join(["struct Arguments {", *fields, "};"])

@@ -1,7 +1,8 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-A block takes a receiver, a warp 32 channels of a block of the features with all their paths. Edges
-come in order of length, so that polynomials of the table stay in registers for the next edges.
+A block of threads takes a receiver, or a part of its edges; a warp takes 32 channels of a block of
+the features, with all their paths. Edges come in order of length, so that polynomials of the table
+stay in registers for the next edges.
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
 backward pass ends in the gradient of the edge's vector and a row for its sender.
 """
@@ -180,7 +181,7 @@ def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
 
 
 def _held(role: Role) -> int:
-    """Return how many values a lane holds from edge to edge, if its polynomials were cubic."""
+    """Return how many values a lane holds from edge to edge: 4 of a polynomial, of any degree."""
     outputs = sum(block.ir.dim for block in role.outputs.values())
     return role.channels * (outputs + 4 * len(role.paths))
 
@@ -206,7 +207,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
     kernel, table, tile = block.kernel, block.table, block.tile
     quad = 16 // block.itemsize
     work = share_groups(lowered, kernel, block.warps)
-    to = "0" if block.forward or not tile else "PLACE(a.edge)"
+    to = "0" if block.forward else "PLACE(a.edge)"
     lines = [
         f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
         "Record* records, T* m, int number, int count, bool record, int lane, int warp) {",
@@ -307,7 +308,7 @@ def emit_table_conv(
     Returns
     -------
     CudaKernel
-        A kernel for each set of input blocks, one block of threads per receiver. Its parameter is
+        A kernel for each set of input blocks, with the blocks of threads of `n_rows`. Its parameter is
         :func:`table_conv_arguments`; buffers that must be zeros before are named.
 
     Raises

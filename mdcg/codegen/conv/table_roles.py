@@ -187,13 +187,13 @@ class TableRoleWriter:
         return [
             "const Two* const table = (const Two*)p.table + base;",
             f"Two {names};",
-            "int there = -1;  // row of the table in registers: edges are in order of length",
+            "int loaded_row = -1;  // of the table: edges are in order of length",
         ]
 
     def _load_row(self) -> list[str]:
         width = self.problem.weight_numel
         return [
-            "if (r.row != there) {",
+            "if (r.row != loaded_row) {",
             f"    const Two* const from = table + Long(r.row) * ({width} * HALF);",
             *(
                 f"    {line}"
@@ -203,7 +203,7 @@ class TableRoleWriter:
                     for i, path in enumerate(self.role.paths)
                 )
             ),
-            "    there = r.row;",
+            "    loaded_row = r.row;",
             "}",
         ]
 
@@ -336,7 +336,7 @@ class TableRoleWriter:
             channel += [f"const T g{i} = g_{path.i_out}_{i}[c];" for i in range(c.dim_out)]
         channel += print_statements(uvu_sums(c, True, self.spec), declare="T", declared=nonzeros)
         for i, message in output_sums(c, True, self.spec).items():
-            # product by product: a message of its own would take an addition more
+            # added term by term: a message as an intermediate sum would cost one more addition
             channel += print_statements(
                 Statement(f"o_{path.i_out}_{i}[c]", Sum.of([term]), add=True)
                 for term in message.terms
