@@ -1,11 +1,11 @@
 """Choose whether a radial network is tabulated, and how finely, by measuring the error.
 
 The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a spline
-through the exact network, on a grid that is uniform in the square root of the length. On CPUs it
-is of degree 5, with a sixth of the knots; on GPUs it is cubic, and float32 alone uses it. Its
+through the exact network, on a grid that is uniform in the square root of the length. On CPUs it is
+of degree 5, with a sixth of the knots; on GPUs it is cubic, and float32 alone uses it. Its
 derivative is the force. It is built when a package runs; here both are made in float64 and compared
-with the network between the knots. Rounding of the table itself is that of a weight and of its derivative,
-as the engine keeps both; it shows when the package is verified.
+with the network between the knots. Rounding of the table itself is that of a weight and of its
+derivative, as the engine keeps both; it shows when the package is verified.
 """
 
 from __future__ import annotations

@@ -308,8 +308,8 @@ def emit_table_conv(
     Returns
     -------
     CudaKernel
-        A kernel for each set of input blocks, with the blocks of threads of `n_rows`. Its parameter is
-        :func:`table_conv_arguments`; buffers that must be zeros before are named.
+        A kernel for each set of input blocks, with the blocks of threads of `n_rows`. Its parameter
+        is :func:`table_conv_arguments`; buffers that must be zeros before are named.
 
     Raises
     ------
