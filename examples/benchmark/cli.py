@@ -25,12 +25,12 @@ device; memory is what torch allocates during a call, inputs added."""
 _MODEL_HELP = """\
 Time energy and forces of models as `python -m mdcg bench model` does, beside the models as mace or
 NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq), and variants of the
-engine: its radial networks not tabulated (engine-exact) or tabulated in float64 too (engine-table);
-products with weights on a GPU in engine-tf32 and -bf16. The last three, and models that MACE
-(torch.compile) and NequIP (nequip-compile, ahead of time) compile themselves (compiled, and for
-NequIP compiled-oeq), run only where --impl names them. MODEL is small, medium or large (random
-weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23 and MACE-MPA-0),
-nequip-s, -m, -l or -xl (those of NequIP's foundation models) or a checkpoint."""
+engine: its radial networks not tabulated (engine-exact), and products with weights on a GPU in
+engine-tf32 and -bf16. The last two, and models that MACE (torch.compile) and NequIP
+(nequip-compile, ahead of time) compile themselves (compiled, and for NequIP compiled-oeq), run only
+where --impl names them. MODEL is small, medium or large (random weights, the shapes of MACE-MP-0),
+off-medium or mpa-medium (those of MACE-OFF23 and MACE-MPA-0), nequip-s, -m, -l or -xl (those of
+NequIP's foundation models) or a checkpoint."""
 
 _DYNAMICS_HELP = """\
 Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package in

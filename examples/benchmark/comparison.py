@@ -27,7 +27,6 @@ _IMPLS = {
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
-    "engine-table": ("engine, with splines", "#b04a8f", "X"),
     "engine-tf32": ("engine, TF32", "#4fa3a5", "<"),
     "engine-bf16": ("engine, bfloat16", "#a3b93c", ">"),
 }

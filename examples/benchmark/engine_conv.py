@@ -26,10 +26,12 @@ POINTERS = ("sender", "receiver", "harmonics", "hidden", "w2", "w2_t", "table", 
 MORE_POINTERS = ("knot", "basis", "slope", "x", "out", "g", "dx", "d_harmonics")
 LAST_POINTERS = ("d_hidden", "d_length", "scratch")
 _SENDERS_PER_BLOCK = 64
+#: Of the splines in tables: TABLE_STEPS of csrc/engine/ops/conv_kernel.hpp.
+DEGREE = {"float32": 5, "float64": 9}
 
 
 class Block(ctypes.Structure):
-    """``ConvBlock`` of csrc/engine/conv_kernel.hpp."""
+    """``ConvBlock`` of csrc/engine/ops/conv_kernel.hpp."""
 
     _fields_ = (
         ("num_edges", ctypes.c_int64),
@@ -171,12 +173,12 @@ def flops_per_edge(problem: ConvProblem, hidden: int) -> dict[str, float]:
         entries = len(c.entries)
         forward += 2 * mul * (entries + c.dim_in)
         backward += 2 * mul * (2 * entries + 3 * c.dim_in)
-    numel = problem.weight_numel
+    numel, degree = problem.weight_numel, DEGREE[problem.dtype]
     return {
         "forward": forward + 2 * hidden * numel,
         "backward": backward + 4 * hidden * numel,
-        "forward_table": forward + 9 * numel,
-        "backward_table": backward + 14 * numel,
+        "forward_table": forward + 2 * (degree + 1) * numel,
+        "backward_table": backward + 4 * (degree + 1) * numel,
     }
 
 
@@ -197,7 +199,8 @@ def measure(
     sender = rng.integers(0, nodes, edges).astype(np.int32)
     by_block = np.lexsort((receiver, sender // _SENDERS_PER_BLOCK))
     dim = problem.irreps_in2.dim
-    rows = 256
+    degree, knots = DEGREE[problem.dtype], 171
+    rows = knots + degree
     shared: dict[str, Any] = {
         "w2": random(kernel.weight_width, max(1, kernel.hidden_stride)),
         "w2_t": random(kernel.weight_width, max(1, kernel.hidden_stride)),
@@ -209,8 +212,8 @@ def measure(
         "harmonics": random(dim, capacity),
         "hidden": random(capacity, max(1, kernel.hidden_stride)),
         "steps": random(kernel.weight_width, rows),
-        "basis": random(3, capacity),
-        "slope": random(3, capacity),
+        "basis": random(degree, capacity),
+        "slope": random(degree, capacity),
         "d_harmonics": random(dim, capacity),
         "d_hidden": random(capacity, max(1, kernel.hidden_stride)),
         "d_length": random(capacity),
@@ -222,7 +225,7 @@ def measure(
         for start in range(0, edges, capacity):
             chosen = order[start : start + capacity]
             mine = [np.ascontiguousarray(a[chosen]) for a in (sender, receiver)]
-            knot = rng.integers(0, rows - 4, len(chosen)).astype(np.int32)
+            knot = rng.integers(0, knots, len(chosen)).astype(np.int32)
             keep += [*mine, knot]
             block = kernel.block(
                 num_edges=len(chosen),

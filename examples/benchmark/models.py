@@ -51,9 +51,9 @@ PEERS = {
     "oeq": (("openequivariance",), "enable_OpenEquivariance"),
 }
 PRECISIONS = ("tf32", "bf16")
-# Variants of the engine: radial networks not tabulated, or tabulated in float64 too; and reduced
-# precision for float32 packages on GPUs.
-ENGINES = ("engine-exact", "engine-table", *(f"engine-{name}" for name in PRECISIONS))
+# Variants of the engine: radial networks not tabulated; and reduced precision for float32 packages
+# on GPUs.
+ENGINES = ("engine-exact", *(f"engine-{name}" for name in PRECISIONS))
 # The original, or NequIP's model with OpenEquivariance, as its own package compiles it.
 COMPILED = ("compiled", "compiled-oeq")
 IMPLS = ("original", *PEERS, *COMPILED, "patched", "engine", *ENGINES)

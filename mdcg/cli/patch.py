@@ -126,16 +126,15 @@ def _parser() -> argparse.ArgumentParser:
         dest="radial",
         action="store_const",
         const="table",
-        help="tabulate radial functions (splines), whatever their error, which is printed; a "
-        "float64 package uses them on CPUs only",
+        help="tabulate radial functions (splines), whatever their error, which is printed",
     )
     radial.add_argument(
         "--exact",
         dest="radial",
         action="store_const",
         const="exact",
-        help="evaluate radial networks as they are (default: in float64; in float32 a table where "
-        "its error stays below rounding)",
+        help="evaluate radial networks as they are (default: a table where its error stays below "
+        "rounding)",
     )
     package.add_argument(
         "--set",

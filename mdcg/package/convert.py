@@ -36,7 +36,7 @@ class ConversionOptions:
     graph_fields : tuple of (str, int)
         Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
-        Default: in float32 a table where its error stays below rounding, else exact.
+        Default: a table where its error stays below rounding, else exact.
     dispersion : str, optional
         Functional whose D3 dispersion the package holds beside the network, such as ``"pbe"``.
     """

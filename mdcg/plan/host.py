@@ -131,7 +131,7 @@ class EnginePlan:
     """
 
     edges: int = 96
-    panels: int = 2
+    panels: int = 4
     nonzeros_per_sum: int = 8
 
     def __post_init__(self) -> None:

@@ -11,7 +11,8 @@ namespace mdcg {
 namespace {
 
 // The first rows are zeros, for edges that have no weights.
-constexpr std::int64_t ZERO_ROWS = TABLE_STEPS + 1;
+template <typename T>
+constexpr std::int64_t ZERO_ROWS = TABLE_STEPS<T> + 1;
 
 // Shorter edges are left to the exact network: the distance transforms are steep there.
 constexpr double FIRST = 1.0 / 16;
@@ -253,7 +254,7 @@ void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* rece
 template <typename T>
 void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     constexpr int panel = row_align<T>();
-    const std::int64_t old_rows = std::max(rows_, ZERO_ROWS);
+    const std::int64_t old_rows = std::max(rows_, ZERO_ROWS<T>);
     const std::int64_t panels = columns_.width / panel;
     const std::int64_t rows = old_rows + static_cast<std::int64_t>(groups.size()) * spline_.rows();
     const std::size_t items = size(columns_.width * rows);
@@ -300,8 +301,9 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
 template <typename T>
 bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* basis,
                              T* slope) const {
+    constexpr int STEPS = TABLE_STEPS<T>;
     const std::int64_t n = edges.capacity;
-    const int last = spline_.rows() - TABLE_STEPS - 1;
+    const int last = spline_.rows() - STEPS - 1;
     bool all = true;
     for (std::int64_t e = 0; e < edges.count; ++e) {
         const TableGroups::Place pair = groups_.place(edges.receiver_type[e], edges.sender_type[e]);
@@ -311,15 +313,15 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
         all = all && place >= 0;
         const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
         knot[e] = inside ? pair.first_row + i : 0;
-        double b[TABLE_STEPS + 1], s[TABLE_STEPS];
-        basis_at(TABLE_STEPS - 1, place - i, b);
-        std::copy_n(b, TABLE_STEPS, s);
-        raise_degree(TABLE_STEPS, place - i, b);
+        double b[STEPS + 1], s[STEPS];
+        basis_at(STEPS - 1, place - i, b);
+        std::copy_n(b, STEPS, s);
+        raise_degree(STEPS, place - i, b);
         const double by_length = pair.inverse_step / (2 * root);
         // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), as b sum to
         // one; the derivative is a spline of the differences, of one degree less
         double value = 0;
-        for (int j = TABLE_STEPS - 1; j >= 0; --j) {
+        for (int j = STEPS - 1; j >= 0; --j) {
             value += b[j + 1];
             basis[j * n + e] = inside ? static_cast<T>(value) : T(0);
             slope[j * n + e] = inside ? static_cast<T>(s[j] * by_length) : T(0);
@@ -327,7 +329,7 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
     }
     for (std::int64_t e = edges.count; e < n; ++e) {
         knot[e] = 0;
-        for (int j = 0; j < TABLE_STEPS; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
+        for (int j = 0; j < STEPS; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
     }
     return all;
 }

@@ -1,7 +1,8 @@
 // Tables of all weights of an edge as functions of its length, per pair of types: B-splines through
-// the exact network's values, with its derivative at both ends. On CPUs they are of degree 5, which
-// needs a sixth of the knots of cubic ones: such a table stays in the caches. On GPUs, where
-// float32 alone uses them, they are cubic.
+// the exact network's values, with its derivative at both ends. On CPUs they are of degree 5 in
+// single precision and 9 in double, where they agree with the network to rounding: a high degree
+// needs few knots, and such a table stays in the caches. On GPUs, where single precision alone uses
+// them, they are cubic.
 //
 // Knots are uniform in the square root of the length: weights bend most where edges are short, and
 // more knots than needed would cost accuracy, as a derivative's rounding error grows with them.
@@ -123,7 +124,7 @@ private:
 template <typename T>
 class RadialTable {
 public:
-    // `degree`: TABLE_STEPS for look_up, or 3 for a device.
+    // `degree`: TABLE_STEPS<T> for look_up, on a sixth of the knots, or 3 for a device.
     RadialTable(const RadialSpec& spec, WeightColumns columns, int degree);
 
     // Builds what the pairs of types (receiver, sender) of the edges need and is not there yet.
@@ -141,9 +142,9 @@ public:
         return groups_.place(receiver, sender);
     }
 
-    // First row of each edge, [capacity], and what its steps count, [TABLE_STEPS][capacity], in the
-    // weight and in its derivative (ConvBlock); a row of zeros from r_max on and for unused edges.
-    // False: an edge is too short for the table.
+    // First row of each edge, [capacity], and what its steps count, [TABLE_STEPS<T>][capacity], in
+    // the weight and in its derivative (ConvBlock); a row of zeros from r_max on and for unused
+    // edges. False: an edge is too short for the table.
     bool look_up(const RadialEdges& edges, std::int32_t* knot, T* basis, T* slope) const;
 
 private:

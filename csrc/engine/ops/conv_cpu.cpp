@@ -91,7 +91,7 @@ CpuConv<T>::CpuConv(const ConvSpec& spec)
     if (CpuTypeSums<T>::possible(spec)) types_ = std::make_unique<CpuTypeSums<T>>(spec);
     if (spec.radial.knots > 0)
         table_ =
-            std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights, TABLE_STEPS);
+            std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights, TABLE_STEPS<T>);
 }
 
 template <typename T>
@@ -139,8 +139,8 @@ typename CpuConv<T>::Scratch CpuConv<T>::lay_out(char* start) const {
     layout.take(s.d_unit, 3 * n);
     layout.take(s.hidden, n * radial_.hidden_stride());
     layout.take(s.d_hidden, n * radial_.hidden_stride());
-    layout.take(s.basis, TABLE_STEPS * n);
-    layout.take(s.slope, TABLE_STEPS * n);
+    layout.take(s.basis, TABLE_STEPS<T> * n);
+    layout.take(s.slope, TABLE_STEPS<T> * n);
     layout.take(s.d_length, n);
     layout.take(s.knot, n);
     layout.take(s.work, static_cast<std::int64_t>(radial_.work_bytes(n)));

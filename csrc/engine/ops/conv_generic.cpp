@@ -63,7 +63,7 @@ void GenericConv<T>::fill(const ConvBlock<T>& block, std::int64_t capacity, std:
                 T* to = scratch.weights + e * width + p * panel;
                 for (int v = 0; v < panel; ++v) {
                     to[v] = rows[v];
-                    for (int j = 0; j < TABLE_STEPS; ++j)
+                    for (int j = 0; j < TABLE_STEPS<T>; ++j)
                         to[v] += block.basis[j * capacity + first + e] *
                                  (rows[(j + 1) * panel + v] - rows[j * panel + v]);
                 }
@@ -165,7 +165,7 @@ void GenericConv<T>::backward(const ConvBlock<T>& block, std::int64_t capacity) 
                 const T* rows = block.table + row;
                 for (int v = 0; v < panel; ++v) {
                     along[v] = T(0);
-                    for (int j = 0; j < TABLE_STEPS; ++j)
+                    for (int j = 0; j < TABLE_STEPS<T>; ++j)
                         along[v] += slope[j * capacity] *
                                     (block.steps != nullptr
                                          ? block.steps[row + j * panel + v]

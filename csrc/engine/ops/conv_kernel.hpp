@@ -6,9 +6,10 @@
 
 namespace mdcg {
 
-constexpr std::int64_t MDCG_CONV_ABI = 4;
+constexpr std::int64_t MDCG_CONV_ABI = 5;
 // Degree of the splines in tables of weights.
-constexpr int TABLE_STEPS = 5;
+template <typename T>
+constexpr int TABLE_STEPS = sizeof(T) == 8 ? 9 : 5;
 
 // Geometry and radial values of a block are made by the engine, in the cache; the kernel multiplies
 // the last linear of the radial network (or looks weights up in the table), applies the paths and
@@ -29,15 +30,16 @@ struct ConvBlock {
     const T* hidden;  // [edges][hidden_stride], unused rows zero; null: table
     const T* w2;      // [weight_width / A][hidden_stride][A]
     const T* w2_t;    // [weight_width][hidden_stride]; backward only
-    // Table: w(e) = table[knot[e]] + sum_j basis[j][e] * steps[knot[e] + j], j < TABLE_STEPS, and
-    // its derivative with respect to the length with `slope` for `basis`, without the first term.
+    // Table: w(e) = table[knot[e]] + sum_j basis[j][e] * steps[knot[e] + j], j < TABLE_STEPS<T>,
+    // and its derivative with respect to the length with `slope` for `basis`, without the first
+    // term.
     const T* table;  // [weight_width / A][table_rows][A]
     const T* steps;  // the same shape: what a row of the table is followed by, less that row; in
                      // double null, as differences of rows are good enough
     std::int64_t table_rows;
     const std::int32_t* knot;  // [num_edges]
-    const T* basis;            // [TABLE_STEPS][edges]
-    const T* slope;            // [TABLE_STEPS][edges]
+    const T* basis;            // [TABLE_STEPS<T>][edges]
+    const T* slope;            // [TABLE_STEPS<T>][edges]
 
     const T* x;  // rows of node features (or of the type table)
     T* out;      // forward: rows that the messages are added to

@@ -35,14 +35,14 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
       radial_(spec.radial) {
     if (spec.radial.knots > 0)
         table_ = std::make_unique<RadialTable<T>>(
-            hidden_spec(spec.radial), hidden_columns(spec.radial, stride_), TABLE_STEPS);
+            hidden_spec(spec.radial), hidden_columns(spec.radial, stride_), TABLE_STEPS<T>);
 }
 
 // Compares multiply-adds: receivers with few edges and senders of many types are better served by
 // weights of their edges.
 template <typename T>
 bool CpuTypeSums<T>::pays(const Graph& graph, std::int64_t types) const {
-    constexpr std::int64_t FROM_TABLE = 9;  // of a weight: its spline, and its use
+    constexpr std::int64_t FROM_TABLE = TABLE_STEPS<T> + 4;  // of a weight: spline, and use
     const std::int64_t of_weight = spec_.radial.knots > 0 ? FROM_TABLE : stride_;
     return graph.num_local * types * stride_ * matrices_.out().rows.features +
                graph.num_edges * width() * stride_ <=
@@ -92,8 +92,8 @@ typename CpuTypeSums<T>::Scratch CpuTypeSums<T>::lay_out(char* start, std::int64
     layout.take(s.hidden, BLOCK * stride_);
     layout.take(s.d_hidden, BLOCK * stride_);
     layout.take(s.slope_row, BLOCK * stride_);
-    layout.take(s.basis, TABLE_STEPS * BLOCK);
-    layout.take(s.slope, TABLE_STEPS * BLOCK);
+    layout.take(s.basis, TABLE_STEPS<T> * BLOCK);
+    layout.take(s.slope, TABLE_STEPS<T> * BLOCK);
     layout.take(s.rows, BLOCK * w);
     layout.take(s.d_rows, BLOCK * w);
     layout.take(s.packed, std::max(BLOCK, w) * stride_);
@@ -141,7 +141,7 @@ bool CpuTypeSums<T>::fill(const Worker<T>& worker, Scratch& s, std::int64_t firs
         SplineRows<T> rows{s.edges.count,    stride_ / row_align<T>(),
                            table_->rows(),   table_->data(),
                            table_->steps(),  s.knot,
-                           s.basis,          TABLE_STEPS,
+                           s.basis,          TABLE_STEPS<T>,
                            s.edges.capacity, true,
                            s.hidden};
         simd<T>().interpolate(rows);

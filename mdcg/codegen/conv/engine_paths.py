@@ -136,8 +136,8 @@ class EnginePaths:
                 f"if constexpr (DX) add<N>(dx + (e * {c.dim_in} + {a}) * CH + v, mul(we, q{a}));",
             ]
         lines += [
-            "put(w + e * CH + v, dw);",
             "if constexpr (TABLE) along = total(along, dw, pack<N>(slope + e * CH + v));",
+            "else put(w + e * CH + v, dw);",
         ]
         head = "for (int v = 0; v < CH; v += N * L) {"
         return [head, *(f"    {line}" for line in lines), "}"]

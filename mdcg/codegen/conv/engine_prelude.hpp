@@ -137,7 +137,7 @@ MDCG_INLINE V lane_sums(const V* v) {
 }
 
 typedef mdcg::ConvBlock<T> ConvBlock;
-using mdcg::TABLE_STEPS;
+constexpr int TABLE_STEPS = mdcg::TABLE_STEPS<T>;
 
 // Rows of a block's edges; edges of one receiver are a run.
 struct Edges {
@@ -231,38 +231,37 @@ static void hidden_gradient(const ConvBlock* b, int rows, const T* __restrict dw
                                    d_hidden + r * HS + v, HS);
 }
 
-// w[edge][U * A], and its derivative with respect to the length where wanted, from the table.
+// w[edge][U * A], and its derivative with respect to the length where wanted, from the table: sums
+// over rows, which have the differences of `basis` as factors. In single precision a derivative
+// would lose too many digits so: it is a sum over `steps`, which serve the weight too.
 template <int U, bool SLOPE>
 static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __restrict dw) {
+    constexpr bool STEPS = SLOPE && sizeof(T) == 4;
+    constexpr int TERMS = STEPS ? TABLE_STEPS : TABLE_STEPS + 1;
     for (int e = 0; e < (int)b->num_edges; ++e) {
-        V basis[TABLE_STEPS], slope[TABLE_STEPS];
-        MDCG_UNROLL(8)
-        for (int j = 0; j < TABLE_STEPS; ++j) {
-            basis[j] = splat(b->basis[j * EDGES + e]);
-            if constexpr (SLOPE) slope[j] = splat(b->slope[j * EDGES + e]);
+        const auto factor = [&](const T* sums, int j, T all) {
+            const T own = j < TABLE_STEPS ? sums[j * EDGES + e] : T(0);
+            return STEPS ? own : (j > 0 ? sums[(j - 1) * EDGES + e] : all) - own;
+        };
+        V basis[TERMS], slope[TERMS];
+        MDCG_UNROLL(16)
+        for (int j = 0; j < TERMS; ++j) {
+            basis[j] = splat(factor(b->basis, j, T(1)));
+            if constexpr (SLOPE) slope[j] = splat(factor(b->slope, j, T(0)));
         }
-        // In single precision a derivative of differences of rounded rows would be too coarse.
-        constexpr bool STEPS = SLOPE && sizeof(T) == 4;
         MDCG_UNROLL(2)
         for (int u = 0; u < U; ++u) {
             const int64_t from = (column + u * A) * b->table_rows + (int64_t)b->knot[e] * A;
             const T* rows = b->table + from;
-            const T* steps = STEPS ? b->steps + from : nullptr;
+            const T* terms = STEPS ? b->steps + from : rows;
             MDCG_UNROLL(4)
             for (int v = 0; v < A; v += L) {
-                V row = load(rows + v), value = row, change = splat(T(0));
-                MDCG_UNROLL(8)
-                for (int j = 0; j < TABLE_STEPS; ++j) {
-                    V step;
-                    if constexpr (STEPS) {
-                        step = load(steps + j * A + v);
-                    } else {
-                        const V next = load(rows + (j + 1) * A + v);
-                        step = next - row;
-                        row = next;
-                    }
-                    value += basis[j] * step;
-                    if constexpr (SLOPE) change += slope[j] * step;
+                V value = STEPS ? load(rows + v) : splat(T(0)), change = splat(T(0));
+                MDCG_UNROLL(16)
+                for (int j = 0; j < TERMS; ++j) {
+                    const V term = load(terms + j * A + v);
+                    value += basis[j] * term;
+                    if constexpr (SLOPE) change += slope[j] * term;
                 }
                 const int at = (e * U + u) * A + v;
                 store(w + at, value);
