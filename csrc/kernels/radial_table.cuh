@@ -24,7 +24,7 @@ INLINE bool look_up(const RadialArguments<T>& p, Look& look) {
         const double place = live ? (root - found.first) * found.inverse_step : 0.0;
         if (place < 0) look.missing = 1;
         int i = place > 0 ? int(place) : 0;
-        if (i > KNOTS - 1) i = KNOTS - 1;
+        if (i > found.intervals - 1) i = found.intervals - 1;
         look.row[s] = live ? found.row + i : 0;
         const double t = place - i, u = 1.0 - t;
         // sum_j b[j] c[j] = c[0] + sum_j (b[j+1] + .. + b[3]) (c[j+1] - c[j]): b sum to one

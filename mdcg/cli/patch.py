@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X",
         type=_positive,
         help="largest allowed difference of forces in eV/Å (default: 1e-8 in float64; in float32 "
-        "twice the original's own rounding error)",
+        "twice the largest rounding error of the original)",
     )
     add("--force", action="store_true", help="overwrite OUT if it exists (never IN)")
     package = parser.add_argument_group("options of .mdcg packages")

@@ -6,20 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 Array = NDArray[np.float64]
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
 #: By name; "ssp" is the shifted softplus, log((1 + e^x) / 2).
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,
-    "silu": lambda x: x * _sigmoid(x),
+    "silu": lambda x: x * expit(x),
     "tanh": np.tanh,
-    "sigmoid": _sigmoid,
+    "sigmoid": expit,
     "abs": np.abs,
     "relu": lambda x: np.maximum(x, 0.0),
     "ssp": lambda x: np.asarray(np.logaddexp(x, 0.0) - np.log(2.0)),
@@ -28,12 +25,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 #: Their derivatives.
 SLOPES: dict[str, Callable[[Array], Array]] = {
     "none": np.ones_like,
-    "silu": lambda x: _sigmoid(x) * (1.0 + x * (1.0 - _sigmoid(x))),
+    "silu": lambda x: expit(x) * (1.0 + x * (1.0 - expit(x))),
     "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
-    "sigmoid": lambda x: _sigmoid(x) * (1.0 - _sigmoid(x)),
+    "sigmoid": lambda x: expit(x) * (1.0 - expit(x)),
     "abs": np.sign,
     "relu": lambda x: np.heaviside(x, 0.0).astype(x.dtype),
-    "ssp": _sigmoid,
+    "ssp": expit,
 }
 
 _POINTS = np.linspace(-4.0, 4.0, 33)

@@ -39,9 +39,9 @@ def verify_package(
     """Evaluate a package and the original on several structures and compare.
 
     A float64 package is compared with the original in float64. The error of a float32 package
-    against the original in float64 may be twice that of the original evaluated in float32. Where
-    the original's forces are not the gradient of its energy, that gradient is compared instead,
-    and the report's note says so.
+    against the original in float64 may be twice that of the original evaluated in float32, on its
+    worst structure. Where the original's forces are not the gradient of its energy, that gradient
+    is compared instead, and the report's note says so.
 
     Parameters
     ----------

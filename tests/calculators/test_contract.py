@@ -210,10 +210,10 @@ def test_check_state_names_what_models_read(kind: Kind) -> None:
     calc.get_forces(atoms)
     atoms.set_initial_magnetic_moments(np.ones(len(atoms)))
     atoms.info["note"] = "nothing to the model"
-    atoms.positions[0, 0] *= 1 + 1e-16
+    atoms.positions[1, 0] = np.nextafter(atoms.positions[1, 0], 9.0)
     assert calc.check_state(atoms) == []
     assert not calc.calculation_required(atoms, ["energy", "forces"])
-    atoms.positions[0, 0] += 1e-3
+    atoms.positions[0, 0] += 1e-9
     atoms.arrays["tag of mine"] = np.full(len(atoms), 0.5)
     assert calc.check_state(atoms) == ["positions"]
     assert calc.calculation_required(atoms, ["energy"])

@@ -80,12 +80,23 @@ def test_a_network_that_is_too_steep_in_single_precision(tmp_path: Path) -> None
     assert not any("radial_forward" in text for text in kernels(cuda))
 
 
-@pytest.mark.parametrize(("dtype", "limit"), [("float64", LIMIT), ("float32", 1e-5)])
-@pytest.mark.parametrize("kind", ["two layers", "of types"])
-def test_pairs_of_types_of_later_lists(tmp_path: Path, kind: str, dtype: str, limit: float) -> None:
-    """They need other tables; results do not depend on what was evaluated before."""
-    make = two_layers if kind == "two layers" else type_model
-    path = make(by_pair=True, dtype=dtype, knots=512).write(tmp_path)
+@pytest.mark.parametrize(
+    ("dtype", "limit", "wave"),
+    [("float64", LIMIT, 0.5), ("float64", LIMIT, 3.0), ("float32", 1e-5, 0.5)],
+)
+@pytest.mark.parametrize("make", [two_layers, type_model])
+def test_pairs_of_types_of_later_lists(
+    tmp_path: Path, make: Any, dtype: str, limit: float, wave: float
+) -> None:
+    """They need more intervals, or too many; results do not depend on what was evaluated before."""
+    model = make(by_pair=True, dtype=dtype, knots=2048)
+    tensors = model.package.tensors
+    for layer in model.package.manifest["layers"]:
+        if "radial" in layer:
+            layer["radial"]["basis"]["argument"] = "length"
+            tensors[layer["radial"]["basis"]["weights"]] *= wave
+            tensors[layer["radial"]["r_max"]][...] = [[1.2, 3.0], [3.0, 3.0]]
+    path = model.write(tmp_path)
     cpu, cuda = open_both(path)
     s = system(8, 80, seed=4)
     of_one_type = []
@@ -96,6 +107,7 @@ def test_pairs_of_types_of_later_lists(tmp_path: Path, kind: str, dtype: str, li
         assert np.abs(found["forces"] - want["forces"]).max() < limit * scale
         if not types.any():
             of_one_type.append(found)
+    assert any("radial_forward" in text for text in kernels(cuda)) == (wave > 1)
     for name, value in of_one_type[0].items():
         np.testing.assert_array_equal(of_one_type[1][name], value)
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -391,8 +392,14 @@ def test_error_of_tables_falls_with_the_step(rng: np.random.Generator) -> None:
     coarse, fine = (table_error(radial, knots, "float32") for knots in (1024, 2048))
     assert 8 < coarse.value / fine.value < 80  # fourth order of the cubic, sixth of the other
     assert 5 < coarse.slope / fine.slope < 40  # third, and fifth
-    assert choose_table(radial, "exact", "float32") is None
+    first = replace(radial.layers[0], weight=40 * radial.layers[0].weight)
+    steep = replace(radial, layers=(first, radial.layers[1]))
+    assert choose_table(steep, None, "float64") is None
+    forced = choose_table(steep, "table", "float64")
+    assert forced is not None
+    assert forced["error"] > 1e-6
     for dtype in ("float32", "float64"):
+        assert choose_table(radial, "exact", dtype) is None
         entry = choose_table(radial, None, dtype)
         assert entry is not None
         assert entry["error"] >= table_error(radial, entry["knots"], dtype).slope

@@ -55,7 +55,8 @@ std::vector<std::int32_t> TableGroups::missing(const std::int32_t* types,
             " different pairs of types, whose radial tables take " +
             memory_text(table_bytes_ * static_cast<double>(missing.size())) +
             " in one layer, and the memory budget of the package leaves " + memory_text(limit_) +
-            ": evaluate systems of fewer types, or convert the checkpoint with mdcg-patch --exact");
+            ": evaluate systems of fewer types, or (on CPUs and in float32) convert the checkpoint "
+            "with mdcg-patch --exact");
 }
 
 void TableGroups::add(const std::vector<std::int32_t>& groups, std::int64_t row,

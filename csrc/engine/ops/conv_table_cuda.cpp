@@ -6,8 +6,6 @@
 
 namespace mdcg {
 
-namespace {}  // namespace
-
 template <typename T>
 bool CudaTableConv<T>::possible(const ConvSpec& spec) {
     return (spec.radial.knots > 0 || sizeof(T) == 8) && !spec.sender.present() &&

@@ -38,7 +38,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 }
 
 template <typename T>
-void CudaTypeSums<T>::ask_for_kernels(int degree) {
+void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = spec_.description.l_max;
     const bool small = sizeof(T) == 4 && l_max <= 3;
     threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
@@ -48,7 +48,7 @@ void CudaTypeSums<T>::ask_for_kernels(int degree) {
     };
     define("L_MAX", l_max);
     define("UNITS", spec_.hidden_stride);
-    define("DEGREE", degree);
+    define("DEGREE", from_table_ ? table_->degree() : ROWS);
     define("THREADS", threads_);
     define("PER", small ? 2 : 1);
     define("EACH", small && spec_.hidden_stride > 32 ? 2 : 1);
@@ -61,7 +61,8 @@ template <typename T>
 void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     const int l_max = spec_.description.l_max;
     kernels_ = &kernels;
-    ask_for_kernels(table_ ? table_->degree() : ROWS);
+    from_table_ = table_ != nullptr;
+    ask_for_kernels();
     gemm_ = CudaGemm<T>(kernels);
     const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
     number_ = std::make_unique<DeviceMemory>(stream.device());
@@ -75,7 +76,10 @@ void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) 
 template <typename T>
 void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
     prepare(kernels, stream);
-    if (sizeof(T) == 8) ask_for_kernels(ROWS);  // where no table is exact enough
+    if (sizeof(T) == 8) {  // where no table is exact enough
+        from_table_ = false;
+        ask_for_kernels();
+    }
 }
 
 template <typename T>
@@ -86,9 +90,9 @@ bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& st
     if (present.size() > MAX_SUMMED_TYPES) return false;
     if (table_) {
         table_->take_list(graph, stream);
-        if (!table_->available()) {  // from rows of units
-            table_.reset();
-            ask_for_kernels(ROWS);
+        if (table_->available() != from_table_) {
+            from_table_ = !from_table_;
+            ask_for_kernels();
             kernels_->load();
         }
     }
@@ -163,7 +167,7 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     found.length = graph.length;
     found.unit = static_cast<const T*>(graph.unit);
     found.factors = factors_->template as<T>();
-    if (table_) {
+    if (from_table_) {
         found.table = table_->data();
         found.places = table_->places();
     }

@@ -31,8 +31,8 @@ public:
     bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
     // True if forward writes the rows of the linear operation after the convolution.
     bool composed() const { return matrices_.composed(); }
-    // May end with a list that no table is exact enough for.
-    bool from_table() const { return table_ != nullptr; }
+    // Of the list: false where no table is exact enough.
+    bool from_table() const { return from_table_; }
 
     std::size_t scratch_bytes(const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
     // Writes all rows.
@@ -59,7 +59,7 @@ private:
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
     void make_matrices(const DeviceStream& stream);
-    void ask_for_kernels(int degree);
+    void ask_for_kernels();
     Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
     TypeSumArguments<T> arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
     // Calls body(scratch, arguments, count) for consecutive groups of receivers that fit into the
@@ -72,7 +72,8 @@ private:
     const ConvSpec& spec_;
     int num_types_, threads_ = 128;
     TypeMatrices<T> matrices_;
-    std::unique_ptr<PolynomialTable<T>> table_;  // of hidden units; null: rows of them are made
+    std::unique_ptr<PolynomialTable<T>> table_;  // of hidden units; null: no list has one
+    bool from_table_ = false;                    // or from rows of hidden units
     CudaKernels* kernels_ = nullptr;
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
