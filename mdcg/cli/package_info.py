@@ -94,7 +94,7 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
         kernel = "generated" if layer.get("type") in ("conv", "contraction") else ""
         if radial:
             table = radial.get("table")
-            text = f"table of {table['knots']} knots" if table else "exact radial network"
+            text = f"table, error {table['error']:.0e}" if table else "exact radial network"
             kernel = f"{kernel}, {text}" if kernel else text
         rows.append((str(layer.get("name", "")), str(layer.get("type")), into, out, kernel))
     return rows

@@ -161,7 +161,7 @@ def _emit_table(
 ) -> tuple[CudaKernel, dict[str, int]] | None:
     """Return the kernel of a convolution whose radial network has a table on a device.
 
-    One that is exact has one in double precision, unless values of nodes go into it.
+    In double precision every network that depends on types only has one.
     """
     radial = layer.get("radial", {})
     exact = problem.dtype == "float64" and radial and _by_type(radial, tensors)

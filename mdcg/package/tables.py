@@ -4,8 +4,8 @@ The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pai
 through the exact network, on a grid that is uniform in the square root of the length. On CPUs it
 has a sixth of the knots, and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32
 alone uses it. Its derivative is the force. It is built when a package runs; here all are made in
-float64 and compared with the network between the knots. Rounding of the table itself is that of a
-weight and of its derivative, as the engine keeps both; it shows when the package is verified.
+float64 and compared with the network between the knots. Rounding of the table itself
+shows when the package is verified.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 LADDER = (256, 384, 512, 768, 1024, 1536, 2048)
 #: The table begins at this part of the cutoff; shorter edges take the exact network.
 _FIRST = 1.0 / 16.0
-#: Degrees of the splines, and how many intervals of the manifest's number one of theirs stands for.
+#: Degree of each spline, and by what its number of intervals is smaller than `knots`.
 _DEGREES = {"float32": ((3, 1), (5, 6)), "float64": ((9, 6),)}
 #: Places in an interval: the error of a spline is largest in the middle, of its derivative at the
 #: others or at the ends.
@@ -39,7 +39,8 @@ _POSITIONS = 5e-7
 #: In float32 the error of a table is at most this part of what float32 itself makes.
 _SINGLE = 0.3
 #: In float64 errors of weights and of their derivatives are at most these parts of the largest
-#: ones. They are those of rounding, which for derivatives grows with the number of knots.
+#: ones, as in `PolynomialTable::EXACT` of the engine. They are those of rounding, which for
+#: derivatives grows with the number of knots.
 _DOUBLE = (1e-13, 2e-11)
 
 

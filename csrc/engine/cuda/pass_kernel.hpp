@@ -89,7 +89,7 @@ public:
     // Lanes that the kernels may run on, at least 1. Kernels of different lanes write to different
     // memory, but for `short_edges`, which all of them may set; `de` has a part for each lane.
     int lanes() const;
-    // Enqueues all kernels of the pass for n_rows, one after the other.
+    // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
     // The same on their lanes.
     void launch(Lanes& lanes, const CudaArguments& arguments) const;

@@ -2,9 +2,9 @@
 
 The text fits every instruction set: vectors and register tiles follow the compiler's macros. For
 each input block and each chunk of its channels, all paths of the block are taken in turn: weights
-of the chunk for all edges (a product with the last linear of the radial network, or four rows of a
-table), then the path, which sums messages over runs of edges with the same receiver, or turns
-weights into their gradients, which are consumed at once.
+of the chunk for all edges (a product with the last linear of the radial network, or six rows of a
+table in float32 and ten in float64), then the path, which sums messages over runs of edges with the
+same receiver, or turns weights into their gradients, which are consumed at once.
 """
 
 from __future__ import annotations

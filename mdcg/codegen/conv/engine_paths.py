@@ -1,7 +1,7 @@
 """C++ functions of the engine's convolution: one coupling, one chunk of channels, a block of edges.
 
 A chunk is a few panels of 64 bytes of channels, so that what a chunk touches (weights, features and
-their gradients, rows of the output) stays in the first-level cache while all paths of an input use
+their gradients, rows of the output) stays in the second-level cache while all paths of an input use
 it.
 """
 
@@ -77,9 +77,9 @@ class EnginePaths:
         ]
 
     def _backward(self, c: Coupling, number: int) -> list[str]:
-        """Weights become their gradients in place; nonzeros' gradients are summed over lanes.
+        """Gradients of nonzeros are summed over lanes; weights become their gradients in place.
 
-        With a table, one more sum is that of the gradients of the weights times their slopes.
+        With a table, gradients of weights are not kept: they are summed times their slopes.
         """
         return [
             "template <int S, int U, bool TABLE, bool DX>",

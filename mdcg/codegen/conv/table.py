@@ -181,7 +181,7 @@ def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
 
 
 def _held(role: Role) -> int:
-    """Return how many values a lane holds from edge to edge: 4 of a polynomial, of any degree."""
+    """Return how many values a lane keeps from edge to edge, 4 for a polynomial of any degree."""
     outputs = sum(block.ir.dim for block in role.outputs.values())
     return role.channels * (outputs + 4 * len(role.paths))
 

@@ -35,8 +35,7 @@ RadialSpec on_device(RadialSpec spec) {
 
 }  // namespace
 
-// Tables are of hidden rows, not of weights: a spline is linear in what it goes through, so that
-// the last layer makes those of the weights of them.
+// The tables hold hidden units. The last layer is linear, so it turns them into weights.
 template <typename T>
 struct CudaEdgeFunctions<T>::Impl {
     Impl(const RadialSpec& s, int l, const std::string& normalization, bool f)

@@ -57,7 +57,7 @@ PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns column
       limit_(limit) {
     if (degree < SPLINE_DEGREE || degree % 2 == 0)
         throw std::invalid_argument("tables have polynomials of an odd degree from 3 on");
-    // neither what is exact nor the range of a table depends on the number of knots
+    // `exact` and `first` do not depend on the number of knots
     const int knots = std::max(spec.knots, 1);
     weights_ = std::make_unique<RadialSpline>(spec, knots, SPLINE_DEGREE);
     units_ = std::make_unique<RadialSpline>(hidden_spec(spec), knots, SPLINE_DEGREE);

@@ -23,10 +23,10 @@ struct TableLimit {
 
 // A polynomial of an odd degree for each interval of the square root of the length, in z in
 // [-1, 1], the place in the interval counted from its middle. Item
-//     data()[((row * half + k) * columns() + c) * 2 + i],  half = (degree + 1) / 2,
-// is the factor of z^(2 k + i) in column c of a row; the derivative by the length is that by z
-// times inverse_step / sqrt(r). Row 0 is zeros, for edges not shorter than the r_max of their
-// types; a length before the first interval is not in the table.
+//     data()[((row * half + k) * width + c) * 2 + i],  half = (degree + 1) / 2,
+// is the factor of z^(2 k + i) in column c of the `width` columns of a row; the derivative by the
+// length is that by z times inverse_step / sqrt(r). Row 0 is zeros, for edges not shorter than the
+// r_max of their types; a length before the first interval is not in the table.
 template <typename T>
 class PolynomialTable {
 public:
