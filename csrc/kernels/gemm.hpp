@@ -16,7 +16,8 @@ static_assert(sizeof(GemmPart) == 16);
 template <typename T>
 struct GemmProduct {
     const T* a;
-    const T* b;  // [all depths][columns]
+    const T* b;       // [all depths][columns]
+    const T* images;  // of b, for gemm_warpgroup.cuh; null: none
     T* c;
     const int* list;        // nodes; null: 0, 1, 2, ..
     const T* bias;          // [columns], added; null: none
@@ -30,7 +31,7 @@ struct GemmProduct {
     int add;
     int first_part, parts;
 };
-static_assert(sizeof(GemmProduct<float>) == 88 && sizeof(GemmProduct<double>) == 88);
+static_assert(sizeof(GemmProduct<float>) == 96 && sizeof(GemmProduct<double>) == 96);
 
 template <typename T>
 struct GemmProducts {
@@ -38,6 +39,6 @@ struct GemmProducts {
     GemmPart part[GEMM_PARTS];
     int count;
 };
-static_assert(sizeof(GemmProducts<float>) == 2440 && sizeof(GemmProducts<double>) == 2440);
+static_assert(sizeof(GemmProducts<float>) == 2568 && sizeof(GemmProducts<double>) == 2568);
 
 }  // namespace mdcg

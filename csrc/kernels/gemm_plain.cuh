@@ -5,6 +5,7 @@
 // columns 8 apart.
 template <int M, int N>
 struct Plain {
+    static constexpr bool IMAGES = false;
     static constexpr int ROWS = M / 4, COLUMNS = N / 8, ITEMS = ROWS * COLUMNS;
     static_assert(M % 4 == 0 && COLUMNS % LANE_ITEMS == 0, "packs");
     // lanes of four rows read different banks
@@ -14,6 +15,7 @@ struct Plain {
 
     static INLINE int x() { return threadIdx.x % 8; }
     static INLINE int y() { return threadIdx.x % 32 / 8; }
+    static INLINE void publish() {}
     INLINE void clear() {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) sum[i] = T(0);

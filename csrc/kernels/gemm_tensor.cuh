@@ -149,6 +149,7 @@ struct Fragment {
 
 template <int M, int N>
 struct Tensor {
+    static constexpr bool IMAGES = false;
     typedef Fragment F;
     static constexpr int ITEMS = M * N / 32, ACROSS = N / 8;
     static constexpr int WIDE = 8 * LANE_ITEMS;  // columns that a lane reads a pack of
@@ -163,6 +164,7 @@ struct Tensor {
 
     static INLINE int x() { return threadIdx.x % 4; }
     static INLINE int y() { return threadIdx.x % 32 / 4; }
+    static INLINE void publish() {}
     INLINE void clear() {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) sum[i] = T(0);

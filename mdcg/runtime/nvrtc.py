@@ -181,8 +181,10 @@ def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
         NVRTC is missing, too old for the architecture, or rejected the text.
     """
     nvrtc, name = nvrtc_for(target)
+    # Some instructions of Hopper chips need this name; there are no other chips of generation 9.
+    architecture = "sm_90a" if target == "sm_90" else target
     accepted, cubin, log = nvrtc.compile(
-        source, "kernel.cu", [f"--gpu-architecture={target}", *FLAGS, *options]
+        source, "kernel.cu", [f"--gpu-architecture={architecture}", *FLAGS, *options]
     )
     if not accepted:
         if "libnvrtc-builtins" in log:

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tuple>
 #include <type_traits>
 #include <utility>
 

@@ -197,6 +197,54 @@ inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, unsigned a0, un
     multiply<8>(d, Tf32Fragment{{a0, a1, a2, a3}, {b0, b1}}, c);
     d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
+// m64n64k8, tf32: a warp's part of it. B is in shared memory, described as PTX has it, without
+// swizzling: core matrices of eight columns by four of the shared dimension.
+struct SharedTf32 {
+    char* start;
+    unsigned items, columns;  // bytes to the next core matrix along both
+    explicit SharedTf32(unsigned long long descriptor)
+        : start(address(unsigned(descriptor & 0x3fff) * 16)),
+          items(unsigned(descriptor >> 16 & 0x3fff) * 16),
+          columns(unsigned(descriptor >> 32 & 0x3fff) * 16) {
+        if (descriptor >> 62 != 0) emulation::cuda().fail("swizzled operand that is not emulated");
+    }
+    float at(int k, int column) const {
+        char* const core = start + k / 4 * items + column / 8 * columns;
+        return Tf32Fragment::value(*item<unsigned>(core, size_t(column % 8 * 4 + k % 4)));
+    }
+};
+struct Tf32Rows {
+    unsigned left[4];
+};
+inline void wgmma(float* const (&d)[32], const Tf32Rows& rows, unsigned long long descriptor,
+                  bool add) {
+    const emulation::Exchanged<Tf32Rows> all(~0u, emulation::kMatrix, rows);
+    const SharedTf32 b(descriptor);
+    const int group = int(emulation::lane()) / 4, place = int(emulation::lane()) % 4;
+    for (int i = 0; i < 32; ++i) {
+        const int column = i / 4 * 8 + place * 2 + i % 2;
+        double sum = 0;
+        for (int k = 0; k < 8; ++k) {
+            const Tf32Rows row = all.of(unsigned(group * 4 + k % 4));
+            sum += double(Tf32Fragment::value(row.left[i % 4 / 2 + k / 4 * 2])) *
+                   double(b.at(k, column));
+        }
+        *d[i] = float(sum + (add ? double(*d[i]) : 0));
+    }
+}
+template <class All, size_t... I>
+void wgmma_operands(const All& all, std::index_sequence<I...>) {
+    float* const d[32] = {&std::get<I>(all)...};
+    const Tf32Rows rows{
+        {std::get<32>(all), std::get<33>(all), std::get<34>(all), std::get<35>(all)}};
+    wgmma(d, rows, std::get<36>(all), std::get<37>(all) != 0);
+}
+// 32 results, 4 items of the rows, a descriptor, whether to add, and two signs, which are ignored
+template <class... V>
+void wgmma_tf32(V&&... operands) {
+    static_assert(sizeof...(V) == 40, "operands");
+    wgmma_operands(std::forward_as_tuple(operands...), std::make_index_sequence<32>());
+}
 // To the nearest number with 7 bits behind the point, halves to even; the second is the lower half.
 inline unsigned bf16(float x) {
     const unsigned bits = __float_as_uint(x);

@@ -274,8 +274,8 @@ def test_what_is_not_known_is_refused() -> None:
             except KernelCompileError as error:
                 return str(error)
             return ""
-        assert "PTX that is not emulated: wgmma.fence.sync" in compiles(
-            'asm volatile("wgmma.fence.sync.aligned;");')
+        assert "PTX that is not emulated: barrier.cluster.arrive" in compiles(
+            'asm volatile("barrier.cluster.arrive.aligned;");')
         assert "not emulated: @p" in compiles('asm("@p st.global.f32 [%0], 0f;" :: "l"(x));')
         assert compiles('\\n#ifndef MDCG_EMULATED\\nasm("unheard.of;");\\n#endif\\n') == ""
         assert "was not declared" in compiles("x[0] = y;")

@@ -108,6 +108,10 @@ const Meaning kMeanings[] = {
     {"mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
     {"mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
     {"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "", "mma_tf32"},
+    {"wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32", "", "wgmma_tf32"},
+    {"wgmma.fence", "", "nothing"},
+    {"wgmma.commit_group", "", "nothing"},
+    {"wgmma.wait_group", "", "nothing"},
     {"cvt.rn.bf16x2.f32", "", "to_bf16x2"},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "", "mma_bf16"},
 };

@@ -27,49 +27,60 @@ def program(dtype: str, name: str, defines: str = "") -> str:
     return f"{defines}\ntypedef {ITEM[dtype]} T;\n" + kernel_source(name)
 
 
-def gemm_tiles(dtype: str, plain: bool) -> list[tuple[str, list[int]]]:
-    """Return kernel and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
-    source = (CSRC / "engine/cuda/gemm.cpp").read_text()
-    kind = "PLAIN" if plain else {"float32": "TENSOR", "float64": "DOUBLE"}[dtype]
-    found = re.search(rf"{kind}_TILES\{{(.*?);", source, re.DOTALL)
-    assert found is not None
-    rows = re.findall(r'\{"(\w+)", "\w+",\s+((?:\d+, )+)[\d.]+, [\d.]+\}', found[1])
-    assert len(rows) == found[1].count('"gemm_')
-    return [(name, [int(n) for n in numbers.split(", ")[:-1]]) for name, numbers in rows]
-
-
-def gemm_shared_bytes(dtype: str, plain: bool, numbers: list[int]) -> int:
-    """Return what CudaGemm launches a tile with."""
-    rows, columns, depth, stages = numbers[:4]
-    size = {"float32": 4, "float64": 8}[dtype]
-    if plain:
-        a, b = depth + 16 // size, columns
-    else:
-        a, b = depth + 8 * (depth % 16 == 0), columns + 16 // size
-    return stages * (rows * a + depth * b) * size
-
-
-#: GEMM_BITS of the program of products, by its name; 0: plain arithmetic.
+#: GEMM_BITS of the programs of products, by their names; 0: plain arithmetic.
 GEMMS = {
-    "float32": {"gemm_plain": 0, "gemm_tensor": 24, "gemm_tf32": 11, "gemm_bf16": 8},
+    "float32": {
+        "gemm_plain": 0,
+        "gemm_tensor": 24,
+        "gemm_warpgroup": 24,
+        "gemm_tf32": 11,
+        "gemm_bf16": 8,
+    },
     "float64": {"gemm_tensor": 53},
 }
 
 
-def gemm_text(dtype: str, bits: int) -> str:
-    """Return the program of products as CudaGemm has it."""
+def gemm_tiles(dtype: str, text: str) -> list[tuple[str, list[int]]]:
+    """Return kernel and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
+    source = (CSRC / "engine/cuda/gemm.cpp").read_text()
+    kind = {"gemm_plain": "PLAIN_TILES", "gemm_warpgroup": "WARPGROUP_TILE"}.get(
+        text, {"float32": "TENSOR_TILES", "float64": "DOUBLE_TILES"}[dtype]
+    )
+    found = re.search(rf"{kind}\{{(.*?);", source, re.DOTALL)
+    assert found is not None
+    rows = re.findall(r'"(\w+)", "\w+",\s+((?:\d+,\s+)+)[\d.]+,\s+[\d.]+\b', found[1])
+    assert len(rows) == found[1].count('"gemm_')
+    return [(name, [int(n) for n in numbers.split(",")[:-1]]) for name, numbers in rows]
+
+
+def gemm_shared_bytes(dtype: str, text: str, numbers: list[int]) -> int:
+    """Return what CudaGemm launches a tile with."""
+    rows, columns, depth, stages = numbers[:4]
+    size = {"float32": 4, "float64": 8}[dtype]
+    if text == "gemm_plain":
+        a, b = depth + 16 // size, columns
+    else:
+        a, b = depth + 8 * (depth % 16 == 0), columns + 16 // size
+    if text == "gemm_warpgroup":
+        b = 2 * columns
+    return stages * (rows * a + depth * b) * size
+
+
+def gemm_text(dtype: str, text: str) -> str:
+    """Return a program of products as CudaGemm has it."""
+    bits = GEMMS[dtype][text]
+    unit = {"gemm_plain": "Plain", "gemm_warpgroup": "Warpgroup"}.get(text, "Tensor")
     defines = f"#define GEMM_BITS {bits}\n" if bits else ""
-    for name, numbers in gemm_tiles(dtype, bits == 0):
-        unit = "Tensor" if bits else "Plain"
+    for name, numbers in gemm_tiles(dtype, text):
         defines += f"#define {name.upper()} {unit}, {', '.join(map(str, numbers[:-1]))}\n"
         defines += f"#define {name.upper()}_BLOCKS {numbers[-1]}\n"
-    return program(dtype, "gemm.cuh", defines)
+    return program(dtype, "gemm_warpgroup.cuh" if unit == "Warpgroup" else "gemm.cuh", defines)
 
 
 def texts(dtype: str) -> dict[str, str]:
     """Return programs that no package of the tests has in all types."""
     found = {name: program(dtype, f"{name}.cuh") for name in ("edge_sum", "nodes", "pair_energy")}
-    return found | {name: gemm_text(dtype, bits) for name, bits in GEMMS[dtype].items()}
+    return found | {name: gemm_text(dtype, name) for name in GEMMS[dtype]}
 
 
 def device_count() -> int:

@@ -40,7 +40,7 @@ class Part(ctypes.Structure):
 
 class Product(ctypes.Structure):
     _fields_ = (
-        *((name, POINTER) for name in ("a", "b", "c", "list", "bias", "bias_types")),
+        *((name, POINTER) for name in ("a", "b", "images", "c", "list", "bias", "bias_types")),
         *((name, INT) for name in ("a_width", "c_width", "c_step", "batch", "columns", "rows")),
         *((name, INT) for name in ("first_block", "add", "first_part", "parts")),
     )
@@ -53,6 +53,16 @@ class Products(ctypes.Structure):
 def padded(n: int, dtype: str) -> int:
     items = 64 // np.dtype(dtype).itemsize
     return -(-n // items) * items
+
+
+def images(b: Array) -> Array:
+    """Return what gemm_warpgroup.cuh reads of a matrix: slices, tiles, large and small parts."""
+    bits = np.pad(b.astype(np.float32), ((0, -len(b) % 32), (0, -b.shape[1] % 64))).view(np.uint32)
+    large = ((bits + 0xFFF + (bits >> 13 & 1)) & 0xFFFFE000).view(np.float32)
+    both = np.stack([large, bits.view(np.float32) - large])
+    # rows: slice, eight, lane, one of two; columns: tile, sixteen, lane, two, one of two
+    axes = both.reshape(2, len(bits) // 32, 4, 4, 2, bits.shape[1] // 64, 4, 4, 2, 2)
+    return axes.transpose(1, 5, 0, 2, 4, 6, 8, 7, 9, 3)
 
 
 class Case:
@@ -93,7 +103,8 @@ class Case:
     def fill(self, device: Device, arguments: Products, number: int, block: int, part: int) -> None:
         self.address = device.upload(self.c)
         arguments.product[number] = Product(
-            device.upload(self.a), device.upload(self.b), self.address,
+            device.upload(self.a), device.upload(self.b),
+            device.upload(images(self.b)), self.address,
             0 if self.list is None else device.upload(self.list),
             device.upload(self.bias) if len(self.bias) else 0,
             device.upload(self.types) if len(self.bias) > 1 else 0,
@@ -112,8 +123,7 @@ class Case:
 def run_products(
     device: Device, text: str, dtype: str, tile: int, cases: list[Case]
 ) -> list[Array]:
-    plain = text == "gemm_plain"
-    name, numbers = gemm_tiles(dtype, plain)[tile]
+    name, numbers = gemm_tiles(dtype, text)[tile]
     arguments = Products()
     blocks = parts = 0
     for i, case in enumerate(cases):
@@ -123,7 +133,7 @@ def run_products(
     arguments.count = len(cases)
     rows, columns, _, _, warp_rows, warp_columns, groups = numbers[:7]
     threads = 32 * (rows // warp_rows) * (columns // warp_columns) * groups
-    shared = gemm_shared_bytes(dtype, plain, numbers)
+    shared = gemm_shared_bytes(dtype, text, numbers)
     device.launch(texts(dtype)[text], name, blocks, threads, arguments, shared)
     return [device.download(case.address, case.c) for case in cases]
 
@@ -153,6 +163,22 @@ def test_products(
         close(got, case.want, dtype)
 
 
+def test_products_of_warpgroups(device: Device, rng: np.random.Generator) -> None:
+    """Those of other tiles, bit by bit, wherever parts are whole slices."""
+    cases = [
+        Case(rng, "float32", 41, 3, (32,), 5),
+        Case(rng, "float32", 150, 1, (64, 32, 128), 140, add=True),
+        Case(rng, "float32", 29, 5, (64, 96), 64, listed=True),
+        Case(rng, "float32", 1, 1, (32,), 1, listed=True, add=True, biases=1),
+        Case(rng, "float32", 130, 1, (32,), 16, biases=3),
+        Case(rng, "float32", 9, 3, (), 20),
+    ]
+    found = run_products(device, "gemm_warpgroup", "float32", 0, cases)
+    for case, got in zip(cases, found, strict=True):
+        close(got, case.want, "float32")
+        assert np.array_equal(got, run_products(device, "gemm_tensor", "float32", 0, [case])[0])
+
+
 @pytest.mark.parametrize(("text", "unit"), [("gemm_tf32", 2.0**-11), ("gemm_bf16", 2.0**-8)])
 @pytest.mark.parametrize("tile", range(4))
 def test_rounded_products(
@@ -176,11 +202,7 @@ def test_a_row_does_not_depend_on_the_tile(
     device: Device, rng: np.random.Generator, text: str, dtype: str
 ) -> None:
     case = Case(rng, dtype, 37, 1, (40, 20), 24)
-    tiles = [
-        i
-        for i, (_, numbers) in enumerate(gemm_tiles(dtype, text == "gemm_plain"))
-        if numbers[6] == 1
-    ]
+    tiles = [i for i, (_, numbers) in enumerate(gemm_tiles(dtype, text)) if numbers[6] == 1]
     first, *others = [run_products(device, text, dtype, tile, [case])[0] for tile in tiles]
     assert others
     for other in others:

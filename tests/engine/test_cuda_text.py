@@ -24,6 +24,8 @@ def test_compiles(name: str, target: str, dtype: str) -> None:
         pytest.skip(str(error))
     if int(target[3:]) not in nvrtc.architectures:
         pytest.skip(f"this NVRTC does not compile for {target}")
+    if name == "gemm_warpgroup" and target != "sm_90":
+        pytest.skip("its instructions are those of Hopper chips")
     cubin, _ = compile_cuda(texts(dtype)[name], target)
     assert cubin
 

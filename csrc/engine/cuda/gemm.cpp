@@ -1,7 +1,9 @@
 #include "engine/cuda/gemm.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/integers.hpp"
 #include "kernels/gemm.hpp"
@@ -10,14 +12,18 @@ namespace mdcg {
 
 namespace {
 
+// The chip for which gemm_warpgroup.cuh is written.
+constexpr int WARPGROUPS = 90;
+
 // One kernel of the text.
 struct TileShape {
     const char *name, *macro;
     int rows, columns, depth, stages, warp_rows, warp_columns;
-    int groups;         // of warps that share a slice: for long sums of few columns
-    int blocks;         // of a multiprocessor, that registers are kept for
-    double efficiency;  // of multiplications, relative to the first
-    double latency;     // us of a slice of a block that is alone on its multiprocessor
+    int groups;           // of warps that share a slice: for long sums of few columns
+    int blocks;           // of a multiprocessor, that registers are kept for
+    double efficiency;    // of multiplications, relative to the first
+    double latency;       // us of a slice of a block that is alone on its multiprocessor
+    bool images = false;  // multiplies them
     int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }
 };
 
@@ -31,6 +37,8 @@ const std::vector<TileShape> TENSOR_TILES{
     {"gemm_medium", "GEMM_MEDIUM", 64, 64, 16, 4, 32, 32, 1, 4, 1.0, 0.6},
     {"gemm_small", "GEMM_SMALL", 32, 32, 32, 4, 16, 32, 1, 8, 0.7, 0.5},
     {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 3, 32, 32, 2, 2, 1.0, 0.6}};
+constexpr TileShape WARPGROUP_TILE{
+    "gemm_warpgroup", "GEMM_WARPGROUP", 64, 64, 32, 2, 16, 64, 1, 4, 1.6, 0.8, true};
 const std::vector<TileShape> DOUBLE_TILES{
     {"gemm_large", "GEMM_LARGE", 64, 64, 16, 3, 32, 32, 1, 3, 1.0, 0.8},
     {"gemm_medium", "GEMM_MEDIUM", 32, 64, 16, 4, 16, 32, 1, 4, 0.9, 0.6},
@@ -55,22 +63,28 @@ int shared_bytes(const TileShape& tile, int bits) {
     constexpr int LANE_ITEMS = 16 / static_cast<int>(sizeof(T));
     const bool plain = bits == 0;
     const int a_stride = tile.depth + (plain ? LANE_ITEMS : tile.depth % 16 == 0 ? 8 : 0);
-    const int b_stride = tile.columns + (plain ? 0 : LANE_ITEMS);
+    const int b_stride = tile.images ? 2 * tile.columns : tile.columns + (plain ? 0 : LANE_ITEMS);
     return tile.stages * (tile.rows * a_stride + tile.depth * b_stride) *
            static_cast<int>(sizeof(T));
 }
 
-const std::vector<TileShape>& tiles_of(int bits) {
+const std::vector<TileShape>& tiles_of(int bits, int capability) {
+    static const std::vector<TileShape> with_warpgroups = [] {
+        std::vector<TileShape> tiles = TENSOR_TILES;
+        tiles.push_back(WARPGROUP_TILE);
+        return tiles;
+    }();
+    if (bits == 24 && capability == WARPGROUPS) return with_warpgroups;
     return bits == 0 ? PLAIN_TILES : bits == 53 ? DOUBLE_TILES : TENSOR_TILES;
 }
 
 // "#define GEMM_LARGE Plain, 128, 128, 16, 3, 32, 64, 1" and "#define GEMM_LARGE_BLOCKS 2"
-std::string defines(int bits) {
+std::string defines(const std::vector<TileShape>& tiles, int bits) {
     std::string text;
     if (bits > 0) text = "#define GEMM_BITS " + std::to_string(bits) + "\n";
-    for (const TileShape& t : tiles_of(bits)) {
+    for (const TileShape& t : tiles) {
         const std::string name = std::string("#define ") + t.macro;
-        text += name + (bits > 0 ? " Tensor" : " Plain");
+        text += name + (t.images ? " Warpgroup" : bits > 0 ? " Tensor" : " Plain");
         for (const int number :
              {t.rows, t.columns, t.depth, t.stages, t.warp_rows, t.warp_columns, t.groups})
             text += ", " + std::to_string(number);
@@ -84,6 +98,14 @@ std::int64_t num_blocks(const GemmProduct<T>& p, const TileShape& tile) {
     return ceil_div(p.rows, tile.rows) * ceil_div(p.columns, tile.columns);
 }
 
+// Whether the images of a matrix have all of its parts as slices.
+template <typename T>
+bool has_whole_slices(const CudaProduct<T>& p) {
+    return std::all_of(p.parts.begin(), p.parts.end(), [](const CudaPart& part) {
+        return part.row % WARPGROUP_TILE.depth == 0 && part.depth % WARPGROUP_TILE.depth == 0;
+    });
+}
+
 // A product, cut where its rows or blocks would be too many for 32 bits.
 template <typename T>
 void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
@@ -95,6 +117,7 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
         GemmProduct<T> one{};
         one.a = p.a + skipped * p.a_width;
         one.b = p.matrix != nullptr ? p.matrix->data(p.number) : p.a;
+        one.images = p.matrix != nullptr && has_whole_slices(p) ? p.matrix->images() : nullptr;
         one.c = p.c + skipped * p.c_width;
         one.list = p.list != nullptr ? p.list + first : nullptr;
         one.bias = p.bias;
@@ -120,7 +143,7 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
                       int multiprocessors) {
     constexpr int LONG = 512, FEW_COLUMNS = 64;
     constexpr double RATE = 190e3;  // multiplications of a multiprocessor in a us
-    bool deep = true;
+    bool deep = true, images = true;
     std::int64_t deepest = 0;
     for (std::int32_t i = 0; i < launch.count; ++i) {
         const GemmProduct<T>& p = launch.product[i];
@@ -128,12 +151,13 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
         for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
         deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
         deepest = std::max(deepest, depth);
+        images = images && p.images != nullptr;
     }
     std::size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t t = 0; t < tiles.size(); ++t) {
         const TileShape& tile = tiles[t];
-        if ((tile.groups > 1) != deep) continue;
+        if ((tile.groups > 1) != deep || (tile.images && !images)) continue;
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i)
             blocks += num_blocks(launch.product[i], tile);
@@ -154,6 +178,35 @@ int count_multiprocessors(int device) {
     return device == NO_DEVICE ? 1 : std::max(device_multiprocessors(device), 1);
 }
 
+// Images of a matrix for gemm_warpgroup.cuh: of every slice of rows one for each tile of columns.
+// Each number is the sum of two: the nearest in tf32, and the rest. Where numbers stand follows
+// from which of them a lane has.
+std::vector<float> make_images(const float* matrix, std::int64_t rows, std::int64_t columns) {
+    constexpr std::int64_t DEPTH = WARPGROUP_TILE.depth, COLUMNS = WARPGROUP_TILE.columns;
+    constexpr std::int64_t ITEMS = DEPTH * COLUMNS;
+    const std::int64_t across = ceil_div(columns, COLUMNS);
+    std::vector<float> images(size(rows / DEPTH * across * 2 * ITEMS), 0.F);
+    for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < columns; ++j) {
+            const float number = matrix[i * columns + j];
+            std::uint32_t bits = 0;
+            std::memcpy(&bits, &number, sizeof bits);
+            bits = (bits + 0xfffU + (bits >> 13 & 1U)) & 0xffffe000U;
+            float large = 0;
+            std::memcpy(&large, &bits, sizeof large);
+            const std::int64_t k = i % DEPTH, column = j % COLUMNS;
+            const std::int64_t four = k / 8 * 2 + k % 2;
+            const std::int64_t eight = column / 16 * 2 + column % 4 / 2;
+            const std::int64_t in_eight = column % 16 / 4 * 2 + column % 2;
+            float* const image = images.data() + (i / DEPTH * across + j / COLUMNS) * 2 * ITEMS;
+            float* const place =
+                image + (four * (COLUMNS / 8) + eight) * 32 + in_eight * 4 + k % 8 / 2;
+            place[0] = large;
+            place[ITEMS] = number - large;
+        }
+    return images;
+}
+
 }  // namespace
 
 template <typename T>
@@ -170,22 +223,35 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
             for (std::int64_t j = 0; j < columns; ++j)
                 padded[size((n * rows + i) * stride_ + j)] =
                     source[n * step + i * row_step + j * column_step];
-    memory_ = std::make_shared<DeviceMemory>(stream.device());
-    memory_->reserve(items * sizeof(T));
-    memory_->upload(padded.data(), items * sizeof(T), stream);
+    const auto upload = [&](const std::vector<T>& values) {
+        auto memory = std::make_shared<DeviceMemory>(stream.device());
+        memory->reserve(values.size() * sizeof(T));
+        memory->upload(values.data(), values.size() * sizeof(T), stream);
+        return memory;
+    };
+    memory_ = upload(padded);
+    if constexpr (std::is_same_v<T, float>) {
+        const bool used =
+            stream.device() != NO_DEVICE && compute_capability(stream.device()) == WARPGROUPS;
+        // Matrices by type are large, and few of them are used at a time.
+        if (used && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0)
+            images_ = upload(make_images(padded.data(), rows, stride_));
+    }
     stream.synchronize();
 }
 
 template <typename T>
 CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     : multiprocessors_(count_multiprocessors(kernels.device())),
-      bits_(tensor_bits<T>(kernels.precision(), kernels.compute_capability())) {
+      bits_(tensor_bits<T>(kernels.precision(), kernels.compute_capability())),
+      capability_(kernels.compute_capability()) {
     const auto ask = [&](int bits) {
         functions_.clear();
-        const std::string text = defines(bits);
-        for (const TileShape& tile : tiles_of(bits))
-            functions_.push_back(
-                kernels.fixed("gemm.cuh", tile.name, text, shared_bytes<T>(tile, bits)));
+        const std::vector<TileShape>& tiles = tiles_of(bits, capability_);
+        const std::string text = defines(tiles, bits);
+        for (const TileShape& tile : tiles)
+            functions_.push_back(kernels.fixed(tile.images ? "gemm_warpgroup.cuh" : "gemm.cuh",
+                                               tile.name, text, shared_bytes<T>(tile, bits)));
     };
     // A kernel file of one target also serves later chips, which may multiply the other way.
     const bool listed = kernels.device() == NO_DEVICE;
@@ -201,8 +267,9 @@ void CudaGemm<T>::run(const DeviceStream& stream,
     std::size_t parts = 0;
     const auto flush = [&] {
         if (launch.count == 0) return;
-        const std::size_t best = best_tile(launch, tiles_of(bits_), multiprocessors_);
-        const TileShape& tile = tiles_of(bits_)[best];
+        const std::vector<TileShape>& tiles = tiles_of(bits_, capability_);
+        const std::size_t best = best_tile(launch, tiles, multiprocessors_);
+        const TileShape& tile = tiles[best];
         std::int64_t blocks = 0;
         for (std::int32_t i = 0; i < launch.count; ++i) {
             launch.product[i].first_block = narrow(blocks);

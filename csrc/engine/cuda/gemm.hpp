@@ -25,11 +25,13 @@ public:
     const T* data(int number = 0) const {
         return memory_->template as<T>() + number * rows_ * stride_;
     }
+    // As kernels/gemm_warpgroup.cuh reads the matrix; null where it is not used.
+    const T* images() const { return images_ ? images_->template as<T>() : nullptr; }
 
 private:
     int rows_ = 0, columns_ = 0;
     std::int64_t stride_ = 0;
-    std::shared_ptr<DeviceMemory> memory_;
+    std::shared_ptr<DeviceMemory> memory_, images_;
 };
 
 // Columns of a's rows, from `at` and `step` items from component to component, and as many rows of
@@ -83,6 +85,7 @@ private:
     std::vector<CudaFunction> functions_;  // by tile
     int multiprocessors_ = 1;
     int bits_ = 0;  // GEMM_BITS
+    int capability_ = 0;
 };
 
 }  // namespace mdcg
