@@ -5,7 +5,8 @@
 // columns 8 apart.
 template <int M, int N>
 struct Plain {
-    static constexpr bool IMAGES = false;
+    template <typename S>
+    using Copies = Slices<S>;
     static constexpr int ROWS = M / 4, COLUMNS = N / 8, ITEMS = ROWS * COLUMNS;
     static_assert(M % 4 == 0 && COLUMNS % LANE_ITEMS == 0, "packs");
     // lanes of four rows read different banks

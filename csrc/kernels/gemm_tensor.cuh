@@ -149,7 +149,8 @@ struct Fragment {
 
 template <int M, int N>
 struct Tensor {
-    static constexpr bool IMAGES = false;
+    template <typename S>
+    using Copies = Slices<S>;
     typedef Fragment F;
     static constexpr int ITEMS = M * N / 32, ACROSS = N / 8;
     static constexpr int WIDE = 8 * LANE_ITEMS;  // columns that a lane reads a pack of

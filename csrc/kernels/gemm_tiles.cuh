@@ -3,8 +3,8 @@
 // which are copied to shared memory as they are, STAGES - 1 of them ahead of the one that is
 // multiplied.
 //
-// What multiplies is in gemm_plain.cuh and gemm_tensor.cuh. Whatever the tile is, every sum runs
-// over the shared dimension in order, unless GROUPS of warps share a slice.
+// What multiplies is in gemm_plain.cuh, gemm_tensor.cuh and gemm_warpgroup.cuh. Whatever the tile
+// is, every sum runs over the shared dimension in order, unless GROUPS of warps share a slice.
 #pragma once
 #include "kernels/common.cuh"
 #include "kernels/gemm.hpp"
@@ -19,14 +19,7 @@ INLINE void find_row(const GemmProduct<T>& p, int row, int& node, int& component
     if (p.list != nullptr) node = p.list[node];
 }
 
-// Sixteen bytes to shared memory that the thread does not wait for.
-INLINE void start_copy(T* to, const T* from) {
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(unsigned(__cvta_generic_to_shared(to))),
-        "l"(from)
-        : "memory");
-}
-// So many bytes, and zeros up to 16.
+// So many bytes to shared memory, and zeros up to 16, that the thread does not wait for.
 INLINE void start_copy(T* to, const T* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      unsigned(__cvta_generic_to_shared(to))),
@@ -54,103 +47,83 @@ struct Tile {
     static constexpr int STAGE_ITEMS = A_ITEMS + B_ITEMS;
     static constexpr int SLICE_PACKS = DEPTH / LANE_ITEMS, ROW_PACKS = COLUMNS / LANE_ITEMS;
     static constexpr int A_LOADS = ROWS * SLICE_PACKS / THREADS;
-    static constexpr int B_PACKS = DEPTH * ROW_PACKS * (Unit::IMAGES ? 2 : 1);
-    static constexpr int B_LOADS = B_PACKS / THREADS;
-    static_assert(ROWS * SLICE_PACKS % THREADS == 0 && B_PACKS % THREADS == 0, "loads");
-    static_assert(!Unit::IMAGES || (ACROSS == 1 && GROUPS == 1), "a warp takes whole images");
+    static constexpr int B_LOADS = DEPTH * ROW_PACKS / THREADS;
+    static_assert(ROWS * SLICE_PACKS % THREADS == 0 && DEPTH * ROW_PACKS % THREADS == 0, "loads");
     static_assert(THREADS % ROW_PACKS == 0, "a thread copies one column of b");
     static_assert(THREADS % SLICE_PACKS == 0, "and one of a");
     static_assert(GROUPS == 1 || 32 * WARPS * Unit::ITEMS <= STAGES * STAGE_ITEMS, "sums");
 };
 
-// Rows of a tile: where their nodes begin in a, and their components. Rows behind the last one are
-// copies of the first: they are multiplied, and not stored.
+// Where rows of a tile begin.
 template <typename S>
 struct Starts {
-    Long node[S::ROWS];
+    Long node[S::ROWS];  // in a, of the node; -1: no such row
     int component[S::ROWS];
     INLINE void fill(const GemmProduct<T>& p, int first_row) {
         for (int i = threadIdx.x; i < S::ROWS; i += S::THREADS) {
-            int found;
-            find_row(p, first_row + i < p.rows ? first_row + i : first_row, found, component[i]);
-            node[i] = Long(found) * p.a_width;
+            int found = 0;
+            component[i] = 0;
+            if (first_row + i < p.rows) find_row(p, first_row + i, found, component[i]);
+            node[i] = first_row + i < p.rows ? Long(found) * p.a_width : -1;
         }
     }
 };
 
-// Copies slice after slice, part after part. Columns behind the last one are copies of the first.
+// Copies slice after slice, part after part. What stands behind the last row, column or item is
+// zero.
 template <typename S>
 struct Slices {
-    static constexpr int A_STEP = S::THREADS / S::SLICE_PACKS, B_STEP = S::THREADS / S::ROW_PACKS;
-    static constexpr bool IMAGES = S::Unit::IMAGES;
     const GemmProduct<T>& p;
-    const Starts<S>& starts;
-    const GemmPart* part;  // the next one
+    const GemmPart* part;
+    int parts, from;  // parts that are left, place in this one
     int first_column;
-    int left = 0;  // items of this part
-    const T *a[S::A_LOADS], *b;
 
-    INLINE Slices(const GemmProducts<T>& all, const GemmProduct<T>& product,
-                  const Starts<S>& starts, int column)
-        : p(product), starts(starts), part(all.part + product.first_part), first_column(column) {}
+    INLINE Slices(const GemmProducts<T>& all, const GemmProduct<T>& product, int column)
+        : p(product),
+          part(all.part + product.first_part),
+          parts(product.parts),
+          from(0),
+          first_column(column) {}
     INLINE int count() const {
         int slices = 0;
-        for (int i = 0; i < p.parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
+        for (int i = 0; i < parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
         return slices;
     }
-    // This thread's first row and item in a slice of a, and of b.
-    static INLINE int a_row() { return threadIdx.x / S::SLICE_PACKS; }
-    static INLINE int a_item() { return threadIdx.x % S::SLICE_PACKS * LANE_ITEMS; }
-    static INLINE int b_row() { return threadIdx.x / S::ROW_PACKS; }
-    static INLINE int b_item() { return threadIdx.x % S::ROW_PACKS * LANE_ITEMS; }
-
-    INLINE void begin_part() {
-        left = part->depth;
-        const T* const from = p.a + part->at + a_item();
+    INLINE void start(const Starts<S>& starts, T* stage) {
+        const int left = part->depth - from;
+        {
+            const int first = threadIdx.x / S::SLICE_PACKS;
+            const int k = threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
+            const int bytes = min(left - k, LANE_ITEMS) * int(sizeof(T));
+            const T* const a = p.a + (part->at + from + k);
 #pragma unroll
-        for (int i = 0; i < S::A_LOADS; ++i) {
-            const int row = a_row() + i * A_STEP;
-            a[i] = from + (starts.node[row] + Long(starts.component[row]) * part->step);
-        }
-        if constexpr (IMAGES) {
-            b = p.images + ((part->row / S::DEPTH) * image_step() +
-                            first_column / S::COLUMNS * S::B_ITEMS + threadIdx.x * LANE_ITEMS);
-        } else {
-            const int column = first_column + b_item();
-            b = p.b + (Long(part->row + b_row()) * p.columns + (column < p.columns ? column : 0));
-        }
-        ++part;
-    }
-    INLINE Long image_step() const {
-        return Long((p.columns + S::COLUMNS - 1) / S::COLUMNS) * S::B_ITEMS;
-    }
-    INLINE void start(T* stage) {
-        if (left <= 0) begin_part();
-        T* const to_a = stage + a_row() * S::A_STRIDE + a_item();
-        T* const to_b = stage + S::A_ITEMS +
-                        (IMAGES ? threadIdx.x * LANE_ITEMS : b_row() * S::B_STRIDE + b_item());
-        constexpr int TO_STEP = IMAGES ? S::THREADS * LANE_ITEMS : B_STEP * S::B_STRIDE;
-        const int from_step = IMAGES ? TO_STEP : B_STEP * p.columns;
-        if (IMAGES || left >= S::DEPTH) {
-#pragma unroll
-            for (int i = 0; i < S::A_LOADS; ++i) start_copy(to_a + i * A_STEP * S::A_STRIDE, a[i]);
-#pragma unroll
-            for (int i = 0; i < S::B_LOADS; ++i) start_copy(to_b + i * TO_STEP, b + i * from_step);
-        } else {  // zeros behind the last item
-            const int bytes = max(0, min(left - a_item(), LANE_ITEMS)) * int(sizeof(T));
-#pragma unroll
-            for (int i = 0; i < S::A_LOADS; ++i)
-                start_copy(to_a + i * A_STEP * S::A_STRIDE, bytes > 0 ? a[i] : p.b, bytes);
-#pragma unroll
-            for (int i = 0; i < S::B_LOADS; ++i) {
-                const bool there = b_row() + i * B_STEP < left;
-                start_copy(to_b + i * TO_STEP, there ? b + i * from_step : p.b, there ? 16 : 0);
+            for (int i = 0; i < S::A_LOADS; ++i) {
+                const int row = first + i * (S::THREADS / S::SLICE_PACKS);
+                const Long node = starts.node[row];
+                const bool there = node >= 0 && bytes > 0;
+                const T* const source = a + (node + starts.component[row] * part->step);
+                start_copy(stage + row * S::A_STRIDE + k, there ? source : p.b, there ? bytes : 0);
             }
         }
+        {
+            const int first = threadIdx.x / S::ROW_PACKS;
+            const int at = threadIdx.x % S::ROW_PACKS * LANE_ITEMS;
+            const bool column = first_column + at < p.columns;
+            const T* const b = p.b + (Long(part->row + from) * p.columns + first_column + at);
 #pragma unroll
-        for (int i = 0; i < S::A_LOADS; ++i) a[i] += S::DEPTH;
-        b += IMAGES ? image_step() : Long(S::DEPTH * p.columns);
-        left -= S::DEPTH;
+            for (int i = 0; i < S::B_LOADS; ++i) {
+                const int k = first + i * (S::THREADS / S::ROW_PACKS);
+                const bool there = column && k < left;
+                start_copy(stage + S::A_ITEMS + k * S::B_STRIDE + at,
+                           there ? b + Long(k) * p.columns : p.b, there ? 16 : 0);
+            }
+        }
+        from += S::DEPTH;
+        if (from >= part->depth && parts > 1) {
+            ++part;
+            --parts;
+            from = 0;
+        }
     }
 };
 
@@ -221,7 +194,7 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
 
     __shared__ Starts<S> starts;
     starts.fill(p, first_row);
-    Slices<S> slices(all, p, starts, first_column);
+    typename S::Unit::template Copies<S> slices(all, p, first_column);
     const int count = slices.count();
     const int warp = threadIdx.x / 32 % S::WARPS, group = threadIdx.x / 32 / S::WARPS;
     const int warp_row = warp / S::ACROSS * S::WARP_ROWS;
@@ -230,9 +203,9 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
     typename S::Unit unit;
     unit.clear();
     __syncthreads();
-#pragma unroll 1
+#pragma unroll
     for (int i = 0; i < S::STAGES - 1; ++i) {
-        if (i < count) slices.start(shared + i * S::STAGE_ITEMS);
+        if (i < count) slices.start(starts, shared + i * S::STAGE_ITEMS);
         end_group();
     }
     int now = 0, next = S::STAGES - 1;
@@ -241,7 +214,7 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
         wait_groups<S::STAGES - 2>();
         S::Unit::publish();
         __syncthreads();
-        if (i + S::STAGES - 1 < count) slices.start(shared + next * S::STAGE_ITEMS);
+        if (i + S::STAGES - 1 < count) slices.start(starts, shared + next * S::STAGE_ITEMS);
         end_group();
         const T* const stage = shared + now * S::STAGE_ITEMS;
         const int k = group * GROUP_DEPTH;

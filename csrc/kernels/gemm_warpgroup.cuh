@@ -4,10 +4,64 @@
 // shared memory. Numbers are split, multiplied and summed as by Fragment of GEMM_BITS 24, with the
 // same results, bit by bit. GEMM_WARPGROUP is defined before as the tiles of gemm.cuh are.
 
+// Copies slices of a, and images of b instead of slices. Parts must end with a slice.
+template <typename S>
+struct Images {
+    static constexpr int A_STEP = S::THREADS / S::SLICE_PACKS;
+    static constexpr int B_STEP = S::THREADS * LANE_ITEMS;
+    const GemmProduct<T>& p;
+    const GemmPart* part;  // the next one
+    int first_column;
+    int left = 0;  // items of this part
+    const T *a[S::A_LOADS], *b;
+
+    INLINE Images(const GemmProducts<T>& all, const GemmProduct<T>& product, int column)
+        : p(product), part(all.part + product.first_part), first_column(column) {}
+    INLINE int count() const {
+        int slices = 0;
+        for (int i = 0; i < p.parts; ++i) slices += part[i].depth / S::DEPTH;
+        return slices;
+    }
+    INLINE Long image_step() const {
+        return Long((p.columns + S::COLUMNS - 1) / S::COLUMNS) * S::B_ITEMS;
+    }
+    // Rows behind the last one are copies of the first: they are multiplied, and not stored.
+    INLINE void begin_part(const Starts<S>& starts) {
+        left = part->depth;
+        const T* const from = p.a + part->at + threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
+#pragma unroll
+        for (int i = 0; i < S::A_LOADS; ++i) {
+            const int row = threadIdx.x / S::SLICE_PACKS + i * A_STEP;
+            const int there = starts.node[row] >= 0 ? row : 0;
+            a[i] = from + (starts.node[there] + Long(starts.component[there]) * part->step);
+        }
+        b = p.images + (part->row / S::DEPTH * image_step() +
+                        first_column / S::COLUMNS * S::B_ITEMS + threadIdx.x * LANE_ITEMS);
+        ++part;
+    }
+    INLINE void start(const Starts<S>& starts, T* stage) {
+        if (left <= 0) begin_part(starts);
+        T* const to_a = stage + threadIdx.x / S::SLICE_PACKS * S::A_STRIDE +
+                        threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
+        T* const to_b = stage + S::A_ITEMS + threadIdx.x * LANE_ITEMS;
+#pragma unroll
+        for (int i = 0; i < S::A_LOADS; ++i) {
+            start_copy(to_a + i * A_STEP * S::A_STRIDE, a[i], 16);
+            a[i] += S::DEPTH;
+        }
+#pragma unroll
+        for (int i = 0; i < S::B_ITEMS / B_STEP; ++i)
+            start_copy(to_b + i * B_STEP, b + i * B_STEP, 16);
+        b += image_step();
+        left -= S::DEPTH;
+    }
+};
+
 // Of M = 16 rows for each warp, and N = 64 columns.
 template <int M, int N>
 struct Warpgroup {
-    static constexpr bool IMAGES = true;
+    template <typename S>
+    using Copies = Images<S>;
     static constexpr int ITEMS = M * N / 32;
     static_assert(M == 16 && N == 64, "of the instruction");
     // lanes (l / 4, l % 4) read different banks

@@ -231,10 +231,12 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
     };
     memory_ = upload(padded);
     if constexpr (std::is_same_v<T, float>) {
+        // Matrices by type are large, and few of them are used at a time; tiles that few columns
+        // do not fill take longer than smaller ones.
         const bool used =
             stream.device() != NO_DEVICE && compute_capability(stream.device()) == WARPGROUPS;
-        // Matrices by type are large, and few of them are used at a time.
-        if (used && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0)
+        if (used && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0 &&
+            stride_ % WARPGROUP_TILE.columns == 0)
             images_ = upload(make_images(padded.data(), rows, stride_));
     }
     stream.synchronize();
