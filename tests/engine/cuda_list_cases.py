@@ -137,6 +137,19 @@ def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -
     check_rest(found, local, 3)
 
 
+@pytest.mark.parametrize(
+    ("degrees", "chunk", "sizes"),
+    [([10] * 100, 300, [250] * 4), ([10] * 30, 300, [300]), ([10] * 31, 300, [160, 150]),
+     ([500] + [10] * 40, 300, [500, 110, 290]), ([0, 0, 7], 300, [7])],
+)  # fmt: skip
+def test_chunks_of_one_size(degrees: list[int], chunk: int, sizes: list[int]) -> None:
+    lists = core.CudaLists(4.0, 0.5, num_types=1, chunk_edges=chunk)
+    receiver = np.repeat(np.arange(len(degrees)), degrees).astype(np.int32)
+    types = np.zeros(len(degrees), np.int32)
+    found = lists.take(len(degrees), types, np.zeros_like(receiver), receiver)
+    assert [count for _, _, _, count, _, _ in found["chunks"]] == sizes
+
+
 # -- neighbours -----------------------------------------------------------------------------------
 
 

@@ -139,18 +139,20 @@ double* DeviceEdges::reserve_shifts() {
 
 std::int64_t DeviceEdges::most_chunk_edges = 131072;
 
-// As few as there can be, of about the same size: the longest one decides how large buffers are.
+// Chunks have the same number of edges, within those of a receiver, because the longest one decides
+// how large buffers are.
 void DeviceEdges::make_chunks() {
     chunks.clear();
     longest_chunk = 0;
     const std::int64_t mean = num_edges / std::max<std::int64_t>(num_local, 1);
-    const std::int64_t share =
-        ceil_div(num_edges, std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1));
-    const std::int64_t most = std::min(chunk_edges, share + mean);
+    const std::int64_t number = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
+    const std::int64_t share = std::max<std::int64_t>(ceil_div(num_edges, number), 1);
     for (std::int64_t begin = 0; begin < num_local;) {
         std::int64_t end = begin + 1;
         const std::int64_t first = row_ptr_[size(begin)];
-        while (end < num_local && row_ptr_[size(end + 1)] - first <= most) ++end;
+        const std::int64_t last =
+            std::min(first + chunk_edges, ((first + mean) / share + 1) * share + mean / 2);
+        while (end < num_local && row_ptr_[size(end + 1)] <= last) ++end;
         CudaChunk chunk{};
         chunk.first_receiver = narrow(begin);
         chunk.num_receivers = narrow(end - begin);
