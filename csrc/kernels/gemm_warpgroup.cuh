@@ -4,11 +4,13 @@
 // shared memory. Numbers are split, multiplied and summed as by Fragment of GEMM_BITS 24, with the
 // same results, bit by bit. GEMM_WARPGROUP is defined before as the tiles of gemm.cuh are.
 
-// Copies slices of a, and images of b instead of slices. Parts must end with a slice.
+// Copies slices of a and images of b. The depth of every part is a multiple of DEPTH.
 template <typename S>
 struct Images {
     static constexpr int A_STEP = S::THREADS / S::SLICE_PACKS;
     static constexpr int B_STEP = S::THREADS * LANE_ITEMS;
+    static_assert(S::GROUPS == 1 && S::ACROSS == 1, "a warp multiplies all columns of an image");
+    static_assert(S::THREADS % 128 == 0 && S::B_ITEMS % B_STEP == 0, "four warps, and copies");
     const GemmProduct<T>& p;
     const GemmPart* part;  // the next one
     int first_column;
@@ -57,7 +59,7 @@ struct Images {
     }
 };
 
-// Of M = 16 rows for each warp, and N = 64 columns.
+// A warp computes M = 16 rows and N = 64 columns.
 template <int M, int N>
 struct Warpgroup {
     template <typename S>
@@ -68,8 +70,8 @@ struct Warpgroup {
     static constexpr int a_stride(int depth) { return depth + 8; }
     // An image has the large parts of numbers, and behind them the small ones.
     static constexpr int b_stride(int columns) { return 2 * columns; }
-    // Bytes between blocks of eight columns, and between those of the next four of the shared
-    // dimension: an image has them one after the other, each block with 16 bytes of a column.
+    // Bytes to the next eight columns, and to the next four items of the shared dimension. A block
+    // of 8 columns by 4 items is contiguous, with 16 bytes of each column.
     static constexpr int NEXT_COLUMNS = 128, NEXT_ITEMS = N / 8 * NEXT_COLUMNS;
     T sum[ITEMS];
 
@@ -77,6 +79,10 @@ struct Warpgroup {
     static INLINE int y() { return threadIdx.x % 32 / 4; }
     // What this thread copied to shared memory can be read by the instructions.
     static INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+    // An instruction runs on after the line that starts it. The compiler must not move uses of its
+    // registers across this place.
+    static INLINE void hold(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+    static INLINE void hold(unsigned& x) { asm volatile("" : "+r"(x)::"memory"); }
     INLINE void clear() {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) sum[i] = T(0);
@@ -116,7 +122,12 @@ struct Warpgroup {
                 left.set(i / 2 * 4 + i % 2 + 2, found.y);
             }
             const unsigned long long large = image + k / 8 * EIGHT, small = large + SMALL;
-            float found[ITEMS];
+            float found[ITEMS];  // the first instruction does not read it
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                hold(left.large[i]);
+                hold(left.small[i]);
+            }
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
             add<0>(found, left.small, large);
             add<1>(found, left.large, small);
@@ -127,7 +138,10 @@ struct Warpgroup {
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) sum[i] += found[i];
+            for (int i = 0; i < ITEMS; ++i) {
+                hold(found[i]);
+                sum[i] += found[i];
+            }
         }
     }
     // row(r) before pack(column, items) of that row

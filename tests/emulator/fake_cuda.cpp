@@ -45,6 +45,11 @@ int capability() {
     return text != nullptr ? std::atoi(text) : 90;
 }
 
+int multiprocessors() {
+    const char* const text = std::getenv("EMULATED_CUDA_MULTIPROCESSORS");
+    return text != nullptr ? std::atoi(text) : 132;
+}
+
 // Of a block that asks for it; a multiprocessor has one KiB more.
 int shared_limit() {
     switch (capability()) {
@@ -236,7 +241,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
     if (device < 0 || device >= num_devices()) return kInvalidDevice;
     switch (attribute) {
         case 16:  // multiprocessors
-            *value = 132;
+            *value = multiprocessors();
             break;
         case 75:
             *value = capability() / 10;

@@ -239,10 +239,13 @@ void wgmma_operands(const All& all, std::index_sequence<I...>) {
         {std::get<32>(all), std::get<33>(all), std::get<34>(all), std::get<35>(all)}};
     wgmma(d, rows, std::get<36>(all), std::get<37>(all) != 0);
 }
-// 32 results, 4 items of the rows, a descriptor, whether to add, and two signs, which are ignored
+// 32 results, 4 items of the rows, a descriptor, whether to add, and two signs
 template <class... V>
 void wgmma_tf32(V&&... operands) {
     static_assert(sizeof...(V) == 40, "operands");
+    const auto signs = std::forward_as_tuple(operands...);
+    if (std::get<38>(signs) != 1 || std::get<39>(signs) != 1)
+        emulation::cuda().fail("a sign of wgmma that is not emulated");
     wgmma_operands(std::forward_as_tuple(operands...), std::make_index_sequence<32>());
 }
 // To the nearest number with 7 bits behind the point, halves to even; the second is the lower half.

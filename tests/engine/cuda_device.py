@@ -60,9 +60,8 @@ def gemm_shared_bytes(dtype: str, text: str, numbers: list[int]) -> int:
     if text == "gemm_plain":
         a, b = depth + 16 // size, columns
     else:
-        a, b = depth + 8 * (depth % 16 == 0), columns + 16 // size
-    if text == "gemm_warpgroup":
-        b = 2 * columns
+        a = depth + 8 * (depth % 16 == 0)
+        b = 2 * columns if text == "gemm_warpgroup" else columns + 16 // size
     return stages * (rows * a + depth * b) * size
 
 

@@ -140,7 +140,8 @@ def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -
 @pytest.mark.parametrize(
     ("degrees", "chunk", "sizes"),
     [([10] * 100, 300, [250] * 4), ([10] * 30, 300, [300]), ([10] * 31, 300, [160, 150]),
-     ([500] + [10] * 40, 300, [500, 110, 290]), ([0, 0, 7], 300, [7])],
+     ([500] + [10] * 40, 300, [500, 100, 300]), ([0, 0, 7], 300, [7]),
+     ([100] * 50 + [80] + [0] * 51, 1300, [1300, 1200, 1300, 1280])],
 )  # fmt: skip
 def test_chunks_of_one_size(degrees: list[int], chunk: int, sizes: list[int]) -> None:
     lists = core.CudaLists(4.0, 0.5, num_types=1, chunk_edges=chunk)

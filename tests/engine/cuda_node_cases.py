@@ -41,6 +41,19 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "check", check)
 
 
+def test_products_of_warpgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole tiles of 64 columns, for which a device of one multiprocessor chooses that kernel."""
+    monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
+    p = Program(3, "float32")
+    x = p.features(64)
+    weights = {(i, i): p.random(64, 128) / 8 for i in range(2)}
+    irreps = Irreps.parse("128x0e+128x1o+9x0e")
+    y = p.linear(x, LinearMap(x.irreps, irreps, weights, {0: p.random(128)}), "linear")
+    layers.contract(p, p.linear(y, LinearMap(irreps, Irreps.parse("64x0e+64x1o"),
+                    {(i, i): p.random(128, 64) / 8 for i in range(2)}), "back"))  # fmt: skip
+    check(p, tmp_path / "p.mdcg", graph(40))
+
+
 def test_what_types_alone_decide_is_found_for_ghosts(tmp_path: Path) -> None:
     """Matrices and constants by type, for local nodes and ghosts, and nothing is exchanged."""
     p = Program(3)

@@ -139,20 +139,24 @@ double* DeviceEdges::reserve_shifts() {
 
 std::int64_t DeviceEdges::most_chunk_edges = 131072;
 
-// Chunks have the same number of edges, within those of a receiver, because the longest one decides
-// how large buffers are.
+// Chunks have nearly the same number of edges, because the longest one decides how large buffers
+// are: each ends at the receiver that is nearest to a multiple of an equal share.
 void DeviceEdges::make_chunks() {
     chunks.clear();
     longest_chunk = 0;
-    const std::int64_t mean = num_edges / std::max<std::int64_t>(num_local, 1);
     const std::int64_t number = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
     const std::int64_t share = std::max<std::int64_t>(ceil_div(num_edges, number), 1);
+    std::int64_t target = 0;
     for (std::int64_t begin = 0; begin < num_local;) {
         std::int64_t end = begin + 1;
         const std::int64_t first = row_ptr_[size(begin)];
-        const std::int64_t last =
-            std::min(first + chunk_edges, ((first + mean) / share + 1) * share + mean / 2);
-        while (end < num_local && row_ptr_[size(end + 1)] <= last) ++end;
+        do {
+            target += share;
+        } while (target <= first);
+        const auto fits = [&](std::int64_t now, std::int64_t next) {
+            return next - first <= chunk_edges && now + next <= 2 * target;
+        };
+        while (end < num_local && fits(row_ptr_[size(end)], row_ptr_[size(end + 1)])) ++end;
         CudaChunk chunk{};
         chunk.first_receiver = narrow(begin);
         chunk.num_receivers = narrow(end - begin);

@@ -12,7 +12,7 @@ namespace mdcg {
 
 namespace {
 
-// The chip for which gemm_warpgroup.cuh is written.
+// Compute capability of the chips that gemm_warpgroup.cuh is written for.
 constexpr int WARPGROUPS = 90;
 
 // One kernel of the text.
@@ -23,7 +23,7 @@ struct TileShape {
     int blocks;           // of a multiprocessor, that registers are kept for
     double efficiency;    // of multiplications, relative to the first
     double latency;       // us of a slice of a block that is alone on its multiprocessor
-    bool images = false;  // multiplies them
+    bool images = false;  // b is read as images: see make_images
     int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }
 };
 
@@ -68,13 +68,15 @@ int shared_bytes(const TileShape& tile, int bits) {
            static_cast<int>(sizeof(T));
 }
 
+bool uses_warpgroups(int bits, int capability) { return bits == 24 && capability == WARPGROUPS; }
+
 const std::vector<TileShape>& tiles_of(int bits, int capability) {
     static const std::vector<TileShape> with_warpgroups = [] {
         std::vector<TileShape> tiles = TENSOR_TILES;
         tiles.push_back(WARPGROUP_TILE);
         return tiles;
     }();
-    if (bits == 24 && capability == WARPGROUPS) return with_warpgroups;
+    if (uses_warpgroups(bits, capability)) return with_warpgroups;
     return bits == 0 ? PLAIN_TILES : bits == 53 ? DOUBLE_TILES : TENSOR_TILES;
 }
 
@@ -98,10 +100,9 @@ std::int64_t num_blocks(const GemmProduct<T>& p, const TileShape& tile) {
     return ceil_div(p.rows, tile.rows) * ceil_div(p.columns, tile.columns);
 }
 
-// Whether the images of a matrix have all of its parts as slices.
-template <typename T>
-bool has_whole_slices(const CudaProduct<T>& p) {
-    return std::all_of(p.parts.begin(), p.parts.end(), [](const CudaPart& part) {
+// Whether every part begins and ends with a slice of the images.
+bool has_whole_slices(const std::vector<CudaPart>& parts) {
+    return std::all_of(parts.begin(), parts.end(), [](const CudaPart& part) {
         return part.row % WARPGROUP_TILE.depth == 0 && part.depth % WARPGROUP_TILE.depth == 0;
     });
 }
@@ -117,7 +118,8 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
         GemmProduct<T> one{};
         one.a = p.a + skipped * p.a_width;
         one.b = p.matrix != nullptr ? p.matrix->data(p.number) : p.a;
-        one.images = p.matrix != nullptr && has_whole_slices(p) ? p.matrix->images() : nullptr;
+        one.images =
+            p.matrix != nullptr && has_whole_slices(p.parts) ? p.matrix->images() : nullptr;
         one.c = p.c + skipped * p.c_width;
         one.list = p.list != nullptr ? p.list + first : nullptr;
         one.bias = p.bias;
@@ -151,7 +153,7 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
         for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
         deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
         deepest = std::max(deepest, depth);
-        images = images && p.images != nullptr;
+        images = images && (p.parts == 0 || p.images != nullptr);
     }
     std::size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
@@ -178,13 +180,14 @@ int count_multiprocessors(int device) {
     return device == NO_DEVICE ? 1 : std::max(device_multiprocessors(device), 1);
 }
 
-// Images of a matrix for gemm_warpgroup.cuh: of every slice of rows one for each tile of columns.
-// Each number is the sum of two: the nearest in tf32, and the rest. Where numbers stand follows
-// from which of them a lane has.
+// The matrix as gemm_warpgroup.cuh copies it to shared memory: an image for each slice of rows and
+// each tile of columns. An image holds the numbers rounded to tf32, and then what rounding left.
+// Both are in the order in which the instruction gives rows and columns to lanes, so that the
+// columns of a lane are neighbours in c.
 std::vector<float> make_images(const float* matrix, std::int64_t rows, std::int64_t columns) {
     constexpr std::int64_t DEPTH = WARPGROUP_TILE.depth, COLUMNS = WARPGROUP_TILE.columns;
     constexpr std::int64_t ITEMS = DEPTH * COLUMNS;
-    const std::int64_t across = ceil_div(columns, COLUMNS);
+    const std::int64_t across = columns / COLUMNS;
     std::vector<float> images(size(rows / DEPTH * across * 2 * ITEMS), 0.F);
     for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t j = 0; j < columns; ++j) {
@@ -212,7 +215,7 @@ std::vector<float> make_images(const float* matrix, std::int64_t rows, std::int6
 template <typename T>
 CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int rows, int columns,
                           std::int64_t row_step, std::int64_t column_step,
-                          const DeviceStream& stream)
+                          const DeviceStream& stream, bool images)
     : rows_(rows), columns_(columns) {
     constexpr std::int64_t ALIGN = 64 / static_cast<std::int64_t>(sizeof(T));
     stride_ = ceil_div(columns, ALIGN) * ALIGN;
@@ -233,9 +236,7 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
     if constexpr (std::is_same_v<T, float>) {
         // Matrices by type are large, and few of them are used at a time; tiles that few columns
         // do not fill take longer than smaller ones.
-        const bool used =
-            stream.device() != NO_DEVICE && compute_capability(stream.device()) == WARPGROUPS;
-        if (used && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0 &&
+        if (images && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0 &&
             stride_ % WARPGROUP_TILE.columns == 0)
             images_ = upload(make_images(padded.data(), rows, stride_));
     }
@@ -260,6 +261,14 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     if (listed && sizeof(T) == 4 && kernels.precision() == CudaPrecision::strict)
         ask(bits_ == 0 ? 24 : 0);
     ask(bits_);
+}
+
+template <typename T>
+CudaMatrix<T> CudaGemm<T>::matrix(const T* source, int count, std::int64_t step, int rows,
+                                  int columns, std::int64_t row_step, std::int64_t column_step,
+                                  const DeviceStream& stream) const {
+    const bool images = stream.device() != NO_DEVICE && uses_warpgroups(bits_, capability_);
+    return {source, count, step, rows, columns, row_step, column_step, stream, images};
 }
 
 template <typename T>

@@ -15,17 +15,17 @@ template <typename T>
 class CudaMatrix {
 public:
     CudaMatrix() = default;
-    // source[row * row_step + column * column_step] on the host, several of the same shape one
-    // after the other, `step` items apart.
+    // As CudaGemm::matrix; `images`: the kernels read them.
     CudaMatrix(const T* source, int count, std::int64_t step, int rows, int columns,
-               std::int64_t row_step, std::int64_t column_step, const DeviceStream& stream);
+               std::int64_t row_step, std::int64_t column_step, const DeviceStream& stream,
+               bool images);
     int rows() const { return rows_; }
     int columns() const { return columns_; }
     std::int64_t stride() const { return stride_; }
     const T* data(int number = 0) const {
         return memory_->template as<T>() + number * rows_ * stride_;
     }
-    // As kernels/gemm_warpgroup.cuh reads the matrix; null where it is not used.
+    // As kernels/gemm_warpgroup.cuh reads the matrix; null where it does not.
     const T* images() const { return images_ ? images_->template as<T>() : nullptr; }
 
 private:
@@ -72,6 +72,12 @@ public:
 
     CudaGemm() = default;
     explicit CudaGemm(CudaKernels& kernels);
+
+    // source[row * row_step + column * column_step] on the host, several of the same shape one
+    // after the other, `step` items apart.
+    CudaMatrix<T> matrix(const T* source, int count, std::int64_t step, int rows, int columns,
+                         std::int64_t row_step, std::int64_t column_step,
+                         const DeviceStream& stream) const;
 
     // In as few launches as there can be; no product reads or writes what another one writes.
     void run(const DeviceStream& stream, const std::vector<CudaProduct<T>>& products) const;

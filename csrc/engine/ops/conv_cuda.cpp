@@ -178,8 +178,8 @@ void CudaConv<T>::prepare_exact(CudaKernels& kernels, const DeviceStream& stream
     const AlignedArray<T> last = spec_.last_layer<T>();
     const T* const w2_t = last.data();
     const std::int64_t stride = spec_.hidden_stride;
-    last_ = CudaMatrix<T>(w2_t, 1, 0, spec_.units, width, 1, stride, stream);
-    last_t_ = CudaMatrix<T>(w2_t, 1, 0, width, spec_.units, stride, 1, stream);
+    last_ = gemm_.matrix(w2_t, 1, 0, spec_.units, width, 1, stride, stream);
+    last_t_ = gemm_.matrix(w2_t, 1, 0, width, spec_.units, stride, 1, stream);
 }
 
 template <typename T>

@@ -113,8 +113,8 @@ void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
     for (Part& part : blocks_) {
         const std::vector<T> matrix = matrices_.matrix(present_, part.number);
         const int mul = part.block.mul;
-        part.matrix = CudaMatrix<T>(matrix.data(), 1, 0, rows, mul, mul, 1, stream);
-        part.transposed = CudaMatrix<T>(matrix.data(), 1, 0, mul, rows, 1, mul, stream);
+        part.matrix = gemm_.matrix(matrix.data(), 1, 0, rows, mul, mul, 1, stream);
+        part.transposed = gemm_.matrix(matrix.data(), 1, 0, mul, rows, 1, mul, stream);
     }
 }
 

@@ -103,8 +103,8 @@ private:
                                          : size(k) * size(out) + size(j))];
             first += own;
         }
-        return CudaMatrix<T>(all.data(), count, std::int64_t(rows) * columns, rows, columns,
-                             columns, 1, stream);
+        return gemm_.matrix(all.data(), count, std::int64_t(rows) * columns, rows, columns, columns,
+                            1, stream);
     }
 
     // Constants of blocks, several of one block summed; its first product adds them.
