@@ -13,7 +13,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of
+from ..internals.internals import chunks_of, core
 from . import test_conv_layer as layers
 from .cuda_models import compare_models, open_both
 from .small_package import SmallPackage, radial_network
@@ -50,6 +50,20 @@ def test_several_chunks_of_rows(tmp_path: Path) -> None:
     path = model_of_features("sender", "receiver").write(tmp_path)
     with chunks_of(40):
         compare(path, system(40, 150))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "chunk", "sizes"),
+    [([10] * 100, 300, [250] * 4), ([10] * 30, 300, [300]), ([10] * 31, 300, [160, 150]),
+     ([500] + [10] * 40, 300, [500, 100, 300]), ([0, 0, 7], 300, [7]),
+     ([100] * 50 + [80] + [0] * 51, 1300, [1300, 1200, 1300, 1280])],
+)  # fmt: skip
+def test_chunks_of_one_size(degrees: list[int], chunk: int, sizes: list[int]) -> None:
+    lists = core.CudaLists(4.0, 0.5, num_types=1, chunk_edges=chunk)
+    receiver = np.repeat(np.arange(len(degrees)), degrees).astype(np.int32)
+    types = np.zeros(len(degrees), np.int32)
+    found = lists.take(len(degrees), types, np.zeros_like(receiver), receiver)
+    assert [count for _, _, _, count, _, _ in found["chunks"]] == sizes
 
 
 def test_high_degrees(tmp_path: Path) -> None:

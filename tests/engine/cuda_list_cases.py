@@ -137,20 +137,6 @@ def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -
     check_rest(found, local, 3)
 
 
-@pytest.mark.parametrize(
-    ("degrees", "chunk", "sizes"),
-    [([10] * 100, 300, [250] * 4), ([10] * 30, 300, [300]), ([10] * 31, 300, [160, 150]),
-     ([500] + [10] * 40, 300, [500, 100, 300]), ([0, 0, 7], 300, [7]),
-     ([100] * 50 + [80] + [0] * 51, 1300, [1300, 1200, 1300, 1280])],
-)  # fmt: skip
-def test_chunks_of_one_size(degrees: list[int], chunk: int, sizes: list[int]) -> None:
-    lists = core.CudaLists(4.0, 0.5, num_types=1, chunk_edges=chunk)
-    receiver = np.repeat(np.arange(len(degrees)), degrees).astype(np.int32)
-    types = np.zeros(len(degrees), np.int32)
-    found = lists.take(len(degrees), types, np.zeros_like(receiver), receiver)
-    assert [count for _, _, _, count, _, _ in found["chunks"]] == sizes
-
-
 # -- neighbours -----------------------------------------------------------------------------------
 
 
