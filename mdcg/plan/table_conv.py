@@ -31,7 +31,7 @@ class TableConvTile:
         threads have no more registers than the second, if several blocks then fit a multiprocessor.
         0: the compiler's choice, as beyond the last pair.
     channels : int
-        Channels per lane, 32 apart; 1 for input blocks that have no more than 32.
+        Neighbouring channels per lane, 1 or 2; 1 for input blocks that have no more than 32.
     alone : int
         A role that holds more values per lane than this from edge to edge shares no block.
     shared_bytes : int
@@ -39,6 +39,9 @@ class TableConvTile:
     fill : int
         Warps that a block of the backward pass has at least: where its channels need fewer, several
         share the edges of a batch.
+    early : int
+        A role that holds no more values per lane than this from edge to edge loads features two
+        edges before they are needed, others one.
     degree : int
         Of the polynomials of the table, odd.
     """
@@ -52,6 +55,7 @@ class TableConvTile:
     alone: int = 1024
     shared_bytes: int = 64 * 1024
     fill: int = 1
+    early: int = 0
     degree: int = 3
 
     def __post_init__(self) -> None:
@@ -87,7 +91,9 @@ class TableConvPlan(Plan):
     leaves room for fewer blocks.
     """
 
-    forward: TableConvTile = TableConvTile(degree=7, registers=((39, 0), (1024, 128)), alone=40)
+    forward: TableConvTile = TableConvTile(
+        degree=7, registers=((39, 0), (1024, 128)), alone=40, early=39
+    )
     backward: TableConvTile = TableConvTile(
         imbalance=2,
         registers=((72, 128), (79, 0), (110, 168)),

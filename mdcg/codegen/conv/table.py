@@ -33,10 +33,8 @@ from ..common.spec import KernelSpec
 from .cuda import share_groups, store_nonzeros
 from .cuda_paths import NonzeroTable
 from .cuda_roles import Role, RoleSet, role_sets
-from .table_roles import TableRoleWriter
+from .table_roles import TableRoleWriter, part_stride
 
-# Size of a Record of the prelude.
-_RECORD_BYTES = 32
 # The engine has this many lanes: Lanes::COUNT in csrc/engine/cuda/lanes.hpp.
 MAX_LANES = 4
 
@@ -81,6 +79,11 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     return (*names, "n_parts", "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
 
 
+def _record_bytes(forward: bool, itemsize: int) -> int:
+    """Return the size of a Record of the prelude: four integers, and two or six numbers."""
+    return -(-(16 + (2 if forward else 6) * itemsize) // 16) * 16
+
+
 @dataclass(frozen=True)
 class _Block:
     """What a kernel's block is made of."""
@@ -116,7 +119,7 @@ class _Block:
     # Shared memory, in items: records twice, path matrices twice, parts of gradients twice.
     @property
     def record_items(self) -> int:
-        return 2 * self.tile.batch * _RECORD_BYTES // self.itemsize
+        return 2 * self.tile.batch * _record_bytes(self.forward, self.itemsize) // self.itemsize
 
     @property
     def nonzero_items(self) -> int:
@@ -126,7 +129,7 @@ class _Block:
     def part_items(self) -> int:
         if self.forward:
             return 0
-        return 2 * self.kernel.warps * self.tile.batch * self.attributes
+        return 2 * self.kernel.warps * self.tile.batch * part_stride(self.attributes)
 
     @property
     def shared_bytes(self) -> int:
@@ -255,7 +258,7 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
             ]
         ),
         "    Ahead ahead;",
-        "    fetch(p, ahead, begin, lane, count, warp == 0);",
+        "    fetch(p, ahead, begin, 0, count, lane, warp == 0);",
         f"    {prefix}_make(p, ahead, row, records, matrices, lane, count, warp == 0, lane, warp);",
     ]
     if not block.forward:
@@ -314,8 +317,9 @@ def emit_table_conv(
     Raises
     ------
     UnsupportedProblemError
-        A path is not ``uvu`` or has no weights, a block has more channels than a block of threads
-        can take, or the attributes are not harmonics of degrees 0, 1, 2 and so on.
+        A multiplicity is not a multiple of 4, a path is not ``uvu`` or has no weights, a block has
+        more channels than a block of threads can take, or the attributes are not harmonics of
+        degrees 0, 1, 2 and so on.
     """
     plan = plan or (DOUBLE_PLAN if problem.dtype == "float64" else TableConvPlan())
     lowered = lower(problem)
@@ -326,6 +330,11 @@ def emit_table_conv(
     ):
         raise UnsupportedProblemError(
             f"edge attributes are {problem.irreps_in2}, expected one harmonic per degree from 0 on"
+        )
+    if any(block.mul % 4 for block in (*problem.irreps_in1, *problem.irreps_out)):
+        raise UnsupportedProblemError(
+            f"rows are {problem.irreps_in1} and {problem.irreps_out}, expected multiplicities that "
+            "are multiples of 4"
         )
     if any(p.mode != "uvu" or not p.has_weight or p.mul2 != 1 for p in lowered.paths):
         raise UnsupportedProblemError(f"problem {problem.key()} has paths that are not uvu")
@@ -372,6 +381,7 @@ def emit_table_conv(
                 lane=lanes[number],
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
+                ahead=2 if _held(role) <= tile.early else 1,
             )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:
@@ -400,6 +410,7 @@ def emit_table_conv(
         template("common/table_entry.hpp") + argument_struct(arguments, integer="long long"),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
+        f"static_assert(sizeof(Record) == {_record_bytes(forward, itemsize)});",
         *(() if forward else (template("common/warp_sums.cuh"),)),
     ]
     return CudaKernel(

@@ -17,6 +17,29 @@ struct alignas(2 * sizeof(T)) Two {
     T v[2];
 };
 
+// Of neighbouring channels of a lane.
+constexpr int aligned(int bytes) { return bytes < 16 ? bytes : 16; }
+template <int N>
+struct alignas(aligned(N * sizeof(T))) Channels {
+    T v[N];
+};
+template <int N>
+struct alignas(aligned(N * sizeof(Two))) Pairs {
+    Two v[N];
+};
+
+template <int N>
+MDCG_INLINE void store(T* to, const Channels<N>& values) {
+    *(Channels<N>*)to = values;
+}
+template <int N>
+MDCG_INLINE void add(T* to, const Channels<N>& values) {
+    Channels<N> sums = *(const Channels<N>*)to;
+#pragma unroll
+    for (int c = 0; c < N; ++c) sums.v[c] += values.v[c];
+    *(Channels<N>*)to = sums;
+}
+
 // Where an edge stands in its interval.
 struct IntervalPoint {
     T z, multiple[DEGREE];  // z (k + 1) / k, for derivatives
@@ -24,37 +47,46 @@ struct IntervalPoint {
 #pragma unroll
         for (int k = 1; k < DEGREE; ++k) multiple[k] = z * (T(k + 1) / T(k));
     }
-    __device__ __forceinline__ T value(const Two (&a)[HALF]) const {
-        T found = a[HALF - 1].v[1];
+    template <int N>
+    __device__ __forceinline__ T value(const Pairs<N> (&a)[HALF], int c) const {
+        T found = a[HALF - 1].v[c].v[1];
 #pragma unroll
-        for (int k = DEGREE - 1; k >= 0; --k) found = a[k / 2].v[k % 2] + z * found;
+        for (int k = DEGREE - 1; k >= 0; --k) found = a[k / 2].v[c].v[k % 2] + z * found;
         return found;
     }
-    __device__ __forceinline__ T slope(const Two (&a)[HALF]) const {
-        T found = a[HALF - 1].v[1];
+    template <int N>
+    __device__ __forceinline__ T slope(const Pairs<N> (&a)[HALF], int c) const {
+        T found = a[HALF - 1].v[c].v[1];
 #pragma unroll
-        for (int k = DEGREE - 1; k >= 1; --k) found = a[k / 2].v[k % 2] + multiple[k] * found;
+        for (int k = DEGREE - 1; k >= 1; --k) found = a[k / 2].v[c].v[k % 2] + multiple[k] * found;
         return found;
     }
 };
 
 // What all warps must know of an edge.
 struct alignas(16) Record {
-    int sender, row, to, padding;  // rows of features, of the table, and of their gradients
-    T z, slope;                    // place in the interval, and by how much it grows with length
+    int sender, row, to, edge;  // rows of features, of the table, and of their gradients
+    T z, slope;                 // place in the interval, and by how much it grows with length
+#if BACKWARD
+    T u[3], inverse;  // direction, and 1 / length
+#endif
 };
 
-// An edge on its way from memory; `record` where this warp makes the records.
+// An edge on its way from memory, and the lane's edge of the next batch; `record` where this warp
+// makes the records.
 struct Ahead {
-    int edge, sender, type;
+    int edge, next, sender, type;
     T u[3];
     double length;
 };
 
-MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int number, int count,
+// The edge of a lane in the batch that begins at `first`; batches in turn.
+MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int first, int count, int lane,
                        bool record) {
-    if (number >= count) return;
-    a.edge = p.live[begin + number];
+    const int number = first + lane;
+    if (lane >= BATCH || number >= count) return;
+    a.edge = first > 0 ? a.next : p.live[begin + number];
+    if (number + BATCH < count) a.next = p.live[begin + number + BATCH];
 #pragma unroll
     for (int d = 0; d < 3; ++d) a.u[d] = p.unit[3 * Long(a.edge) + d];
     if (!record) return;
@@ -74,40 +106,43 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     r.sender = a.sender;
     r.row = within ? found.row + i : 0;
     r.to = to;
-    r.padding = 0;
+    r.edge = a.edge;
+#if BACKWARD
+#pragma unroll
+    for (int k = 0; k < 3; ++k) r.u[k] = a.u[k];
+    r.inverse = T(1) / T(a.length);
+#endif
     r.z = within ? T(2 * (place - i) - 1) : T(0);
-    r.slope = T(found.inverse_step / root);
+    r.slope = T(found.inverse_step) / T(root);
     return r;
 }
 
 #if BACKWARD
 
 // Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors to
-// `de`. A row of `parts` holds the harmonics'; in place of the constant one's, which is without
-// meaning, that of the length.
+// `de`, each of which has one writer: atomic additions need not wait for what is there. A row of
+// `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that of
+// the length.
 template <int WARPS>
-MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, Long begin, int first,
+MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, const Record* records,
                             int count, int lane) {
-    constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
-    if (lane >= BATCH || first + lane >= count) return;
-    const Long edge = p.live[begin + first + lane];
+    constexpr int ROW = (L_MAX + 1) * (L_MAX + 1), STRIDE = ROW | 1;
+    if (lane >= count) return;
     T d[ROW];
 #pragma unroll
-    for (int b = 0; b < ROW; ++b) d[b] = parts[lane * ROW + b];
+    for (int b = 0; b < ROW; ++b) d[b] = parts[lane * STRIDE + b];
     for (int w = 1; w < WARPS; ++w)
 #pragma unroll
-        for (int b = 0; b < ROW; ++b) d[b] += parts[(w * BATCH + lane) * ROW + b];
-    T u[3], g[3];
-#pragma unroll
-    for (int k = 0; k < 3; ++k) u[k] = p.unit[3 * edge + k];
+        for (int b = 0; b < ROW; ++b) d[b] += parts[(w * BATCH + lane) * STRIDE + b];
+    const Record& r = records[lane];
+    T g[3];
     constexpr T factors[] = NORM;
-    harmonics_gradient(factors, u, d, g);
-    const T inverse = T(1.0 / p.length[edge]);
-    const T along = d[0] - (g[0] * u[0] + g[1] * u[1] + g[2] * u[2]) * inverse;
-    T* const to = de + 3 * edge;
+    harmonics_gradient(factors, r.u, d, g);
+    const T along = d[0] - (g[0] * r.u[0] + g[1] * r.u[1] + g[2] * r.u[2]) * r.inverse;
+    T* const to = de + 3 * Long(r.edge);
     const T sign = p.n_flip ? T(-1) : T(1);
 #pragma unroll
-    for (int k = 0; k < 3; ++k) to[k] += sign * (along * u[k] + g[k] * inverse);
+    for (int k = 0; k < 3; ++k) atomicAdd(to + k, sign * (along * r.u[k] + g[k] * r.inverse));
 }
 
 #endif

@@ -13,7 +13,7 @@ from ..common.uvu import output_sums, uvu_sums
 from .cuda_paths import NonzeroTable
 from .cuda_roles import Role
 
-__all__ = ["TableRoleWriter", "sum_chunks"]
+__all__ = ["TableRoleWriter", "part_stride", "sum_chunks"]
 
 
 def _shuffles(size: int) -> int:
@@ -49,6 +49,11 @@ def sum_chunks(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(chunks)
 
 
+def part_stride(attributes: int) -> int:
+    """Return the items of a row of sums over lanes: an odd number, so that rows use all banks."""
+    return attributes | 1
+
+
 def _each_channel(statements: Iterable[str]) -> list[str]:
     """Print statements for each channel ``c`` of a lane."""
     return [
@@ -57,6 +62,10 @@ def _each_channel(statements: Iterable[str]) -> list[str]:
         *(f"    {statement}" for statement in statements),
         "}",
     ]
+
+
+def _store(to: str, values: str, add: bool) -> str:
+    return f"{'add' if add else 'store'}({to}, {values});"
 
 
 class TableRoleWriter:
@@ -68,7 +77,7 @@ class TableRoleWriter:
     spec : KernelSpec
         Forward or backward; with or without gradients of x.
     role : Role
-        Channels of a lane are 32 apart.
+        The multiplicity of its input block is a multiple of the channels of a lane.
     table : NonzeroTable
     batch : int
         Edges per evaluation of the path matrices.
@@ -82,6 +91,8 @@ class TableRoleWriter:
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
         The same of the role's block of the features' gradient.
+    ahead : int
+        Features are loaded so many edges before they are needed, 1 or 2.
     """
 
     def __init__(
@@ -97,12 +108,14 @@ class TableRoleWriter:
         lane: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
+        ahead: int,
     ) -> None:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps, self.shares = batch, warps, shares
         self.de = f"p.de + {lane} * p.n_de" if lane else "p.de"
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
+        self.ahead = ahead
         self.forward = spec.kind == "forward"
         self.attributes = self.problem.irreps_in2.dim
         self.dim = role.in1.ir.dim
@@ -111,27 +124,27 @@ class TableRoleWriter:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
         role, batch, stride = self.role, self.batch, self.table.stride
         features = self.problem.irreps_in1.dim
-        row = self.attributes
+        row = part_stride(self.attributes)
         lines = [
             f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
             f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
             "T* matrices, T* parts, Long row, Long begin, int count, int lane, int warp, "
             "int share, int place, int chunk) {",
             f"    constexpr int CHANNELS = {role.channels};",
+            "    typedef Channels<CHANNELS> Values;",
             *(f"    {line}" for line in self._channels()),
             *(f"    {line}" for line in self._table()),
             f"    const T* const features = p.x + {role.in1.offset} + base;",
             *(f"    {line}" for line in self._state()),
-            f"    T {', '.join(f'n{a}[CHANNELS]' for a in range(self.dim))};",
-            "    const auto load_edge = [&](const Record& r) {",
+            f"    Values next[{self.ahead}][{self.dim}];  // features of edges to come",
+            "    const auto load_row = [&](const Record& r) {",
             *(f"        {line}" for line in self._load_row()),
+            "    };",
+            f"    const auto load_features = [&](Values (&to)[{self.dim}], const Record& r) {{",
             f"        const T* const x = features + Long(r.sender) * {features};",
             *(
-                f"        {line}"
-                for line in _each_channel(
-                    f"n{a}[c] = __ldg(x + {a * role.in1.mul} + {self.channel});"
-                    for a in range(self.dim)
-                )
+                f"        to[{a}] = *(const Values*)(x + {a * role.in1.mul});"
+                for a in range(self.dim)
             ),
             "    };",
             "    int buffer = 0, turn = 0;",
@@ -142,7 +155,7 @@ class TableRoleWriter:
             f"        const bool more = first + {batch} < count;",
             f"        turn = turn + 1 < {self.warps * self.shares} ? turn + 1 : 0;",
             "        if (more) "
-            f"fetch(p, ahead, begin, first + {batch} + lane, count, warp == turn);",
+            f"fetch(p, ahead, begin, first + {batch}, count, lane, warp == turn);",
             f"        const Record* const record = records + buffer * {batch} + start;",
             f"        const T* const m_batch = matrices + buffer * {batch * stride} + "
             f"start * {stride};",
@@ -151,12 +164,18 @@ class TableRoleWriter:
             size = self.warps * batch * row
             lines += [
                 f"        if (first > 0 && warp == turn) to_vectors<{self.warps}>(p, {self.de}, "
-                f"parts + (buffer ^ 1) * {size}, begin, first - {batch}, count, lane);",
+                f"parts + (buffer ^ 1) * {size}, records + (buffer ^ 1) * {batch}, {batch}, lane);",
                 f"        T* const part = parts + buffer * {size} + place * {batch * row} + "
                 f"start * {row};",
             ]
         lines += [
-            "        if (many > 0) load_edge(record[0]);",
+            "        if (many > 0) {",
+            "            load_row(record[0]);",
+            *(
+                f"            load_features(next[{i}], record[min({i}, many - 1)]);"
+                for i in range(self.ahead)
+            ),
+            "        }",
             "#pragma unroll 1",
             "        for (int k = 0; k < many; ++k) {",
             *(f"            {line}" for line in self._edge()),
@@ -173,9 +192,9 @@ class TableRoleWriter:
         else:
             lines += [
                 "    if (count > 0 && warp == turn) {",
-                f"        const int first = (count - 1) / {batch} * {batch};",
+                f"        const int left = (count - 1) % {batch} + 1;",
                 f"        to_vectors<{self.warps}>(p, {self.de}, parts + (buffer ^ 1) * {size}, "
-                "begin, first, count, lane);",
+                f"records + (buffer ^ 1) * {batch}, left, lane);",
                 "    }",
             ]
         return "\n".join([*lines, "}"])
@@ -183,10 +202,10 @@ class TableRoleWriter:
     # -- weights --------------------------------------------------------------------------------
 
     def _table(self) -> list[str]:
-        names = ", ".join(f"a{i}[CHANNELS][HALF]" for i in range(len(self.role.paths)))
+        names = ", ".join(f"a{i}[HALF]" for i in range(len(self.role.paths)))
         return [
             "const Two* const table = (const Two*)p.table + base;",
-            f"Two {names};",
+            f"Pairs<CHANNELS> {names};",
             "int loaded_row = -1;  // of the table: edges are in order of length",
         ]
 
@@ -195,14 +214,14 @@ class TableRoleWriter:
         return [
             "if (r.row != loaded_row) {",
             f"    const Two* const from = table + Long(r.row) * ({width} * HALF);",
+            "#pragma unroll",
+            "    for (int k = 0; k < HALF; ++k) {",
             *(
-                f"    {line}"
-                for line in _each_channel(
-                    f"for (int k = 0; k < HALF; ++k) a{i}[c][k] = "
-                    f"from[k * {width} + {path.weight_offset} + {self.channel}];"
-                    for i, path in enumerate(self.role.paths)
-                )
+                f"        a{i}[k] = *(const Pairs<CHANNELS>*)"
+                f"(from + k * {width} + {path.weight_offset});"
+                for i, path in enumerate(self.role.paths)
             ),
+            "    }",
             "    loaded_row = r.row;",
             "}",
         ]
@@ -212,36 +231,27 @@ class TableRoleWriter:
         evaluated = []
         for i in range(len(self.role.paths)):
             lines.append(f"T w{i}[CHANNELS];")
-            evaluated.append(f"w{i}[c] = point.value(a{i}[c]);")
+            evaluated.append(f"w{i}[c] = point.value(a{i}, c);")
             if not self.forward:
                 lines.append(f"T slope{i}[CHANNELS];")
-                evaluated.append(f"slope{i}[c] = point.slope(a{i}[c]);")
+                evaluated.append(f"slope{i}[c] = point.slope(a{i}, c);")
         return [*lines, *_each_channel(evaluated)]
 
     # -- operands -------------------------------------------------------------------------------
 
-    @property
-    def channel(self) -> str:
-        """Distance of channel ``c`` of a lane from address ``base``; constant where all exist."""
-        return f"{WARP} * c" if self.role.whole else "u[c]"
-
     def _channels(self) -> list[str]:
-        mul, whole = self.role.in1.mul, self.role.whole
-        first = f"chunk * {WARP * self.role.channels} + lane"
-        if whole:
+        mul, channels = self.role.in1.mul, self.role.channels
+        first = f"chunk * {WARP * channels} + lane * {channels}"
+        if self.role.whole:
             return [f"const int base = {first};"]
-        channels = [f"{first} + {WARP * c}" if c else first for c in range(self.role.channels)]
-        inside = ", ".join(f"{channel} < {mul}" for channel in channels)
-        places = ", ".join(f"min({channel}, {mul - 1})" for channel in channels)
         return [
-            "constexpr int base = 0;",
-            f"const bool inside[] = {{{inside}}};",
-            f"const int u[] = {{{places}}};",
+            f"const bool inside = {first} < {mul};",
+            f"const int base = min({first}, {mul - channels});",
         ]
 
-    def _place(self, i_out: int, component: int) -> str:
+    def _place(self, i_out: int, component: int) -> int:
         block = self.problem.irreps_out[i_out]
-        return f"{block.offset + component * block.mul} + {self.channel}"
+        return block.offset + component * block.mul
 
     def _state(self) -> list[str]:
         width = self.problem.irreps_out.dim
@@ -249,12 +259,12 @@ class TableRoleWriter:
             (i_out, i) for i_out, block in self.role.outputs.items() for i in range(block.ir.dim)
         ]
         if self.forward:
-            return [f"T o_{i_out}_{i}[CHANNELS] = {{}};" for i_out, i in components]
+            return [f"Values o_{i_out}_{i} = {{}};" for i_out, i in components]
         return [
             f"const T* const gradient = p.g + row * {width} + base;",
-            *(f"T g_{i_out}_{i}[CHANNELS];" for i_out, i in components),
-            *_each_channel(
-                f"g_{i_out}_{i}[c] = __ldg(gradient + {self._place(i_out, i)});"
+            *(
+                f"const Values g_{i_out}_{i} = "
+                f"*(const Values*)(gradient + {self._place(i_out, i)});"
                 for i_out, i in components
             ),
         ]
@@ -262,33 +272,34 @@ class TableRoleWriter:
     def _store_outputs(self) -> list[str]:
         stores = []
         for i_out, block in self.role.outputs.items():
-            sign = "=" if i_out in self.stored_outputs else "+="
-            stores += [
-                f"out[{self._place(i_out, i)}] {sign} o_{i_out}_{i}[c];"
-                for i in range(block.ir.dim)
-            ]
+            add = i_out not in self.stored_outputs
+            for i in range(block.ir.dim):
+                stores.append(_store(f"out + {self._place(i_out, i)}", f"o_{i_out}_{i}", add))
         return [
             f"T* const out = p.out + row * {self.problem.irreps_out.dim} + base;",
-            *self._each_inside(stores),
+            *self._if_inside(stores),
         ]
 
-    def _each_inside(self, statements: Iterable[str]) -> list[str]:
-        """Print statements for the channels that exist."""
-        skip = [] if self.role.whole else ["if (!inside[c]) continue;"]
-        return _each_channel([*skip, *statements])
+    def _if_inside(self, statements: list[str]) -> list[str]:
+        """Print statements for lanes that have channels."""
+        if self.role.whole:
+            return statements
+        return ["if (inside) {", *(f"    {statement}" for statement in statements), "}"]
 
     # -- one edge -------------------------------------------------------------------------------
 
     def _edge(self) -> list[str]:
         role = self.role
-        value = "n{0}[c]" if role.whole else "inside[c] ? n{0}[c] : T(0)"
+        value = "next[0][{0}]" if role.whole else "inside ? next[0][{0}] : Values()"
+        last = "k + 1" if self.ahead == 1 else f"min(k + {self.ahead}, many - 1)"
         lines = [
-            f"T {', '.join(f'feature{a}[CHANNELS]' for a in range(self.dim))};",
-            *_each_channel(f"feature{a}[c] = {value.format(a)};" for a in range(self.dim)),
-        ]
-        lines += [
+            *(f"const Values feature{a} = {value.format(a)};" for a in range(self.dim)),
             *self._weights(),
-            "if (k + 1 < many) load_edge(record[k + 1]);",
+            "if (k + 1 < many) {",
+            "    load_row(record[k + 1]);",
+            *(f"    next[0][{a}] = next[1][{a}];" for a in range(self.dim) if self.ahead > 1),
+            f"    load_features(next[{self.ahead - 1}], record[{last}]);",
+            "}",
             f"const T* const m = m_batch + k * {self.table.stride};",
         ]
         chunks = sum_chunks(self.attributes)
@@ -296,24 +307,27 @@ class TableRoleWriter:
             lines.append("T along = 0;")
             lines += [f"T dy{n}[{size}] = {{}};" for n, (_, size) in enumerate(chunks)]
             if self.spec.wanted("x"):
-                lines += [f"T dx{a}[CHANNELS] = {{}};" for a in range(self.dim)]
+                lines += [f"Values dx{a} = {{}};" for a in range(self.dim)]
+        written: set[int] = set()  # attributes
         for i, path in enumerate(role.paths):
-            lines += ["{", *(f"    {line}" for line in self._path(i, path)), "}"]
+            lines += ["{", *(f"    {line}" for line in self._path(i, path, written)), "}"]
         if self.forward:
             return lines
         if self.spec.wanted("x"):
-            sign = "=" if self.stores_inputs else "+="
             lines.append(
                 f"T* const to = p.dx + Long(record[k].to) * {self.problem.irreps_in1.dim} + "
                 f"{role.in1.offset} + base;"
             )
-            lines += self._each_inside(
-                f"to[{a * role.in1.mul} + {self.channel}] {sign} dx{a}[c];" for a in range(self.dim)
+            lines += self._if_inside(
+                [
+                    _store(f"to + {a * role.in1.mul}", f"dx{a}", not self.stores_inputs)
+                    for a in range(self.dim)
+                ]
             )
         lines.append("dy0[0] = along * record[k].slope;")
         for n, (start, size) in enumerate(chunks):
             count = min(size, self.attributes - start)
-            store = f"part[k * {self.attributes} + {start} + {{at}}] = {{sum}};"
+            store = f"part[k * {part_stride(self.attributes)} + {start} + {{at}}] = {{sum}};"
             lines += store_lane_sums(n, count, size, store)
         return lines
 
@@ -324,26 +338,26 @@ class TableRoleWriter:
                 return f"dy{n}[{b - start}]"
         raise AssertionError(b)
 
-    def _path(self, number: int, path: LoweredPath) -> list[str]:
+    def _path(self, number: int, path: LoweredPath, written: set[int]) -> list[str]:
         c = path.coupling
         nonzeros = [f"p{s}" for s in range(c.num_nonzeros)]
         channel = [
             f"const T wv = w{number}[c];",
             *([] if self.forward else [f"const T slope = slope{number}[c];"]),
-            *(f"const T x{a} = feature{a}[c];" for a in range(c.dim_in)),
+            *(f"const T x{a} = feature{a}.v[c];" for a in range(c.dim_in)),
         ]
         if not self.forward:
-            channel += [f"const T g{i} = g_{path.i_out}_{i}[c];" for i in range(c.dim_out)]
+            channel += [f"const T g{i} = g_{path.i_out}_{i}.v[c];" for i in range(c.dim_out)]
         channel += print_statements(uvu_sums(c, True, self.spec), declare="T", declared=nonzeros)
         for i, message in output_sums(c, True, self.spec).items():
             # added term by term: a message as an intermediate sum would cost one more addition
             channel += print_statements(
-                Statement(f"o_{path.i_out}_{i}[c]", Sum.of([term]), add=True)
+                Statement(f"o_{path.i_out}_{i}.v[c]", Sum.of([term]), add=True)
                 for term in message.terms
             )
         if not self.forward:
             if self.spec.wanted("x"):
-                channel += [f"dx{a}[c] += d{a};" for a in range(c.dim_in)]
+                channel += [f"dx{a}.v[c] += d{a};" for a in range(c.dim_in)]
             channel.append("along += dwv * slope;")
         lines = self.table.loads(path, "m")
         if self.forward:
@@ -354,5 +368,7 @@ class TableRoleWriter:
             for b, value in form.terms:
                 if b:  # the constant's place is the length's
                     gradient = Sum.of([(value, (f"p{s}",))])
-                    lines += print_statements([Statement(self._sum(b), gradient, add=True)])
+                    add = b in written
+                    written.add(b)
+                    lines += print_statements([Statement(self._sum(b), gradient, add)])
         return lines
