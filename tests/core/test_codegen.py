@@ -10,6 +10,7 @@ import mdcg
 from mdcg.codegen import HostKernel, KernelSpec, emit_host
 from mdcg.codegen.common.emit import template
 from mdcg.codegen.conv.table import MAX_LANES, emit_table_conv
+from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import HostDevice, HostPlan, plan_host
 from mdcg.plan.table_conv import TableConvPlan, TableConvTile
 from mdcg.problem import ConvProblem
@@ -161,6 +162,24 @@ def test_names_of_specs() -> None:
     assert str(KernelSpec("backward", True, ("x", "w"))) == "conv_backward_wants_xw"
     spec = KernelSpec("double_backward", True, ("w", "g"), ("x", "y"))
     assert str(spec) == "conv_double_backward_given_xy_wants_wg"
+
+
+@pytest.mark.parametrize(
+    ("in1", "in2", "connection", "message"),
+    [
+        ("6x0e", "0e", ("uvu", True), "rows are 6x0e and 6x0e, expected multiplicities that are"),
+        ("8x0e", "0e", ("uvu", False), "has paths that are not uvu"),
+        ("8x0e", "1o+0e", ("uvu", True), "expected one harmonic per degree from 0 on"),
+        ("5000x0e", "0e", ("uvu", True), "has a block of 5000 channels, more than one CUDA block"),
+    ],
+)
+def test_problems_that_table_convolutions_refuse(
+    in1: str, in2: str, connection: tuple[str, bool], message: str
+) -> None:
+    paths = [(0, len(in2) // 3, 0, *connection)]
+    problem = ConvProblem.build(in1, in2, in1, paths, layout="ir_mul")
+    with pytest.raises(UnsupportedProblemError, match=message):
+        emit_table_conv(problem, "forward", wants_x=True, normalization="component")
 
 
 MERGING = [(0, 0, 0), (1, 0, 1), (2, 0, 0), (2, 0, 1), (3, 0, 2)]

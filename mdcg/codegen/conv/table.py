@@ -1,8 +1,8 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-A block of threads takes a receiver, or a part of its edges; a warp takes 32 channels of a block of
-the features, with all their paths. Edges come in order of length, so that polynomials of the table
-stay in registers for the next edges.
+A block of threads takes a receiver, or a part of its edges; a warp takes the channels of 32 lanes
+of a block of the features, with all their paths. Edges come in order of length, so that polynomials
+of the table stay in registers for the next edges.
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
 backward pass ends in the gradient of the edge's vector and a row for its sender.
 """
@@ -80,8 +80,8 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
 
 
 def _record_bytes(forward: bool, itemsize: int) -> int:
-    """Return the size of a Record of the prelude: four integers, and two or six numbers."""
-    return -(-(16 + (2 if forward else 6) * itemsize) // 16) * 16
+    """Return the size of a Record of the prelude: integers and numbers, aligned to 16 bytes."""
+    return -(-(8 + itemsize if forward else 16 + 6 * itemsize) // 16) * 16
 
 
 @dataclass(frozen=True)
@@ -210,12 +210,11 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
     kernel, table, tile = block.kernel, block.table, block.tile
     quad = 16 // block.itemsize
     work = share_groups(lowered, kernel, block.warps)
-    to = "0" if block.forward else "PLACE(a.edge)"
     lines = [
         f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
-        "Record* records, T* m, int number, int count, bool record, int lane, int warp) {",
-        f"    if (lane >= {tile.batch} || number >= count) return;",
-        f"    if (record) records[lane] = record_of(p, a, row, {to});",
+        "Record* records, T* m, int first, int count, int lane, int warp, bool record) {",
+        f"    if (lane >= {tile.batch} || first + lane >= count) return;",
+        "    if (record) records[lane] = record_of(p, a, row);",
         f"    T y[{block.attributes}];",
         "    constexpr T factors[] = NORM;",
         "    scaled_harmonics(factors, a.u, T(1), y);",
@@ -259,15 +258,10 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
         ),
         "    Ahead ahead;",
         "    fetch(p, ahead, begin, 0, count, lane, warp == 0);",
-        f"    {prefix}_make(p, ahead, row, records, matrices, lane, count, warp == 0, lane, warp);",
+        f"    {prefix}_make(p, ahead, row, records, matrices, 0, count, lane, warp, warp == 0);",
     ]
     if not block.forward:
-        lines += [
-            f"    T* const parts = matrices + {block.nonzero_items};",
-            "    // attributes that a role never touches stay zero in its part",
-            f"    for (int i = threadIdx.x; i < {block.part_items}; i += {block.threads}) "
-            "parts[i] = T(0);",
-        ]
+        lines.append(f"    T* const parts = matrices + {block.nonzero_items};")
     lines += ["    __syncthreads();"]
     for i, (role, start) in enumerate(kernel.starts()):
         last = start + role.chunks
@@ -406,6 +400,7 @@ def emit_table_conv(
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {tile.degree}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
+        f"#define PART_STRIDE {part_stride(attributes)}\n"
         f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
         template("common/table_entry.hpp") + argument_struct(arguments, integer="long long"),
         template("common/spherical_harmonics.cuh"),

@@ -1,6 +1,6 @@
 // After spherical_harmonics.cuh and table_entry.hpp. T is float or double. Defined before are
-// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD and PLACE
-// (row of the gradient of features that belongs to an edge).
+// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD, PART_STRIDE (of sums
+// over lanes) and PLACE (row of the gradient of features that belongs to an edge).
 
 typedef long long Long;
 #define MDCG_INLINE static __device__ __forceinline__
@@ -17,7 +17,7 @@ struct alignas(2 * sizeof(T)) Two {
     T v[2];
 };
 
-// Of neighbouring channels of a lane.
+// Values and coefficients of neighbouring channels, which a lane takes together.
 constexpr int aligned(int bytes) { return bytes < 16 ? bytes : 16; }
 template <int N>
 struct alignas(aligned(N * sizeof(T))) Channels {
@@ -65,22 +65,24 @@ struct IntervalPoint {
 
 // What all warps must know of an edge.
 struct alignas(16) Record {
-    int sender, row, to, edge;  // rows of features, of the table, and of their gradients
-    T z, slope;                 // place in the interval, and by how much it grows with length
+    int sender, row;  // rows of features and of the table
+    T z;              // place in the interval
 #if BACKWARD
+    T slope;          // by how much z grows with length
+    int to, edge;     // row of the features' gradient, and of the vector's
     T u[3], inverse;  // direction, and 1 / length
 #endif
 };
 
-// An edge on its way from memory, and the lane's edge of the next batch; `record` where this warp
-// makes the records.
+// An edge on its way from memory, and the lane's edge of the next batch.
 struct Ahead {
     int edge, next, sender, type;
     T u[3];
     double length;
 };
 
-// The edge of a lane in the batch that begins at `first`; batches in turn.
+// Loads the lane's edge of the batch that begins at `first`. Calls take batches in order: each
+// loads the index for the next one. `record`: this warp makes the records.
 MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int first, int count, int lane,
                        bool record) {
     const int number = first + lane;
@@ -95,7 +97,7 @@ MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int first, int 
     a.length = p.length[a.edge];
 }
 
-MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int to) {
+MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     const mdcg::TableEntry found = p.places[Long(p.types[row]) * p.n_types + a.type];
     const double root = sqrt(a.length);
     const double place = (root - found.first) * found.inverse_step;
@@ -105,35 +107,35 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row, int t
     Record r;
     r.sender = a.sender;
     r.row = within ? found.row + i : 0;
-    r.to = to;
-    r.edge = a.edge;
+    r.z = within ? T(2 * (place - i) - 1) : T(0);
 #if BACKWARD
+    r.slope = T(found.inverse_step) / T(root);
+    r.to = PLACE(a.edge);
+    r.edge = a.edge;
 #pragma unroll
     for (int k = 0; k < 3; ++k) r.u[k] = a.u[k];
     r.inverse = T(1) / T(a.length);
 #endif
-    r.z = within ? T(2 * (place - i) - 1) : T(0);
-    r.slope = T(found.inverse_step) / T(root);
     return r;
 }
 
 #if BACKWARD
 
 // Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors to
-// `de`, each of which has one writer: atomic additions need not wait for what is there. A row of
-// `parts` holds the harmonics'; in place of the constant one's, which is without meaning, that of
-// the length.
+// `de`. A kernel adds to an edge once, so that sums are reproducible; they are atomic only so that
+// no thread waits for the old value. A row of `parts` holds the harmonics' gradients; in place of
+// the constant one's, which is without meaning, that of the length.
 template <int WARPS>
 MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, const Record* records,
                             int count, int lane) {
-    constexpr int ROW = (L_MAX + 1) * (L_MAX + 1), STRIDE = ROW | 1;
+    constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
     if (lane >= count) return;
     T d[ROW];
 #pragma unroll
-    for (int b = 0; b < ROW; ++b) d[b] = parts[lane * STRIDE + b];
+    for (int b = 0; b < ROW; ++b) d[b] = parts[lane * PART_STRIDE + b];
     for (int w = 1; w < WARPS; ++w)
 #pragma unroll
-        for (int b = 0; b < ROW; ++b) d[b] += parts[(w * BATCH + lane) * STRIDE + b];
+        for (int b = 0; b < ROW; ++b) d[b] += parts[(w * BATCH + lane) * PART_STRIDE + b];
     const Record& r = records[lane];
     T g[3];
     constexpr T factors[] = NORM;

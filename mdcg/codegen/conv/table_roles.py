@@ -181,8 +181,8 @@ class TableRoleWriter:
             *(f"            {line}" for line in self._edge()),
             "        }",
             f"        if (more) {prefix}_make(p, ahead, row, records + (buffer ^ 1) * {batch}, "
-            f"matrices + (buffer ^ 1) * {batch * stride}, first + {batch} + lane, count, "
-            "warp == turn, lane, warp);",
+            f"matrices + (buffer ^ 1) * {batch * stride}, first + {batch}, count, lane, warp, "
+            "warp == turn);",
             "        __syncthreads();",
             "        buffer ^= 1;",
             "    }",
