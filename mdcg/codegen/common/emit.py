@@ -181,17 +181,17 @@ def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan) -> list[str]:
         f"// {plan}",
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(atomics)}",
-        template("common/cuda_prelude.cuh") + template("common/warp_sums.cuh"),
+        *(template(f"common/{name}.cuh") for name in ("vectors", "cuda_prelude", "warp_sums")),
     ]
 
 
-def argument_struct(names: Iterable[str], *, integer: str = "Long") -> str:
+def argument_struct(names: Iterable[str]) -> str:
     """Print the type of the only parameter of CUDA kernels.
 
     Names that start with ``n_`` are numbers, others are addresses.
     """
     fields = [
-        f"    {integer} {name};"
+        f"    Long {name};"
         if name.startswith("n_")
         else f"    {_TYPES.get(name, 'const T*')} __restrict__ {name};"
         for name in names

@@ -402,7 +402,8 @@ def emit_table_conv(
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PART_STRIDE {part_stride(attributes)}\n"
         f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
-        template("common/table_entry.hpp") + argument_struct(arguments, integer="long long"),
+        template("common/vectors.cuh"),
+        template("common/table_entry.hpp") + argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
         f"static_assert(sizeof(Record) == {_record_bytes(forward, itemsize)});",

@@ -1,9 +1,6 @@
-// After spherical_harmonics.cuh and table_entry.hpp. T is float or double. Defined before are
+// After vectors.cuh, spherical_harmonics.cuh and table_entry.hpp. Defined before are
 // L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD, PART_STRIDE (of sums
 // over lanes) and PLACE (row of the gradient of features that belongs to an edge).
-
-typedef long long Long;
-#define MDCG_INLINE static __device__ __forceinline__
 
 constexpr int QUAD = 16 / sizeof(T);
 struct alignas(16) Quad {
@@ -17,28 +14,11 @@ struct alignas(2 * sizeof(T)) Two {
     T v[2];
 };
 
-// Values and coefficients of neighbouring channels, which a lane takes together.
-constexpr int aligned(int bytes) { return bytes < 16 ? bytes : 16; }
+// Of neighbouring channels.
 template <int N>
-struct alignas(aligned(N * sizeof(T))) Channels {
-    T v[N];
-};
-template <int N>
-struct alignas(aligned(N * sizeof(Two))) Pairs {
+struct alignas(N * sizeof(Two) < 16 ? N * sizeof(Two) : 16) Pairs {
     Two v[N];
 };
-
-template <int N>
-MDCG_INLINE void store(T* to, const Channels<N>& values) {
-    *(Channels<N>*)to = values;
-}
-template <int N>
-MDCG_INLINE void add(T* to, const Channels<N>& values) {
-    Channels<N> sums = *(const Channels<N>*)to;
-#pragma unroll
-    for (int c = 0; c < N; ++c) sums.v[c] += values.v[c];
-    *(Channels<N>*)to = sums;
-}
 
 // Where an edge stands in its interval.
 struct IntervalPoint {

@@ -65,7 +65,7 @@ def _each_channel(statements: Iterable[str]) -> list[str]:
 
 
 def _store(to: str, values: str, add: bool) -> str:
-    return f"{'add' if add else 'store'}({to}, {values});"
+    return f"*(Values*)({to}) {'+=' if add else '='} {values};"
 
 
 class TableRoleWriter:
@@ -131,7 +131,7 @@ class TableRoleWriter:
             "T* matrices, T* parts, Long row, Long begin, int count, int lane, int warp, "
             "int share, int place, int chunk) {",
             f"    constexpr int CHANNELS = {role.channels};",
-            "    typedef Channels<CHANNELS> Values;",
+            "    typedef Vec<CHANNELS> Values;",
             *(f"    {line}" for line in self._channels()),
             *(f"    {line}" for line in self._table()),
             f"    const T* const features = p.x + {role.in1.offset} + base;",
