@@ -1,61 +1,63 @@
 #include "kernels/common.cuh"
 #include "kernels/geometry.hpp"
 
-// pos[receiver] - pos[sender] + shift of an edge, Å.
-INLINE void edge_vector(const double* positions, const EdgeShifts& shifts, int sender, int receiver,
-                        Long edge, double* v) {
+// Edges of a lane whose numbers are on their way from memory at the same time.
+constexpr int AHEAD = 4;
+
+// pos[receiver] - pos[sender] + shift of edges, Å.
+INLINE void edge_vectors(const double* __restrict__ positions, const EdgeShifts& shifts,
+                         const int* sender, const int* receiver, const Long* edge, double (*v)[3]) {
 #pragma unroll
-    for (int k = 0; k < 3; ++k) {
-        v[k] = positions[3 * Long(receiver) + k] - positions[3 * Long(sender) + k];
-        if (shifts.shift) v[k] += shifts.shift[3 * edge + k];
-    }
+    for (int a = 0; a < AHEAD; ++a)
+#pragma unroll
+        for (int k = 0; k < 3; ++k)
+            v[a][k] = positions[3 * Long(receiver[a]) + k] - positions[3 * Long(sender[a]) + k];
+    if (shifts.shift)
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a)
+#pragma unroll
+            for (int k = 0; k < 3; ++k) v[a][k] += shifts.shift[3 * edge[a] + k];
     if (!shifts.image) return;
-    const int image = shifts.image[edge];
-    if (!shifts.packed) {
+    int image[AHEAD];
 #pragma unroll
-        for (int k = 0; k < 3; ++k) v[k] += shifts.table[3 * image + k];
-        return;
+    for (int a = 0; a < AHEAD; ++a) image[a] = shifts.image[edge[a]];
+#pragma unroll
+    for (int a = 0; a < AHEAD; ++a) {
+        const double* const t = shifts.table;
+        if (!shifts.packed) {
+#pragma unroll
+            for (int k = 0; k < 3; ++k) v[a][k] += t[3 * image[a] + k];
+            continue;
+        }
+        const double x = (image[a] >> 20) - 512, y = (image[a] >> 10 & 1023) - 512;
+        const double z = (image[a] & 1023) - 512;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) v[a][k] += x * t[k] + y * t[3 + k] + z * t[6 + k];
     }
-    const double a = (image >> 20) - 512, b = (image >> 10 & 1023) - 512, c = (image & 1023) - 512;
-#pragma unroll
-    for (int k = 0; k < 3; ++k)
-        v[k] += a * shifts.table[k] + b * shifts.table[3 + k] + c * shifts.table[6 + k];
 }
 
-// One edge; whether it is shorter than r_max.
-INLINE bool measure(const GeometryArguments<T>& p, int receiver, int edge) {
-    double v[3];
-    edge_vector(p.positions, p.shifts, p.sender[edge], receiver, edge, v);
+// One edge; its length, or DEAD.
+INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v) {
     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     // shorter lengths overflow in their inverse powers
-    if (!(square >= 1e-12)) atomicMax(p.failures, edge + 1);
+    if (!(square >= 1e-12)) atomicMax(p.failures, int(edge) + 1);
     double r = sqrt(square);
     if (r < 1e-8) r = 1e-8;
     const bool live = r < p.r_max;
-    p.length[edge] = live ? r : DEAD;
     const double inverse = live ? p.sign / r : 0.0;
+    r = live ? r : DEAD;
+    p.length[edge] = r;
 #pragma unroll
-    for (int k = 0; k < 3; ++k) p.unit[3 * Long(edge) + k] = live ? T(v[k] * inverse) : T(0);
-    return live;
+    for (int k = 0; k < 3; ++k) p.unit[3 * edge + k] = live ? T(v[k] * inverse) : T(0);
+    return r;
 }
 
-// Sorts a receiver's live edges by length, equal ones by number. More than fit stay as they are.
+// Sorts `count` keys of a receiver's live edges: by length, equal ones by number.
 constexpr int SORTED = 256;
-INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, int lane,
-                           unsigned long long* keys) {
-    if (count > SORTED) {
-        for (int i = lane; i < count; i += 32) p.by_length[first + i] = p.live[first + i];
-        return;
-    }
+INLINE void sort_keys(int count, int lane, unsigned long long* keys) {
     int size = 32;
     while (size < count) size *= 2;
-    for (int i = lane; i < size; i += 32) {
-        keys[i] = ~0ull;
-        if (i >= count) continue;
-        const int edge = p.live[first + i];
-        const unsigned bits = __float_as_uint(float(p.length[edge]));  // positive: in order
-        keys[i] = (unsigned long long)bits << 32 | unsigned(edge);
-    }
+    for (int i = count + lane; i < size; i += 32) keys[i] = ~0ull;
     for (int run = 2; run <= size; run *= 2)
         for (int step = run / 2; step > 0; step /= 2) {
             __syncwarp();
@@ -69,48 +71,95 @@ INLINE void sort_by_length(const GeometryArguments<T>& p, int first, int count, 
             }
         }
     __syncwarp();
-    for (int i = lane; i < count; i += 32) p.by_length[first + i] = int(unsigned(keys[i]));
 }
 
-// A warp per receiver: lists its live edges, in order.
+// A warp per receiver: lists its live edges, in order, and the shortest first. More than SORTED
+// stay in order.
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
-    __shared__ unsigned long long keys[8][SORTED];
-    const Long receiver = thread_number() / 32;
-    const int lane = threadIdx.x % 32;
+    __shared__ unsigned long long sorted[8][SORTED];
+    const int receiver = int(thread_number() / 32), lane = threadIdx.x % 32;
     if (receiver >= p.num_local) return;
+    unsigned long long* const keys = sorted[threadIdx.x / 32];
     const int first = p.row_ptr[receiver], end = p.row_ptr[receiver + 1];
     int count = 0;
-    for (int at = first; at < end; at += 32) {
-        const int edge = at + lane;
-        const bool live = edge < end && measure(p, int(receiver), edge);
-        const unsigned found = __ballot_sync(0xffffffffu, live);
-        if (live) p.live[first + count + __popc(found & ((1u << lane) - 1))] = edge;
-        count += __popc(found);
+    for (int at = first; at < end; at += 32 * AHEAD) {
+        Long edge[AHEAD];
+        int sender[AHEAD], receivers[AHEAD];
+        double v[AHEAD][3];
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) edge[a] = min(at + 32 * a + lane, end - 1);
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) sender[a] = p.sender[edge[a]], receivers[a] = receiver;
+        edge_vectors(p.positions, p.shifts, sender, receivers, edge, v);
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {
+            const bool there = at + 32 * a + lane < end;
+            const double r = there ? measure(p, edge[a], v[a]) : DEAD;
+            const unsigned found = __ballot_sync(0xffffffffu, r < DEAD);
+            const int place = count + __popc(found & ((1u << lane) - 1));
+            count += __popc(found);
+            if (r >= DEAD) continue;
+            p.live[first + place] = int(edge[a]);
+            const unsigned bits = __float_as_uint(float(r));  // positive: in order
+            if (place < SORTED) keys[place] = (unsigned long long)bits << 32 | unsigned(edge[a]);
+        }
     }
     if (lane == 0) p.num_live[receiver] = count;
+    if (count <= SORTED) {
+        sort_keys(count, lane, keys);
+        for (int i = lane; i < count; i += 32) p.by_length[first + i] = int(unsigned(keys[i]));
+        return;
+    }
     __syncwarp();
-    sort_by_length(p, first, count, lane, keys[threadIdx.x / 32]);
+    for (int i = lane; i < count; i += 32) p.by_length[first + i] = p.live[first + i];
 }
 
-// One edge at one of its ends: adds to the force and to the six parts of the virial.
+// Edges at one end of a node, `list` or the numbers themselves: add to its force and to the six
+// parts of its virial.
 template <bool VIRIAL>
-INLINE void add_edge(const AssembleArguments<T>& p, Long edge, double sign, double* sums) {
-    double g[3], v[3];
+INLINE void add_edges(const AssembleArguments<T>& p, int begin, int end, const int* list,
+                      double sign, double* sums) {
+    for (int at = begin; at < end; at += 32 * AHEAD) {
+        Long edge[AHEAD];
+        bool there[AHEAD];
+        double g[AHEAD][3] = {};
 #pragma unroll
-    for (int k = 0; k < 3; ++k) {
-        g[k] = double(p.gradient[3 * edge + k]);
-        for (Long part = 1; part < p.parts; ++part)
-            g[k] += double(p.gradient[3 * (part * p.num_edges + edge) + k]);
-        sums[k] -= sign * g[k];
+        for (int a = 0; a < AHEAD; ++a) {
+            const int number = min(at + 32 * a, end - 1);
+            there[a] = at + 32 * a < end;
+            edge[a] = list ? list[number] : number;
+        }
+#pragma unroll 1
+        for (Long part = 0; part < p.parts; ++part) {
+            const T* const from = p.gradient + 3 * part * p.num_edges;
+#pragma unroll
+            for (int a = 0; a < AHEAD; ++a)
+#pragma unroll
+                for (int k = 0; k < 3; ++k)
+                    g[a][k] += there[a] ? double(from[3 * edge[a] + k]) : 0.0;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a)
+#pragma unroll
+            for (int k = 0; k < 3; ++k) sums[k] -= sign * g[a][k];
+        if (!VIRIAL) continue;
+        int sender[AHEAD], receiver[AHEAD];
+        double v[AHEAD][3];
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a)
+            sender[a] = p.sender[edge[a]], receiver[a] = p.receiver[edge[a]];
+        edge_vectors(p.positions, p.shifts, sender, receiver, edge, v);
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {
+            int i = 3;
+            // symmetric: what is not vanishes in the sum over all nodes
+#pragma unroll
+            for (int c = 0; c < 3; ++c)
+#pragma unroll
+                for (int d = c; d < 3; ++d)
+                    sums[i++] -= 0.25 * (v[a][c] * g[a][d] + v[a][d] * g[a][c]);
+        }
     }
-    if (!VIRIAL) return;
-    edge_vector(p.positions, p.shifts, p.sender[edge], p.receiver[edge], edge, v);
-    int i = 3;
-    // symmetric: what is not vanishes in the sum over all nodes
-#pragma unroll
-    for (int c = 0; c < 3; ++c)
-#pragma unroll
-        for (int d = c; d < 3; ++d) sums[i++] -= 0.25 * (v[c] * g[d] + v[d] * g[c]);
 }
 
 // A warp per node: its edges as a receiver, then those as a sender, in a fixed order.
@@ -118,15 +167,12 @@ template <bool VIRIAL>
 INLINE void assemble_node(const AssembleArguments<T>& p, Long node, int lane) {
     constexpr int COUNT = VIRIAL ? 9 : 3;
     double sums[COUNT] = {};
-    if (node < p.num_local) {
-        const int end = p.row_ptr[node + 1];
-#pragma unroll 4
-        for (int s = p.row_ptr[node] + lane; s < end; s += 32) add_edge<VIRIAL>(p, s, 1.0, sums);
+#pragma unroll 1
+    for (int sends = node < p.num_local ? 0 : 1; sends < 2; ++sends) {
+        const int* const row_ptr = sends ? p.sender_ptr : p.row_ptr;
+        add_edges<VIRIAL>(p, row_ptr[node] + lane, row_ptr[node + 1], sends ? p.by_sender : nullptr,
+                          sends ? -1.0 : 1.0, sums);
     }
-    const int end = p.sender_ptr[node + 1];
-#pragma unroll 4
-    for (int i = p.sender_ptr[node] + lane; i < end; i += 32)
-        add_edge<VIRIAL>(p, p.by_sender[i], -1.0, sums);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
 #pragma unroll

@@ -12,29 +12,30 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     const Long s = i / p.width, c = i - s * p.width;
     const bool there = s < p.senders;
     Pack sum = {};
+    // Threads of a group have the same sender. Each looks whether one edge is live, so that rows
+    // of the others are not read.
+    const int lane = threadIdx.x % 32, place = lane % p.group;
+    const unsigned group = ~0u >> (32 - p.group) << (lane - place);
     if (there) {
         const int begin = p.row_ptr[s], count = p.row_ptr[s + 1] - begin;
         const int end = begin + count * (part + 1) / p.parts;
-        int first = begin + count * part / p.parts;
-        // Prefetch: to know whether an edge is dead takes two loads, one after the other, so those
-        // of the next edges begin before the rows of these are summed.
-        bool live[AHEAD];
-        const auto look = [&](int from) {
+        for (int first = begin + count * part / p.parts; first < end; first += p.group) {
+            const int at = first + place;
+            const bool alive = at < end && p.length[p.edge[at]] < DEAD;
+            unsigned live = (__ballot_sync(group, alive) & group) >> (lane - place);
+            while (live != 0) {
+                Pack row[AHEAD];
 #pragma unroll
-            for (int a = 0; a < AHEAD; ++a)
-                live[a] = from + a < end && p.length[p.edge[from + a]] < DEAD;
-        };
-        look(first);
-        for (; first < end; first += AHEAD) {
-            Pack row[AHEAD];
+                for (int a = 0; a < AHEAD; ++a) {
+                    const int edge = first + __ffs(live) - 1;
+                    row[a] = live != 0 ? p.rows[edge * p.width + c] : Pack{};
+                    live &= live - 1;
+                }
 #pragma unroll
-            for (int a = 0; a < AHEAD; ++a)
-                row[a] = live[a] ? p.rows[(first + a) * p.width + c] : Pack{};
-            look(first + AHEAD);
+                for (int a = 0; a < AHEAD; ++a)
 #pragma unroll
-            for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                for (int j = 0; j < LANE_ITEMS; ++j) sum.v[j] += row[a].v[j];
+                    for (int j = 0; j < LANE_ITEMS; ++j) sum.v[j] += row[a].v[j];
+            }
         }
     }
     if (p.parts > 1) {

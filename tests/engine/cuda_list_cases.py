@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ from .test_program import two_layers
 POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 
 
-@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize(("parts", "width"), [(1, 32), (4, 32), (1, 20), (1, 256), (4, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_by_sender_skip_dead_edges(dtype: str, parts: int, rng: Any) -> None:
+def test_sums_by_sender_skip_dead_edges(dtype: str, parts: int, width: int, rng: Any) -> None:
     """Rows of edges beyond r_max are not written by fused kernels: they may hold anything."""
     device = Device()
-    edges, senders, nodes, width = 70, 6, 9, 32
+    edges, senders, nodes = 270, 6, 9
+    packs = width * np.dtype(dtype).itemsize // 16
     first_edge = 13  # of the chunk
     ends = np.sort(rng.integers(senders, size=edges))
     row_ptr = np.searchsorted(ends, np.arange(senders + 1)).astype(np.int32)
@@ -54,10 +56,11 @@ def test_sums_by_sender_skip_dead_edges(dtype: str, parts: int, rng: Any) -> Non
         edge=(POINTER, device.upload(edge)),
         length=(POINTER, device.upload(length)),
         senders=(LONG, senders),
-        width=(LONG, width * np.dtype(dtype).itemsize // 16),
+        width=(LONG, packs),
         parts=(INT, parts),
+        group=(INT, math.gcd(packs, 32)),
     )
-    blocks = -(-parts * senders * width * np.dtype(dtype).itemsize // (16 * 256))
+    blocks = -(-parts * senders * packs // 256)
     device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", blocks, 256, arguments)
     found = device.download(out, target)
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)

@@ -1,5 +1,7 @@
 #include "engine/ops/sender_sums_cuda.hpp"
 
+#include <numeric>
+
 #include "core/integers.hpp"
 #include "kernels/sender_sums.hpp"
 
@@ -25,7 +27,8 @@ void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph
     // one pointer more than senders in every chunk before
     const std::int32_t* const row_ptr =
         graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(number);
-    const std::int64_t items = chunk.num_senders * width / PackOf<T>::ITEMS;
+    const std::int64_t packs = width / PackOf<T>::ITEMS;
+    const std::int64_t items = chunk.num_senders * packs;
     const SenderSumArguments<T> sums{reinterpret_cast<const PackOf<T>*>(rows),
                                      reinterpret_cast<PackOf<T>*>(target),
                                      graph.chunk_sender + chunk.first_sender,
@@ -33,8 +36,9 @@ void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph
                                      graph.edge_of_place + chunk.first_edge,
                                      graph.length,
                                      chunk.num_senders,
-                                     width / PackOf<T>::ITEMS,
-                                     items <= FEW_ITEMS ? 4 : 1};
+                                     packs,
+                                     items <= FEW_ITEMS ? 4 : 1,
+                                     static_cast<int>(std::gcd(packs, std::int64_t(32)))};
     sum_.launch(stream, ceil_div(items, SENDER_THREADS / sums.parts), SENDER_THREADS, sums);
 }
 
