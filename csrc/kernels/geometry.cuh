@@ -52,29 +52,9 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     return r;
 }
 
-// Sorts `count` keys of a receiver's live edges: by length, equal ones by number.
+// A warp per receiver: lists its live edges, in order, and the shortest first, equal ones by
+// number. More than SORTED stay in order.
 constexpr int SORTED = 256;
-INLINE void sort_keys(int count, int lane, unsigned long long* keys) {
-    int size = 32;
-    while (size < count) size *= 2;
-    for (int i = count + lane; i < size; i += 32) keys[i] = ~0ull;
-    for (int run = 2; run <= size; run *= 2)
-        for (int step = run / 2; step > 0; step /= 2) {
-            __syncwarp();
-            for (int i = lane; i < size / 2; i += 32) {
-                const int low = 2 * i - (i & (step - 1)), high = low + step;
-                const unsigned long long a = keys[low], b = keys[high];
-                if ((a > b) == ((low & run) == 0)) {
-                    keys[low] = b;
-                    keys[high] = a;
-                }
-            }
-        }
-    __syncwarp();
-}
-
-// A warp per receiver: lists its live edges, in order, and the shortest first. More than SORTED
-// stay in order.
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
     __shared__ unsigned long long sorted[8][SORTED];
     const int receiver = int(thread_number() / 32), lane = threadIdx.x % 32;
@@ -105,13 +85,16 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
         }
     }
     if (lane == 0) p.num_live[receiver] = count;
-    if (count <= SORTED) {
-        sort_keys(count, lane, keys);
-        for (int i = lane; i < count; i += 32) p.by_length[first + i] = int(unsigned(keys[i]));
-        return;
-    }
     __syncwarp();
-    for (int i = lane; i < count; i += 32) p.by_length[first + i] = p.live[first + i];
+    for (int i = lane; i < count; i += 32) {
+        int rank = i;
+        if (count <= SORTED) {
+            rank = 0;
+#pragma unroll 8
+            for (int k = 0; k < count; ++k) rank += keys[k] < keys[i];
+        }
+        p.by_length[first + rank] = p.live[first + i];
+    }
 }
 
 // Edges at one end of a node, `list` or the numbers themselves: add to its force and to the six

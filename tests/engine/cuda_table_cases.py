@@ -64,6 +64,15 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
     compare(model.write(tmp_path), s, LIMIT[dtype])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_many_receivers(tmp_path: Path, dtype: str) -> None:
+    """So many that a block has all edges of each, also in the forward pass."""
+    model = Model(dtype=dtype, knots=512)
+    x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
+    model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))
+    compare(model.write(tmp_path), system(300, 900), LIMIT[dtype])
+
+
 @pytest.mark.parametrize("edges", [0, 1])
 def test_hardly_any_edges(tmp_path: Path, edges: int) -> None:
     s = system(4, edges)

@@ -6,6 +6,15 @@
 
 namespace mdcg {
 
+namespace {
+
+// In the forward pass two blocks share the edges of each receiver where these are few: one for each
+// would leave multiprocessors idle. Rows are cleared and added to twice, which takes as long as it
+// saves where they are long. The numbers do not depend on the device, because sums do on them.
+constexpr std::int64_t FEW_RECEIVERS = 256, FEW_ITEMS = std::int64_t(1) << 19;
+
+}  // namespace
+
 template <typename T>
 bool CudaTableConv<T>::possible(const ConvSpec& spec) {
     return (spec.radial.knots > 0 || sizeof(T) == 8) && !spec.sender.present() &&
@@ -105,10 +114,14 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Tab
 template <typename T>
 void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const {
     const std::int64_t receivers = worker.edges->num_local;
-    if (forward_.zeroes(CudaArgument::out))
+    const bool shared = receivers <= FEW_RECEIVERS && receivers * out_width_ <= FEW_ITEMS &&
+                        forward_.uses(CudaArgument::n_parts);
+    if (shared || forward_.zeroes(CudaArgument::out))
         clear_on_device(out, static_cast<std::size_t>(receivers * out_width_) * sizeof(T),
                         *worker.stream);
     CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type, 0, receivers);
+    arguments.set(CudaArgument::n_rows, shared ? 2 * receivers : receivers);
+    arguments.set(CudaArgument::n_parts, shared ? 2 : 1);
     arguments.set(CudaArgument::out, out);
     if (worker.edges->chunks.size() == 1)
         forward_.launch(*worker.lanes, arguments);

@@ -10,6 +10,7 @@ backward pass ends in the gradient of the edge's vector and a row for its sender
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..._version import __version__
@@ -54,8 +55,8 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Numbers: ``n_rows`` blocks of threads, one for each receiver, or ``n_parts`` of them that
-        share its edges; ``n_types``; ``n_flip`` (1: vectors are turned round). By receiver:
+        Numbers: ``n_rows`` blocks of threads, ``n_parts`` of them (forward 1 or 2) share the edges
+        of a receiver; ``n_types``; ``n_flip`` (1: vectors are turned round). By receiver:
         ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By edge: ``live``,
         ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit; ``length`` in Å, float64. Of
         the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge shorter
@@ -65,6 +66,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     """
     names = [
         "n_rows",
+        "n_parts",
         "n_types",
         "n_flip",
         "row_ptr",
@@ -76,7 +78,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
         return (*names, "out")
-    return (*names, "n_parts", "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
+    return (*names, "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
 
 
 def _record_bytes(forward: bool, itemsize: int) -> int:
@@ -241,21 +243,11 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
         "    // equal in all lanes, as the compiler knows after the exchange",
         f"    const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
         f"    const int share = warp / {warps}, part = warp % {warps};",
-        *(
-            [
-                "    const Long row = blockIdx.x;",
-                "    const Long begin = p.row_ptr[row];",
-                "    const int count = p.num_live[row];",
-            ]
-            if block.forward
-            else [
-                "    const Long row = blockIdx.x / unsigned(p.n_parts);",
-                "    const Long live = p.num_live[row], n = blockIdx.x % unsigned(p.n_parts);",
-                "    const Long skipped = live * n / p.n_parts;",
-                "    const Long begin = p.row_ptr[row] + skipped;",
-                "    const int count = int(live * (n + 1) / p.n_parts - skipped);",
-            ]
-        ),
+        "    const Long row = blockIdx.x / unsigned(PARTS);",
+        "    const Long live = p.num_live[row], n = blockIdx.x % unsigned(PARTS);",
+        "    const Long skipped = live * n / PARTS;",
+        "    const Long begin = p.row_ptr[row] + skipped;",
+        "    const int count = int(live * (n + 1) / PARTS - skipped);",
         "    Ahead ahead;",
         "    fetch(p, ahead, begin, 0, count, lane, warp == 0);",
         f"    {prefix}_make(p, ahead, row, records, matrices, 0, count, lane, warp, warp == 0);",
@@ -340,6 +332,10 @@ def emit_table_conv(
     sets = _sets(lowered, tile, words)
     attributes = (l_max + 1) ** 2
     arguments = table_conv_arguments(kind, wants_x)
+    counts = Counter(i for kernel in sets for role in kernel.roles for i in role.outputs)
+    if forward and any(count > 1 for count in counts.values()):
+        # several kernels add to a block: parts of each would come in any order
+        arguments = tuple(name for name in arguments if name != "n_parts")
     tables = [NonzeroTable.of(lowered, kernel.groups, 16 // itemsize) for kernel in sets]
 
     def blocks(tile: TableConvTile) -> list[_Block]:
@@ -400,6 +396,7 @@ def emit_table_conv(
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {tile.degree}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
+        f"#define PARTS {'p.n_parts' if 'n_parts' in arguments else '1'}\n"
         f"#define PART_STRIDE {part_stride(attributes)}\n"
         f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
         template("common/vectors.cuh"),

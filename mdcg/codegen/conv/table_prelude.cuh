@@ -1,6 +1,7 @@
 // After vectors.cuh, spherical_harmonics.cuh and table_entry.hpp. Defined before are
 // L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD, PART_STRIDE (of sums
-// over lanes) and PLACE (row of the gradient of features that belongs to an edge).
+// over lanes), PLACE (row of the gradient of features that belongs to an edge) and PARTS (blocks
+// that share the edges of a receiver).
 
 constexpr int QUAD = 16 / sizeof(T);
 struct alignas(16) Quad {
@@ -97,6 +98,13 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     r.inverse = T(1) / T(a.length);
 #endif
     return r;
+}
+
+// Adds the sums of one of two blocks to zeros: which block adds first makes no difference.
+template <int N>
+MDCG_INLINE void add_part(T* to, const Vec<N>& sums) {
+#pragma unroll
+    MDCG_EACH atomicAdd(to + k, sums.v[k]);
 }
 
 #if BACKWARD

@@ -270,14 +270,20 @@ class TableRoleWriter:
         ]
 
     def _store_outputs(self) -> list[str]:
-        stores = []
+        stores, parts = [], []
         for i_out, block in self.role.outputs.items():
             add = i_out not in self.stored_outputs
             for i in range(block.ir.dim):
-                stores.append(_store(f"out + {self._place(i_out, i)}", f"o_{i_out}_{i}", add))
+                to, values = f"out + {self._place(i_out, i)}", f"o_{i_out}_{i}"
+                stores.append(_store(to, values, add))
+                parts.append(f"add_part({to}, {values});")
         return [
             f"T* const out = p.out + row * {self.problem.irreps_out.dim} + base;",
-            *self._if_inside(stores),
+            "if (PARTS > 1) {",
+            *(f"    {line}" for line in self._if_inside(parts)),
+            "} else {",
+            *(f"    {line}" for line in self._if_inside(stores)),
+            "}",
         ]
 
     def _if_inside(self, statements: list[str]) -> list[str]:
