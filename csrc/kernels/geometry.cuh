@@ -1,10 +1,10 @@
 #include "kernels/common.cuh"
 #include "kernels/geometry.hpp"
 
-// Edges of a lane whose numbers are on their way from memory at the same time.
+// A lane loads so many edges at a time, so that it waits for memory once for all of them.
 constexpr int AHEAD = 4;
 
-// pos[receiver] - pos[sender] + shift of edges, Å.
+// pos[receiver] - pos[sender] + shift of AHEAD edges, Å.
 INLINE void edge_vectors(const double* __restrict__ positions, const EdgeShifts& shifts,
                          const int* sender, const int* receiver, const Long* edge, double (*v)[3]) {
 #pragma unroll
@@ -36,7 +36,7 @@ INLINE void edge_vectors(const double* __restrict__ positions, const EdgeShifts&
     }
 }
 
-// One edge; its length, or DEAD.
+// Writes the length and the direction of an edge. Returns the length, or DEAD from r_max on.
 INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v) {
     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     // shorter lengths overflow in their inverse powers
@@ -52,14 +52,14 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     return r;
 }
 
-// A warp per receiver: lists its live edges, in order, and the shortest first, equal ones by
-// number. More than SORTED stay in order.
+// A warp per receiver: lists its live edges by number, and again the shortest first, equal ones by
+// number. The second list of a receiver with more than SORTED edges is the first one.
 constexpr int SORTED = 256;
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
-    __shared__ unsigned long long sorted[8][SORTED];
+    __shared__ unsigned long long all_keys[8][SORTED];  // length, then number
     const int receiver = int(thread_number() / 32), lane = threadIdx.x % 32;
     if (receiver >= p.num_local) return;
-    unsigned long long* const keys = sorted[threadIdx.x / 32];
+    unsigned long long* const keys = all_keys[threadIdx.x / 32];
     const int first = p.row_ptr[receiver], end = p.row_ptr[receiver + 1];
     int count = 0;
     for (int at = first; at < end; at += 32 * AHEAD) {
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
     for (int i = lane; i < count; i += 32) {
         int rank = i;
         if (count <= SORTED) {
-            rank = 0;
+            rank = 0;  // the number of smaller keys
 #pragma unroll 8
             for (int k = 0; k < count; ++k) rank += keys[k] < keys[i];
         }
@@ -97,8 +97,8 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
     }
 }
 
-// Edges at one end of a node, `list` or the numbers themselves: add to its force and to the six
-// parts of its virial.
+// Adds what edges begin, begin + 32 and so on give to the force and to the six parts of the virial
+// of the node at one of their ends. They are numbers of edges, or places in `list` if there is one.
 template <bool VIRIAL>
 INLINE void add_edges(const AssembleArguments<T>& p, int begin, int end, const int* list,
                       double sign, double* sums) {

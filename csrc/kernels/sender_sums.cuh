@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     const Long s = i / p.width, c = i - s * p.width;
     const bool there = s < p.senders;
     Pack sum = {};
-    // Threads of a group have the same sender. Each looks whether one edge is live, so that rows
-    // of the others are not read.
+    // Neighbouring threads of a group have the same sender. Each finds out whether another edge is
+    // live and tells the others, because that takes two loads, one after the other.
     const int lane = threadIdx.x % 32, place = lane % p.group;
     const unsigned group = ~0u >> (32 - p.group) << (lane - place);
     if (there) {

@@ -17,7 +17,7 @@ struct SenderSumArguments {
     const double* __restrict__ length;   // of all edges
     Long senders, width;                 // width in quads
     int parts;                           // of the edges of a sender, each summed by a thread
-    int group;  // neighbouring threads that have the same sender: a power of two
+    int group;                           // threads with the same sender: a power of two
 };
 static_assert(sizeof(SenderSumArguments<float>) == 72 && sizeof(SenderSumArguments<double>) == 72);
 

@@ -8,10 +8,11 @@ namespace mdcg {
 
 namespace {
 
-// In the forward pass two blocks share the edges of each receiver where these are few: one for each
-// would leave multiprocessors idle. Rows are cleared and added to twice, which takes as long as it
-// saves where they are long. The numbers do not depend on the device, because sums do on them.
-constexpr std::int64_t FEW_RECEIVERS = 256, FEW_ITEMS = std::int64_t(1) << 19;
+// Up to these numbers of receivers and of items in their rows, two blocks share the edges of each
+// receiver in the forward pass, since one block for each would leave multiprocessors idle. Both add
+// to rows that were cleared before; for more items, that takes as long as it saves. The order of
+// sums depends on these numbers, so they are the same on all devices.
+constexpr std::int64_t MOST_SHARED_RECEIVERS = 256, MOST_SHARED_ITEMS = std::int64_t(1) << 19;
 
 }  // namespace
 
@@ -89,11 +90,12 @@ std::int64_t CudaTableConv<T>::parts_of(std::int64_t receivers) const {
 template <typename T>
 CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Table& table,
                                           const T* x, bool by_type, std::int64_t first_receiver,
-                                          std::int64_t receivers) const {
+                                          std::int64_t receivers, std::int64_t parts) const {
     const DeviceEdges& graph = *worker.edges;
     CudaArguments found;
     using A = CudaArgument;
-    found.set(A::n_rows, receivers);
+    found.set(A::n_rows, receivers * parts);
+    found.set(A::n_parts, parts);
     found.set(A::n_types, std::int64_t(num_types_));
     found.set(A::n_flip, std::int64_t(flip_));
     found.set(A::row_ptr, graph.row_ptr + first_receiver);
@@ -114,14 +116,14 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Tab
 template <typename T>
 void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const {
     const std::int64_t receivers = worker.edges->num_local;
-    const bool shared = receivers <= FEW_RECEIVERS && receivers * out_width_ <= FEW_ITEMS &&
+    const bool shared = receivers <= MOST_SHARED_RECEIVERS &&
+                        receivers * out_width_ <= MOST_SHARED_ITEMS &&
                         forward_.uses(CudaArgument::n_parts);
     if (shared || forward_.zeroes(CudaArgument::out))
         clear_on_device(out, static_cast<std::size_t>(receivers * out_width_) * sizeof(T),
                         *worker.stream);
-    CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type, 0, receivers);
-    arguments.set(CudaArgument::n_rows, shared ? 2 * receivers : receivers);
-    arguments.set(CudaArgument::n_parts, shared ? 2 : 1);
+    CudaArguments arguments =
+        this->arguments(worker, *forward_table_, x, by_type, 0, receivers, shared ? 2 : 1);
     arguments.set(CudaArgument::out, out);
     if (worker.edges->chunks.size() == 1)
         forward_.launch(*worker.lanes, arguments);
@@ -136,10 +138,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     using A = CudaArgument;
     const auto edges_of = [&](const CudaChunk& chunk) {
         CudaArguments found = arguments(worker, *backward_table_, x, by_type, chunk.first_receiver,
-                                        chunk.num_receivers);
-        const std::int64_t parts = parts_of(chunk.num_receivers);
-        found.set(A::n_rows, chunk.num_receivers * parts);
-        found.set(A::n_parts, parts);
+                                        chunk.num_receivers, parts_of(chunk.num_receivers));
         found.set(A::g, gradient + chunk.first_receiver * out_width_);
         found.set(A::de, worker.edge_gradient);
         found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);

@@ -45,8 +45,8 @@ private:
     using Table = PolynomialTable<T>;
     std::int64_t parts_of(std::int64_t receivers) const;
     CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
-                            bool by_type, std::int64_t first_receiver,
-                            std::int64_t receivers) const;
+                            bool by_type, std::int64_t first_receiver, std::int64_t receivers,
+                            std::int64_t parts) const;
 
     const ConvSpec& spec_;
     std::int64_t x_width_, out_width_;

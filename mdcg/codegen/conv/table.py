@@ -334,7 +334,7 @@ def emit_table_conv(
     arguments = table_conv_arguments(kind, wants_x)
     counts = Counter(i for kernel in sets for role in kernel.roles for i in role.outputs)
     if forward and any(count > 1 for count in counts.values()):
-        # several kernels add to a block: parts of each would come in any order
+        # several kernels add to one output, and a sum of more than two depends on their order
         arguments = tuple(name for name in arguments if name != "n_parts")
     tables = [NonzeroTable.of(lowered, kernel.groups, 16 // itemsize) for kernel in sets]
 

@@ -100,7 +100,8 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     return r;
 }
 
-// Adds the sums of one of two blocks to zeros: which block adds first makes no difference.
+// Adds the sums of a block to zeros, as one other block does: the result does not depend on which
+// of the two adds first.
 template <int N>
 MDCG_INLINE void add_part(T* to, const Vec<N>& sums) {
 #pragma unroll
