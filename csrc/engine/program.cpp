@@ -41,7 +41,7 @@ Program::Program(const Package& package, const ModelInfo& info, Stages stages)
     group_backward();
     energy_plan = plan(PlanKind::energy);
     gradient_plan = plan(PlanKind::gradient);
-    if (stages_ == Stages::separate) two_stream_plan = plan(PlanKind::two_streams);
+    if (stages_ == Stages::separate) stream_plan = plan(PlanKind::streams);
 }
 
 void Program::read_values(const Package& package, const ModelInfo& info) {

@@ -85,9 +85,9 @@ public:
     std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
     BufferPlan energy_plan, gradient_plan;
-    // For separate stages and a backward pass. Values live longer than in gradient_plan, so that
-    // operations on nodes can overlap with operations on edges.
-    BufferPlan two_stream_plan;
+    // For separate stages and a backward pass. Values and gradients live longer than in
+    // gradient_plan, so that operations can overlap.
+    BufferPlan stream_plan;
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none
     int num_exchanges = 0;
@@ -113,8 +113,9 @@ private:
     struct Window {
         int begin, end;
     };
-    std::vector<Window> windows(const std::vector<int>& stage_of, bool backward, bool beside) const;
-    enum class PlanKind { energy, gradient, two_streams };
+    std::vector<Window> windows(const std::vector<int>& stage_of, int earliest, bool backward,
+                                bool beside) const;
+    enum class PlanKind { energy, gradient, streams };
     BufferPlan plan(PlanKind kind);
 
     Stages stages_;

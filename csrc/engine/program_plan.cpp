@@ -140,10 +140,11 @@ void Program::group_backward() {
 }
 
 // With `beside`, an operation on nodes may run at any time after its last input is written and
-// before its first output is read (backward: the same for gradients), but not past the nearest
-// operation on edges on either side.
-std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, bool backward,
-                                              bool beside) const {
+// before its first output is read, but not past the nearest operation on edges on either side. In
+// the backward pass gradients take the place of outputs and inputs, and it may run from the stage
+// `earliest` on: its own gradients may come early, too.
+std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, int earliest,
+                                              bool backward, bool beside) const {
     std::vector<Window> found(ops.size());
     std::set<int> used, edges;  // stages; those of operations on edges
     const auto on_nodes = [&](std::size_t i) {
@@ -165,7 +166,7 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
         const int own = stage_of[i];
         if (own < 0 || !on_nodes(i)) continue;
         Window& window = found[i];
-        window = {*used.begin(), *used.rbegin()};
+        window = {earliest, *used.rbegin()};
         const auto between = [&](int before, int after) {
             if (before >= 0) window.begin = std::max(window.begin, before + 1);
             if (after >= 0) window.end = std::min(window.end, after - 1);
@@ -174,7 +175,7 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
             const std::set<int>& stages = users[at(id)];
             const auto next = stages.upper_bound(own);
             const auto same = stages.lower_bound(own);
-            between(same == stages.begin() ? -1 : *std::prev(same),
+            between(backward || same == stages.begin() ? -1 : *std::prev(same),
                     next == stages.end() ? -1 : *next);
         };
         for (const Operand& input : ops[i]->inputs)
@@ -191,7 +192,7 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
 }
 
 BufferPlan Program::plan(PlanKind kind) {
-    const bool with_gradient = kind != PlanKind::energy, beside = kind == PlanKind::two_streams;
+    const bool with_gradient = kind != PlanKind::energy, beside = kind == PlanKind::streams;
     BufferPlan plan;
     plan.values.resize(values.size());
     plan.gradients.resize(values.size());
@@ -209,8 +210,12 @@ BufferPlan Program::plan(PlanKind kind) {
                 back_step[at(i)] = step++;
             }
 
-    const std::vector<Window> forward = windows(stage_of, false, beside);
-    const std::vector<Window> backward = windows(back_stage_of, true, beside);
+    // the backward pass of readouts may begin once the last operation on edges has ended
+    int after_edges = 0;
+    for (int s = 0; s < num_forward; ++s)
+        if (forward_stages[at(s)].space != IterationSpace::nodes) after_edges = s + 1;
+    const std::vector<Window> forward = windows(stage_of, 0, false, beside);
+    const std::vector<Window> backward = windows(back_stage_of, after_edges, true, beside);
 
     std::vector<int> saved_until(values.size(), -1);  // the last backward stage that needs a value
     for (std::size_t i = 0; i < ops.size(); ++i)

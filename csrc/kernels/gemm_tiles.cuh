@@ -51,21 +51,26 @@ struct Tile {
     static_assert(ROWS * SLICE_PACKS % THREADS == 0 && DEPTH * ROW_PACKS % THREADS == 0, "loads");
     static_assert(THREADS % ROW_PACKS == 0, "a thread copies one column of b");
     static_assert(THREADS % SLICE_PACKS == 0, "and one of a");
+    static_assert(ROWS <= THREADS, "a thread finds one row");
     static_assert(GROUPS == 1 || 32 * WARPS * Unit::ITEMS <= STAGES * STAGE_ITEMS, "sums");
 };
 
-// Where rows of a tile begin.
+// Nodes and components of the rows of a tile.
 template <typename S>
-struct Starts {
-    Long node[S::ROWS];  // in a, of the node; -1: no such row
+struct Places {
+    int node[S::ROWS];  // -1: no such row
     int component[S::ROWS];
     INLINE void fill(const GemmProduct<T>& p, int first_row) {
-        for (int i = threadIdx.x; i < S::ROWS; i += S::THREADS) {
-            int found = 0;
-            component[i] = 0;
-            if (first_row + i < p.rows) find_row(p, first_row + i, found, component[i]);
-            node[i] = first_row + i < p.rows ? Long(found) * p.a_width : -1;
-        }
+        const int i = threadIdx.x;
+        if (i >= S::ROWS) return;
+        int of_node = -1, of_component = 0;
+        if (first_row + i < p.rows) find_row(p, first_row + i, of_node, of_component);
+        node[i] = of_node;
+        component[i] = of_component;
+    }
+    // Where a row begins in a, from where its part begins.
+    INLINE Long start(const GemmProduct<T>& p, const GemmPart& part, int row) const {
+        return Long(node[row]) * p.a_width + Long(component[row]) * part.step;
     }
 };
 
@@ -86,10 +91,11 @@ struct Slices {
           first_column(column) {}
     INLINE int count() const {
         int slices = 0;
+#pragma unroll 1
         for (int i = 0; i < parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
         return slices;
     }
-    INLINE void start(const Starts<S>& starts, T* stage) {
+    INLINE void start(const Places<S>& places, T* stage) {
         const int left = part->depth - from;
         {
             const int first = threadIdx.x / S::SLICE_PACKS;
@@ -99,9 +105,8 @@ struct Slices {
 #pragma unroll
             for (int i = 0; i < S::A_LOADS; ++i) {
                 const int row = first + i * (S::THREADS / S::SLICE_PACKS);
-                const Long node = starts.node[row];
-                const bool there = node >= 0 && bytes > 0;
-                const T* const source = a + (node + starts.component[row] * part->step);
+                const bool there = places.node[row] >= 0 && bytes > 0;
+                const T* const source = a + places.start(p, *part, row);
                 start_copy(stage + row * S::A_STRIDE + k, there ? source : p.b, there ? bytes : 0);
             }
         }
@@ -149,17 +154,16 @@ INLINE void add_groups(typename S::Unit& unit, T* shared, int group) {
 }
 
 template <typename S>
-INLINE void write_tile(const GemmProduct<T>& p, const typename S::Unit& unit, int first_row,
-                       int first_column) {
+INLINE void write_tile(const GemmProduct<T>& p, const typename S::Unit& unit,
+                       const Places<S>& places, int first_row, int first_column) {
     T* to = nullptr;
     const T* bias = nullptr;
     unit.each(
         [&](int row) {
-            const int r = first_row + row;
+            const int node = places.node[first_row + row];
             to = nullptr;
-            if (r >= p.rows) return;
-            int node, component;
-            find_row(p, r, node, component);
+            if (node < 0) return;
+            const int component = places.component[first_row + row];
             to = p.c + (Long(node) * p.c_width + Long(component) * p.c_step);
             if (p.bias != nullptr)
                 bias = p.bias + (p.bias_types ? Long(p.bias_types[node]) * p.columns : Long(0));
@@ -192,8 +196,8 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
     const int block = blockIdx.x - p.first_block;
     const int first_row = block / across * S::ROWS, first_column = block % across * S::COLUMNS;
 
-    __shared__ Starts<S> starts;
-    starts.fill(p, first_row);
+    __shared__ Places<S> places;
+    places.fill(p, first_row);
     typename S::Unit::template Copies<S> slices(all, p, first_column);
     const int count = slices.count();
     const int warp = threadIdx.x / 32 % S::WARPS, group = threadIdx.x / 32 / S::WARPS;
@@ -203,9 +207,9 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
     typename S::Unit unit;
     unit.clear();
     __syncthreads();
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < S::STAGES - 1; ++i) {
-        if (i < count) slices.start(starts, shared + i * S::STAGE_ITEMS);
+        if (i < count) slices.start(places, shared + i * S::STAGE_ITEMS);
         end_group();
     }
     int now = 0, next = S::STAGES - 1;
@@ -214,7 +218,7 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
         wait_groups<S::STAGES - 2>();
         S::Unit::publish();
         __syncthreads();
-        if (i + S::STAGES - 1 < count) slices.start(starts, shared + next * S::STAGE_ITEMS);
+        if (i + S::STAGES - 1 < count) slices.start(places, shared + next * S::STAGE_ITEMS);
         end_group();
         const T* const stage = shared + now * S::STAGE_ITEMS;
         const int k = group * GROUP_DEPTH;
@@ -227,5 +231,5 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
         add_groups<S>(unit, shared, group);
         if (group > 0) return;
     }
-    write_tile<S>(p, unit, first_row + warp_row, first_column + warp_column);
+    write_tile<S>(p, unit, places, warp_row, first_column + warp_column);
 }

@@ -21,6 +21,7 @@ struct Images {
         : p(product), part(all.part + product.first_part), first_column(column) {}
     INLINE int count() const {
         int slices = 0;
+#pragma unroll 1
         for (int i = 0; i < p.parts; ++i) slices += part[i].depth / S::DEPTH;
         return slices;
     }
@@ -28,21 +29,20 @@ struct Images {
         return Long((p.columns + S::COLUMNS - 1) / S::COLUMNS) * S::B_ITEMS;
     }
     // Rows behind the last one are copies of the first: they are multiplied, and not stored.
-    INLINE void begin_part(const Starts<S>& starts) {
+    INLINE void begin_part(const Places<S>& places) {
         left = part->depth;
         const T* const from = p.a + part->at + threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
 #pragma unroll
         for (int i = 0; i < S::A_LOADS; ++i) {
             const int row = threadIdx.x / S::SLICE_PACKS + i * A_STEP;
-            const int there = starts.node[row] >= 0 ? row : 0;
-            a[i] = from + (starts.node[there] + Long(starts.component[there]) * part->step);
+            a[i] = from + places.start(p, *part, places.node[row] >= 0 ? row : 0);
         }
         b = p.images + (part->row / S::DEPTH * image_step() +
                         first_column / S::COLUMNS * S::B_ITEMS + threadIdx.x * LANE_ITEMS);
         ++part;
     }
-    INLINE void start(const Starts<S>& starts, T* stage) {
-        if (left <= 0) begin_part(starts);
+    INLINE void start(const Places<S>& places, T* stage) {
+        if (left <= 0) begin_part(places);
         T* const to_a = stage + threadIdx.x / S::SLICE_PACKS * S::A_STRIDE +
                         threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
         T* const to_b = stage + S::A_ITEMS + threadIdx.x * LANE_ITEMS;

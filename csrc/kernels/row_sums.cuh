@@ -6,8 +6,8 @@ extern "C" __global__ void sum_rows(RowSumArguments a) {
     const int t = threadIdx.x;
     for (Long c = 0; c < a.width; ++c) {
         double sum = 0;
-        for (int k = 0; k < 4; ++k) {
-            const Long row = 1024 * Long(blockIdx.x) + 256 * k + t;
+        for (int k = 0; k < SUM_ROWS / 256; ++k) {
+            const Long row = SUM_ROWS * Long(blockIdx.x) + 256 * k + t;
             if (row < a.count) sum += a.rows[row * a.width + c];
         }
         part[t] = sum;

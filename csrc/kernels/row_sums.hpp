@@ -5,7 +5,9 @@
 
 namespace mdcg {
 
-// Sums of columns, 1024 rows a block, always in the same order.
+constexpr int SUM_ROWS = 1024;  // of a block of 256 threads
+
+// Sums of columns, always in the same order.
 struct RowSumArguments {
     const double* rows;  // [count][width]
     double* out;         // [blocks][width]

@@ -3,8 +3,9 @@
 
 // Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
-// and from gradients of those back to vectors of edges. A block per receiver; sums run in the order
-// of edges, shared between warps in the same way every time.
+// and from gradients of those back to vectors of edges. A block sums over a receiver's edges in
+// their order, shared between warps in the same way every time; `parts` blocks share the edges for
+// gradients.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
@@ -267,13 +268,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ T d_harmonics[THREADS * RESULT], d_place[THREADS];
     const int lane = threadIdx.x % 32, warp = warp_of_block();
     const int swap = lane / (128 / COLUMNS);
-    const int receiver = p.first_receiver + int(blockIdx.x);
-    const int begin = p.row_ptr[receiver], count = p.num_live[receiver];
-    const T* const sums = p.sums + Long(blockIdx.x) * WIDTH * p.num_present * UNITS;
-    for (int done = 0; done < count; done += THREADS) {
+    const int row = blockIdx.x / unsigned(p.parts), part = blockIdx.x - row * p.parts;
+    const int receiver = p.first_receiver + row;
+    const int begin = p.row_ptr[receiver], live = p.num_live[receiver];
+    const int first = Long(live) * part / p.parts, last = Long(live) * (part + 1) / p.parts;
+    const T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
+    for (int done = first; done < last; done += THREADS) {
         Edge edge[1];
         int at[1];
-        tile.fill(p, receiver, begin, count, done + int(threadIdx.x), edge, at);
+        tile.fill(p, receiver, begin, last, done + int(threadIdx.x), edge, at);
         const int edges = tile.begin(p.num_present);
         const int from = edges * warp / WARPS, end = edges * (warp + 1) / WARPS;
         for (int group = 0; group < UNITS; group += GROUP) {

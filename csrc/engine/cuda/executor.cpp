@@ -7,19 +7,15 @@
 
 #include "core/integers.hpp"
 #include "engine/error.hpp"
-#include "kernels/row_sums.hpp"
 
 namespace mdcg {
 
 namespace {
 
-constexpr std::int64_t SUM_ROWS = 1024;  // of a block
 // Of scratch for the edges of chunks, which must have enough receivers to fill all multiprocessors
 // with blocks.
 template <typename T>
 constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 29 : 30);
-
-std::int64_t blocks_of(std::int64_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROWS; }
 
 }  // namespace
 
@@ -30,20 +26,17 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       num_types_(info.num_types()),
       lanes_(place.device),
       stream_(lanes_[0]),
-      second_stream_(place.device),
       kernels_(place, sizeof(T)),
       graph_(kernels_),
       cells_(kernels_),
       geometry_(kernels_, info.r_max, info.flip_edges),
       ghosts_(kernels_),
-      sum_(kernels_.fixed("row_sums.cuh", "sum_rows")),
+      results_(kernels_),
       arena_(place.device),
       edge_gradient_(place.device),
       scratch_(place.device),
-      outputs_(place.device),
       energy_weights_(place.device),
       positions_(place.device),
-      results_(place.device),
       descriptors_(place.device) {
     worker_.stream = &stream_;
     worker_.lanes = &lanes_;
@@ -52,6 +45,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
     worker_.scratch_memory = &scratch_;
     if (program.reads_points) points_ = std::make_unique<DevicePoints>(kernels_);
     worker_.points = points_.get();
+    for (int s = 1; s < STEP_STREAMS; ++s) side_streams_.emplace_back(place.device);
 }
 
 template <typename T>
@@ -72,7 +66,7 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
-           scratch_.bytes() + outputs_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
+           scratch_.bytes() + results_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
            (points_ ? points_->bytes() : 0) + (batch_ ? batch_->bytes() : 0);
 }
 
@@ -175,25 +169,11 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     arena_.grow(rows * sizeof(T));
     edge_gradient_.grow(std::max<std::size_t>(1, graph_.gradient_bytes()));
     scratch_.grow(scratch_bytes(graph_));
-    std::size_t end = 0;
-    const auto part = [&](std::int64_t count) {
-        const Result result{end, 8 * size(count)};
-        end += (result.bytes + 255) / 256 * 256;
-        return result;
-    };
-    failures_ = part(1);  // two flags
-    energy_parts_ = part(blocks_of(local));
-    virial_parts_ = part(9 * blocks_of(nodes));
-    forces_ = part(3 * nodes);
-    energies_ = part(local);
-    virials_ = part(9 * nodes);
-    outputs_.grow(end);
-    clear_on_device(outputs_.as<char>(), end, stream_);  // what is between them is copied as well
-    results_.grow(end);
+    results_.reserve(local, nodes, stream_);
     positions_.grow(24 * size(nodes) + 1);
     worker_.types = graph_.types;
-    worker_.energies = on_device<double>(energies_);
-    worker_.failures = on_device<int>(failures_);
+    worker_.energies = results_.template on_device<double>(results_.energies);
+    worker_.failures = results_.template on_device<int>(results_.flags);
     worker_.short_edges = worker_.failures + 1;
 }
 
@@ -203,7 +183,8 @@ template <typename T>
 typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, bool communicates) {
     const bool virials = wanted.virial || wanted.virials;
     const int kind = wanted.gradient + 2 * virials + 4 * communicates +
-                     8 * (wanted.descriptors != nullptr) + 16 * is_small();
+                     8 * (wanted.descriptors != nullptr) + 16 * is_small() + 32 * wanted.forces +
+                     64 * wanted.virials;
     const auto [found, made] = steps_.try_emplace(kind);
     Step& step = found->second;
     if (!made) return step;
@@ -234,21 +215,16 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         for (const int id : program_.descriptors) width += program_.values[size(id)].rows.width;
         descriptors_.grow(size(graph_.num_local * width) * sizeof(T));
     }
-    if (source_ != Source::batch)
-        copy_to_device(source_ == Source::cells ? cells_.given() : graph_.positions, positions(),
-                       24 * size(graph_.num_nodes), stream_);
     Step& step = step_of(wanted, communicator != nullptr);
     ++step.runs;
     if (step.runs == 1 || wanted.descriptors != nullptr || wanted.energy_weights != nullptr)
         run_direct(step, wanted);
     else
         run_captured(step, wanted);
-    download(wanted);
     if (repeat_exact(communicator)) {  // some edge is too short for a table
         prepare_exact();
         worker_.exact = true;
         run_direct(step, wanted);
-        download(wanted);
     }
     exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
@@ -269,7 +245,7 @@ const double* CudaExecutor<T>::upload_energy_weights(const Graph& graph, const W
 // Of processes that exchange rows either all repeat a step, or none.
 template <typename T>
 bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
-    const bool mine = on_host_flags()[1] != 0;
+    const bool mine = results_.flags_on_host()[1] != 0;
     if (communicator == nullptr) return mine;
     if (communicator->has_any()) return communicator->any(mine);
     if (mine)
@@ -345,6 +321,7 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
     // after an exception before this line, the next run captures all segments again
     step.stale = false;
     ++replays_;
+    stream_.synchronize();
 }
 
 // Enqueues a part on its own stream, inside a capture.
@@ -352,8 +329,8 @@ template <typename T>
 void CudaExecutor<T>::capture(const std::vector<StepPart>& parts, std::size_t number,
                               const Wanted& wanted) {
     const StepPart& part = parts[number];
-    worker_.stream = part.beside ? &second_stream_ : &stream_;
-    if (part.after >= 0) events_[size(part.after)]->wait(*worker_.stream);
+    worker_.stream = part.stream == 0 ? &stream_ : &side_streams_[size(part.stream - 1)];
+    for (const int other : part.after) events_[size(other)]->wait(*worker_.stream);
     enqueue(part, wanted);
     events_[number]->record(*worker_.stream);
     worker_.stream = &stream_;
@@ -364,8 +341,9 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
     const bool virials = wanted.virial || wanted.virials;
     switch (part.kind) {
         case StepPart::start:
-            clear_on_device(on_device<void>(failures_), failures_.bytes, stream_);
-            clear_on_device(on_device<void>(energies_), energies_.bytes, stream_);
+            results_.begin(source_ == Source::batch ? nullptr : positions(),
+                           source_ == Source::cells ? cells_.given() : graph_.positions,
+                           3 * graph_.num_nodes, is_small(), stream_);
             if (source_ == Source::cells) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             if (points_) points_->place(graph_.positions, stream_);
@@ -375,7 +353,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
             enqueue_layer(*part.stage, false);
             break;
         case StepPart::sum_energies:
-            sum_rows(energies_, graph_.num_local, 1, energy_parts_);
+            results_.sum_energies(*worker_.stream);
             break;
         case StepPart::start_backward:
             clear_on_device(worker_.edge_gradient, graph_.gradient_bytes(), *worker_.stream);
@@ -383,13 +361,20 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
         case StepPart::backward:
             enqueue_layer(*part.stage, true);
             break;
-        case StepPart::finish:
-            geometry_.assemble(stream_, graph_, worker_.edge_gradient, on_device<double>(forces_),
-                               virials ? on_device<double>(virials_) : nullptr);
-            if (points_)
-                points_->add_forces(on_device<double>(forces_),
-                                    virials ? on_device<double>(virials_) : nullptr, stream_);
-            if (virials) sum_rows(virials_, graph_.num_nodes, 9, virial_parts_);
+        case StepPart::finish: {
+            double* const forces = on_device(results_.forces);
+            double* const each_virial = virials ? on_device(results_.virials) : nullptr;
+            geometry_.assemble(stream_, graph_, worker_.edge_gradient, forces, each_virial);
+            if (points_) points_->add_forces(forces, each_virial, stream_);
+            if (virials) results_.sum_virials(stream_);
+            break;
+        }
+        case StepPart::download:
+            results_.download(wanted.virials    ? results_.virials
+                              : wanted.forces   ? results_.forces
+                              : wanted.gradient ? results_.virial_sums
+                                                : results_.energy_sums,
+                              is_small(), stream_);
             break;
     }
 }
@@ -405,65 +390,40 @@ void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
     this->run_op(stage, stage.ops[0], backward, worker_, {0, graph_.num_nodes}, graph_);
 }
 
-template <typename T>
-void CudaExecutor<T>::sum_rows(const Result& rows, std::int64_t count, int width,
-                               const Result& out) {
-    const RowSumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
-    sum_.launch(*worker_.stream, blocks_of(count), 256, arguments);
-}
-
 // -- results -------------------------------------------------------------------------------------
 
 template <typename T>
-void CudaExecutor<T>::download(const Wanted& wanted) {
-    char* const host = results_.as<char>();
-    const auto download = [&](const Result& first, const Result& last) {
-        copy_to_host(host + first.offset, on_device<char>(first),
-                     last.offset + last.bytes - first.offset, stream_);
-    };
-    // one copy of what nearly everybody wants
-    download(failures_, wanted.forces ? forces_ : wanted.gradient ? virial_parts_ : energy_parts_);
-    if (wanted.energies) download(energies_, energies_);
-    if (wanted.virials) download(virials_, virials_);
-    stream_.synchronize();
-}
-
-template <typename T>
 void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
-    const int failure = on_host_flags()[0];
+    const int failure = results_.flags_on_host()[0];
     if (failure != 0) {
         const auto node = [&](std::int32_t n) -> std::int64_t { return graph.node[size(n)]; };
         bad_argument({"atoms {} and {} are at the same place, expected a distance between them",
                       {node(graph_.sender_of(failure - 1, stream_)),
                        node(graph_.receiver_of(failure - 1))}});
     }
-    energy_ = 0;
-    for (std::int64_t b = 0; b < blocks_of(graph_.num_local); ++b)
-        energy_ += on_host(energy_parts_)[b];
-    virial_.fill(0);
-    if (wanted.virial)
-        for (std::int64_t b = 0; b < blocks_of(graph_.num_nodes); ++b)
-            for (std::size_t i = 0; i < 9; ++i)
-                virial_[i] += on_host(virial_parts_)[9 * size(b) + i];
+    energy_ = results_.energy();
+    virial_ = wanted.virial ? results_.virial() : std::array<double, 9>{};
     if (wanted.descriptors != nullptr) store_descriptors(graph, wanted.descriptors);
 }
 
 template <typename T>
 void CudaExecutor<T>::store(const BatchPart& part, const Results& results) {
     const auto copy = part.batch.on_device ? &copy_on_device : &copy_to_host;
-    const auto rows = [&](double* target, const Result& found, std::int64_t width) {
+    const auto rows = [&](double* target, const double* found, std::int64_t width) {
         if (target != nullptr)
-            copy(target + width * part.first_node(), on_device<double>(found),
-                 8 * size(width * part.num_nodes()), stream_);
+            copy(target + width * part.first_node(), found, 8 * size(width * part.num_nodes()),
+                 stream_);
     };
-    rows(results.energies, energies_, 1);
-    rows(results.forces, forces_, 3);
-    rows(results.virials, virials_, 9);
+    double* const energies = on_device(results_.energies);
+    double* const forces = on_device(results_.forces);
+    double* const each_virial = on_device(results_.virials);
+    rows(results.energies, energies, 1);
+    rows(results.forces, forces, 3);
+    rows(results.virials, each_virial, 9);
     const bool virials = results.virial != nullptr || results.virials != nullptr;
     const bool gradient = virials || results.forces != nullptr;
-    batch_->store_sums(
-        part, on_device<double>(energies_), gradient ? on_device<double>(forces_) : nullptr,
-        virials ? on_device<double>(virials_) : nullptr, results.energy, results.virial, stream_);
+    batch_->store_sums(part, energies, gradient ? forces : nullptr, virials ? each_virial : nullptr,
+                       results.energy, results.virial, stream_);
 }
 
 // Rows as they are, one value after the other.

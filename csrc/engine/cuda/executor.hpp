@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/ghosts.hpp"
 #include "engine/cuda/step.hpp"
+#include "engine/cuda/step_results.hpp"
 #include "engine/executor.hpp"
 #include "engine/ops/cuda.hpp"
 #include "engine/program.hpp"
@@ -54,17 +56,17 @@ public:
     double* positions() { return positions_.as<double>(); }
 
     struct Wanted {
-        bool gradient = false, forces = false, virial = false, virials = false, energies = false;
+        bool gradient = false, forces = false, virial = false, virials = false;
         double* descriptors = nullptr;           // [num_local][descriptor_width] in the given order
         const double* energy_weights = nullptr;  // as of System
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 
-    // Of the last run, where they were wanted; in the order of the graph.
+    // Of the last run; forces and virials where they were wanted; in the order of the graph.
     double energy() const { return energy_; }
-    const double* energies() const { return on_host(energies_); }  // [num_local]
-    const double* forces() const { return on_host(forces_); }      // [num_nodes][3]
-    const double* virials() const { return on_host(virials_); }    // [num_nodes][9]
+    const double* energies() const { return results_.on_host(results_.energies); }  // [num_local]
+    const double* forces() const { return results_.on_host(results_.forces); }    // [num_nodes][3]
+    const double* virials() const { return results_.on_host(results_.virials); }  // [num_nodes][9]
     const std::array<double, 9>& virial() const { return virial_; }
 
     // times(): of the last uncaptured run
@@ -84,17 +86,8 @@ private:
         bool stale = true;  // are addresses or sizes of the segments old
         int runs = 0;
     };
-    // A part of the block of results.
-    struct Result {
-        std::size_t offset = 0, bytes = 0;
-    };
-
-    const double* on_host(const Result& part) const {
-        return reinterpret_cast<const double*>(results_.as<char>() + part.offset);
-    }
-    template <typename N>
-    N* on_device(const Result& part) const {
-        return reinterpret_cast<N*>(outputs_.as<char>() + part.offset);
+    double* on_device(const StepResults::Part& part) const {
+        return results_.template on_device<double>(part);
     }
     // True if single kernels leave the device partly idle, so that running two at once pays: 5 %
     // with 16,000 edges on an H200. With 437,000 edges kernels compete for memory and cache, and a
@@ -103,7 +96,7 @@ private:
     bool is_small() const { return graph_.num_edges <= 1 << 17 && !program_.reads_points; }
     const BufferPlan& plan_of(bool gradient) const {
         if (!gradient) return program_.energy_plan;
-        return is_small() ? program_.two_stream_plan : program_.gradient_plan;
+        return is_small() ? program_.stream_plan : program_.gradient_plan;
     }
     Step& step_of(const Wanted& wanted, bool communicates);
     void take_list(const Graph& graph);
@@ -116,12 +109,9 @@ private:
     void enqueue_layer(const Stage& stage, bool backward);
     void run_direct(Step& step, const Wanted& wanted);
     void run_captured(Step& step, const Wanted& wanted);
-    void sum_rows(const Result& rows, std::int64_t count, int width, const Result& out);
     void download_descriptors(const Stage& stage);
-    const int* on_host_flags() const { return reinterpret_cast<const int*>(on_host(failures_)); }
     void prepare_exact();
     bool repeat_exact(Communicator* communicator);
-    void download(const Wanted& wanted);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
     void forget_steps() {
@@ -133,8 +123,8 @@ private:
     using ExecutorOf<T, CudaOp<T>>::times_;
     int num_types_;
     Lanes lanes_;
-    const DeviceStream& stream_;  // lane 0
-    DeviceStream second_stream_;  // of captured steps
+    const DeviceStream& stream_;             // lane 0
+    std::deque<DeviceStream> side_streams_;  // of captured steps: 1, 2, ..
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;
@@ -145,12 +135,11 @@ private:
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
     std::unique_ptr<DevicePoints> points_;  // null: the program reads edges
-    CudaFunction sum_;
+    StepResults results_;
     bool prepared_ = false, prepared_exact_ = false;
 
-    DeviceMemory arena_, edge_gradient_, scratch_, outputs_, energy_weights_;
-    PinnedMemory positions_, results_, descriptors_;
-    Result failures_, energy_parts_, virial_parts_, forces_, energies_, virials_;
+    DeviceMemory arena_, edge_gradient_, scratch_, energy_weights_;
+    PinnedMemory positions_, descriptors_;
     CudaWorker<T> worker_;
     std::map<int, Step> steps_;    // by kind of evaluation
     std::int64_t step_nodes_ = 0;  // local ones of the first list they were for

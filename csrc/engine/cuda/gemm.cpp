@@ -138,8 +138,9 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
 
 // The tile with which the busiest multiprocessor ends first. A slice of its blocks takes either the
 // time of their multiplications or, where these are few, the latency of one block: blocks wait for
-// memory at the same time. Groups of warps change the order of sums, so they are chosen by depth
-// and columns alone, not by the number of rows. RATE and latencies were measured on an H200.
+// memory at the same time. Results do not depend on the choice. Groups of warps change the order of
+// sums, so they are chosen by depth and columns alone, not by the number of rows. RATE and
+// latencies were measured on an H200.
 template <typename T>
 std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,
                       int multiprocessors) {
@@ -173,11 +174,6 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
         }
     }
     return best;
-}
-
-// A choice of tiles depends on it, results do not.
-int count_multiprocessors(int device) {
-    return device == NO_DEVICE ? 1 : std::max(device_multiprocessors(device), 1);
 }
 
 // The matrix as gemm_warpgroup.cuh copies it to shared memory: an image for each slice of rows and
@@ -245,7 +241,7 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
 
 template <typename T>
 CudaGemm<T>::CudaGemm(CudaKernels& kernels)
-    : multiprocessors_(count_multiprocessors(kernels.device())),
+    : multiprocessors_(kernels.multiprocessors()),
       bits_(tensor_bits<T>(kernels.precision(), kernels.compute_capability())),
       capability_(kernels.compute_capability()) {
     const auto ask = [&](int bits) {

@@ -1,5 +1,6 @@
 #include "engine/cuda/kernels.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -173,6 +174,10 @@ CudaFunction CudaKernels::function(CudaKernelSource text, int shared_bytes) {
     if (found == nullptr) found = std::make_shared<CudaProgram>(std::move(text));
     found->ask_for(kernel, shared_bytes);
     return CudaFunction(found, kernel, shared_bytes);
+}
+
+int CudaKernels::multiprocessors() const {
+    return place_.device == NO_DEVICE ? 1 : std::max(device_multiprocessors(place_.device), 1);
 }
 
 CudaFunction CudaKernels::fixed(const std::string& file, const std::string& kernel,

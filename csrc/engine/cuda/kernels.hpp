@@ -99,6 +99,7 @@ public:
     int item_bytes() const { return item_bytes_; }
     int compute_capability() const { return place_.capability; }
     CudaPrecision precision() const { return place_.precision; }
+    int multiprocessors() const;  // at least 1
     const KernelFile& file() { return place_.code->file(); }
 
     // A kernel of csrc/kernels/FILE, for T of this class; `defines` are lines put before the file.

@@ -350,7 +350,6 @@ private:
         wanted.virial = results.virial != nullptr;
         wanted.virials = results.virials != nullptr;
         wanted.gradient = wanted.forces || wanted.virial || wanted.virials;
-        wanted.energies = results.energies != nullptr;
         wanted.descriptors = results.descriptors;
         wanted.energy_weights = energy_weights;
         executor_->run(graph_, communicator, wanted);

@@ -12,8 +12,8 @@ namespace {
 // Memory, or another resource, that a part reads or writes. Parts depend on each other if they use
 // ranges that overlap and one of them writes.
 struct Resource {
-    enum Of { chunk, local, total, energies, edge_gradient, operation } of;
-    std::int64_t begin = 0, end = 1;  // items of a row in an arena; the number of an operation
+    enum Of { chunk, local, total, energies, edge_gradient } of;
+    std::int64_t begin = 0, end = 1;  // items of a row in an arena
 };
 
 struct Uses {
@@ -37,8 +37,7 @@ constexpr std::size_t MOST_PARTS = 1000, MOST_OPERANDS = 5000;
 
 class Scheduler {
 public:
-    explicit Scheduler(const Program& program)
-        : program_(program), plan_(program.two_stream_plan) {}
+    explicit Scheduler(const Program& program) : program_(program), plan_(program.stream_plan) {}
 
     // Assigns a stream to each part between two exchanges, and finds what it must wait for.
     void assign_streams(std::vector<StepPart>& parts, std::size_t begin, std::size_t end) const {
@@ -46,40 +45,29 @@ public:
         if (count < 3) return;
         std::vector<Uses> uses;
         for (std::size_t i = begin; i < end; ++i) uses.push_back(uses_of(parts[i]));
-        const auto follows = [&](std::size_t later, std::size_t earlier) {
-            return must_follow(uses[later], uses[earlier]);
+        // for each part: has another one ended when it begins
+        std::vector<std::vector<char>> ended(count, std::vector<char>(count, 0));
+        std::vector<std::size_t> last(STEP_STREAMS, 0);  // part of each stream
+        const auto wait = [&](std::size_t i, std::size_t other) {
+            for (std::size_t k = 0; k < other; ++k) ended[i][k] |= ended[other][k];
+            ended[i][other] = 1;
         };
-        // the longest chain of dependent parts that ends in a part, and the one that begins there
-        std::vector<int> longest_to(count), longest_from(count);
-        for (std::size_t i = 0; i < count; ++i) {
-            for (std::size_t j = 0; j < i; ++j)
-                if (follows(i, j)) longest_to[i] = std::max(longest_to[i], longest_to[j]);
-            longest_to[i] += length(parts[begin + i]);
-        }
-        for (std::size_t i = count; i-- > 0;) {
-            for (std::size_t j = i + 1; j < count; ++j)
-                if (follows(j, i)) longest_from[i] = std::max(longest_from[i], longest_from[j]);
-            longest_from[i] += length(parts[begin + i]);
-        }
-        int longest = 0;
-        for (std::size_t i = 0; i < count; ++i)
-            longest = std::max(longest, longest_to[i] + longest_from[i] - length(parts[begin + i]));
-        for (std::size_t i = 1; i + 1 < count; ++i) {
-            StepPart& part = parts[begin + i];
-            part.beside =
-                may_move(part) && longest_to[i] + longest_from[i] - length(part) < longest;
-        }
-        int waited_until[2] = {-1, -1};  // by stream: the last part of the other one
         for (std::size_t i = 1; i < count; ++i) {
             StepPart& part = parts[begin + i];
-            int last = part.beside && waited_until[1] < 0 ? 0 : -1;
-            for (std::size_t j = 0; j < i; ++j)
-                if (parts[begin + j].beside != part.beside && (i + 1 == count || follows(i, j)))
-                    last = narrow(static_cast<std::int64_t>(j));
-            int& waited = waited_until[part.beside ? 1 : 0];
-            if (last <= waited) continue;
-            waited = last;
-            part.after = narrow(static_cast<std::int64_t>(begin)) + last;
+            std::vector<std::size_t> nearest;  // those it waits for by themselves
+            for (std::size_t j = i; j-- > 0;) {
+                if (ended[i][j]) continue;
+                if (j > 0 && i + 1 < count && !must_follow(uses[i], uses[j])) continue;
+                nearest.push_back(j);
+                wait(i, j);
+            }
+            if (i + 1 < count && may_move(part)) part.stream = stream_for(ended[i], last);
+            std::size_t& before = last[size(part.stream)];
+            for (const std::size_t j : nearest)
+                if (parts[begin + j].stream != part.stream)
+                    part.after.push_back(narrow(static_cast<std::int64_t>(begin + j)));
+            wait(i, before);
+            before = i;
         }
     }
 
@@ -88,13 +76,23 @@ private:
     static bool has_op(const StepPart& part) {
         return part.kind == StepPart::forward || part.kind == StepPart::backward;
     }
-    // Operations on edges stay on the first stream: they share scratch memory and fork their lanes
-    // from it.
+    // Operations on edges stay on stream 0: they share scratch memory and fork their lanes from it.
     bool may_move(const StepPart& part) const {
-        return !has_op(part) || op(part).forward_space == IterationSpace::nodes;
+        if (has_op(part)) return op(part).forward_space == IterationSpace::nodes;
+        return part.kind == StepPart::sum_energies || part.kind == StepPart::start_backward;
     }
-    // An operation on edges takes about ten times as long as one on nodes.
-    int length(const StepPart& part) const { return may_move(part) ? 1 : 10; }
+    // The stream whose last part has ended when a part begins, and ended last; where there is none,
+    // the one that has been given nothing for the longest time.
+    static int stream_for(const std::vector<char>& ended, const std::vector<std::size_t>& last) {
+        const auto rank = [&](std::size_t stream) {
+            const auto part = static_cast<std::int64_t>(last[stream]);
+            return ended[last[stream]] ? part : -part;
+        };
+        std::size_t best = 1;
+        for (std::size_t s = 2; s < last.size(); ++s)
+            if (rank(s) > rank(best)) best = s;
+        return narrow(static_cast<std::int64_t>(best));
+    }
 
     void add(std::vector<Resource>& found, const std::vector<BufferSlot>& slots, int id) const {
         const BufferSlot& slot = slots[size(id)];
@@ -108,6 +106,7 @@ private:
         Uses uses;
         switch (part.kind) {
             case StepPart::start:
+            case StepPart::download:
                 break;
             case StepPart::sum_energies:
                 uses.reads.push_back({Resource::energies});
@@ -129,7 +128,6 @@ private:
     void uses_of_op(const StepPart& part, Uses& uses) const {
         const OpSpec& op = this->op(part);
         const bool forward = part.kind == StepPart::forward;
-        uses.writes.push_back({Resource::operation, op.index, op.index + 1});
         if (forward && op.gives_energy()) uses.writes.push_back({Resource::energies});
         if (!forward && !may_move(part)) uses.writes.push_back({Resource::edge_gradient});
         for (const Operand& input : op.inputs) {
@@ -173,6 +171,7 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
         add(StepPart::backward, program.backward_stages);
         parts.push_back({StepPart::finish});
     }
+    parts.push_back({StepPart::download});
     // every pair of parts is compared
     if (!with_gradient || !beside || parts.size() > MOST_PARTS ||
         program.num_operands() > MOST_OPERANDS)

@@ -8,18 +8,21 @@
 namespace mdcg {
 
 struct StepPart {
-    enum Kind { start, forward, sum_energies, start_backward, backward, finish } kind;
+    enum Kind { start, forward, sum_energies, start_backward, backward, finish, download } kind;
     const Stage* stage = nullptr;
     bool exchange = false;  // the host communicates in this part, so that it cannot be captured
-    // A captured step runs this part on its second stream, because it is not in the longest chain
-    // of parts that wait for each other.
-    bool beside = false;
-    int after = -1;  // the last part on the other stream that this one waits for; -1: none
+    // Of a captured step: the stream that runs this part, and the parts on other streams that it
+    // waits for.
+    int stream = 0;
+    std::vector<int> after;
 };
 
-// Returns the parts in order of execution. With gradients and `beside`, they are assigned to two
-// streams: between two exchanges the first and the last part run on the first stream, and the last
-// part waits for both streams.
+// Streams of a captured step. Operations on edges run on stream 0.
+constexpr int STEP_STREAMS = 5;
+
+// Returns the parts in order of execution. With gradients and `beside`, they are spread over
+// streams: between two exchanges the first and the last part run on stream 0, the others wait for
+// the first, and the last waits for all.
 std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
                                     bool beside);
 

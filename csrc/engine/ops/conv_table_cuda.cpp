@@ -67,7 +67,7 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
                                              single ? Table::VALUES : Table::EXACT);
     backward_table_ = single ? std::make_shared<Table>(radial, weights) : forward_table_;
     sums_ = CudaSenderSums<T>(kernels);
-    if (kernels.device() != NO_DEVICE) multiprocessors_ = device_multiprocessors(kernels.device());
+    multiprocessors_ = kernels.multiprocessors();
 }
 
 template <typename T>
@@ -75,16 +75,6 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     if (!backward_.uses(CudaArgument::dx)) return 0;
     const std::int64_t buffers = graph.chunks.size() == 1 ? 1 : 2;
     return static_cast<std::size_t>(buffers * graph.longest_chunk * edge_bytes());
-}
-
-// Blocks that share the edges of a receiver in the backward pass, where receivers alone would leave
-// multiprocessors idle. Results do not depend on it: one block computes the whole gradient of an
-// edge.
-template <typename T>
-std::int64_t CudaTableConv<T>::parts_of(std::int64_t receivers) const {
-    constexpr std::int64_t RESIDENT = 3, MOST = 4;
-    const std::int64_t wanted = RESIDENT * multiprocessors_ / std::max<std::int64_t>(receivers, 1);
-    return std::clamp<std::int64_t>(wanted, 1, MOST);
 }
 
 template <typename T>
@@ -138,7 +128,8 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     using A = CudaArgument;
     const auto edges_of = [&](const CudaChunk& chunk) {
         CudaArguments found = arguments(worker, *backward_table_, x, by_type, chunk.first_receiver,
-                                        chunk.num_receivers, parts_of(chunk.num_receivers));
+                                        chunk.num_receivers,
+                                        blocks_per_receiver(chunk.num_receivers, multiprocessors_));
         found.set(A::g, gradient + chunk.first_receiver * out_width_);
         found.set(A::de, worker.edge_gradient);
         found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);

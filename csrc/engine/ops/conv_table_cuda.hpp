@@ -43,7 +43,6 @@ public:
 private:
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
     using Table = PolynomialTable<T>;
-    std::int64_t parts_of(std::int64_t receivers) const;
     CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
                             bool by_type, std::int64_t first_receiver, std::int64_t receivers,
                             std::int64_t parts) const;

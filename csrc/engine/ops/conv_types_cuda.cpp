@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "core/integers.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
 
@@ -13,8 +14,6 @@ namespace {
 
 constexpr int ROWS = 0;  // in the place of a degree: there is no table, but rows of units
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 }  // namespace
 
@@ -64,6 +63,7 @@ void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) 
     from_table_ = table_ != nullptr;
     ask_for_kernels();
     gemm_ = CudaGemm<T>(kernels);
+    multiprocessors_ = kernels.multiprocessors();
     const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
     number_ = std::make_unique<DeviceMemory>(stream.device());
     number_->reserve(size(num_types_) * sizeof(std::int32_t));
@@ -267,7 +267,9 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
                  rounds[round].push_back(p);
              }
              for (const auto& products : rounds) gemm_.run(stream, products);
-             gradient_.launch(stream, count, threads_, arguments);
+             TypeSumArguments<T> shared = arguments;
+             shared.parts = narrow(blocks_per_receiver(count, multiprocessors_));
+             gradient_.launch(stream, count * shared.parts, threads_, shared);
          });
 }
 

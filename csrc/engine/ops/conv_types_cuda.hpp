@@ -80,6 +80,7 @@ private:
     bool unused_ = false;  // harmonics without a path
     CudaFunction sums_, gradient_;
     CudaGemm<T> gemm_;
+    int multiprocessors_ = 1;
     std::unique_ptr<DeviceMemory> number_, factors_;
 };
 

@@ -57,6 +57,14 @@ public:
     DeviceMemory* scratch_memory = nullptr;
 };
 
+// Blocks that share the edges of a receiver, so that few receivers occupy all multiprocessors. For
+// gradients of edges, which do not depend on it: one block computes the whole gradient of an edge.
+inline std::int64_t blocks_per_receiver(std::int64_t receivers, int multiprocessors) {
+    constexpr std::int64_t RESIDENT = 3, MOST = 4;
+    const std::int64_t wanted = RESIDENT * multiprocessors / std::max<std::int64_t>(receivers, 1);
+    return std::clamp<std::int64_t>(wanted, 1, MOST);
+}
+
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes.
 template <typename T>
 class CudaOp {

@@ -1,0 +1,95 @@
+#include "engine/cuda/step_results.hpp"
+
+#include <algorithm>
+
+#include "core/integers.hpp"
+#include "kernels/row_sums.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr int THREADS = 256;
+std::int64_t blocks_of(std::int64_t rows) { return ceil_div(rows, SUM_ROWS); }
+
+}  // namespace
+
+StepResults::StepResults(CudaKernels& kernels)
+    : sum_(kernels.fixed("row_sums.cuh", "sum_rows")),
+      copy_(kernels.fixed("copies.cuh", "copy_items")),
+      device_(kernels.device()),
+      host_(kernels.device()) {}
+
+void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream) {
+    num_local_ = local;
+    num_nodes_ = nodes;
+    std::size_t end = 0;
+    const auto part = [&](std::int64_t count) {
+        const Part found{end, 8 * size(count)};
+        end += (found.bytes + 255) / 256 * 256;
+        return found;
+    };
+    flags = part(1);
+    energies = part(local);
+    energy_sums = part(blocks_of(local));
+    virial_sums = part(9 * blocks_of(nodes));
+    forces = part(3 * nodes);
+    virials = part(9 * nodes);
+    device_.grow(end);
+    clear_on_device(device_.as<char>(), end, stream);  // what is between them is copied as well
+    host_.grow(end);
+}
+
+void StepResults::begin(const double* from, double* to, std::int64_t count, bool by_kernel,
+                        const DeviceStream& stream) const {
+    if (from == nullptr) count = 0;
+    if (by_kernel)
+        return launch_copy({from, to, count, on_device<double>(flags),
+                            static_cast<std::int64_t>(energy_sums.offset / 8)},
+                           stream);
+    copy_to_device(to, from, 8 * size(count), stream);
+    clear_on_device(device_.as<char>(), energy_sums.offset, stream);
+}
+
+void StepResults::sum_energies(const DeviceStream& stream) const {
+    sum(energies, num_local_, 1, energy_sums, stream);
+}
+
+void StepResults::sum_virials(const DeviceStream& stream) const {
+    sum(virials, num_nodes_, 9, virial_sums, stream);
+}
+
+void StepResults::sum(const Part& rows, std::int64_t count, int width, const Part& out,
+                      const DeviceStream& stream) const {
+    const RowSumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
+    sum_.launch(stream, blocks_of(count), THREADS, arguments);
+}
+
+void StepResults::download(const Part& last, bool by_kernel, const DeviceStream& stream) const {
+    const std::size_t bytes = last.offset + last.bytes;
+    if (by_kernel)
+        return launch_copy({device_.as<double>(), host_.as<double>(),
+                            static_cast<std::int64_t>(bytes / 8), nullptr, 0},
+                           stream);
+    copy_to_host(host_.as<char>(), device_.data(), bytes, stream);
+}
+
+void StepResults::launch_copy(const CopyArguments& arguments, const DeviceStream& stream) const {
+    const std::int64_t most = std::max(arguments.count, arguments.num_cleared);
+    copy_.launch(stream, ceil_div(most, std::int64_t(THREADS)), THREADS, arguments);
+}
+
+double StepResults::energy() const {
+    double sum = 0;
+    for (std::int64_t b = 0; b < blocks_of(num_local_); ++b) sum += on_host(energy_sums)[b];
+    return sum;
+}
+
+std::array<double, 9> StepResults::virial() const {
+    std::array<double, 9> sum{};
+    for (std::int64_t b = 0; b < blocks_of(num_nodes_); ++b)
+        for (std::size_t i = 0; i < 9; ++i) sum[i] += on_host(virial_sums)[9 * size(b) + i];
+    return sum;
+}
+
+}  // namespace mdcg

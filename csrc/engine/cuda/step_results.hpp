@@ -1,0 +1,62 @@
+// What a step computes: parts of one block on the device, and its copy on the host.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/device.hpp"
+#include "engine/cuda/kernels.hpp"
+#include "kernels/copies.hpp"
+
+namespace mdcg {
+
+class StepResults {
+public:
+    struct Part {
+        std::size_t offset = 0, bytes = 0;
+    };
+
+    explicit StepResults(CudaKernels& kernels);
+
+    // For lists of so many nodes; addresses may change, also on the host.
+    void reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream);
+    std::size_t bytes() const { return device_.bytes(); }
+
+    // These enqueue, inside captures too. With `by_kernel`, a kernel copies: that is faster for
+    // small systems, because between kernels the driver's own copy waits for several us.
+    // Copies numbers of the host (null: none), and clears flags and energies.
+    void begin(const double* from, double* to, std::int64_t count, bool by_kernel,
+               const DeviceStream& stream) const;
+    void sum_energies(const DeviceStream& stream) const;
+    void sum_virials(const DeviceStream& stream) const;
+    // Copies all parts up to the last one that is wanted.
+    void download(const Part& last, bool by_kernel, const DeviceStream& stream) const;
+
+    template <typename N>
+    N* on_device(const Part& part) const {
+        return reinterpret_cast<N*>(device_.as<char>() + part.offset);
+    }
+    const double* on_host(const Part& part) const {
+        return reinterpret_cast<const double*>(host_.as<char>() + part.offset);
+    }
+    // Of the last download: two flags (see CudaWorker), and sums over all nodes.
+    const int* flags_on_host() const { return reinterpret_cast<const int*>(on_host(flags)); }
+    double energy() const;
+    std::array<double, 9> virial() const;
+
+    // In this order. Those called sums are of blocks of nodes.
+    Part flags, energies, energy_sums, virial_sums, forces, virials;
+
+private:
+    void sum(const Part& rows, std::int64_t count, int width, const Part& out,
+             const DeviceStream& stream) const;
+    void launch_copy(const CopyArguments& arguments, const DeviceStream& stream) const;
+
+    CudaFunction sum_, copy_;
+    DeviceMemory device_;
+    PinnedMemory host_;
+    std::int64_t num_local_ = 0, num_nodes_ = 0;
+};
+
+}  // namespace mdcg

@@ -1,0 +1,18 @@
+// Arguments of kernels/copies.cuh.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace mdcg {
+
+// Copies items, of which either end may be memory of the host, and sets other items to zero.
+struct CopyArguments {
+    const double* from;
+    double* to;
+    Long count;
+    double* cleared;
+    Long num_cleared;
+};
+static_assert(sizeof(CopyArguments) == 40);
+
+}  // namespace mdcg
