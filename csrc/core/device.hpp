@@ -53,8 +53,8 @@ std::string driver_version_text();  // "CUDA 12.4"
 // The same number without starting the driver; 0 where there is none.
 int available_driver_version();
 
-// A stream of a device; the work of one evaluation is enqueued on one stream. With NO_DEVICE, all
-// operations do nothing.
+// A stream of a device: what is enqueued on it runs in order. With NO_DEVICE, all operations do
+// nothing.
 class DeviceStream {
 public:
     explicit DeviceStream(int device);
@@ -103,7 +103,7 @@ private:
     std::size_t bytes_ = 0;
 };
 
-// Page-locked host memory, which the device copies from and to directly; growing loses the
+// Page-locked host memory, which kernels and copies of the device reach directly; growing loses the
 // contents. Throws like DeviceMemory and never falls back to ordinary memory, which would be
 // silently slow.
 class PinnedMemory {
@@ -170,7 +170,8 @@ private:
     void* event_ = nullptr;
 };
 
-// Enqueues; the first two inside a capture too. Host memory must stay until it is done.
+// Enqueue. Inside a capture, host memory must be page-locked. It must stay until the copy is done,
+// of a captured one until its last replay.
 void copy_on_device(void* target, const void* source, std::size_t bytes,
                     const DeviceStream& stream);
 void clear_on_device(void* target, std::size_t bytes, const DeviceStream& stream);

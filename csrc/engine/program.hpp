@@ -85,8 +85,8 @@ public:
     std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
     BufferPlan energy_plan, gradient_plan;
-    // For separate stages and a backward pass. Values and gradients live longer than in
-    // gradient_plan, so that operations can overlap.
+    // For separate stages and a backward pass on several streams. Values and gradients keep their
+    // memory longer than in gradient_plan, so that operations can run at the same time.
     BufferPlan stream_plan;
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none

@@ -141,8 +141,9 @@ void Program::group_backward() {
 
 // With `beside`, an operation on nodes may run at any time after its last input is written and
 // before its first output is read, but not past the nearest operation on edges on either side. In
-// the backward pass gradients take the place of outputs and inputs, and it may run from the stage
-// `earliest` on: its own gradients may come early, too.
+// the backward pass it reads gradients of its outputs and writes gradients of its inputs. It may
+// run as early as the stage `earliest`, because operations that write the gradients it reads may be
+// early, too.
 std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, int earliest,
                                               bool backward, bool beside) const {
     std::vector<Window> found(ops.size());
@@ -210,7 +211,7 @@ BufferPlan Program::plan(PlanKind kind) {
                 back_step[at(i)] = step++;
             }
 
-    // the backward pass of readouts may begin once the last operation on edges has ended
+    // the backward pass of readouts may begin after the last stage that is not on nodes alone
     int after_edges = 0;
     for (int s = 0; s < num_forward; ++s)
         if (forward_stages[at(s)].space != IterationSpace::nodes) after_edges = s + 1;

@@ -5,7 +5,8 @@
 
 namespace mdcg {
 
-// Copies items, of which either end may be memory of the host, and sets other items to zero.
+// Copies numbers, from or to the device or page-locked memory of the host, and sets other numbers
+// to zero.
 struct CopyArguments {
     const double* from;
     double* to;

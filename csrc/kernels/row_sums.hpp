@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-constexpr int SUM_ROWS = 1024;  // of a block of 256 threads
+constexpr int SUM_ROWS = 1024, SUM_THREADS = 256;  // of a block
 
 // Sums of columns, always in the same order.
 struct RowSumArguments {

@@ -4,8 +4,8 @@
 // Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
 // and from gradients of those back to vectors of edges. A block sums over a receiver's edges in
-// their order, shared between warps in the same way every time; `parts` blocks share the edges for
-// gradients.
+// their order, shared between warps in the same way every time. In type_sums_gradient, `parts`
+// blocks share the edges of a receiver.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in

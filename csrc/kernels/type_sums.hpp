@@ -11,7 +11,7 @@ struct TypeSumArguments {
     int first_edge;                           // of row 0 of hidden
     int num_types, num_present;               // of the model, of the list's senders
     int split;                                // warps that share a type in the sums
-    int parts;                                // blocks that share a receiver's gradients
+    int parts;                                // type_sums_gradient: blocks of a receiver
     const int *row_ptr, *num_live, *live;     // edges of receivers
     const int *receiver_types, *sender_type;  // [nodes], [edges]
     const int* number;                        // [num_types] among those present

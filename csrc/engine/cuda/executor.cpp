@@ -172,8 +172,8 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     results_.reserve(local, nodes, stream_);
     positions_.grow(24 * size(nodes) + 1);
     worker_.types = graph_.types;
-    worker_.energies = results_.template on_device<double>(results_.energies);
-    worker_.failures = results_.template on_device<int>(results_.flags);
+    worker_.energies = on_device(results_.energies);
+    worker_.failures = results_.on_device<int>(results_.flags);
     worker_.short_edges = worker_.failures + 1;
 }
 
@@ -182,6 +182,7 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
 template <typename T>
 typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, bool communicates) {
     const bool virials = wanted.virial || wanted.virials;
+    // the last two: how far results are downloaded
     const int kind = wanted.gradient + 2 * virials + 4 * communicates +
                      8 * (wanted.descriptors != nullptr) + 16 * is_small() + 32 * wanted.forces +
                      64 * wanted.virials;
@@ -330,7 +331,7 @@ void CudaExecutor<T>::capture(const std::vector<StepPart>& parts, std::size_t nu
                               const Wanted& wanted) {
     const StepPart& part = parts[number];
     worker_.stream = part.stream == 0 ? &stream_ : &side_streams_[size(part.stream - 1)];
-    for (const int other : part.after) events_[size(other)]->wait(*worker_.stream);
+    for (const int other : part.waits_for) events_[size(other)]->wait(*worker_.stream);
     enqueue(part, wanted);
     events_[number]->record(*worker_.stream);
     worker_.stream = &stream_;

@@ -87,12 +87,13 @@ private:
         int runs = 0;
     };
     double* on_device(const StepResults::Part& part) const {
-        return results_.template on_device<double>(part);
+        return results_.on_device<double>(part);
     }
-    // True if single kernels leave the device partly idle, so that running two at once pays: 5 %
-    // with 16,000 edges on an H200. With 437,000 edges kernels compete for memory and cache, and a
-    // step takes 1 to 2 % longer. Operations on points add to forces and to rows that are not
-    // values of the program, so that their dependencies are unknown.
+    // True if single kernels leave the device partly idle. Then the parts of a step are spread over
+    // streams, and kernels copy positions and results. With 437,000 edges, kernels that run at once
+    // compete for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to
+    // forces and to rows that are not values of the program, so that their dependencies are
+    // unknown.
     bool is_small() const { return graph_.num_edges <= 1 << 17 && !program_.reads_points; }
     const BufferPlan& plan_of(bool gradient) const {
         if (!gradient) return program_.energy_plan;

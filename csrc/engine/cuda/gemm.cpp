@@ -138,8 +138,8 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
 
 // The tile with which the busiest multiprocessor ends first. A slice of its blocks takes either the
 // time of their multiplications or, where these are few, the latency of one block: blocks wait for
-// memory at the same time. Results do not depend on the choice. Groups of warps change the order of
-// sums, so they are chosen by depth and columns alone, not by the number of rows. RATE and
+// memory at the same time. Results must depend neither on the device nor on the number of rows:
+// groups of warps change the order of sums, so they are chosen by depth and columns alone. RATE and
 // latencies were measured on an H200.
 template <typename T>
 std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,

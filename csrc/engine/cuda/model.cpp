@@ -270,7 +270,7 @@ private:
         executor_->make_list(part, info_.r_max, graph_);
         ++lists_built_;
         graph_ms_ = neighbors_ms_ = clock.lap();
-        typename CudaExecutor<T>::Wanted wanted;  // of the host: sums alone
+        typename CudaExecutor<T>::Wanted wanted;  // the host reads sums alone
         wanted.virial = results.virial != nullptr || results.virials != nullptr;
         wanted.gradient = wanted.virial || results.forces != nullptr;
         wanted.descriptors = results.descriptors;

@@ -1,6 +1,5 @@
 #include "engine/cuda/step.hpp"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "core/integers.hpp"
@@ -9,20 +8,20 @@ namespace mdcg {
 
 namespace {
 
-// Memory, or another resource, that a part reads or writes. Parts depend on each other if they use
-// ranges that overlap and one of them writes.
-struct Resource {
+// Memory that a part reads or writes. Parts depend on each other if they use ranges that overlap
+// and one of them writes.
+struct MemoryRange {
     enum Of { chunk, local, total, energies, edge_gradient } of;
-    std::int64_t begin = 0, end = 1;  // items of a row in an arena
+    std::int64_t begin = 0, end = 1;  // of an arena: columns
 };
 
 struct Uses {
-    std::vector<Resource> reads, writes;
+    std::vector<MemoryRange> reads, writes;
 };
 
-bool overlap(const std::vector<Resource>& some, const std::vector<Resource>& others) {
-    for (const Resource& a : some)
-        for (const Resource& b : others)
+bool overlap(const std::vector<MemoryRange>& some, const std::vector<MemoryRange>& others) {
+    for (const MemoryRange& a : some)
+        for (const MemoryRange& b : others)
             if (a.of == b.of && a.begin < b.end && b.begin < a.end) return true;
     return false;
 }
@@ -45,16 +44,16 @@ public:
         if (count < 3) return;
         std::vector<Uses> uses;
         for (std::size_t i = begin; i < end; ++i) uses.push_back(uses_of(parts[i]));
-        // for each part: has another one ended when it begins
+        // ended[i][j]: part j has surely ended when part i begins
         std::vector<std::vector<char>> ended(count, std::vector<char>(count, 0));
-        std::vector<std::size_t> last(STEP_STREAMS, 0);  // part of each stream
+        std::vector<std::size_t> last(STEP_STREAMS, 0);  // the latest part of each stream
         const auto wait = [&](std::size_t i, std::size_t other) {
             for (std::size_t k = 0; k < other; ++k) ended[i][k] |= ended[other][k];
             ended[i][other] = 1;
         };
         for (std::size_t i = 1; i < count; ++i) {
             StepPart& part = parts[begin + i];
-            std::vector<std::size_t> nearest;  // those it waits for by themselves
+            std::vector<std::size_t> nearest;  // to wait for: no other wait covers them
             for (std::size_t j = i; j-- > 0;) {
                 if (ended[i][j]) continue;
                 if (j > 0 && i + 1 < count && !must_follow(uses[i], uses[j])) continue;
@@ -65,7 +64,7 @@ public:
             std::size_t& before = last[size(part.stream)];
             for (const std::size_t j : nearest)
                 if (parts[begin + j].stream != part.stream)
-                    part.after.push_back(narrow(static_cast<std::int64_t>(begin + j)));
+                    part.waits_for.push_back(narrow(static_cast<std::int64_t>(begin + j)));
             wait(i, before);
             before = i;
         }
@@ -81,8 +80,9 @@ private:
         if (has_op(part)) return op(part).forward_space == IterationSpace::nodes;
         return part.kind == StepPart::sum_energies || part.kind == StepPart::start_backward;
     }
-    // The stream whose last part has ended when a part begins, and ended last; where there is none,
-    // the one that has been given nothing for the longest time.
+    // Of the streams for nodes: one whose latest part has ended when the new part begins, so that
+    // it does not wait in vain, and of these the one with the most recent part. If there is none,
+    // the one whose latest part is the oldest.
     static int stream_for(const std::vector<char>& ended, const std::vector<std::size_t>& last) {
         const auto rank = [&](std::size_t stream) {
             const auto part = static_cast<std::int64_t>(last[stream]);
@@ -94,12 +94,12 @@ private:
         return narrow(static_cast<std::int64_t>(best));
     }
 
-    void add(std::vector<Resource>& found, const std::vector<BufferSlot>& slots, int id) const {
+    void add(std::vector<MemoryRange>& found, const std::vector<BufferSlot>& slots, int id) const {
         const BufferSlot& slot = slots[size(id)];
         const std::int64_t end = slot.offset + program_.values[size(id)].rows.width;
-        if (slot.kind == BufferSlot::chunk) found.push_back({Resource::chunk, slot.offset, end});
-        if (slot.kind == BufferSlot::local) found.push_back({Resource::local, slot.offset, end});
-        if (slot.kind == BufferSlot::total) found.push_back({Resource::total, slot.offset, end});
+        if (slot.kind == BufferSlot::chunk) found.push_back({MemoryRange::chunk, slot.offset, end});
+        if (slot.kind == BufferSlot::local) found.push_back({MemoryRange::local, slot.offset, end});
+        if (slot.kind == BufferSlot::total) found.push_back({MemoryRange::total, slot.offset, end});
     }
 
     Uses uses_of(const StepPart& part) const {
@@ -109,13 +109,13 @@ private:
             case StepPart::download:
                 break;
             case StepPart::sum_energies:
-                uses.reads.push_back({Resource::energies});
+                uses.reads.push_back({MemoryRange::energies});
                 break;
             case StepPart::start_backward:
-                uses.writes.push_back({Resource::edge_gradient});
+                uses.writes.push_back({MemoryRange::edge_gradient});
                 break;
             case StepPart::finish:
-                uses.reads.push_back({Resource::edge_gradient});
+                uses.reads.push_back({MemoryRange::edge_gradient});
                 break;
             case StepPart::forward:
             case StepPart::backward:
@@ -128,8 +128,8 @@ private:
     void uses_of_op(const StepPart& part, Uses& uses) const {
         const OpSpec& op = this->op(part);
         const bool forward = part.kind == StepPart::forward;
-        if (forward && op.gives_energy()) uses.writes.push_back({Resource::energies});
-        if (!forward && !may_move(part)) uses.writes.push_back({Resource::edge_gradient});
+        if (forward && op.gives_energy()) uses.writes.push_back({MemoryRange::energies});
+        if (!forward && !may_move(part)) uses.writes.push_back({MemoryRange::edge_gradient});
         for (const Operand& input : op.inputs) {
             if (forward || input.saved_for_backward) add(uses.reads, plan_.values, input.id);
             if (!forward && input.needs_gradient) add(uses.writes, plan_.gradients, input.id);

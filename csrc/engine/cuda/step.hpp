@@ -14,15 +14,16 @@ struct StepPart {
     // Of a captured step: the stream that runs this part, and the parts on other streams that it
     // waits for.
     int stream = 0;
-    std::vector<int> after;
+    std::vector<int> waits_for;
 };
 
-// Streams of a captured step. Operations on edges run on stream 0.
+// Streams of a captured step: stream 0 runs operations on edges, the others run operations on
+// nodes. Models have few branches that do not depend on each other.
 constexpr int STEP_STREAMS = 5;
 
-// Returns the parts in order of execution. With gradients and `beside`, they are spread over
-// streams: between two exchanges the first and the last part run on stream 0, the others wait for
-// the first, and the last waits for all.
+// Returns the parts in order of execution. With gradients and `beside`, parts that do not depend on
+// each other are on different streams: between two exchanges the first and the last part run on
+// stream 0, all others wait for the first, and the last waits for all.
 std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
                                     bool beside);
 

@@ -9,7 +9,6 @@ namespace mdcg {
 
 namespace {
 
-constexpr int THREADS = 256;
 std::int64_t blocks_of(std::int64_t rows) { return ceil_div(rows, SUM_ROWS); }
 
 }  // namespace
@@ -62,7 +61,7 @@ void StepResults::sum_virials(const DeviceStream& stream) const {
 void StepResults::sum(const Part& rows, std::int64_t count, int width, const Part& out,
                       const DeviceStream& stream) const {
     const RowSumArguments arguments{on_device<double>(rows), on_device<double>(out), count, width};
-    sum_.launch(stream, blocks_of(count), THREADS, arguments);
+    sum_.launch(stream, blocks_of(count), SUM_THREADS, arguments);
 }
 
 void StepResults::download(const Part& last, bool by_kernel, const DeviceStream& stream) const {
@@ -75,6 +74,7 @@ void StepResults::download(const Part& last, bool by_kernel, const DeviceStream&
 }
 
 void StepResults::launch_copy(const CopyArguments& arguments, const DeviceStream& stream) const {
+    constexpr int THREADS = 256;
     const std::int64_t most = std::max(arguments.count, arguments.num_cleared);
     copy_.launch(stream, ceil_div(most, std::int64_t(THREADS)), THREADS, arguments);
 }

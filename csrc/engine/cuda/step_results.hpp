@@ -1,4 +1,5 @@
-// What a step computes: parts of one block on the device, and its copy on the host.
+// Results of a step: a block of memory on the device, which has several parts, and its copy on the
+// host.
 #pragma once
 
 #include <array>
@@ -23,9 +24,10 @@ public:
     void reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream);
     std::size_t bytes() const { return device_.bytes(); }
 
-    // These enqueue, inside captures too. With `by_kernel`, a kernel copies: that is faster for
-    // small systems, because between kernels the driver's own copy waits for several us.
-    // Copies numbers of the host (null: none), and clears flags and energies.
+    // These enqueue, inside captures too. With `by_kernel`, a kernel copies in place of the driver,
+    // whose copies wait for several us between kernels: faster for small systems.
+    // Copies `count` numbers from page-locked memory of the host (null: none), and clears flags and
+    // energies.
     void begin(const double* from, double* to, std::int64_t count, bool by_kernel,
                const DeviceStream& stream) const;
     void sum_energies(const DeviceStream& stream) const;
@@ -45,7 +47,8 @@ public:
     double energy() const;
     std::array<double, 9> virial() const;
 
-    // In this order. Those called sums are of blocks of nodes.
+    // In this order. energy_sums and virial_sums hold a sum for each block of SUM_ROWS nodes, which
+    // energy() and virial() add.
     Part flags, energies, energy_sums, virial_sums, forces, virials;
 
 private:

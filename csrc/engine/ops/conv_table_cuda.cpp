@@ -1,7 +1,5 @@
 #include "engine/ops/conv_table_cuda.hpp"
 
-#include <algorithm>
-
 #include "core/integers.hpp"
 
 namespace mdcg {

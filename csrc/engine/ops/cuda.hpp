@@ -38,7 +38,8 @@ private:
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
-    const DeviceStream* stream = nullptr;  // lane 0
+    // Lane 0; for an operation on nodes perhaps another stream.
+    const DeviceStream* stream = nullptr;
     Lanes* lanes = nullptr;
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
@@ -57,15 +58,18 @@ public:
     DeviceMemory* scratch_memory = nullptr;
 };
 
-// Blocks that share the edges of a receiver, so that few receivers occupy all multiprocessors. For
-// gradients of edges, which do not depend on it: one block computes the whole gradient of an edge.
+// Number of blocks that share the edges of a receiver, so that a few receivers still fill the
+// device. For gradients of edges alone: one block computes the whole gradient of an edge, so that
+// results do not depend on the number.
 inline std::int64_t blocks_per_receiver(std::int64_t receivers, int multiprocessors) {
     constexpr std::int64_t RESIDENT = 3, MOST = 4;
     const std::int64_t wanted = RESIDENT * multiprocessors / std::max<std::int64_t>(receivers, 1);
     return std::clamp<std::int64_t>(wanted, 1, MOST);
 }
 
-// Forward and backward enqueue on worker.stream, for all local nodes or all nodes.
+// Forward and backward enqueue on worker.stream, for all local nodes or all nodes. Operations on
+// nodes may run at the same time as others that use other rows (see step.hpp), so they use neither
+// lanes nor device_scratch, and keep nothing between forward and backward.
 template <typename T>
 class CudaOp {
 public:
