@@ -9,12 +9,11 @@
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
-// [-1, 1] in an interval; THREADS, of a block; PER edges that a thread looks at for the sums; EACH
-// units of a lane; MAX_TYPES of a list.
-constexpr int WARPS = THREADS / 32, TILE = PER * THREADS;
+// [-1, 1] in an interval; THREADS, of a block; EACH units of a lane in the gradient; MAX_TYPES of a
+// list.
+constexpr int WARPS = THREADS / 32;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: lanes use all banks
-constexpr int GROUP = 32 * EACH;                                 // units at a time
 constexpr unsigned ALL = 0xffffffffu;
 
 struct alignas(4 * sizeof(T)) Quad {
@@ -50,38 +49,31 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int c
     return e;
 }
 
-// Edges of a tile, in the order of their types.
-template <int COUNT>
+// Edges of as many threads, in the order of their types.
 struct Tile {
-    static constexpr int PARTS = COUNT / 32;
-    Quad harmonics[COUNT * PITCH];
-    T place[COUNT];
-    int row[COUNT];
-    int first[MAX_TYPES * PARTS + 1];  // of every type, and of every warp's inside of it
+    Quad harmonics[THREADS * PITCH];
+    T place[THREADS];
+    int row[THREADS];
+    int first[MAX_TYPES * WARPS + 1];  // of every type, and of every warp's inside of it
 
-    INLINE int begin(int type) const { return first[type * PARTS]; }
+    INLINE int begin(int type) const { return first[type * WARPS]; }
 
-    // Looks at edges number, number + THREADS, .. of the receiver; `at`: where they stand, -1: not
+    // Looks at an edge for each thread, `number` of the receiver; returns where it stands, -1: not
     // at all.
-    INLINE void fill(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number,
-                     Edge (&edge)[COUNT / THREADS], int (&at)[COUNT / THREADS]) {
+    INLINE int fill(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number,
+                    Edge& edge) {
         const int lane = threadIdx.x % 32, warp = warp_of_block();
-#pragma unroll
-        for (int i = 0; i < COUNT / THREADS; ++i) {
-            edge[i] = look_at(p, receiver, begin, count, number + i * THREADS);
-            at[i] = 0;
+        edge = look_at(p, receiver, begin, count, number);
+        int at = -1;
+        for (int type = 0; type < p.num_present; ++type) {
+            const unsigned same = __ballot_sync(ALL, edge.type == type);
+            if (edge.type == type) at = __popc(same & ((1u << lane) - 1));
+            if (lane == 0) first[type * WARPS + warp] = __popc(same);
         }
-        for (int type = 0; type < p.num_present; ++type)
-#pragma unroll
-            for (int i = 0; i < COUNT / THREADS; ++i) {
-                const unsigned same = __ballot_sync(ALL, edge[i].type == type);
-                if (edge[i].type == type) at[i] = __popc(same & ((1u << lane) - 1));
-                if (lane == 0) first[type * PARTS + i * WARPS + warp] = __popc(same);
-            }
         __syncthreads();
         if (warp == 0) {
             int before = 0;
-            const int parts = p.num_present * PARTS;
+            const int parts = p.num_present * WARPS;
             for (int from = 0; from < parts; from += 32) {
                 const int own = from + lane < parts ? first[from + lane] : 0;
                 int sum = own;
@@ -96,35 +88,32 @@ struct Tile {
             if (lane == 0) first[parts] = before;
         }
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < COUNT / THREADS; ++i) {
-            if (edge[i].type < 0) {
-                at[i] = -1;
-                continue;
-            }
-            at[i] += first[edge[i].type * PARTS + i * WARPS + warp];
-            place[at[i]] = edge[i].place;
-            row[at[i]] = edge[i].row;
+        if (at >= 0) {
+            at += first[edge.type * WARPS + warp];
+            place[at] = edge.place;
+            row[at] = edge.row;
             T y[COLUMNS] = {};
-            harmonics_of(p.factors, p.unit + 3 * Long(edge[i].id), y);
+            harmonics_of(p.factors, p.unit + 3 * Long(edge.id), y);
 #pragma unroll
             for (int q = 0; q < QUADS; ++q) {
                 const Quad four = {{y[4 * q], y[4 * q + 1], y[4 * q + 2], y[4 * q + 3]}};
-                harmonics[at[i] * PITCH + q] = four;
+                harmonics[at * PITCH + q] = four;
             }
         }
         __syncthreads();
+        return at;
     }
 };
 
-// A lane's units of an edge, as they are in memory.
+// A lane's units of an edge, 32 apart, as they are in memory.
+template <int COUNT>
 struct Units {
 #if DEGREE > 0
     static constexpr int HALF = (DEGREE + 1) / 2;
     struct alignas(2 * sizeof(T)) Two {
         T v[2];
     };
-    Two a[EACH][HALF];
+    Two a[COUNT][HALF];
     INLINE T value(int j, T z) const {
         T sum = a[j][HALF - 1].v[1] * z + a[j][HALF - 1].v[0];
 #pragma unroll
@@ -139,13 +128,13 @@ struct Units {
         return sum;
     }
 #else
-    T a[EACH];
+    T a[COUNT];
     INLINE T value(int j, T) const { return a[j]; }
     INLINE T slope(int, T) const { return T(0); }
 #endif
     INLINE void load(const TypeSumArguments<T>& p, int row, int unit) {
 #pragma unroll
-        for (int j = 0; j < EACH; ++j) {
+        for (int j = 0; j < COUNT; ++j) {
             const bool there = unit + 32 * j < UNITS;
 #if DEGREE > 0
 #pragma unroll
@@ -162,73 +151,82 @@ struct Units {
     }
 };
 
+// A warp sums over the edges of a type for 32 units, or `split` warps do that together.
 extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArguments<T> p) {
-    __shared__ Tile<TILE> tile;
-    __shared__ T parts[WARPS * WIDTH * GROUP];
+    constexpr int GROUPS = (UNITS + 31) / 32;
+    constexpr int AHEAD = 16 / sizeof(T);  // edges whose units are on their way
+    __shared__ Tile tile;
+    __shared__ T parts[WARPS * WIDTH * 32];
     const int lane = threadIdx.x % 32, warp = warp_of_block();
     const int receiver = p.first_receiver + int(blockIdx.x);
     const int begin = p.row_ptr[receiver], count = p.num_live[receiver];
     T* const sums = p.sums + Long(blockIdx.x) * WIDTH * p.num_present * UNITS;
     const int part = warp % p.split, at_once = WARPS / p.split;
+    const int tasks = p.num_present * GROUPS;
     int done = 0;
     do {  // also where there are no edges: sums are zeros
-        Edge edge[PER];
-        int at[PER];
-        tile.fill(p, receiver, begin, count, done + int(threadIdx.x), edge, at);
-        for (int group = 0; group < UNITS; group += GROUP)
-            for (int types = 0; types < p.num_present; types += at_once) {
-                const int type = types + warp / p.split, unit = group + lane;
-                const bool there = type < p.num_present;
-                const int end = there ? tile.begin(type + 1) : 0;
-                int e = there ? tile.begin(type) + part : 0;
-                T total[EACH][COLUMNS] = {};
-                Units next;
-                if (e < end) next.load(p, tile.row[e], unit);
-                for (; e < end; e += p.split) {
-                    const Units units = next;
-                    if (e + p.split < end) next.load(p, tile.row[e + p.split], unit);
-                    T h[EACH];
+        Edge edge;
+        tile.fill(p, receiver, begin, count, done + int(threadIdx.x), edge);
+        for (int begun = 0; begun < tasks; begun += at_once) {
+            const int task = begun + warp / p.split;
+            const int type = task / GROUPS, unit = task % GROUPS * 32 + lane;
+            const bool there = task < tasks;
+            const int end = there ? tile.begin(type + 1) : 0;
+            int e = there ? tile.begin(type) + part : 0;
+            T total[COLUMNS] = {};
+            Units<1> next[AHEAD];
+            const auto load = [&](int from) {
 #pragma unroll
-                    for (int j = 0; j < EACH; ++j) h[j] = units.value(j, tile.place[e]);
+                for (int i = 0; i < AHEAD; ++i)
+                    if (from + i * p.split < end)
+                        next[i].load(p, tile.row[from + i * p.split], unit);
+            };
+            const auto add = [&](int edge, T h) {
 #pragma unroll
-                    for (int q = 0; q < QUADS; ++q) {
-                        if (4 * q >= WIDTH) break;
-                        const Quad y = tile.harmonics[e * PITCH + q];
+                for (int q = 0; q < QUADS; ++q) {
+                    if (4 * q >= WIDTH) break;
+                    const Quad y = tile.harmonics[edge * PITCH + q];
 #pragma unroll
-                        for (int k = 0; k < 4; ++k)
-#pragma unroll
-                            for (int j = 0; j < EACH; ++j) total[j][4 * q + k] += h[j] * y.v[k];
-                    }
+                    for (int k = 0; k < 4; ++k) total[4 * q + k] += h * y.v[k];
                 }
-                const auto store = [&](int lm, int column, T sum) {
-                    if (column >= UNITS) return;
-                    T* const to = sums + (Long(lm) * p.num_present + type) * UNITS + column;
-                    *to = done > 0 ? *to + sum : sum;
-                };
-                if (p.split == 1) {
-                    if (!there) continue;
+            };
+            load(e);
+            for (; e + (AHEAD - 1) * p.split < end; e += AHEAD * p.split) {
+                T h[AHEAD];
 #pragma unroll
-                    for (int lm = 0; lm < WIDTH; ++lm)
+                for (int i = 0; i < AHEAD; ++i)
+                    h[i] = next[i].value(0, tile.place[e + i * p.split]);
+                load(e + AHEAD * p.split);
 #pragma unroll
-                        for (int j = 0; j < EACH; ++j) store(lm, unit + 32 * j, total[j][lm]);
-                    continue;
-                }
-#pragma unroll
-                for (int lm = 0; lm < WIDTH; ++lm)
-#pragma unroll
-                    for (int j = 0; j < EACH; ++j)
-                        parts[(warp * WIDTH + lm) * GROUP + 32 * j + lane] = total[j][lm];
-                __syncthreads();
-                for (int i = part * 32 + lane; there && i < WIDTH * GROUP; i += p.split * 32) {
-                    T sum = 0;
-                    for (int k = 0; k < p.split; ++k)
-                        sum += parts[(warp - part + k) * WIDTH * GROUP + i];
-                    store(i / GROUP, group + i % GROUP, sum);
-                }
-                __syncthreads();
+                for (int i = 0; i < AHEAD; ++i) add(e + i * p.split, h[i]);
             }
+#pragma unroll
+            for (int i = 0; i < AHEAD - 1; ++i, e += p.split)
+                if (e < end) add(e, next[i].value(0, tile.place[e]));
+            const auto store = [&](int lm, int column, T sum) {
+                if (column >= UNITS) return;
+                T* const to = sums + (Long(lm) * p.num_present + type) * UNITS + column;
+                *to = done > 0 ? *to + sum : sum;
+            };
+            if (p.split == 1) {
+                if (!there) continue;
+#pragma unroll
+                for (int lm = 0; lm < WIDTH; ++lm) store(lm, unit, total[lm]);
+                continue;
+            }
+#pragma unroll
+            for (int lm = 0; lm < WIDTH; ++lm) parts[(warp * WIDTH + lm) * 32 + lane] = total[lm];
+            __syncthreads();
+            for (int lm = part; there && lm < WIDTH; lm += p.split) {
+                T sum = 0;
+                for (int k = 0; k < p.split; ++k)
+                    sum += parts[((warp - part + k) * WIDTH + lm) * 32 + lane];
+                store(lm, unit, sum);
+            }
+            __syncthreads();
+        }
         __syncthreads();
-        done += TILE;
+        done += THREADS;
     } while (done < count);
 }
 
@@ -263,9 +261,10 @@ INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
 // `sums` holds gradients of the sums. Adds to edge_gradient; rows of units get their gradients.
 extern "C" __global__ void __launch_bounds__(THREADS)
     type_sums_gradient(const TypeSumArguments<T> p) {
-    __shared__ Tile<THREADS> tile;
+    constexpr int GROUP = 32 * EACH;  // units at a time
     constexpr int RESULT = COLUMNS + 1;
-    __shared__ T d_harmonics[THREADS * RESULT], d_place[THREADS];
+    __shared__ Tile tile;
+    __shared__ T gradients[THREADS * RESULT];
     const int lane = threadIdx.x % 32, warp = warp_of_block();
     const int swap = lane / (128 / COLUMNS);
     const int row = blockIdx.x / unsigned(p.parts), part = blockIdx.x - row * p.parts;
@@ -273,77 +272,79 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int begin = p.row_ptr[receiver], live = p.num_live[receiver];
     const int first = Long(live) * part / p.parts, last = Long(live) * (part + 1) / p.parts;
     const T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
+    const Quad* harmonics[QUADS];
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) harmonics[q] = tile.harmonics + (q ^ swap);
     for (int done = first; done < last; done += THREADS) {
-        Edge edge[1];
-        int at[1];
-        tile.fill(p, receiver, begin, last, done + int(threadIdx.x), edge, at);
+        Edge edge;
+        const int at = tile.fill(p, receiver, begin, last, done + int(threadIdx.x), edge);
         const int edges = tile.begin(p.num_present);
         const int from = edges * warp / WARPS, end = edges * (warp + 1) / WARPS;
         for (int group = 0; group < UNITS; group += GROUP) {
             const int unit = group + lane;
-            T d[EACH][COLUMNS];  // of the sums of the type, columns as in sum_columns
-            int type = -1;
-            Units next;
+            Units<EACH> next;
             if (from < end) next.load(p, tile.row[from], unit);
-            for (int e = from; e < end; ++e) {
-                const Units units = next;
-                if (e + 1 < end) next.load(p, tile.row[e + 1], unit);
-                if (type < 0 || e >= tile.begin(type + 1)) {
-                    do ++type;
-                    while (e >= tile.begin(type + 1));
+            int type = 0, e = from;
+            while (e < end) {
+                while (e >= tile.begin(type + 1)) ++type;
+                const int stop = min(end, tile.begin(type + 1));
+                T d[EACH][COLUMNS];  // of the sums of the type, columns as in sum_columns
 #pragma unroll
-                    for (int i = 0; i < COLUMNS; ++i)
+                for (int i = 0; i < COLUMNS; ++i)
 #pragma unroll
-                        for (int j = 0; j < EACH; ++j) {
-                            const int lm = i ^ (4 * swap), column = unit + 32 * j;
-                            d[j][i] = lm < WIDTH && column < UNITS
-                                          ? sums[(Long(lm) * p.num_present + type) * UNITS + column]
-                                          : T(0);
-                        }
-                }
-                T d_hidden[EACH] = {}, by_column[COLUMNS] = {}, h[EACH];
-                const T t = tile.place[e];
+                    for (int j = 0; j < EACH; ++j) {
+                        const int lm = i ^ (4 * swap), column = unit + 32 * j;
+                        d[j][i] = lm < WIDTH && column < UNITS
+                                      ? sums[(Long(lm) * p.num_present + type) * UNITS + column]
+                                      : T(0);
+                    }
+                for (; e < stop; ++e) {
+                    T d_hidden[EACH] = {}, by_column[COLUMNS] = {}, h[EACH], slope[EACH];
 #pragma unroll
-                for (int j = 0; j < EACH; ++j) h[j] = units.value(j, t);
+                    for (int j = 0; j < EACH; ++j) {
+                        h[j] = next.value(j, tile.place[e]);
+                        slope[j] = next.slope(j, tile.place[e]);
+                    }
+                    if (e + 1 < end) next.load(p, tile.row[e + 1], unit);
 #pragma unroll
-                for (int q = 0; q < QUADS; ++q) {
-                    const Quad y = tile.harmonics[e * PITCH + (q ^ swap)];
+                    for (int q = 0; q < QUADS; ++q) {
+                        const Quad y = harmonics[q][e * PITCH];
 #pragma unroll
-                    for (int k = 0; k < 4; ++k)
+                        for (int k = 0; k < 4; ++k)
 #pragma unroll
-                        for (int j = 0; j < EACH; ++j) {
-                            d_hidden[j] += d[j][4 * q + k] * y.v[k];
-                            by_column[4 * q + k] += d[j][4 * q + k] * h[j];
-                        }
-                }
-                T along = 0;
+                            for (int j = 0; j < EACH; ++j) {
+                                d_hidden[j] += d[j][4 * q + k] * y.v[k];
+                                by_column[4 * q + k] += d[j][4 * q + k] * h[j];
+                            }
+                    }
+                    T along = 0;  // in the column of the constant harmonic, which has no gradient
 #pragma unroll
-                for (int j = 0; j < EACH; ++j) {
+                    for (int j = 0; j < EACH; ++j) {
 #if DEGREE > 0
-                    along += d_hidden[j] * units.slope(j, t);
+                        along += d_hidden[j] * slope[j];
 #else
-                    if (unit + 32 * j < UNITS)
-                        p.hidden[Long(tile.row[e]) * UNITS + unit + 32 * j] = d_hidden[j];
+                        if (unit + 32 * j < UNITS)
+                            p.hidden[Long(tile.row[e]) * UNITS + unit + 32 * j] = d_hidden[j];
 #endif
-                }
-                const T column = sum_columns(by_column, lane);
-                T* const to = d_harmonics + e * RESULT + lane / (32 / COLUMNS);
-                if (lane % (32 / COLUMNS) == 0) *to = group > 0 ? *to + column : column;
-#if DEGREE > 0
+                    }
 #pragma unroll
-                for (int bit = 16; bit > 0; bit /= 2) along += __shfl_xor_sync(ALL, along, bit);
-#endif
-                if (lane == 0) d_place[e] = group > 0 ? d_place[e] + along : along;
+                    for (int q = 0; q < QUADS; ++q)
+                        by_column[4 * q] = q == swap ? along : by_column[4 * q];
+                    const T column = sum_columns(by_column, lane);
+                    T* const to = gradients + e * RESULT + lane / (32 / COLUMNS);
+                    if (lane % (32 / COLUMNS) == 0) *to = group > 0 ? *to + column : column;
+                }
             }
         }
         __syncthreads();
-        if (at[0] >= 0) {
-            const Long id = edge[0].id;
+        if (at >= 0) {
+            const Long id = edge.id;
             const T* const u = p.unit + 3 * id;
+            const T* const own = gradients + at * RESULT;
             double d[3];
-            harmonics_gradient(p.factors, u, d_harmonics + at[0] * RESULT, d);
+            harmonics_gradient(p.factors, u, own, d);
             const double inverse = 1.0 / p.length[id];
-            const double along = double(d_place[at[0]]) * edge[0].by_length -
+            const double along = double(own[0]) * edge.by_length -
                                  (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
 #pragma unroll
             for (int k = 0; k < 3; ++k)

@@ -113,10 +113,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     CudaArguments arguments =
         this->arguments(worker, *forward_table_, x, by_type, 0, receivers, shared ? 2 : 1);
     arguments.set(CudaArgument::out, out);
-    if (worker.edges->chunks.size() == 1)
-        forward_.launch(*worker.lanes, arguments);
-    else
-        forward_.launch(*worker.stream, arguments);
+    forward_.launch(*worker.lanes, arguments);
 }
 
 template <typename T>

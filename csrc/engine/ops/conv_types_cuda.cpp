@@ -49,7 +49,6 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("UNITS", spec_.hidden_stride);
     define("DEGREE", from_table_ ? table_->degree() : ROWS);
     define("THREADS", threads_);
-    define("PER", small ? 2 : 1);
     define("EACH", small && spec_.hidden_stride > 32 ? 2 : 1);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
     sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
@@ -156,8 +155,9 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     found.num_types = num_types_;
     found.num_present = static_cast<std::int32_t>(present_.size());
     const int warps = threads_ / 32;
+    const std::int64_t tasks = found.num_present * ceil_div(spec_.hidden_stride, 32);
     found.split = 1;
-    while (found.split < warps && found.split * found.num_present <= warps) found.split *= 2;
+    while (2 * found.split * tasks <= warps) found.split *= 2;
     found.row_ptr = graph.row_ptr;
     found.num_live = graph.num_live;
     found.live = graph.live;
