@@ -3,9 +3,10 @@
 
 // Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
-// and from gradients of those back to vectors of edges. A block sums over a receiver's edges in
-// their order, shared between warps in the same way every time. In type_sums_gradient, `parts`
-// blocks share the edges of a receiver.
+// and from gradients of those back to vectors of edges. A block takes a receiver, and sorts as many
+// of its edges as it has threads by type, in shared memory. The order of additions depends on the
+// list alone, so that results are reproducible. In type_sums_gradient, `parts` blocks share the
+// edges of a receiver.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
@@ -49,17 +50,17 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int c
     return e;
 }
 
-// Edges of as many threads, in the order of their types.
+// An edge of the receiver for each thread of the block, in the order of their types.
 struct Tile {
     Quad harmonics[THREADS * PITCH];
     T place[THREADS];
     int row[THREADS];
-    int first[MAX_TYPES * WARPS + 1];  // of every type, and of every warp's inside of it
+    int first[MAX_TYPES * WARPS + 1];  // [type][warp that read them], and the number of edges
 
     INLINE int begin(int type) const { return first[type * WARPS]; }
 
-    // Looks at an edge for each thread, `number` of the receiver; returns where it stands, -1: not
-    // at all.
+    // Every thread of the block reads edge `number` of the receiver and stores it. Returns where
+    // it stands, -1 if there is none.
     INLINE int fill(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number,
                     Edge& edge) {
         const int lane = threadIdx.x % 32, warp = warp_of_block();
@@ -105,7 +106,7 @@ struct Tile {
     }
 };
 
-// A lane's units of an edge, 32 apart, as they are in memory.
+// Hidden units of an edge that a lane takes, 32 apart: values, or factors of their polynomials.
 template <int COUNT>
 struct Units {
 #if DEGREE > 0
@@ -151,10 +152,11 @@ struct Units {
     }
 };
 
-// A warp sums over the edges of a type for 32 units, or `split` warps do that together.
+// A task is 32 units of a type. A warp adds all edges of it; where tasks are few, `split` warps
+// share one, and their parts are added.
 extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArguments<T> p) {
     constexpr int GROUPS = (UNITS + 31) / 32;
-    constexpr int AHEAD = 16 / sizeof(T);  // edges whose units are on their way
+    constexpr int AHEAD = 16 / sizeof(T);  // edges whose units are loaded before they are needed
     __shared__ Tile tile;
     __shared__ T parts[WARPS * WIDTH * 32];
     const int lane = threadIdx.x % 32, warp = warp_of_block();
@@ -181,11 +183,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArg
                     if (from + i * p.split < end)
                         next[i].load(p, tile.row[from + i * p.split], unit);
             };
-            const auto add = [&](int edge, T h) {
+            const auto add = [&](int at, T h) {
 #pragma unroll
                 for (int q = 0; q < QUADS; ++q) {
                     if (4 * q >= WIDTH) break;
-                    const Quad y = tile.harmonics[edge * PITCH + q];
+                    const Quad y = tile.harmonics[at * PITCH + q];
 #pragma unroll
                     for (int k = 0; k < 4; ++k) total[4 * q + k] += h * y.v[k];
                 }
@@ -264,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     constexpr int GROUP = 32 * EACH;  // units at a time
     constexpr int RESULT = COLUMNS + 1;
     __shared__ Tile tile;
-    __shared__ T gradients[THREADS * RESULT];
+    __shared__ T gradients[THREADS * RESULT];  // of harmonics; in place of the first, of the length
     const int lane = threadIdx.x % 32, warp = warp_of_block();
     const int swap = lane / (128 / COLUMNS);
     const int row = blockIdx.x / unsigned(p.parts), part = blockIdx.x - row * p.parts;
@@ -317,7 +319,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                 by_column[4 * q + k] += d[j][4 * q + k] * h[j];
                             }
                     }
-                    T along = 0;  // in the column of the constant harmonic, which has no gradient
+                    T along =
+                        0;  // takes the column of the constant harmonic, which has no gradient
 #pragma unroll
                     for (int j = 0; j < EACH; ++j) {
 #if DEGREE > 0

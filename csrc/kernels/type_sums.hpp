@@ -10,7 +10,7 @@ struct TypeSumArguments {
     int first_receiver;                       // of block 0, and of row 0 of sums
     int first_edge;                           // of row 0 of hidden
     int num_types, num_present;               // of the model, of the list's senders
-    int split;                                // warps that share a type in the sums
+    int split;                                // type_sums: warps that share 32 units of a type
     int parts;                                // type_sums_gradient: blocks of a receiver
     const int *row_ptr, *num_live, *live;     // edges of receivers
     const int *receiver_types, *sender_type;  // [nodes], [edges]

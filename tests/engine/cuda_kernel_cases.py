@@ -29,11 +29,15 @@ def program(dtype: str = "float64") -> Program:
     problem = random_contraction("3x0e+3x1o", "3x0e+3x1o", 3)
     count = problem.num_coefficients
     x = p.contraction(x, problem, p.random(3, count, 3), "of_types")
-    paths = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)]
-    conv = ConvProblem.build("3x0e+3x1o", "1x0e+1x1o", "3x0e+3x1o+3x0e", paths)
-    y = p.conv(x, conv, p.network(conv.weight_numel), "second")
     z = p.contraction(x, problem, p.random(1, count, 3), "of_all")
-    for number, value in enumerate((x, y, z)):  # gradients of x come from three layers
+    values = [x, z]  # gradients of x come from all layers
+    # kernels that write to the same block, and kernels that run beside each other
+    for name, last in ("together", 1), ("apart", 3):
+        paths = [(0, 0, 0), (0, 1, 1), (1, 1, 2), (1, 0, last)]
+        out = "3x0e+3x1o+3x0e+3x1o" if last == 3 else "3x0e+3x1o+3x0e"
+        conv = ConvProblem.build("3x0e+3x1o", "1x0e+1x1o", out, paths)
+        values.append(p.conv(x, conv, p.network(conv.weight_numel), name))
+    for number, value in enumerate(values):
         p.readout(value, f"readout_{number}")
     return p
 

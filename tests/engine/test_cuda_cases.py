@@ -10,9 +10,15 @@ import pytest
 from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
 
 #: These run a second time with an emulator that works only when somebody waits for it.
-WAITING = ("cuda_cases.py", "cuda_dispersion_cases.py", "cuda_exact_cases.py", "cuda_list_cases.py")
+WAITING = (
+    "cuda_cases.py",
+    "cuda_dispersion_cases.py",
+    "cuda_exact_cases.py",
+    "cuda_kernel_cases.py",
+    "cuda_list_cases.py",
+)
 EDGES = ("cuda_edge_cases.py", "cuda_large_cases.py", "cuda_table_cases.py")
-NODES = ("cuda_kernel_cases.py", "cuda_node_cases.py", "cuda_precision_cases.py")
+NODES = ("cuda_node_cases.py", "cuda_precision_cases.py")
 TYPES = ("cuda_batch_cases.py", "cuda_type_cases.py")
 
 # Files of one run share a process, whose start takes as long as many cases.

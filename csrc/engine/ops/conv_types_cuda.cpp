@@ -39,7 +39,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 template <typename T>
 void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = spec_.description.l_max;
-    const bool small = sizeof(T) == 4 && l_max <= 3;
+    const bool two = sizeof(T) == 4 && l_max <= 3 && spec_.hidden_stride > 32;
     threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
     std::string defines;
     const auto define = [&](const char* name, std::int64_t value) {
@@ -49,7 +49,7 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("UNITS", spec_.hidden_stride);
     define("DEGREE", from_table_ ? table_->degree() : ROWS);
     define("THREADS", threads_);
-    define("EACH", small && spec_.hidden_stride > 32 ? 2 : 1);
+    define("EACH", two ? 2 : 1);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
     sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
     gradient_ = kernels_->fixed("type_sums.cuh", "type_sums_gradient", defines);
@@ -155,6 +155,7 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     found.num_types = num_types_;
     found.num_present = static_cast<std::int32_t>(present_.size());
     const int warps = threads_ / 32;
+    // see type_sums.cuh
     const std::int64_t tasks = found.num_present * ceil_div(spec_.hidden_stride, 32);
     found.split = 1;
     while (2 * found.split * tasks <= warps) found.split *= 2;
