@@ -5,6 +5,8 @@
 
 #include "core/integers.hpp"
 #include "core/interrupt.hpp"
+#include "engine/backend/cpu/simd.hpp"
+#include "engine/edges/spline_basis.hpp"
 
 namespace mdcg {
 
@@ -18,25 +20,6 @@ constexpr std::int64_t ZERO_ROWS = TABLE_STEPS<T> + 1;
 constexpr double FIRST = 1.0 / 16;
 
 constexpr int FEWEST_KNOTS = 8;
-
-// Turns B-splines of degree d - 1 that are not zero at place t of an interval, [d], into those of
-// degree d, [d + 1].
-inline void raise_degree(int d, double t, double* found) {
-    const double inverse = 1.0 / d;
-    double before = 0;
-    for (int r = 0; r < d; ++r) {
-        const double part = found[r] * inverse;
-        found[r] = before + (r + 1 - t) * part;
-        before = (t + d - 1 - r) * part;
-    }
-    found[d] = before;
-}
-
-// B-splines that are not zero at place t of an interval, [degree + 1].
-inline void basis_at(int degree, double t, double* found) {
-    found[0] = 1;
-    for (int d = 1; d <= degree; ++d) raise_degree(d, t, found);
-}
 
 // Turns values [n][width] at places, given in steps from the first knot, into coefficients of the
 // spline through them; where a place is repeated its second row is the derivative by the place. The
@@ -301,35 +284,31 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
 template <typename T>
 bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* basis,
                              T* slope) const {
-    constexpr int STEPS = TABLE_STEPS<T>;
+    constexpr std::int64_t AT_ONCE = 64;
     const std::int64_t n = edges.capacity;
-    const int last = spline_.rows() - STEPS - 1;
+    const int last = spline_.rows() - TABLE_STEPS<T> - 1;
     bool all = true;
-    for (std::int64_t e = 0; e < edges.count; ++e) {
-        const TableGroups::Place pair = groups_.place(edges.receiver_type[e], edges.sender_type[e]);
-        const double root = std::sqrt(edges.length[e]);
-        const bool inside = edges.length[e] < pair.r_max;
-        const double place = (root - pair.first) * pair.inverse_step;
-        all = all && place >= 0;
-        const int i = std::min(last, static_cast<int>(std::max(0.0, inside ? place : 0.0)));
-        knot[e] = inside ? pair.first_row + i : 0;
-        double b[STEPS + 1], s[STEPS];
-        basis_at(STEPS - 1, place - i, b);
-        std::copy_n(b, STEPS, s);
-        raise_degree(STEPS, place - i, b);
-        const double by_length = pair.inverse_step / (2 * root);
+    for (std::int64_t first = 0; first < n; first += AT_ONCE) {
+        const std::int64_t count = std::min(AT_ONCE, n - first);
+        double place[AT_ONCE] = {}, within[AT_ONCE] = {}, by_length[AT_ONCE] = {};
+        std::fill_n(knot + first, count, 0);
+        for (std::int64_t i = 0; i < std::min(count, edges.count - first); ++i) {
+            const std::int64_t e = first + i;
+            const TableGroups::Place pair =
+                groups_.place(edges.receiver_type[e], edges.sender_type[e]);
+            const double root = std::sqrt(edges.length[e]);
+            const double from_first = (root - pair.first) * pair.inverse_step;
+            all = all && from_first >= 0;
+            if (!(edges.length[e] < pair.r_max)) continue;
+            const int interval = std::min(last, static_cast<int>(std::max(0.0, from_first)));
+            knot[e] = pair.first_row + interval;
+            place[i] = from_first - interval;
+            within[i] = 1;
+            by_length[i] = pair.inverse_step / (2 * root);
+        }
         // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), as b sum to
         // one; the derivative is a spline of the differences, of one degree less
-        double value = 0;
-        for (int j = STEPS - 1; j >= 0; --j) {
-            value += b[j + 1];
-            basis[j * n + e] = inside ? static_cast<T>(value) : T(0);
-            slope[j * n + e] = inside ? static_cast<T>(s[j] * by_length) : T(0);
-        }
-    }
-    for (std::int64_t e = edges.count; e < n; ++e) {
-        knot[e] = 0;
-        for (int j = 0; j < STEPS; ++j) basis[j * n + e] = slope[j * n + e] = T(0);
+        simd<T>().splines(count, place, within, by_length, n, basis + first, slope + first);
     }
     return all;
 }

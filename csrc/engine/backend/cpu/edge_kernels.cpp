@@ -2,6 +2,8 @@
 #include "engine/backend/cpu/edge_kernels.hpp"
 
 #include "engine/backend/cpu/lanes.hpp"
+#include "engine/edges/spline_basis.hpp"
+#include "engine/ops/conv_kernel.hpp"
 
 namespace mdcg {
 namespace {
@@ -272,12 +274,31 @@ void conv_backward(const GenericPath& path, const GenericPair* pairs, const T* c
     }
 }
 
+template <typename T>
+void splines(std::int64_t edges, const double* place, const double* within, const double* by_length,
+             std::int64_t stride, T* basis, T* slope) {
+    constexpr int STEPS = TABLE_STEPS<T>;
+    for (std::int64_t e = 0; e < edges; e += lanes<double>) {
+        const auto t = load<DoubleVector>(place + e);
+        const auto scale = load<DoubleVector>(by_length + e);
+        DoubleVector found[STEPS + 1];
+        basis_at(STEPS - 1, t, found);
+        for (int j = 0; j < STEPS; ++j) store_as(slope + j * stride + e, found[j] * scale);
+        raise_degree(STEPS, t, found);
+        auto sum = DoubleVector{};
+        for (int j = STEPS - 1; j >= 0; --j) {
+            sum += found[j + 1];
+            store_as(basis + j * stride + e, sum * load<DoubleVector>(within + e));
+        }
+    }
+}
+
 }  // namespace
 
 template <int level, typename T>
 EdgeKernels<T> edge_kernels() {
-    return {&harmonics<T>,           &harmonics_gradient<T>, &basis<T>,        &layer_norm<T>,
-            &layer_norm_gradient<T>, &conv_forward<T>,       &conv_backward<T>};
+    return {&harmonics<T>,  &harmonics_gradient<T>,  &basis<T>,        &splines<T>,
+            &layer_norm<T>, &layer_norm_gradient<T>, &conv_forward<T>, &conv_backward<T>};
 }
 template EdgeKernels<float> edge_kernels<MDCG_SIMD_LEVEL, float>();
 template EdgeKernels<double> edge_kernels<MDCG_SIMD_LEVEL, double>();

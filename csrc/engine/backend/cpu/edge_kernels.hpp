@@ -62,6 +62,13 @@ struct EdgeKernels {
     void (*basis)(const BasisFunctions& functions, const BasisInput& input, std::int64_t stride,
                   T* values, T* slopes, double* cutoff, double* cutoff_slope);
 
+    // What look-ups in splines of degree `steps` need of edges that stand at `place`, 0 to 1, of an
+    // interval: basis[j], the sum of the B-splines j + 1 to `steps`, times `within`, and slope[j],
+    // the B-spline j of one degree less, times `by_length`. Rows are `stride` apart; `edges`: a
+    // multiple of 16.
+    void (*splines)(std::int64_t edges, const double* place, const double* within,
+                    const double* by_length, std::int64_t stride, T* basis, T* slope);
+
     // Rows [rows][stride], the first `count` items of each used: normalised to mean 0, variance
     // 1, times weight plus bias [stride]. normalised (before weight and bias) and scale
     // (1/deviation) are kept for the gradient.
