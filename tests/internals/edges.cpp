@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/edges/harmonics.hpp"
+#include "engine/ops/conv_kernel.hpp"
 
 namespace py = pybind11;
 
@@ -17,16 +17,33 @@ namespace {
 
 using Matrix = py::array_t<double, py::array::c_style | py::array::forcecast>;
 
+template <typename T>
+const mdcg::EdgeKernels<T>& kernels_of(const std::string& level) {
+    for (const auto& table : mdcg::simd_tables<T>())
+        if (level == table.name) return table;
+    throw std::invalid_argument("this CPU has no " + level);
+}
+
+// basis and slope [steps][n] of EdgeKernels::splines; n is a multiple of 16.
+template <typename T>
+py::tuple splines(const std::vector<double>& place, const std::vector<double>& within,
+                  const std::vector<double>& by_length, const std::string& level) {
+    constexpr std::size_t STEPS = mdcg::TABLE_STEPS<T>;
+    const std::size_t n = place.size();
+    if (n % 16 != 0 || within.size() != n || by_length.size() != n)
+        throw std::invalid_argument("expected as many of each, a multiple of 16");
+    std::vector<T> basis(STEPS * n), slope(STEPS * n);
+    kernels_of<T>(level).splines(static_cast<std::int64_t>(n), place.data(), within.data(),
+                                 by_length.data(), static_cast<std::int64_t>(n), basis.data(),
+                                 slope.data());
+    return py::make_tuple(basis, slope);
+}
+
 // Harmonics [n][(l_max+1)^2] of unit vectors [n][3], and sum_lm d dY/d(unit) [n][3].
 template <typename T>
 py::tuple harmonics(int l_max, const std::string& normalization, const Matrix& unit,
                     const Matrix& d, const std::string& level) {
-    const std::vector<mdcg::SimdTable<T>>& tables = mdcg::simd_tables<T>();
-    const auto found = std::find_if(tables.begin(), tables.end(), [&](const auto& table) {
-        return std::string(table.name) == level;
-    });
-    if (found == tables.end()) throw std::invalid_argument("this CPU has no " + level);
-    const mdcg::EdgeKernels<T>& kernels = *found;
+    const mdcg::EdgeKernels<T>& kernels = kernels_of<T>(level);
     const std::vector<T> factors = mdcg::harmonic_factors<T>(l_max, normalization);
     const auto n = static_cast<std::int64_t>(unit.shape(0)), rows = std::int64_t(factors.size());
     if (unit.ndim() != 2 || unit.shape(1) != 3 || d.ndim() != 2 || d.shape(0) != n ||
@@ -71,4 +88,13 @@ void register_edges(py::module_& m) {
         },
         py::arg("l_max"), py::arg("normalization"), py::arg("unit"), py::arg("d"),
         py::arg("double_precision"), py::arg("level"));
+    m.def(
+        "edge_splines",
+        [](const std::vector<double>& place, const std::vector<double>& within,
+           const std::vector<double>& by_length, bool double_precision, const std::string& level) {
+            return (double_precision ? &splines<double> : &splines<float>)(place, within, by_length,
+                                                                           level);
+        },
+        py::arg("place"), py::arg("within"), py::arg("by_length"), py::arg("double_precision"),
+        py::arg("level"));
 }

@@ -1,9 +1,10 @@
-"""Spherical harmonics of the engine against e3nn."""
+"""Kernels of edges on CPUs, of every instruction set, against e3nn and scipy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.interpolate import BSpline
 
 from ..internals.internals import core
 
@@ -49,3 +50,26 @@ def test_bad_arguments(l_max: int, normalization: str, message: str) -> None:
     unit = np.array([[1.0, 0.0, 0.0]])
     with pytest.raises(ValueError, match=message):
         core.edge_harmonics(l_max, normalization, unit, np.zeros((1, 196)), True, LEVELS[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("double", [True, False])
+def test_splines(level: str, double: bool) -> None:
+    """Sums of B-splines, those of one degree less, and zeros for edges that have no place."""
+    rng = np.random.default_rng(1)
+    place, by_length = rng.uniform(size=48), rng.normal(size=48)
+    place[:2] = 0.0, 1.0
+    within = (np.arange(48) % 5 > 0).astype(float)
+    basis, slope = core.edge_splines(place, within, by_length, double, level)
+    degree = 9 if double else 5
+    basis, slope = (np.reshape(a, (degree, 48)) for a in (basis, slope))
+
+    def b_splines(d: int) -> np.ndarray:  # those that are not zero between knots 0 and 1
+        return np.stack(
+            [BSpline.basis_element(np.arange(j - d, j + 2))(place) for j in range(d + 1)]
+        )
+
+    sums = np.cumsum(b_splines(degree)[:0:-1], axis=0)[::-1]
+    tolerance = 1e-15 if double else 1e-7
+    assert np.abs(basis - within * sums).max() < tolerance
+    assert np.abs(slope - by_length * b_splines(degree - 1)).max() < 4 * tolerance
