@@ -135,7 +135,6 @@ def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     ("changes", "message"),
     [
         ({"batch": 33}, "batch 33 and 4 warps, expected 1 to 32"),
-        ({"channels": 4}, "4 channels per lane, expected 1 or 2"),
         ({"imbalance": 0}, "imbalance 0, expected at least 1"),
         ({"registers": ((8, 128), (16, 256))}, "expected 0 to 255 per thread"),
         ({"degree": 8}, "polynomials of degree 8, expected an odd number from 3 on"),

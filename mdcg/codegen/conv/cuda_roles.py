@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from ...plan.device import WARP, CudaTile
 from ...plan.host import ITEMSIZE
@@ -50,29 +51,36 @@ class RoleSet:
         return [(role, sum(r.chunks for r in self.roles[:i])) for i, role in enumerate(self.roles)]
 
 
-def _roles(lowered: LoweredProblem, tile: CudaTile) -> list[Role]:
-    words = ITEMSIZE[lowered.problem.dtype] // 4
+def _roles(
+    lowered: LoweredProblem, tile: CudaTile, fits: Callable[[Role], bool] | None
+) -> list[Role]:
     by_input: dict[int, list[LoweredPath]] = {}
     for path in lowered.paths:
         by_input.setdefault(path.i_in1, []).append(path)
     roles = []
-    for i_in1, paths in sorted(by_input.items()):
-        in1 = paths[0].in1
+    for _, paths in sorted(by_input.items()):
         channels = 1
-        while channels < tile.channels and WARP * channels < in1.mul:
+        while channels < tile.channels and WARP * channels < paths[0].in1.mul:
             channels *= 2
-        chunks = -(-in1.mul // (WARP * channels))
-        limit = max(1, tile.components // (channels * words))
-        part: list[LoweredPath] = []
-        outputs: dict[int, int] = {}
-        for path in paths:
-            grown = outputs | {path.i_out: path.out.ir.dim}
-            if part and sum(grown.values()) > limit:
-                roles.append(Role(i_in1, in1, channels, chunks, tuple(part)))
-                part, grown = [], {path.i_out: path.out.ir.dim}
-            part.append(path)
-            outputs = grown
-        roles.append(Role(i_in1, in1, channels, chunks, tuple(part)))
+        limit = tile.components * 4 // ITEMSIZE[lowered.problem.dtype]
+        found = _split(paths, channels, limit)
+        while fits and channels > 1 and not all(map(fits, found)):
+            channels //= 2
+            found = _split(paths, channels, limit)
+        roles += found
+    return roles
+
+
+def _split(paths: Iterable[LoweredPath], channels: int, limit: int) -> list[Role]:
+    """Return roles of one input block, whose output sums are no more than `limit` per lane."""
+    roles: list[Role] = []
+    for path in paths:
+        role = Role(path.i_in1, path.in1, channels, -(-path.in1.mul // (WARP * channels)), (path,))
+        joined = replace(role, paths=(*roles[-1].paths, path)) if roles else role
+        if roles and sum(b.ir.dim for b in joined.outputs.values()) <= max(1, limit // channels):
+            roles[-1] = joined
+        else:
+            roles.append(role)
     return roles
 
 
@@ -81,15 +89,20 @@ def _work(role: Role) -> int:
 
 
 def role_sets(
-    lowered: LoweredProblem, tile: CudaTile, *, alone: bool = False
+    lowered: LoweredProblem,
+    tile: CudaTile,
+    *,
+    alone: bool = False,
+    fits: Callable[[Role], bool] | None = None,
 ) -> tuple[RoleSet, ...]:
     """Distribute a problem over warps and kernels.
 
     `alone`: no two roles of a kernel share a block of the input or the output, so that the order of
-    all sums is that of the kernels.
+    all sums is that of the kernels. `fits`: an input block takes fewer channels per lane, if more
+    than one, until this is true of all its roles.
     """
     sets: list[list[Role]] = []
-    for role in _roles(lowered, tile):
+    for role in _roles(lowered, tile, fits):
         apart = alone and any(
             role.i_in1 == r.i_in1 or role.outputs.keys() & r.outputs.keys()
             for r in (sets[-1] if sets else [])

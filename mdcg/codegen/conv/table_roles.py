@@ -91,8 +91,9 @@ class TableRoleWriter:
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
         The same of the role's block of the features' gradient.
-    ahead : int
-        Features are loaded so many edges before they are needed, 1 or 2.
+    turn : int
+        Edges of a turn of the loop. Each has registers of its own for features, which are loaded
+        one turn before they are needed.
     """
 
     def __init__(
@@ -108,14 +109,14 @@ class TableRoleWriter:
         lane: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
-        ahead: int,
+        turn: int,
     ) -> None:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps, self.shares = batch, warps, shares
         self.de = f"p.de + {lane} * p.n_de" if lane else "p.de"
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
-        self.ahead = ahead
+        self.turn = turn
         self.forward = spec.kind == "forward"
         self.attributes = self.problem.irreps_in2.dim
         self.dim = role.in1.ir.dim
@@ -136,7 +137,7 @@ class TableRoleWriter:
             *(f"    {line}" for line in self._table()),
             f"    const T* const features = p.x + {role.in1.offset} + base;",
             *(f"    {line}" for line in self._state()),
-            f"    Values next[{self.ahead}][{self.dim}];  // features of edges to come",
+            f"    Values next[{self.turn}][{self.dim}];  // features of edges to come",
             "    const auto load_row = [&](const Record& r) {",
             *(f"        {line}" for line in self._load_row()),
             "    };",
@@ -173,12 +174,12 @@ class TableRoleWriter:
             "            load_row(record[0]);",
             *(
                 f"            load_features(next[{i}], record[min({i}, many - 1)]);"
-                for i in range(self.ahead)
+                for i in range(self.turn)
             ),
             "        }",
             "#pragma unroll 1",
-            "        for (int k = 0; k < many; ++k) {",
-            *(f"            {line}" for line in self._edge()),
+            "        for (int k = 0; k < many;) {",
+            *(f"            {line}" for line in self._edges()),
             "        }",
             f"        if (more) {prefix}_make(p, ahead, row, records + (buffer ^ 1) * {batch}, "
             f"matrices + (buffer ^ 1) * {batch * stride}, first + {batch}, count, lane, warp, "
@@ -294,18 +295,22 @@ class TableRoleWriter:
 
     # -- one edge -------------------------------------------------------------------------------
 
-    def _edge(self) -> list[str]:
+    def _edges(self) -> list[str]:
+        """Print the edges of a turn."""
+        lines = []
+        for j in range(self.turn):
+            lines += ["{", *(f"    {line}" for line in self._edge(f"next[{j}]")), "}"]
+            lines.append("if (++k == many) break;" if j + 1 < self.turn else "++k;")
+        return lines
+
+    def _edge(self, features: str) -> list[str]:
         role = self.role
-        value = "next[0][{0}]" if role.whole else "inside ? next[0][{0}] : Values()"
-        last = "k + 1" if self.ahead == 1 else f"min(k + {self.ahead}, many - 1)"
+        value = "{0}[{1}]" if role.whole else "inside ? {0}[{1}] : Values()"
         lines = [
-            *(f"const Values feature{a} = {value.format(a)};" for a in range(self.dim)),
+            *(f"const Values feature{a} = {value.format(features, a)};" for a in range(self.dim)),
             *self._weights(),
-            "if (k + 1 < many) {",
-            "    load_row(record[k + 1]);",
-            *(f"    next[0][{a}] = next[1][{a}];" for a in range(self.dim) if self.ahead > 1),
-            f"    load_features(next[{self.ahead - 1}], record[{last}]);",
-            "}",
+            "if (k + 1 < many) load_row(record[k + 1]);",
+            f"if (k + {self.turn} < many) load_features({features}, record[k + {self.turn}]);",
             f"const T* const m = m_batch + k * {self.table.stride};",
         ]
         chunks = sum_chunks(self.attributes)
