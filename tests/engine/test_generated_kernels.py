@@ -47,21 +47,27 @@ def evaluate(path: str, kernels: str, blocks: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "knots", "plan"),
+    ("make", "knots", "plan", "registers"),
     [
-        (two_layers, 0, EnginePlan(48, 1, 3)),
-        (two_layers, 64, EnginePlan(48, 1, 3)),
-        (many_blocks, 0, EnginePlan(144, 4, 20)),
-        (wide, 512, EnginePlan()),
-        (partial(wide, dtype="float32"), 512, EnginePlan()),
+        (two_layers, 0, EnginePlan(48, 1), 6),
+        (two_layers, 64, EnginePlan(48, 1), 6),
+        (many_blocks, 0, EnginePlan(144, 4), 22),
+        (wide, 512, EnginePlan(), 22),
+        (partial(wide, dtype="float32"), 512, EnginePlan(), 22),
     ],
 )
 def test_plans(
-    make: Any, knots: int, plan: EnginePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any,
+    knots: int,
+    plan: EnginePlan,
+    registers: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = make(knots=knots).write(tmp_path)
     limit = 1e-12 if _core.Model(path, kernels="generic").dtype == "float64" else 1e-5
     monkeypatch.setattr("mdcg.codegen.conv.engine.EnginePlan", lambda: plan)
+    monkeypatch.setattr("mdcg.codegen.conv.engine_paths.REGISTERS", registers)
     file = tmp_path / "k.mdcg-kernels"
     file.write_bytes(compile_kernels(Path(path), ["native"]))
     assert f"#define MDCG_EDGES {plan.edges}\n" in emit_engine_conv(PROBLEM, 8)

@@ -57,7 +57,7 @@ class EngineConv:
         self.x_width, self.in_offsets = packed_row(problem.irreps_in1, self._stride)
         self.out_width, self.out_offsets = packed_row(problem.irreps_out, self._stride)
         self.hidden_stride = self._stride(hidden)
-        self.paths = EnginePaths(plan.nonzeros_per_sum)
+        self.paths = EnginePaths()
         self.weight_width = 0
         self.groups = self._groups()
         scalar = ScalarWalk(chain.from_iterable(self.groups), self.lowered.num_nonzeros)

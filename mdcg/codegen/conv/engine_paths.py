@@ -7,11 +7,14 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 
 from ..common.lowering import Coupling, Entry
 
 __all__ = ["EnginePaths"]
+
+# Vector registers that the backward pass fills with gradients of nonzeros and with s and q.
+REGISTERS = 22
 
 
 def _nonzero(entry: Entry) -> str:
@@ -25,8 +28,7 @@ def _step(entry: Entry) -> str:
 class EnginePaths:
     """Emits the functions of each distinct coupling once."""
 
-    def __init__(self, nonzeros_per_sum: int) -> None:
-        self.nonzeros_per_sum = nonzeros_per_sum
+    def __init__(self) -> None:
         self._names: dict[Coupling, int] = {}
         self.texts: list[str] = []
 
@@ -88,7 +90,7 @@ class EnginePaths:
             "        const T* __restrict slope, T* __restrict p, T* __restrict length, "
             "T* __restrict dx) {",
             "    (void)slope, (void)length, (void)dx;",
-            f"    constexpr int CH = U * A, NONZEROS = {c.num_nonzeros}, N = pack_of<U>(1);",
+            f"    constexpr int CH = U * A, NONZEROS = {c.num_nonzeros};",
             "    V sums[NONZEROS + TABLE][L];",
             "    for (int first = 0; first < edges.count; first += L) {",
             "        for (int i = 0; i < L; ++i) {",
@@ -99,11 +101,9 @@ class EnginePaths:
             "            }",
             "            const T* __restrict x = edges.x[e] + from;",
             "            const T* __restrict g = edges.g[e] + to;",
-            f"            T scaled[{c.dim_in}][CH] __attribute__((aligned(64)));",
             "            V along = {};",
             "            (void)along;",
-            *(f"            {line}" for line in self._pull(c)),
-            *(f"            {line}" for line in self._nonzeros(c)),
+            *(f"            {line}" for line in self._edge(c)),
             "            if constexpr (TABLE) sums[NONZEROS][i] = along;",
             "        }",
             "        for (int s = 0; s < NONZEROS; ++s)",
@@ -115,65 +115,53 @@ class EnginePaths:
             "}",
         ]
 
-    @staticmethod
-    def _pull(c: Coupling) -> list[str]:
-        """Lines for ``q = M^T g``, gradients of the weight and of the features, ``s = w x``."""
-        inputs = range(c.dim_in)
-        lines = [
-            "const Pack<N> we = pack<N>(w + e * CH + v);",
-            "Pack<N> dw = {};",
-            "Pack<N> " + ", ".join(f"q{a} = {{}}" for a in inputs) + ";",
-        ]
-        for i, entries in c.by_output().items():
-            if entries:
-                lines.append(f"const Pack<N> g{i} = pack<N>(g + {i} * S + v);")
-            lines += [f"{_step(entry)}(q{entry.a}, {_nonzero(entry)}, g{i});" for entry in entries]
-        for a in inputs:
+    def _edge(self, c: Coupling) -> list[str]:
+        """Lines that sum over the channels of an edge, as many nonzeros as registers hold."""
+        parts = max(1, math.ceil(c.num_nonzeros / max(1, REGISTERS - 2 * c.dim_in)))
+        size = math.ceil(c.num_nonzeros / parts)
+        lines = []
+        for part in range(parts):
+            nonzeros = range(part * size, min((part + 1) * size, c.num_nonzeros))
             lines += [
-                f"const Pack<N> x{a} = pack<N>(x + {a} * S + v);",
-                f"plus(dw, x{a}, q{a});",
-                f"put(scaled[{a}] + v, mul(we, x{a}));",
-                f"if constexpr (DX) add<N>(dx + (e * {c.dim_in} + {a}) * CH + v, mul(we, q{a}));",
+                "{",
+                *(f"    V p{nonzero} = {{}};" for nonzero in nonzeros),
+                "    for (int v = 0; v < CH; v += L) {",
+                *(f"        {line}" for line in self._channels(c, nonzeros, part + 1 == parts)),
+                "    }",
+                *(f"    sums[{nonzero}][i] = p{nonzero};" for nonzero in nonzeros),
+                "}",
             ]
-        lines += [
-            "if constexpr (TABLE) along = total(along, dw, pack<N>(slope + e * CH + v));",
-            "else put(w + e * CH + v, dw);",
-        ]
-        head = "for (int v = 0; v < CH; v += N * L) {"
-        return [head, *(f"    {line}" for line in lines), "}"]
-
-    def _nonzeros(self, c: Coupling) -> list[str]:
-        """Lines that sum ``s_a g_c`` over the chunk, a few nonzeros at a time."""
-        order: list[int] = []
-        for entry in sorted(c.entries, key=lambda entry: (entry.c, entry.a)):
-            if entry.nonzero not in order:
-                order.append(entry.nonzero)
-        lines: list[str] = []
-        for start in range(0, len(order), self.nonzeros_per_sum):
-            lines += self._group(c, order[start : start + self.nonzeros_per_sum])
         return lines
 
     @staticmethod
-    def _group(c: Coupling, nonzeros: Iterable[int]) -> list[str]:
-        nonzeros = list(nonzeros)
-        entries = sorted(
-            (entry for entry in c.entries if entry.nonzero in nonzeros), key=lambda e: (e.c, e.a)
-        )
-        lines = [f"const V s{a} = load(scaled[{a}] + v);" for a in sorted({e.a for e in entries})]
-        known = set()
-        for entry in entries:
-            if entry.c not in known:
-                known.add(entry.c)
-                lines.append(f"const V g{entry.c} = load(g + {entry.c} * S + v);")
-            sign = "+" if entry.sign > 0 else "-"
-            lines.append(f"p{entry.nonzero} {sign}= s{entry.a} * g{entry.c};")
+    def _channels(c: Coupling, nonzeros: range, last: bool) -> list[str]:
+        """Lines for one vector of channels of an edge.
+
+        ``s = w x`` gives gradients of nonzeros. The `last` lines of an edge make ``q = M^T g``, and
+        with it gradients of the features and of the weight, which may take the place of the weight.
+        """
+        inputs = range(c.dim_in)
+        lines = ["const V we = load(w + e * CH + v);"]
+        for a in inputs:
+            lines.append(f"const V x{a} = load(x + {a} * S + v), s{a} = we * x{a};")
+            lines += [f"V q{a} = {{}};"] if last else []
+        for i, entries in c.by_output().items():
+            if last or any(entry.nonzero in nonzeros for entry in entries):
+                lines.append(f"const V g{i} = load(g + {i} * S + v);")
+            for entry in entries:
+                sign = "+" if entry.sign > 0 else "-"
+                if last:
+                    lines.append(f"q{entry.a} {sign}= {_nonzero(entry)} * g{i};")
+                if entry.nonzero in nonzeros:
+                    lines.append(f"p{entry.nonzero} {sign}= s{entry.a} * g{i};")
+        if not last:
+            return lines
+        lines.append("const V dw = " + " + ".join(f"x{a} * q{a}" for a in inputs) + ";")
+        for a in inputs:
+            to = f"dx + (e * {c.dim_in} + {a}) * CH + v"
+            lines.append(f"if constexpr (DX) store({to}, load({to}) + we * q{a});")
         return [
-            "{",
-            "    V " + ", ".join(f"p{nonzero} = {{}}" for nonzero in nonzeros) + ";",
-            "    MDCG_UNROLL(8)",
-            "    for (int v = 0; v < CH; v += L) {",
-            *(f"        {line}" for line in lines),
-            "    }",
-            *(f"    sums[{nonzero}][i] = p{nonzero};" for nonzero in nonzeros),
-            "}",
+            *lines,
+            "if constexpr (TABLE) along += dw * load(slope + e * CH + v);",
+            "else store(w + e * CH + v, dw);",
         ]

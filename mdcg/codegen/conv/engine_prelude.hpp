@@ -47,8 +47,6 @@ MDCG_INLINE void put(T* p, Pack<2> v) {
 }
 MDCG_INLINE Pack<1> mul(Pack<1> x, Pack<1> y) { return {x.a * y.a}; }
 MDCG_INLINE Pack<2> mul(Pack<2> x, Pack<2> y) { return {x.a * y.a, x.b * y.b}; }
-MDCG_INLINE Pack<1> mul(V s, Pack<1> x) { return {s * x.a}; }
-MDCG_INLINE Pack<2> mul(V s, Pack<2> x) { return {s * x.a, s * x.b}; }
 // o += x * y and o -= x * y.
 MDCG_INLINE void plus(Pack<1>& o, V s, Pack<1> x) { o.a += s * x.a; }
 MDCG_INLINE void plus(Pack<2>& o, V s, Pack<2> x) {
@@ -60,11 +58,6 @@ MDCG_INLINE void minus(Pack<2>& o, V s, Pack<2> x) {
     o.a -= s * x.a;
     o.b -= s * x.b;
 }
-MDCG_INLINE void plus(Pack<1>& o, Pack<1> x, Pack<1> y) { o.a += x.a * y.a; }
-MDCG_INLINE void plus(Pack<2>& o, Pack<2> x, Pack<2> y) {
-    o.a += x.a * y.a;
-    o.b += x.b * y.b;
-}
 template <int N>
 MDCG_INLINE void add(T* p, Pack<N> v) {
     Pack<N> old = pack<N>(p);
@@ -72,9 +65,6 @@ MDCG_INLINE void add(T* p, Pack<N> v) {
     if constexpr (N == 2) old.b += v.b;
     put(p, old);
 }
-
-MDCG_INLINE V total(V sum, Pack<1> x, Pack<1> y) { return sum + x.a * y.a; }
-MDCG_INLINE V total(V sum, Pack<2> x, Pack<2> y) { return sum + x.a * y.a + x.b * y.b; }
 
 // Vectors of a chunk of U panels that take a step together, where `sums` of them are being summed.
 template <int U>
