@@ -371,7 +371,7 @@ def emit_table_conv(
                 lane=lanes[number],
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
-                turn=2 if _held(role) <= tile.early else 1,
+                edges_per_turn=2 if _held(role) <= tile.early else 1,
             )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:
