@@ -30,9 +30,9 @@ class TableConvTile:
         Pairs, ascending: where lanes hold no more values from edge to edge than the first number,
         threads have no more registers than the second, if several blocks then fit a multiprocessor.
         0: the compiler's choice, as beyond the last pair.
-    pairs : int
-        Lanes take two neighbouring channels of an input block of more than 32 channels where they
-        then hold no more values from edge to edge than this, and one elsewhere.
+    two_channels : int
+        Lanes take two neighbouring channels of an input block of more than 32 channels, if no role
+        of the block then holds more values per lane than this from edge to edge; else one channel.
     alone : int
         A role that holds more values per lane than this from edge to edge shares no block.
     shared_bytes : int
@@ -40,10 +40,10 @@ class TableConvTile:
     fill : int
         Warps that a block of the backward pass has at least: where its channels need fewer, several
         share the edges of a batch.
-    early : int
-        A role that holds no more values per lane than this from edge to edge loads features two
-        edges before they are needed, and its loop takes two edges per turn. Others load features
-        one edge before.
+    two_edges : int
+        An iteration of the loop takes two edges in a role that holds no more values per lane than
+        this from edge to edge, and one edge in others. Features are loaded one iteration before
+        they are needed.
     degree : int
         Of the polynomials of the table, odd.
     """
@@ -53,11 +53,11 @@ class TableConvTile:
     imbalance: int = 16
     components: int = 64
     registers: tuple[tuple[int, int], ...] = ()
-    pairs: int = 0
+    two_channels: int = 0
     alone: int = 1024
     shared_bytes: int = 64 * 1024
     fill: int = 1
-    early: int = 0
+    two_edges: int = 0
     degree: int = 3
 
     def __post_init__(self) -> None:
@@ -69,6 +69,11 @@ class TableConvTile:
             raise ValueError(
                 f"tile has {self.components} components and imbalance {self.imbalance}, expected "
                 "at least 1"
+            )
+        if self.two_channels < 0 or self.two_edges < 0:
+            raise ValueError(
+                f"tile has two_channels {self.two_channels} and two_edges {self.two_edges}, "
+                "expected numbers of values, 0 for never"
             )
         if any(not 0 <= limit <= 255 for _, limit in self.registers):
             raise ValueError(f"tile has registers {self.registers}, expected 0 to 255 per thread")
@@ -85,9 +90,9 @@ class TableConvPlan(Plan):
     Measured on an H200 with layers of MACE and NequIP. Forward, a block of 4 warps is up to 28 %
     faster than one of 8. Its table is read from L2, which limits cubic splines: polynomials of
     degree 7 on 24 to 36 intervals need 60 % fewer bytes and take 20 % less time (MACE medium).
-    Forward, a role that holds little takes 16 % less time with two channels per lane (the scalars
-    of MACE medium on an H100), and one that holds much takes 10 % more. Turns of two edges, with
-    two channels for roles that hold little, shorten steps of MACE medium with 5,184 atoms by 5 %.
+    Forward, on an H100, two channels per lane take 16 % less time for the scalars of MACE medium
+    and 10 % more for its vectors. With iterations of two edges they shorten steps with 5,184 atoms
+    by 5 % (MACE medium) and 3 % (NequIP M; no other model was timed).
     Backward, where derivatives are wanted and arithmetic is the limit, splines are faster. There,
     two channels per lane take 14 to 35 % less time than one, because they share sums over lanes and
     path matrices; roles that hold much then need kernels of their own. A limit of 168 registers for
@@ -97,16 +102,16 @@ class TableConvPlan(Plan):
     """
 
     forward: TableConvTile = TableConvTile(
-        degree=7, registers=((39, 0), (1024, 128)), pairs=64, alone=40, early=64
+        degree=7, registers=((39, 0), (1024, 128)), two_channels=64, alone=40, two_edges=64
     )
     backward: TableConvTile = TableConvTile(
         imbalance=2,
         registers=((72, 128), (79, 0), (110, 168)),
-        pairs=1024,
+        two_channels=1024,
         alone=56,
         shared_bytes=20 * 1024,
         fill=4,
-        early=72,
+        two_edges=72,
     )
 
 

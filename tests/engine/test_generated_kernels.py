@@ -15,6 +15,7 @@ import pytest
 from mdcg import _core
 from mdcg.codegen import emit_engine_contraction
 from mdcg.codegen.conv.engine import emit_engine_conv
+from mdcg.codegen.conv.engine_paths import LIVE_VECTORS
 from mdcg.package.kernel_file import compile_kernels
 from mdcg.plan import EnginePlan
 from mdcg.problem import ConvProblem
@@ -47,27 +48,28 @@ def evaluate(path: str, kernels: str, blocks: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "knots", "plan", "registers"),
+    ("make", "knots", "plan", "vectors"),
     [
+        # so few live vectors that an edge needs up to four loops over its channels
         (two_layers, 0, EnginePlan(48, 1), 6),
         (two_layers, 64, EnginePlan(48, 1), 6),
-        (many_blocks, 0, EnginePlan(144, 4), 22),
-        (wide, 512, EnginePlan(), 22),
-        (partial(wide, dtype="float32"), 512, EnginePlan(), 22),
+        (many_blocks, 0, EnginePlan(144, 4), LIVE_VECTORS),
+        (wide, 512, EnginePlan(), LIVE_VECTORS),
+        (partial(wide, dtype="float32"), 512, EnginePlan(), LIVE_VECTORS),
     ],
 )
 def test_plans(
     make: Any,
     knots: int,
     plan: EnginePlan,
-    registers: int,
+    vectors: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = make(knots=knots).write(tmp_path)
     limit = 1e-12 if _core.Model(path, kernels="generic").dtype == "float64" else 1e-5
     monkeypatch.setattr("mdcg.codegen.conv.engine.EnginePlan", lambda: plan)
-    monkeypatch.setattr("mdcg.codegen.conv.engine_paths.REGISTERS", registers)
+    monkeypatch.setattr("mdcg.codegen.conv.engine_paths.LIVE_VECTORS", vectors)
     file = tmp_path / "k.mdcg-kernels"
     file.write_bytes(compile_kernels(Path(path), ["native"]))
     assert f"#define MDCG_EDGES {plan.edges}\n" in emit_engine_conv(PROBLEM, 8)

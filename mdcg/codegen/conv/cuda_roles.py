@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...plan.device import WARP, CudaTile
@@ -58,8 +58,8 @@ def _roles(
     for path in lowered.paths:
         by_input.setdefault(path.i_in1, []).append(path)
     roles = []
-    for _, paths in sorted(by_input.items()):
-        channels = 1
+    for i_in1 in sorted(by_input):
+        paths, channels = by_input[i_in1], 1
         while channels < tile.channels and WARP * channels < paths[0].in1.mul:
             channels *= 2
         limit = tile.components * 4 // ITEMSIZE[lowered.problem.dtype]
@@ -71,8 +71,12 @@ def _roles(
     return roles
 
 
-def _split(paths: Iterable[LoweredPath], channels: int, limit: int) -> list[Role]:
-    """Return roles of one input block, whose output sums are no more than `limit` per lane."""
+def _split(paths: list[LoweredPath], channels: int, limit: int) -> list[Role]:
+    """Return roles of consecutive paths of one input block.
+
+    A role has at most `limit` sums per lane (components of outputs times channels), unless it is a
+    single path.
+    """
     roles: list[Role] = []
     for path in paths:
         role = Role(path.i_in1, path.in1, channels, -(-path.in1.mul // (WARP * channels)), (path,))

@@ -13,8 +13,9 @@ from ..common.lowering import Coupling, Entry
 
 __all__ = ["EnginePaths"]
 
-# Vector registers that the backward pass fills with gradients of nonzeros and with s and q.
-REGISTERS = 22
+# Vectors that a loop of the backward pass keeps: sums of nonzeros, and s and q of each input
+# component. More sums need more loops. With 26 or 30, Nequix takes more time on AVX-512.
+LIVE_VECTORS = 22
 
 
 def _nonzero(entry: Entry) -> str:
@@ -116,8 +117,8 @@ class EnginePaths:
         ]
 
     def _edge(self, c: Coupling) -> list[str]:
-        """Lines that sum over the channels of an edge, as many nonzeros as registers hold."""
-        parts = max(1, math.ceil(c.num_nonzeros / max(1, REGISTERS - 2 * c.dim_in)))
+        """Lines of an edge: loops over its channels, each for some of the nonzeros."""
+        parts = max(1, math.ceil(c.num_nonzeros / max(4, LIVE_VECTORS - 2 * c.dim_in)))
         size = math.ceil(c.num_nonzeros / parts)
         lines = []
         for part in range(parts):
@@ -137,8 +138,9 @@ class EnginePaths:
     def _channels(c: Coupling, nonzeros: range, last: bool) -> list[str]:
         """Lines for one vector of channels of an edge.
 
-        ``s = w x`` gives gradients of nonzeros. The `last` lines of an edge make ``q = M^T g``, and
-        with it gradients of the features and of the weight, which may take the place of the weight.
+        Every loop reads the weights. The `last` one also makes ``q = M^T g``, and with it the
+        gradients of features and weight. Without a table the weight is then overwritten by its
+        gradient, so that no loop may follow.
         """
         inputs = range(c.dim_in)
         lines = ["const V we = load(w + e * CH + v);"]
@@ -146,7 +148,7 @@ class EnginePaths:
             lines.append(f"const V x{a} = load(x + {a} * S + v), s{a} = we * x{a};")
             lines += [f"V q{a} = {{}};"] if last else []
         for i, entries in c.by_output().items():
-            if last or any(entry.nonzero in nonzeros for entry in entries):
+            if entries and (last or any(entry.nonzero in nonzeros for entry in entries)):
                 lines.append(f"const V g{i} = load(g + {i} * S + v);")
             for entry in entries:
                 sign = "+" if entry.sign > 0 else "-"

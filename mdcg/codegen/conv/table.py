@@ -142,8 +142,12 @@ class _Block:
 def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
     """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
     found: list[RoleSet] = []
-    alone = CudaTile(2, tile.components * words, warps=1)
-    for single in role_sets(lowered, alone, alone=True, fits=lambda r: _held(r) <= tile.pairs):
+    of_one_role = CudaTile(channels=2, components=tile.components * words, warps=1)
+
+    def fits(role: Role) -> bool:
+        return _held(role) <= tile.two_channels
+
+    for single in role_sets(lowered, of_one_role, alone=True, fits=fits):
         role = single.roles[0]
         if found and _joins(found[-1].roles, role, tile):
             groups = sorted({*found[-1].groups, *single.groups})
@@ -371,7 +375,7 @@ def emit_table_conv(
                 lane=lanes[number],
                 stored_outputs=frozenset(role.outputs) - written_out,
                 stores_inputs=role.i_in1 not in written_in,
-                edges_per_turn=2 if _held(role) <= tile.early else 1,
+                edges_at_once=2 if _held(role) <= tile.two_edges else 1,
             )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:

@@ -91,9 +91,9 @@ class TableRoleWriter:
         Output blocks that no kernel before has written: stored, others are added to.
     stores_inputs : bool
         The same of the role's block of the features' gradient.
-    edges_per_turn : int
-        Edges of a turn of the loop. Each has registers of its own for features, which are loaded
-        one turn before they are needed.
+    edges_at_once : int
+        Edges that an iteration of the loop takes, 1 or 2. Each has registers of its own for
+        features, which are loaded one iteration before they are needed.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class TableRoleWriter:
         lane: int,
         stored_outputs: frozenset[int],
         stores_inputs: bool,
-        edges_per_turn: int,
+        edges_at_once: int,
     ) -> None:
         self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
         self.problem = lowered.problem
         self.batch, self.warps, self.shares = batch, warps, shares
         self.de = f"p.de + {lane} * p.n_de" if lane else "p.de"
         self.stored_outputs, self.stores_inputs = stored_outputs, stores_inputs
-        self.edges_per_turn = edges_per_turn
+        self.edges_at_once = edges_at_once
         self.forward = spec.kind == "forward"
         self.attributes = self.problem.irreps_in2.dim
         self.dim = role.in1.ir.dim
@@ -137,7 +137,7 @@ class TableRoleWriter:
             *(f"    {line}" for line in self._table()),
             f"    const T* const features = p.x + {role.in1.offset} + base;",
             *(f"    {line}" for line in self._state()),
-            f"    Values next[{self.edges_per_turn}][{self.dim}];  // features of edges to come",
+            f"    Values next[{self.edges_at_once}][{self.dim}];  // features of edges to come",
             "    const auto load_row = [&](const Record& r) {",
             *(f"        {line}" for line in self._load_row()),
             "    };",
@@ -174,7 +174,7 @@ class TableRoleWriter:
             "            load_row(record[0]);",
             *(
                 f"            load_features(next[{i}], record[min({i}, many - 1)]);"
-                for i in range(self.edges_per_turn)
+                for i in range(self.edges_at_once)
             ),
             "        }",
             "#pragma unroll 1",
@@ -296,18 +296,22 @@ class TableRoleWriter:
     # -- one edge -------------------------------------------------------------------------------
 
     def _edges(self) -> list[str]:
-        """Print the edges of a turn."""
+        """Print the edges of an iteration."""
         lines = []
-        for j in range(self.edges_per_turn):
+        for j in range(self.edges_at_once):
             lines += ["{", *(f"    {line}" for line in self._edge(f"next[{j}]")), "}"]
-            lines.append("if (++k == many) break;" if j + 1 < self.edges_per_turn else "++k;")
+            lines.append("if (++k == many) break;" if j + 1 < self.edges_at_once else "++k;")
         return lines
 
     def _edge(self, features: str) -> list[str]:
-        """Print an edge whose features, and then those of an edge of the next turn, are there."""
+        """Print one edge.
+
+        `features` names the registers that hold its features. Once they are read, those of the edge
+        in the same place of the next iteration are loaded into them.
+        """
         role = self.role
         value = "{0}[{1}]" if role.whole else "inside ? {0}[{1}] : Values()"
-        later = f"k + {self.edges_per_turn}"
+        later = f"k + {self.edges_at_once}"
         lines = [
             *(f"const Values feature{a} = {value.format(features, a)};" for a in range(self.dim)),
             *self._weights(),
