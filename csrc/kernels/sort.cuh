@@ -57,17 +57,22 @@ extern "C" __global__ void __launch_bounds__(256) add_totals(const ScanArguments
     if (i == p.count) p.values[i] = p.totals[(p.count + SCAN_TILE - 1) / SCAN_TILE];
 }
 
-INLINE int digit_of(const SortArguments& p, Long item) {
-    return int(p.keys[item] >> p.shift & unsigned(p.digits - 1));
+INLINE int digit_of(const SortArguments& p, unsigned key) {
+    return int(key >> p.shift & unsigned(p.digits - 1));
 }
 
 extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArguments p) {
     __shared__ int counts[256];
     counts[threadIdx.x] = 0;
     __syncthreads();
-    const Long first = Long(blockIdx.x) * SORT_TILE;
-    for (int i = threadIdx.x; i < SORT_TILE; i += 256)
-        if (first + i < p.count) atomicAdd(&counts[digit_of(p, first + i)], 1);
+    const Long first = Long(blockIdx.x) * SORT_TILE + threadIdx.x;
+    unsigned key[SORT_TILE / 256];
+#pragma unroll
+    for (int j = 0; j < SORT_TILE / 256; ++j)
+        if (first + 256 * j < p.count) key[j] = p.keys[first + 256 * j];
+#pragma unroll
+    for (int j = 0; j < SORT_TILE / 256; ++j)
+        if (first + 256 * j < p.count) atomicAdd(&counts[digit_of(p, key[j])], 1);
     __syncthreads();
     if (int(threadIdx.x) < p.digits)
         p.counts[threadIdx.x * p.tiles + blockIdx.x] = counts[threadIdx.x];
@@ -76,11 +81,21 @@ extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArgumen
 extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArguments p) {
     __shared__ int next[WARPS][256];  // where each warp's next item of a digit goes
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Long first = Long(blockIdx.x) * SORT_TILE + warp * WARP_ITEMS + lane;
+    unsigned key[WARP_ITEMS / 32];
+    int value[WARP_ITEMS / 32];
+#pragma unroll
+    for (int j = 0; j < WARP_ITEMS / 32; ++j) {
+        const Long item = first + 32 * j;
+        if (item >= p.count) continue;
+        key[j] = p.keys[item];
+        value[j] = p.values ? p.values[item] : p.first_value + int(item);
+    }
     for (int d = lane; d < 256; d += 32) next[warp][d] = 0;
     __syncwarp();
-    const Long first = Long(blockIdx.x) * SORT_TILE + warp * WARP_ITEMS;
-    for (int i = lane; i < WARP_ITEMS; i += 32)
-        if (first + i < p.count) atomicAdd(&next[warp][digit_of(p, first + i)], 1);
+#pragma unroll
+    for (int j = 0; j < WARP_ITEMS / 32; ++j)
+        if (first + 32 * j < p.count) atomicAdd(&next[warp][digit_of(p, key[j])], 1);
     __syncthreads();
     if (int(threadIdx.x) < p.digits) {
         int at = p.counts[threadIdx.x * p.tiles + blockIdx.x];
@@ -91,10 +106,10 @@ extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArgume
         }
     }
     __syncthreads();
-    for (int i = lane; i < WARP_ITEMS; i += 32) {
-        const Long item = first + i;
-        const bool there = item < p.count;
-        const int digit = there ? digit_of(p, item) : 0;
+#pragma unroll
+    for (int j = 0; j < WARP_ITEMS / 32; ++j) {
+        const bool there = first + 32 * j < p.count;
+        const int digit = there ? digit_of(p, key[j]) : 0;
         unsigned same = __ballot_sync(0xffffffffu, there);
         for (int bit = 1; bit < p.digits; bit *= 2) {
             const unsigned set = __ballot_sync(0xffffffffu, (digit & bit) != 0);
@@ -103,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArgume
         const unsigned before = same & ((1u << lane) - 1);
         if (there) {
             const int at = next[warp][digit] + __popc(before);
-            if (p.out_keys) p.out_keys[at] = p.keys[item];
-            p.out_values[at] = p.values ? p.values[item] : p.first_value + int(item);
+            if (p.out_keys) p.out_keys[at] = key[j];
+            p.out_values[at] = value[j];
         }
         __syncwarp();
         if (there && before == 0) next[warp][digit] += __popc(same);

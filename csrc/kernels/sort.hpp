@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-constexpr int SORT_TILE = 4096;  // items that a block sorts
+constexpr int SORT_TILE = 2048;  // items that a block sorts
 constexpr int SCAN_TILE = 4096;  // items that a block sums
 
 // Sums of all items before each, in place; their total.

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <string>
+#include <utility>
 
 #include "core/integers.hpp"
 #include "core/text.hpp"
@@ -115,24 +114,15 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     count_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     sort_.sum(stream, graph.row_ptr, nodes, work_);
 
-    unsigned long long total = 0;
-    std::vector<std::int32_t> rows(size(nodes) + 1);
-    copy_to_host(&total, a_.total, sizeof(total), stream);
-    copy_to_host(rows.data(), graph.row_ptr, 4 * rows.size(), stream);
-    stream.synchronize();
-    if (total > std::numeric_limits<std::int32_t>::max())
-        bad_argument("systems that are evaluated at once have " + std::to_string(total) +
-                     " edges, expected at most 2^31 - 1: are positions and cells in Å?");
-    for (std::size_t row = 0; row + 1 < rows.size(); ++row)
-        check_neighbors(rows[row + 1] - rows[row],
-                        part.first_node() + static_cast<std::int64_t>(row), watch.reach());
-    graph.reserve_edges(rows);
+    std::vector<std::int32_t> numbers = graph.take_rows(
+        {a_.total, nullptr, narrow(part.first_node()), watch.reach(),
+         "systems that are evaluated at once have", "are positions and cells in Å?"},
+        stream);
     a_.sender = graph.sender;
     a_.shift = graph.reserve_shifts();
     write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     graph.complete(types, num_types, stream);
-    node.resize(size(nodes));
-    std::iota(node.begin(), node.end(), narrow(part.first_node()));
+    node = std::move(numbers);
 }
 
 void CudaBatch::store_sums(const BatchPart& part, const double* energies, const double* forces,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <numeric>
 
 #include "core/integers.hpp"
 #include "engine/edges/layout.hpp"
@@ -154,23 +153,9 @@ bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int n
     launch(count_edges_, 32 * num_points);
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
-    unsigned long long total = 0;
-    std::vector<std::int32_t> rows(size(points.num_local) + 1);
-    std::vector<std::int32_t> order(size(points.num_nodes));
-    copy_to_host(&total, a.total, sizeof(total), stream);
-    copy_to_host(rows.data(), graph.row_ptr, 4 * rows.size(), stream);
-    if (copies)
-        std::iota(order.begin(), order.end(), 0);
-    else
-        copy_to_host(order.data(), nodes, 4 * order.size(), stream);
-    stream.synchronize();
-    if (total > std::numeric_limits<std::int32_t>::max())
-        bad_argument("the system has " + std::to_string(total) +
-                     " edges, expected at most 2^31 - 1: split it");
-    for (std::size_t row = 0; row + 1 < rows.size(); ++row)
-        check_neighbors(rows[row + 1] - rows[row],
-                        copies ? static_cast<std::int64_t>(row) : order[row], watch.reach());
-    graph.reserve_edges(rows);
+    std::vector<std::int32_t> order = graph.take_rows(
+        {a.total, copies ? nullptr : nodes, 0, watch.reach(), "the system has", "split it"},
+        stream);
     if (!copies) {
         graph.image = graph.image_rows;
         graph.table = cell_;

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <numeric>
+#include <string>
 
 #include "core/integers.hpp"
 #include "engine/edges/layout.hpp"
+#include "engine/error.hpp"
+#include "engine/neighbors/geometry_check.hpp"
 #include "kernels/edge_lists.hpp"
 
 namespace mdcg {
@@ -72,7 +76,8 @@ DeviceEdges::DeviceEdges(CudaKernels& kernels)
       senders_(kernels.device()),
       small_(kernels.device()),
       shift_memory_(kernels.device()),
-      table_memory_(kernels.device()) {}
+      table_memory_(kernels.device()),
+      read_(kernels.device()) {}
 
 std::size_t DeviceEdges::bytes() const {
     return nodes_.bytes() + edges_.bytes() + senders_.bytes() + small_.bytes() +
@@ -97,9 +102,39 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
             });
 }
 
-void DeviceEdges::reserve_edges(const std::vector<std::int32_t>& rows) {
-    row_ptr_ = rows;
-    num_edges = rows.back();
+std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const DeviceStream& stream) {
+    unsigned long long* total = nullptr;
+    std::int32_t *rows = nullptr, *given = nullptr;
+    const auto lay_out = [&](char* start) {
+        Layout parts(start);
+        parts.take(total, 1);
+        parts.take(rows, num_local + 1);
+        parts.take(given, num_nodes);
+        return parts.bytes();
+    };
+    read_.grow(lay_out(nullptr));
+    lay_out(read_.as<char>());
+    copy_to_host(total, count.total, sizeof(*total), stream);
+    copy_to_host(rows, row_ptr, 4 * size(num_local + 1), stream);
+    if (count.numbers != nullptr) copy_to_host(given, count.numbers, 4 * size(num_nodes), stream);
+    stream.synchronize();
+    std::vector<std::int32_t> numbers(size(num_nodes));
+    if (count.numbers != nullptr)
+        std::copy_n(given, num_nodes, numbers.begin());
+    else
+        std::iota(numbers.begin(), numbers.end(), count.first_number);
+    if (*total > std::numeric_limits<std::int32_t>::max())
+        bad_argument(count.many + (" " + std::to_string(*total)) +
+                     " edges, expected at most 2^31 - 1: " + count.instead);
+    for (std::int64_t row = 0; row < num_local; ++row)
+        check_neighbors(rows[row + 1] - rows[row], numbers[size(row)], count.reach);
+    row_ptr_.assign(rows, rows + num_local + 1);
+    reserve_edges();
+    return numbers;
+}
+
+void DeviceEdges::reserve_edges() {
+    num_edges = row_ptr_.back();
     make_chunks();
     // nodes are sorted in the same workspace
     lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
@@ -192,8 +227,6 @@ void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
 void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     const Workspace w(workspace_, edge_capacity_);
     const auto num_chunks = static_cast<std::int64_t>(chunks.size());
-    std::vector<std::int32_t> first(chunks.size() + 1, narrow(num_edges));
-    for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
     ListArguments a{};
     a.num_edges = num_edges;
     a.num_local = num_local;
@@ -210,6 +243,7 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     a.sorted_sender = w.sorted_keys;
     a.sender_ptr = sender_ptr;
     a.by_sender = by_sender;
+    if (num_chunks == 1) edge_of_place = by_sender;
     a.edge_of_place = edge_of_place;
     a.place = place;
     a.runs = w.runs;
@@ -224,7 +258,12 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     }
     a.chunk_edge = chunk_edge;
     a.pairs = a.chunk_first_sender + num_chunks + 1;
-    copy_to_device(chunk_edge, first.data(), 4 * first.size(), stream);
+    // to the device the first edges of chunks, and back what was counted
+    read_.grow(4 * size(2 * (num_chunks + 1) + square));
+    std::int32_t* const first = read_.as<std::int32_t>();
+    for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
+    first[num_chunks] = narrow(num_edges);
+    copy_to_device(chunk_edge, first, 4 * size(num_chunks + 1), stream);
     clear_on_device(a.pairs, 4 * size(square), stream);
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
@@ -235,16 +274,17 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     sort_.sort(stream, {num_edges, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
                         by_sender, w.spare_keys, w.spare_values, w.work});
     launch(find_senders_, num_nodes + 1);
-    // by chunk and sender; keys of senders have served
-    a.chunk_key = reinterpret_cast<std::uint32_t*>(w.runs);
-    launch(find_chunks_, num_edges);
-    sort_.sort(stream, {num_edges, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
-                        w.sorted_keys, edge_of_place, w.spare_keys, w.spare_values, w.work});
+    if (num_chunks > 1) {  // by chunk and sender; keys of senders have served
+        a.chunk_key = reinterpret_cast<std::uint32_t*>(w.runs);
+        launch(find_chunks_, num_edges);
+        sort_.sort(stream, {num_edges, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
+                            w.sorted_keys, edge_of_place, w.spare_keys, w.spare_values, w.work});
+    }
     launch(find_runs_, num_edges);
     sort_.sum(stream, w.runs, num_edges, w.work);
     launch(count_senders_, num_chunks + 1);
-    std::vector<std::int32_t> back(size(num_chunks + 1 + square));
-    copy_to_host(back.data(), a.chunk_first_sender, 4 * back.size(), stream);
+    std::int32_t* const back = first + num_chunks + 1;
+    copy_to_host(back, a.chunk_first_sender, 4 * size(num_chunks + 1 + square), stream);
     stream.synchronize();
 
     most_senders = 0;
@@ -255,11 +295,11 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     }
     pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t i = 0; i < square; ++i) {
-        if (back[size(num_chunks + 1 + i)] == 0) continue;
+        if (back[num_chunks + 1 + i] == 0) continue;
         pairs.receiver.push_back(narrow(i / num_types));
         pairs.sender.push_back(narrow(i % num_types));
     }
-    const std::int64_t found = back[size(num_chunks)];
+    const std::int64_t found = back[num_chunks];
     senders_.grow(4 * size(2 * found + num_chunks) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
     parts.take(chunk_sender, found);
@@ -280,13 +320,13 @@ void DeviceEdges::complete(const std::int32_t* host_types, int num_types,
 
 void DeviceEdges::upload(const Graph& graph, int num_types, const DeviceStream& stream) {
     const std::vector<std::int64_t>& first = graph.all_row_ptr();
-    const std::vector<std::int32_t> rows(first.begin(), first.end());
+    row_ptr_.assign(first.begin(), first.end());
     reserve_nodes(graph.num_local, graph.num_nodes);
-    reserve_edges(rows);
+    reserve_edges();
     const auto copy = [&](std::int32_t* target, const std::vector<std::int32_t>& source) {
         copy_to_device(target, source.data(), 4 * source.size(), stream);
     };
-    copy(row_ptr, rows);
+    copy(row_ptr, row_ptr_);
     copy(sender, graph.all_sender());
     copy(types, graph.types);
     complete(graph.types.data(), num_types, stream);

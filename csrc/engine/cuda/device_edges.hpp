@@ -27,13 +27,14 @@ struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
 };
 
-// A list is made in steps: reserve_nodes, and row_ptr and types are written; reserve_edges, and
-// sender (and image) are written; complete. What fits into the memory there is keeps its address.
+// A list is made in steps: reserve_nodes, and row_ptr and types are written; take_rows, and sender
+// (and image) are written; complete. What fits into the memory there is keeps its address.
 class DeviceEdges {
 public:
     // Edges of a chunk, unless one receiver has more: by what is kept for each.
     static constexpr std::int64_t FEWEST_CHUNK_EDGES = 8192;
-    static std::int64_t most_chunk_edges;  // tests set it, for systems that are small
+    // Lists of no more edges count as small. Tests set it.
+    static std::int64_t most_chunk_edges;
 
     explicit DeviceEdges(CudaKernels& kernels);
 
@@ -45,9 +46,18 @@ public:
                        const DeviceStream& stream);
 
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
-    // `rows`: what is in row_ptr.
-    void reserve_edges(const std::vector<std::int32_t>& rows);
-    // Room for the shift of each edge, after reserve_edges.
+    // What the device has counted: row_ptr, and in 64 bits the number of all edges.
+    struct Count {
+        const unsigned long long* total;  // on the device
+        const std::int32_t* numbers;      // [num_nodes] given ones, on the device; null: in order
+        std::int32_t first_number;        // then that of the first node
+        double reach;                     // Å, within which neighbours were counted
+        const char *many, *instead;       // of an error: "the system has", "split it"
+    };
+    // Reserves edges. Waits for the stream. Returns the given numbers of nodes. Throws EngineError
+    // or GeometryError where there are too many edges.
+    std::vector<std::int32_t> take_rows(const Count& count, const DeviceStream& stream);
+    // Room for the shift of each edge, after take_rows.
     double* reserve_shifts();
     // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Waits for
     // the stream, and leaves a last kernel on it.
@@ -115,6 +125,7 @@ public:
     std::size_t bytes() const;
 
 private:
+    void reserve_edges();
     void make_chunks();
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
@@ -127,6 +138,7 @@ private:
     CudaFunction expand_rows_, find_senders_, find_chunks_, find_runs_, count_senders_,
         write_senders_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
+    PinnedMemory read_;  // what comes back while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;
     char* workspace_ = nullptr;          // in the place of what steps make
     std::vector<std::int32_t> row_ptr_;  // host

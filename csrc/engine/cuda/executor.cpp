@@ -84,7 +84,11 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 template <typename T>
 bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph) {
     graph_.chunk_edges = chunk_edges();
-    if (!cells_.make(watch, points, num_types_, stream_, graph_, graph.node)) return false;
+    positions_.grow(24 * size(points.count) + 1);
+    std::copy_n(points.positions, 3 * points.count, positions());
+    ListPoints staged = points;
+    staged.positions = positions();  // copies of page-locked memory do not wait
+    if (!cells_.make(watch, staged, num_types_, stream_, graph_, graph.node)) return false;
     forget_steps();
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;
@@ -302,13 +306,19 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
         }
         std::size_t end = i;
         while (end < step.parts.size() && !step.parts[end].exchange) ++end;
+        if (segment == step.segments.size())
+            step.segments.push_back(std::make_unique<CapturedGraph>());
+        CapturedGraph& graph = *step.segments[segment++];
+        const auto enqueue_parts = [&] {
+            for (std::size_t k = i; k < end; ++k) enqueue_on_stream(step.parts, k, wanted);
+        };
+        // A large system keeps the device busy while its step is captured for the next time.
+        const bool meanwhile = step.stale && !is_small();
+        if (meanwhile) enqueue_parts();
         if (step.stale) {
-            if (segment == step.segments.size())
-                step.segments.push_back(std::make_unique<CapturedGraph>());
-            CapturedGraph& graph = *step.segments[segment];
             try {
                 graph.begin(stream_);
-                for (std::size_t k = i; k < end; ++k) capture(step.parts, k, wanted);
+                enqueue_parts();
                 graph.end(stream_);
             } catch (...) {
                 worker_.stream = &stream_;
@@ -316,7 +326,7 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
                 throw;
             }
         }
-        step.segments[segment++]->replay(stream_);
+        if (!meanwhile) graph.replay(stream_);
         i = end - 1;
     }
     // after an exception before this line, the next run captures all segments again
@@ -325,10 +335,10 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
     stream_.synchronize();
 }
 
-// Enqueues a part on its own stream, inside a capture.
+// Enqueues a part on its own stream, after those that it waits for.
 template <typename T>
-void CudaExecutor<T>::capture(const std::vector<StepPart>& parts, std::size_t number,
-                              const Wanted& wanted) {
+void CudaExecutor<T>::enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
+                                        const Wanted& wanted) {
     const StepPart& part = parts[number];
     worker_.stream = part.stream == 0 ? &stream_ : &side_streams_[size(part.stream - 1)];
     for (const int other : part.waits_for) events_[size(other)]->wait(*worker_.stream);

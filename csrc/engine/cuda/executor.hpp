@@ -41,7 +41,7 @@ public:
     // `fresh`: for the first time after set_graph.
     void set_shifts(const Graph& graph, const System& system, bool fresh);
     // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
-    // one without edges.
+    // one without edges, and positions() those of the points.
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
     // A new list of some systems of a batch, whose positions it takes too (positions() is not read
@@ -78,8 +78,8 @@ public:
     const CudaKernels& kernels() const { return kernels_; }
 
 private:
-    // The parts between two exchanges are captured in the second evaluation, and again after each
-    // new list.
+    // The parts between two exchanges are captured in the second evaluation, and again in the first
+    // one after each new list.
     struct Step {
         std::vector<StepPart> parts;
         std::vector<std::unique_ptr<CapturedGraph>> segments;
@@ -94,7 +94,9 @@ private:
     // compete for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to
     // forces and to rows that are not values of the program, so that their dependencies are
     // unknown.
-    bool is_small() const { return graph_.num_edges <= 1 << 17 && !program_.reads_points; }
+    bool is_small() const {
+        return graph_.num_edges <= DeviceEdges::most_chunk_edges && !program_.reads_points;
+    }
     const BufferPlan& plan_of(bool gradient) const {
         if (!gradient) return program_.energy_plan;
         return is_small() ? program_.stream_plan : program_.gradient_plan;
@@ -105,7 +107,8 @@ private:
     std::int64_t chunk_edges();
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
-    void capture(const std::vector<StepPart>& parts, std::size_t number, const Wanted& wanted);
+    void enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
+                           const Wanted& wanted);
     void enqueue(const StepPart& part, const Wanted& wanted);
     void enqueue_layer(const Stage& stage, bool backward);
     void run_direct(Step& step, const Wanted& wanted);

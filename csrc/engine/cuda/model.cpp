@@ -233,10 +233,10 @@ private:
             own_listed_ = true;
             ++lists_built_;
             neighbors_ms_ = clock.lap();
-        } else if (change == ListChange::shifts) {
-            executor_->set_cell(*watch_);
+        } else {
+            if (change == ListChange::shifts) executor_->set_cell(*watch_);
+            std::copy_n(system.positions, 3 * nodes, executor_->positions());
         }
-        std::copy_n(system.positions, 3 * nodes, executor_->positions());
         graph_ms_ = clock.lap();
         run_layers(nullptr, results, system.energy_weights, threads);
         return true;
