@@ -1,11 +1,12 @@
 """Choose whether a radial network is tabulated, and how finely, by measuring the error.
 
 The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a spline
-through the exact network, on a grid that is uniform in the square root of the length. On CPUs it
-has a sixth of the knots, and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32
-alone uses it. Its derivative is the force. It is built when a package runs; here all are made in
-float64 and compared with the network between the knots. Rounding of the table itself
-shows when the package is verified.
+through the exact network, on a grid that is uniform in the square root of the length. `knots`
+intervals reach from a sixteenth of the cutoff to the cutoff, and a sixth as many from there down to
+a sixty-fourth; shorter edges take the exact network. On CPUs the spline has a sixth of the knots,
+and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32 alone uses it. Its
+derivative is the force. It is built when a package runs; here all are made in float64 and compared
+with the network between the knots. Rounding of the table itself shows when the package is verified.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ Array = NDArray[np.float64]
 
 #: Numbers of intervals that are tried.
 LADDER = (256, 384, 512, 768, 1024, 1536, 2048)
-#: The table begins at this part of the cutoff; shorter edges take the exact network.
-_FIRST = 1.0 / 16.0
+#: Of the square root of the cutoff: where the counted intervals begin, and by what the number of
+#: those before is smaller.
+_START, _BEFORE = 1.0 / 4.0, 6
 #: Degree of each spline, and by what its number of intervals is smaller than `knots`.
 _DEGREES = {"float32": ((3, 1), (5, 6)), "float64": ((9, 6),)}
 #: Places in an interval: the error of a spline is largest in the middle, of its derivative at the
@@ -123,8 +125,9 @@ def _errors(
     """Return the fields of :class:`TableError` for one spline."""
     r_max = np.asarray(radial.r_max)
     reach = float(r_max if r_max.ndim == 0 else r_max[receiver, sender])
-    start = np.sqrt(_FIRST * reach)
-    step = (np.sqrt(reach) - start) / knots
+    step = np.sqrt(reach) * (1.0 - _START) / knots
+    start = np.sqrt(reach) * _START - knots // _BEFORE * step
+    knots += knots // _BEFORE
     more = (degree - 3) // 2  # places at either end, besides the derivative
     ends = np.concatenate([np.arange(more), np.arange(knots - more, knots)]) + 0.5
     places = np.sort(np.concatenate([np.arange(knots + 1), ends]))
@@ -141,14 +144,15 @@ def _errors(
     exact = radial.evaluate(roots**2, receiver, sender)
     moved = roots**2 + _POSITIONS * (-1.0) ** np.arange(len(roots))
     single = radial.evaluate(moved, receiver, sender, dtype="float32")
-    window = ((roots**2 / reach - _FIRST) / (1.0 - _FIRST) * _WINDOWS).astype(int)
+    # window -1: before the counted intervals
+    window = np.floor((roots**2 / reach - _START**2) / (1.0 - _START**2) * _WINDOWS)
     largest, rounding = [0.0, 0.0], 0.0
     for number in (0, 1):
         want = exact[number][:, columns]
         error, own = found[number] - want, single[number][:, columns] - want
         size = float(np.abs(want).max())
         largest[number] = float(np.abs(error).max()) / size if size else 0.0
-        for part in range(_WINDOWS):
+        for part in range(-1, _WINDOWS):
             rows = window == part
             ratio = _rms(error[rows]) / max(_rms(own[rows]), 1e-9 * size, 1e-300)
             rounding = max(rounding, ratio)

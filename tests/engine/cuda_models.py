@@ -75,7 +75,7 @@ def check_short_edges(cpu: Any, cuda: Any) -> None:
     s = system(6, 40, seed=5)
     first = evaluate(cuda, s)
     moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
-    moved.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+    moved.shifts[7] = 0.033 * np.array([1.0, 1.0, -1.0]) - (
         s.positions[s.receiver[7]] - s.positions[s.sender[7]]
     )
     want = evaluate(cpu, moved)

@@ -424,10 +424,11 @@ def test_finite_differences(knots: int, tmp_path: Path) -> None:
         assert abs(slope - forces[node, axis]) < tolerance * np.abs(forces).max()
 
 
-def test_short_edges_leave_the_table(tmp_path: Path) -> None:
-    """Below a sixteenth of the cutoff the exact network runs."""
+@pytest.mark.parametrize("part", [1 / 20, 1 / 60, 1 / 70])  # of the cutoff
+def test_short_edges(part: float, tmp_path: Path) -> None:
+    """The table ends at a 64th of the cutoff; below, the exact network runs."""
     s = system(6, 40, seed=5)
-    s.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
+    s.shifts[7] = part * R_MAX * np.sqrt(1 / 3) * np.array([1.0, 1.0, -1.0]) - (
         s.positions[s.receiver[7]] - s.positions[s.sender[7]]
     )
     found = []

@@ -16,8 +16,11 @@ namespace {
 template <typename T>
 constexpr std::int64_t ZERO_ROWS = TABLE_STEPS<T> + 1;
 
-// Shorter edges are left to the exact network: the distance transforms are steep there.
-constexpr double FIRST = 1.0 / 16;
+// Of the square root of r_max: `knots` intervals reach from START to 1, and a sixth as many,
+// rounded down, from at least 1/8 to START. Shorter edges, below r_max / 64, are left to the exact
+// network: the distance transforms are steep there.
+constexpr double START = 1.0 / 4;
+constexpr int BEFORE = 6;
 
 constexpr int FEWEST_KNOTS = 8;
 
@@ -89,24 +92,25 @@ RadialSpline::RadialSpline(const RadialSpec& spec, int knots, int degree)
     : spec_(spec),
       network_(spec),
       last_(spec.last()),
-      knots_(knots),
+      step_((1 - START) / knots),
+      begin_(START - knots / BEFORE * step_),
+      knots_(knots + knots / BEFORE),
       degree_(degree),
       outputs_(spec.layers.back().out) {
     const int more = (degree - 3) / 2;  // at either end
-    for (int i = 0; i <= knots; ++i) {
+    for (int i = 0; i <= knots_; ++i) {
         places_.push_back(i);
-        if (i == 0 || i == knots) places_.push_back(i);
-        if (i < more || (i < knots && i >= knots - more)) places_.push_back(i + 0.5);
+        if (i == 0 || i == knots_) places_.push_back(i);
+        if (i < more || (i < knots_ && i >= knots_ - more)) places_.push_back(i + 0.5);
     }
 }
 
 double RadialSpline::first(int receiver, int sender) const {
-    return FIRST * spec_.pair_r_max(receiver, sender);
+    return begin_ * begin_ * spec_.pair_r_max(receiver, sender);
 }
 
 double RadialSpline::step(int receiver, int sender) const {
-    return (std::sqrt(spec_.pair_r_max(receiver, sender)) - std::sqrt(first(receiver, sender))) /
-           knots_;
+    return step_ * std::sqrt(spec_.pair_r_max(receiver, sender));
 }
 
 std::vector<double> RadialSpline::hidden(const std::vector<double>& lengths, int receiver,

@@ -40,11 +40,12 @@ WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
 // Spline through the exact network for one pair of types, in double.
 class RadialSpline {
 public:
-    // `degree`: odd.
+    // `degree`: odd. `knots`: intervals from r_max / 16 to r_max; there are more of them before.
     RadialSpline(const RadialSpec& spec, int knots, int degree);
 
     double first(int receiver, int sender) const;  // shortest length in the table
     double step(int receiver, int sender) const;   // between knots, in square roots of lengths
+    int intervals() const { return knots_; }
     int rows() const { return knots_ + degree_; }
 
     // Coefficients of the given columns of weights, [rows()][count]: interval i has those from i to
@@ -64,6 +65,7 @@ private:
     RadialSpec spec_;
     Radial<double> network_;
     std::vector<double> last_;  // [units][outputs]
+    double step_, begin_;       // for r_max 1
     int knots_, degree_, outputs_;
     // [rows()] where spline and network meet, in steps; their derivatives meet at those repeated.
     std::vector<double> places_;
@@ -135,6 +137,7 @@ public:
     const T* data() const { return data_.data(); }
     const T* steps() const { return SINGLE ? steps_.data() : nullptr; }
     std::int64_t rows() const { return rows_; }
+    int intervals() const { return spline_.intervals(); }  // of a table
     std::size_t bytes() const { return (data_.size() + steps_.size()) * sizeof(T); }
     int num_builds() const { return num_builds_; }  // so often have tables changed
     bool complete() const { return groups_.complete(); }

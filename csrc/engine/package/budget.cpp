@@ -125,7 +125,7 @@ private:
         bytes += 4 * 8 * width * units + EDGES * (edge + 4 * item_ * width);
         const Json* knots = member(table, "knots");
         if (knots == nullptr || !knots->is_number()) return;
-        const double rows = knots->get<double>() + 7;
+        const double rows = knots->get<double>() * 7 / 6 + 7;
         bytes += rows * (4 * item_ * width + 8 * units + 8 * 4 * 256) + units * edge;
         bytes += PAIR_BYTES * types_ * types_;
         ++tables;

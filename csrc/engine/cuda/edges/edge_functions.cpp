@@ -167,7 +167,8 @@ void CudaEdgeFunctions<T>::take_list(const DeviceEdges& graph, const DeviceStrea
     for (int i = 0; i < n; ++i)
         for (int j = 0; j < n; ++j) {
             const TableGroups::Place place = m.table->place(i, j);
-            places.push_back({place.first, place.inverse_step, place.first_row, m.spec.knots});
+            places.push_back(
+                {place.first, place.inverse_step, place.first_row, m.table->intervals()});
         }
     for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
         *memory = std::make_unique<DeviceMemory>(stream.device());

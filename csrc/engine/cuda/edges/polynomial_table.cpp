@@ -57,8 +57,8 @@ PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns column
       limit_(limit) {
     if (degree < SPLINE_DEGREE || degree % 2 == 0)
         throw std::invalid_argument("tables have polynomials of an odd degree from 3 on");
-    // `exact` and `first` do not depend on the number of knots
-    const int knots = std::max(spec.knots, 1);
+    // in double precision the package's knots do not count; with one, tables begin at r_max / 16
+    const int knots = sizeof(T) == 4 ? std::max(spec.knots, 1) : 1;
     weights_ = std::make_unique<RadialSpline>(spec, knots, SPLINE_DEGREE);
     units_ = std::make_unique<RadialSpline>(hidden_spec(spec), knots, SPLINE_DEGREE);
     groups_ = std::make_unique<TableGroups>(spec, *weights_, 0.0);
@@ -111,7 +111,7 @@ bool PolynomialTable<T>::choose(const std::vector<std::int32_t>& groups) {
 // 0 intervals: none is good enough.
 template <typename T>
 typename PolynomialTable<T>::Choice PolynomialTable<T>::choice(int receiver, int sender) const {
-    const Choice spline{spec_.knots, true};
+    const Choice spline{weights_->intervals(), true};
     if (spline_) return spline;
     for (int intervals = limit_.fewest;; intervals = std::min(intervals + intervals / 2, MOST)) {
         poll_interrupt();
@@ -123,12 +123,13 @@ typename PolynomialTable<T>::Choice PolynomialTable<T>::choice(int receiver, int
 template <typename T>
 std::vector<double> PolynomialTable<T>::fit_spline(int receiver, int sender) const {
     const int outputs = spec_.layers.back().out, powers = degree_ + 1;
-    std::vector<double> found(size(spec_.knots) * size(powers) * size(outputs), 0.0);
+    const int intervals = weights_->intervals();
+    std::vector<double> found(size(intervals) * size(powers) * size(outputs), 0.0);
     weights_->prepare(receiver, sender);
     const auto columns = [&](int start, int count) {
         std::vector<double> fitted(size(weights_->rows() * count));
         weights_->fit(receiver, sender, start, count, fitted.data());
-        for (int i = 0; i < spec_.knots; ++i) {
+        for (int i = 0; i < intervals; ++i) {
             const double* c0 = fitted.data() + std::ptrdiff_t(i) * count;
             const double *c1 = c0 + count, *c2 = c1 + count, *c3 = c2 + count;
             double* const to = found.data() + std::ptrdiff_t(i) * powers * outputs + start;

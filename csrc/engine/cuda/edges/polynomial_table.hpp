@@ -40,7 +40,7 @@ public:
     static constexpr int MOST = 600;  // intervals
 
     // `spec` has no rows of nodes; columns that no weight stands at are zeros. The table is the
-    // spline of degree 3 with spec.knots intervals.
+    // spline of degree 3 (RadialSpline) for spec.knots.
     PolynomialTable(const RadialSpec& spec, WeightColumns columns);
     // Each pair of types has as few intervals as the limit allows, which is measured when its table
     // is built. Where MOST are too few, the table of a pair is the spline in single precision; in
