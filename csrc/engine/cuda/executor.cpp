@@ -75,6 +75,7 @@ std::size_t CudaExecutor<T>::bytes() const {
 template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
+    reserve_results(graph.num_local, graph.num_nodes, graph.num_nodes);
     graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, stream_);
     source_ = Source::graph;
@@ -84,7 +85,7 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 template <typename T>
 bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph) {
     graph_.chunk_edges = chunk_edges();
-    positions_.grow(24 * size(points.count) + 1);
+    reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
     staged.positions = positions();  // copies of page-locked memory do not wait
@@ -103,6 +104,7 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
         kernels_.load();
     }
     graph_.chunk_edges = chunk_edges();
+    reserve_results(part.num_nodes(), part.num_nodes(), part.num_nodes());
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     forget_steps();
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
@@ -162,6 +164,13 @@ std::size_t CudaExecutor<T>::scratch_bytes(const DeviceEdges& graph) const {
     return most;
 }
 
+// The larger first: it leaves room for later lists out where the other would not fit then.
+template <typename T>
+void CudaExecutor<T>::reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points) {
+    results_.reserve(local, nodes, stream_);
+    positions_.grow(24 * size(points) + 1);
+}
+
 // What both kinds of evaluation need at most, so that captured steps keep their addresses.
 template <typename T>
 void CudaExecutor<T>::reserve(const Graph& graph) {
@@ -173,8 +182,6 @@ void CudaExecutor<T>::reserve(const Graph& graph) {
     arena_.grow(rows * sizeof(T));
     edge_gradient_.grow(std::max<std::size_t>(1, graph_.gradient_bytes()));
     scratch_.grow(scratch_bytes(graph_));
-    results_.reserve(local, nodes, stream_);
-    positions_.grow(24 * size(nodes) + 1);
     worker_.types = graph_.types;
     worker_.energies = on_device(results_.energies);
     worker_.failures = results_.on_device<int>(results_.flags);

@@ -103,6 +103,8 @@ private:
     }
     Step& step_of(const Wanted& wanted, bool communicates);
     void take_list(const Graph& graph);
+    // Before a list: where results and positions go, of nodes and of points that a list is made of.
+    void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve(const Graph& graph);
     std::int64_t chunk_edges();
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
