@@ -21,11 +21,11 @@ from ase.build import molecule
 from mdcg import MDCGCalculator, _core
 from mdcg.errors import DeviceError, KernelCompileError, UnsupportedProblemError
 from mdcg.package import Package
-from mdcg.package.linear_map import LinearMap
 
+from ..internals.internals import chunks_of
 from .capi import Exchange, Rank, library
 from .cuda_device import choose_devices
-from .programs import Array, Program, graph, open_model, run
+from .programs import Array, graph, run
 from .test_ghosts import WANT, evaluate_together, parts
 from .test_program import two_layers, two_readers, with_pairs
 
@@ -175,6 +175,32 @@ def test_replayed_steps_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
     assert_equal(step(g["positions"], True, virial=True), first)
     assert_equal(step(moved, True, virial=True), other)
     assert json.loads(cuda.report())["replays"] == 10  # what was captured took the list over
+
+
+@pytest.mark.parametrize(
+    ("most", "replayed"),
+    [(131072, [1, 3, 5, 7, 9, 11, 12]), (100, [1, 3, 5, 6, 8, 10, 11])],  # no edges: a small one
+    ids=["small", "large"],
+)
+def test_steps_of_other_lists(tmp_path: Path, most: int, replayed: list[int]) -> None:
+    """Captured steps take over addresses and sizes, also of no edges, or of other nodes."""
+    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
+    boxes = [(40, 5.5, 0), (40, 6.5, 3), (41, 5.0, 0), (12, 4.0, 0)]
+    systems = [graph(nodes, box=box, seed=seed) for nodes, box, seed in boxes]
+    apart = dict(systems[0])
+    apart["sender"], apart["receiver"] = (apart[end][:0] for end in ("sender", "receiver"))
+    replays = []
+    with chunks_of(most):
+        for g in (systems[0], systems[0], systems[1], apart, systems[1], systems[2], systems[3]):
+            shifts = np.zeros((len(g["sender"]), 3))
+            wanted = {"edges": (g["sender"], g["receiver"], shifts), "virial": True}
+            for same in (False, True):
+                found = cuda.evaluate(g["positions"], g["types"], same_edges=same, **wanted)
+                want = cpu.evaluate(g["positions"], g["types"], **wanted)
+                assert_close(found, want, "float64")
+            replays.append(json.loads(cuda.report())["replays"])
+    # another system starts layer by layer
+    assert replays == replayed
 
 
 def test_types_and_shifts_may_change_with_the_same_edges(tmp_path: Path) -> None:
@@ -393,18 +419,6 @@ def test_wrong_geometries_leave_the_model_usable(tmp_path: Path) -> None:
         with pytest.raises(_core.EngineError, match=sentence):
             run(cuda, wrong)
         assert_equal(run(cuda, g), want)
-
-
-def test_layers_without_generated_kernels(tmp_path: Path) -> None:
-    program = Program()
-    x = program.table("3x0e", program.random(3, 3))
-    program.readout(program.linear(x, LinearMap(x.irreps, x.irreps, {(0, 0): np.eye(3)}), "same"))
-    package = program.package()
-    g = graph(5)
-    cpu, cuda = (
-        open_model(package, tmp_path / "p.mdcg", device=device) for device in ("cpu", "cuda")
-    )
-    assert_close(run(cuda, g), run(cpu, g), "float64")
 
 
 def child(code: str, **environment: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from mdcg import _core
 from mdcg.package import Package
+from mdcg.package.linear_map import LinearMap
 from mdcg.problem import ConvProblem
 
 from ..core.contraction_helpers import random_contraction
@@ -73,3 +74,11 @@ def test_several_chunks(tmp_path: Path, dtype: str, edges: int) -> None:
     package(dtype).save(tmp_path / "p.mdcg")
     with chunks_of(edges):
         compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)
+
+
+def test_layers_without_generated_kernels(tmp_path: Path) -> None:
+    program = Program()
+    x = program.table("3x0e", program.random(3, 3))
+    program.readout(program.linear(x, LinearMap(x.irreps, x.irreps, {(0, 0): np.eye(3)}), "same"))
+    program.package().save(tmp_path / "p.mdcg")
+    compare(tmp_path / "p.mdcg", graph(5), "float64")

@@ -16,7 +16,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of, core
+from ..internals.internals import core
 from .capi import Rank
 from .cuda_cases import assert_close, assert_equal, both
 from .cuda_device import Device, program, structure
@@ -474,33 +474,3 @@ def test_wrong_copies(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"devices alone make edges: give them, or use device"):
         alone.evaluate(g, None, WANT)
     alone.close()
-
-
-@pytest.mark.parametrize(
-    ("most", "replayed"),
-    [(131072, [1, 3, 5, 7, 9, 11, 12]), (100, [1, 3, 5, 6, 8, 10, 11])],  # no edges: a small one
-    ids=["small", "large"],
-)
-def test_steps_of_other_lists(tmp_path: Path, most: int, replayed: list[int]) -> None:
-    """Captured steps take over addresses and sizes, also of no edges, or of other nodes."""
-    cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
-    systems = [
-        graph(40, box=5.5),
-        graph(40, box=6.5, seed=3),
-        graph(41, box=5.0),
-        graph(12, box=4.0),
-    ]
-    apart = dict(systems[0])
-    apart["sender"], apart["receiver"] = (apart[end][:0] for end in ("sender", "receiver"))
-    replays = []
-    with chunks_of(most):
-        for g in (systems[0], systems[0], systems[1], apart, systems[1], systems[2], systems[3]):
-            shifts = np.zeros((len(g["sender"]), 3))
-            wanted = {"edges": (g["sender"], g["receiver"], shifts), "virial": True}
-            for same in (False, True):
-                found = cuda.evaluate(g["positions"], g["types"], same_edges=same, **wanted)
-                want = cpu.evaluate(g["positions"], g["types"], **wanted)
-                assert_close(found, want, "float64")
-            replays.append(json.loads(cuda.report())["replays"])
-    # another system starts layer by layer
-    assert replays == replayed
