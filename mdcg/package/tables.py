@@ -2,8 +2,9 @@
 
 The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pair of types a spline
 through the exact network, on a grid that is uniform in the square root of the length. `knots`
-intervals reach from a sixteenth of the cutoff to the cutoff, and a sixth as many from there down to
-a sixty-fourth; shorter edges take the exact network. On CPUs the spline has a sixth of the knots,
+intervals reach from a sixteenth of the cutoff to the cutoff, and a sixth as many of the same width,
+rounded down, lie below; edges that are still shorter take the exact network. On CPUs the spline has
+a sixth of the knots,
 and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32 alone uses it. Its
 derivative is the force. It is built when a package runs; here all are made in float64 and compared
 with the network between the knots. Rounding of the table itself shows when the package is verified.
@@ -24,8 +25,8 @@ Array = NDArray[np.float64]
 
 #: Numbers of intervals that are tried.
 LADDER = (256, 384, 512, 768, 1024, 1536, 2048)
-#: Of the square root of the cutoff: where the counted intervals begin, and by what the number of
-#: those before is smaller.
+#: Square root of length over cutoff where the `knots` intervals begin. Below it there are
+#: ``knots // _BEFORE`` more of the same width.
 _START, _BEFORE = 1.0 / 4.0, 6
 #: Degree of each spline, and by what its number of intervals is smaller than `knots`.
 _DEGREES = {"float32": ((3, 1), (5, 6)), "float64": ((9, 6),)}
@@ -144,7 +145,7 @@ def _errors(
     exact = radial.evaluate(roots**2, receiver, sender)
     moved = roots**2 + _POSITIONS * (-1.0) ** np.arange(len(roots))
     single = radial.evaluate(moved, receiver, sender, dtype="float32")
-    # window -1: before the counted intervals
+    # window -1: below the `knots` intervals
     window = np.floor((roots**2 / reach - _START**2) / (1.0 - _START**2) * _WINDOWS)
     largest, rounding = [0.0, 0.0], 0.0
     for number in (0, 1):

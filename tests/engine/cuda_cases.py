@@ -22,7 +22,7 @@ from mdcg import MDCGCalculator, _core
 from mdcg.errors import DeviceError, KernelCompileError, UnsupportedProblemError
 from mdcg.package import Package
 
-from ..internals.internals import chunks_of
+from ..internals.internals import small_up_to
 from .capi import Exchange, Rank, library
 from .cuda_device import choose_devices
 from .programs import Array, graph, run
@@ -190,7 +190,7 @@ def test_steps_of_other_lists(tmp_path: Path, most: int, replayed: list[int]) ->
     apart = dict(systems[0])
     apart["sender"], apart["receiver"] = (apart[end][:0] for end in ("sender", "receiver"))
     replays = []
-    with chunks_of(most):
+    with small_up_to(most):
         for g in (systems[0], systems[0], systems[1], apart, systems[1], systems[2], systems[3]):
             shifts = np.zeros((len(g["sender"]), 3))
             wanted = {"edges": (g["sender"], g["receiver"], shifts), "virial": True}

@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 
 from mdcg.package import Package
 
+from ..internals.internals import small_up_to
 from . import random_programs
 from .capi import Exchange, Rank
 from .cuda_cases import assert_equal, both, saved
@@ -29,9 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(max_examples=24, phases=(Phase.generate,))
-@given(random_programs.packages(), st.sampled_from(CUTS))
-def test_random_programs(folder: Path, package: Package, cuts: Any) -> None:
-    """Energies, forces and virials of ranks are those of one; the second step is captured."""
+@given(random_programs.packages(), st.sampled_from(CUTS), st.sampled_from((0, 131072)))
+def test_random_programs(folder: Path, package: Package, cuts: Any, small: int) -> None:
+    """Energies, forces and virials of ranks are those of one.
+
+    The second step is captured, also where lists are large; the third has a new list.
+    """
     cpu, _ = both(package, folder / "p.mdcg")
     g = graph(22, types=2, box=4.6)
     want = run(cpu, g, virial=True, virials=True)
@@ -40,9 +44,10 @@ def test_random_programs(folder: Path, package: Package, cuts: Any) -> None:
         for part in parts(g, *cuts)
     ]
     exchange = Exchange(len(ranks), len(g["positions"]))
-    for step in range(2):
-        got = evaluate_together(ranks, g, exchange, same_edges=step > 0)
-        assert_same(got, want, 1e-10)
+    with small_up_to(small):
+        for step in range(4):
+            got = evaluate_together(ranks, g, exchange, same_edges=step % 2 == 1)
+            assert_same(got, want, 1e-10)
     for rank in ranks:
         rank.close()
 

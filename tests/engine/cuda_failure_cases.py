@@ -21,6 +21,7 @@ from mdcg import MDCGCalculator
 from mdcg.errors import DeviceError
 
 from ..calculators.kinds import assert_same, results
+from ..internals.internals import small_up_to
 from .cuda_calculator_cases import crystal, path
 from .cuda_cases import NAMES, saved
 from .cuda_device import Device
@@ -101,6 +102,24 @@ def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) 
         pytest.fail(f"the larger one does not fit into {most} bytes")
     assert refused > 2
     assert failures > 3
+
+
+@pytest.mark.parametrize("small", [0, 131072])
+def test_steps_that_cannot_be_captured(
+    path: Path, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calc, atoms = MDCGCalculator(path, device="cuda"), crystal()
+    with small_up_to(small):
+        want = calc.get_forces(atoms)
+        monkeypatch.setenv("EMULATED_CUDA_NO_GRAPHS", "1")
+        atoms.positions += 1e-9
+        assert "cuGraphInstantiateWithFlags" in sentence(
+            MemoryError, partial(calc.get_forces, atoms)
+        )
+        monkeypatch.delenv("EMULATED_CUDA_NO_GRAPHS")
+        for _ in range(3):
+            atoms.positions += 1e-9
+            assert np.abs(calc.get_forces(atoms) - want).max() < 1e-6
 
 
 def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

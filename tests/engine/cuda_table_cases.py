@@ -14,7 +14,7 @@ import pytest
 
 from mdcg import _core
 
-from .cuda_models import check_short_edges, compare_models, evaluate, open_both, passes
+from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
@@ -88,11 +88,14 @@ def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
     assert not np.any(got[0]["forces"])
 
 
-def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
-    path = saved(two_layers(knots=512).write(tmp_path))
+@pytest.mark.parametrize(("dtype", "part", "too_short"), SHORT_EDGES)
+def test_edges_too_short_for_the_table(
+    tmp_path: Path, dtype: str, part: float, too_short: bool
+) -> None:
+    path = saved(two_layers(knots=512, dtype=dtype).write(tmp_path))
     (tmp_path / "exact").mkdir()
     exact = _core.Model(two_layers().write(tmp_path / "exact"), kernels="generic")
-    check_short_edges(exact, _core.Model(path, device="cuda"))
+    check_short_edges(exact, _core.Model(path, device="cuda"), part, too_short)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from mdcg import _core
 
 from ..internals.internals import chunks_of
-from .cuda_models import check_short_edges, compare_models, evaluate, open_both
+from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both
 from .test_conv_layer import System, system, type_model
 
 # in double, polynomials stand for exact networks: their slopes are good to some 1e-11
@@ -102,11 +102,14 @@ def test_many_edges(tmp_path: Path) -> None:
         compare_models(*models, system(200, 850), LIMIT["float64"])
 
 
-def test_edges_too_short_for_the_table(tmp_path: Path) -> None:
-    path = type_model(knots=512).write(tmp_path)
+@pytest.mark.parametrize(("dtype", "part", "too_short"), SHORT_EDGES)
+def test_edges_too_short_for_the_table(
+    tmp_path: Path, dtype: str, part: float, too_short: bool
+) -> None:
+    path = type_model(knots=512, dtype=dtype).write(tmp_path)
     (tmp_path / "exact").mkdir()
     exact = _core.Model(type_model().write(tmp_path / "exact"), kernels="generic")
-    check_short_edges(exact, _core.Model(path, device="cuda"))
+    check_short_edges(exact, _core.Model(path, device="cuda"), part, too_short)
 
 
 def test_other_kernels_are_made_where_they_are_needed(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ public:
                              periodic.data());
         const auto start = std::chrono::steady_clock::now();
         const mdcg::ListPoints points{nodes, positions.data(), types.data(), nodes, nodes};
-        if (!cells_.make(watch_, points, num_types_, stream_, graph_, node_)) return py::none();
+        mdcg::CellArguments grid{};
+        if (!mdcg::CudaCellList::set_grid(watch_, points, grid)) return py::none();
+        cells_.make(grid, watch_, points, num_types_, stream_, graph_, node_);
         py::dict out = read(start, arrays);
         out["node"] = node_;
         if (arrays) {
@@ -143,7 +145,13 @@ void register_cuda_lists(py::module_& m) {
         [](std::int64_t edges) {
             return std::exchange(mdcg::DeviceEdges::most_chunk_edges, edges);
         },
-        py::arg("edges"), "Of models that are opened from now on; returns the number before.");
+        py::arg("edges"), "Of models that are first evaluated from now on; returns it as it was.");
+    m.def(
+        "set_most_small_edges",
+        [](std::int64_t edges) {
+            return std::exchange(mdcg::DeviceEdges::most_small_edges, edges);
+        },
+        py::arg("edges"), "Of lists that are made from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int>(), py::arg("cutoff"), py::arg("skin"),
              py::arg("num_types") = 1, py::arg("chunk_edges") = 8192, py::arg("device") = 0)

@@ -66,6 +66,16 @@ core = _load()
 
 
 @contextmanager
+def small_up_to(edges: int) -> Iterator[None]:
+    """Let lists of more edges that are made inside count as large on devices."""
+    before = core.set_most_small_edges(edges)
+    try:
+        yield
+    finally:
+        core.set_most_small_edges(before)
+
+
+@contextmanager
 def chunks_of(edges: int) -> Iterator[None]:
     """Let models that are first evaluated inside have no more edges in a chunk on devices."""
     before = core.set_most_chunk_edges(edges)

@@ -82,7 +82,7 @@ def water_with_a_short_edge() -> Atoms:
     """Return a box with an edge, on the first of two ranks, too short for radial tables."""
     atoms = water(3, seed=3)
     inside = np.argmin(np.abs(atoms.positions - [2.0, 4.6, 4.6]).sum(axis=1))
-    atoms.positions[inside + 1] = atoms.positions[inside] + [0.3, 0.0, 0.0]
+    atoms.positions[inside + 1] = atoms.positions[inside] + [0.05, 0.0, 0.0]
     return atoms
 
 

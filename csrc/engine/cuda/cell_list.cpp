@@ -83,11 +83,10 @@ void CudaCellList::place(const DeviceStream& stream) const {
     place_atoms_.launch(stream, (step_.num_nodes + THREADS - 1) / THREADS, THREADS, step_);
 }
 
-bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int num_types,
-                        const DeviceStream& stream, DeviceEdges& graph,
-                        std::vector<std::int32_t>& node) {
-    CellArguments a{};
-    if (!set_grid(watch, points, a)) return false;
+void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
+                        const ListPoints& points, int num_types, const DeviceStream& stream,
+                        DeviceEdges& graph, std::vector<std::int32_t>& node) {
+    CellArguments a = grid;
     const bool copies = points.copies;
     const std::int64_t num_points = points.count;
     double* places = nullptr;
@@ -168,7 +167,6 @@ bool CudaCellList::make(const VerletSkin& watch, const ListPoints& points, int n
     launch(write_edges_, 32 * num_points);
     graph.complete(points.types, num_types, stream);
     node = std::move(order);  // after an error the caller's is still that of its own list
-    return true;
 }
 
 }  // namespace mdcg

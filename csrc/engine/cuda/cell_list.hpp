@@ -29,12 +29,15 @@ class CudaCellList {
 public:
     explicit CudaCellList(CudaKernels& kernels);
 
-    // Makes `graph` of all pairs within the reach of a watch that has just looked at the positions
-    // (in the order given). False, and nothing has changed, where the host's list serves better:
-    // systems with many empty bins; never of copies. Throws EngineError or GeometryError where
-    // there are too many edges. Synchronizes. `node` becomes the given number of each node.
-    bool make(const VerletSkin& watch, const ListPoints& points, int num_types,
-              const DeviceStream& stream, DeviceEdges& graph, std::vector<std::int32_t>& node);
+    // The bins of points whose positions a watch has just looked at. False where the host's list
+    // serves better: systems with many empty bins; never of copies.
+    static bool set_grid(const VerletSkin& watch, const ListPoints& points, CellArguments& grid);
+    // Makes `graph` of all pairs within the reach of the watch (in the order given). Throws
+    // EngineError or GeometryError where there are too many edges. Synchronizes. `node` becomes the
+    // given number of each node.
+    void make(const CellArguments& grid, const VerletSkin& watch, const ListPoints& points,
+              int num_types, const DeviceStream& stream, DeviceEdges& graph,
+              std::vector<std::int32_t>& node);
 
     // The cell of later steps. Enqueues.
     void set_cell(const VerletSkin& watch, const DeviceStream& stream);
@@ -46,8 +49,6 @@ public:
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
 private:
-    static bool set_grid(const VerletSkin& watch, const ListPoints& points, CellArguments& a);
-
     CudaSort sort_;
     CudaFunction find_bins_, find_atoms_, order_types_, place_atoms_, count_edges_, write_edges_;
     DeviceMemory nodes_, bins_;

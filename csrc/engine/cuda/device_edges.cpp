@@ -77,7 +77,7 @@ DeviceEdges::DeviceEdges(CudaKernels& kernels)
       small_(kernels.device()),
       shift_memory_(kernels.device()),
       table_memory_(kernels.device()),
-      read_(kernels.device()) {}
+      staging_(kernels.device()) {}
 
 std::size_t DeviceEdges::bytes() const {
     return nodes_.bytes() + edges_.bytes() + senders_.bytes() + small_.bytes() +
@@ -109,11 +109,11 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
         Layout parts(start);
         parts.take(total, 1);
         parts.take(rows, num_local + 1);
-        parts.take(given, num_nodes);
+        parts.take(given, count.numbers != nullptr ? num_nodes : 0);
         return parts.bytes();
     };
-    read_.grow(lay_out(nullptr));
-    lay_out(read_.as<char>());
+    staging_.grow(lay_out(nullptr));
+    lay_out(staging_.as<char>());
     copy_to_host(total, count.total, sizeof(*total), stream);
     copy_to_host(rows, row_ptr, 4 * size(num_local + 1), stream);
     if (count.numbers != nullptr) copy_to_host(given, count.numbers, 4 * size(num_nodes), stream);
@@ -173,6 +173,7 @@ double* DeviceEdges::reserve_shifts() {
 // -- lists ---------------------------------------------------------------------------------------
 
 std::int64_t DeviceEdges::most_chunk_edges = 131072;
+std::int64_t DeviceEdges::most_small_edges = 131072;
 
 // Chunks have nearly the same number of edges, because the longest one decides how large buffers
 // are: each ends at the receiver that is nearest to a multiple of an equal share.
@@ -258,9 +259,9 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     }
     a.chunk_edge = chunk_edge;
     a.pairs = a.chunk_first_sender + num_chunks + 1;
-    // to the device the first edges of chunks, and back what was counted
-    read_.grow(4 * size(2 * (num_chunks + 1) + square));
-    std::int32_t* const first = read_.as<std::int32_t>();
+    // page-locked: the first edges of chunks, and behind them the counts that come back
+    staging_.grow(4 * size(2 * (num_chunks + 1) + square));
+    std::int32_t* const first = staging_.as<std::int32_t>();
     for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
     first[num_chunks] = narrow(num_edges);
     copy_to_device(chunk_edge, first, 4 * size(num_chunks + 1), stream);

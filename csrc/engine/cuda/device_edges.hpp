@@ -33,8 +33,9 @@ class DeviceEdges {
 public:
     // Edges of a chunk, unless one receiver has more: by what is kept for each.
     static constexpr std::int64_t FEWEST_CHUNK_EDGES = 8192;
-    // Lists of no more edges count as small. Tests set it.
-    static std::int64_t most_chunk_edges;
+    // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
+    // receiver has more; and lists of at most so many are small (see CudaExecutor).
+    static std::int64_t most_chunk_edges, most_small_edges;
 
     explicit DeviceEdges(CudaKernels& kernels);
 
@@ -49,13 +50,15 @@ public:
     // What the device has counted: row_ptr, and in 64 bits the number of all edges.
     struct Count {
         const unsigned long long* total;  // on the device
-        const std::int32_t* numbers;      // [num_nodes] given ones, on the device; null: in order
-        std::int32_t first_number;        // then that of the first node
-        double reach;                     // Å, within which neighbours were counted
-        const char *many, *instead;       // of an error: "the system has", "split it"
+        // [num_nodes] the caller's number of each node, on the device; null: first_number and those
+        // that follow it.
+        const std::int32_t* numbers;
+        std::int32_t first_number;
+        double reach;                // Å, within which neighbours were counted
+        const char *many, *instead;  // start and end of the error for too many edges
     };
-    // Reserves edges. Waits for the stream. Returns the given numbers of nodes. Throws EngineError
-    // or GeometryError where there are too many edges.
+    // Reserves edges. Waits for the stream. Returns the caller's number of each node. Throws
+    // EngineError or GeometryError where there are too many edges.
     std::vector<std::int32_t> take_rows(const Count& count, const DeviceStream& stream);
     // Room for the shift of each edge, after take_rows.
     double* reserve_shifts();
@@ -92,7 +95,7 @@ public:
     // By sender inside each chunk: the row of a chunk's buffer that an edge writes; senders in
     // order, and where the rows of each begin (first_sender + chunk number: one more per chunk).
     std::int32_t* place = nullptr;             // [num_edges], relative to the chunk
-    std::int32_t* edge_of_place = nullptr;     // [num_edges], from the chunk's first edge
+    std::int32_t* edge_of_place = nullptr;     // [num_edges]; of one chunk the same as by_sender
     std::int32_t* chunk_sender = nullptr;      // node
     std::int32_t* chunk_sender_ptr = nullptr;  // relative to the chunk
     // All edges by sender, for forces.
@@ -138,7 +141,7 @@ private:
     CudaFunction expand_rows_, find_senders_, find_chunks_, find_runs_, count_senders_,
         write_senders_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
-    PinnedMemory read_;  // what comes back while a list is made
+    PinnedMemory staging_;  // numbers that go to and fro while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;
     char* workspace_ = nullptr;          // in the place of what steps make
     std::vector<std::int32_t> row_ptr_;  // host

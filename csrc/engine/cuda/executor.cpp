@@ -84,13 +84,15 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 
 template <typename T>
 bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph) {
+    CellArguments grid{};
+    if (!CudaCellList::set_grid(watch, points, grid)) return false;
+    forget_steps();
     graph_.chunk_edges = chunk_edges();
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
-    staged.positions = positions();  // copies of page-locked memory do not wait
-    if (!cells_.make(watch, staged, num_types_, stream_, graph_, graph.node)) return false;
-    forget_steps();
+    staged.positions = positions();  // copies from page-locked memory do not block the host
+    cells_.make(grid, watch, staged, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;
     take_list(graph);
@@ -103,10 +105,10 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
         batch_ = std::make_unique<CudaBatch>(kernels_);
         kernels_.load();
     }
+    forget_steps();
     graph_.chunk_edges = chunk_edges();
     reserve_results(part.num_nodes(), part.num_nodes(), part.num_nodes());
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
-    forget_steps();
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
     source_ = Source::batch;
     take_list(graph);
@@ -126,6 +128,7 @@ void CudaExecutor<T>::take_list(const Graph& graph) {
         steps_.clear();
         step_nodes_ = graph_.num_local;
     }
+    small_ = graph_.num_edges <= DeviceEdges::most_small_edges && !program_.reads_points;
     graph_.gradient_lanes = 1;
     for (const auto& op : ops_) {
         op->take_list(graph_, stream_);
@@ -164,7 +167,8 @@ std::size_t CudaExecutor<T>::scratch_bytes(const DeviceEdges& graph) const {
     return most;
 }
 
-// The larger first: it leaves room for later lists out where the other would not fit then.
+// Results first, which are larger: memory that grows takes an eighth more than it needs where it
+// can, and if positions did so first, too little could be left for results.
 template <typename T>
 void CudaExecutor<T>::reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points) {
     results_.reserve(local, nodes, stream_);
@@ -195,12 +199,12 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
     const bool virials = wanted.virial || wanted.virials;
     // the last two: how far results are downloaded
     const int kind = wanted.gradient + 2 * virials + 4 * communicates +
-                     8 * (wanted.descriptors != nullptr) + 16 * is_small() + 32 * wanted.forces +
+                     8 * (wanted.descriptors != nullptr) + 16 * small_ + 32 * wanted.forces +
                      64 * wanted.virials;
     const auto [found, made] = steps_.try_emplace(kind);
     Step& step = found->second;
     if (!made) return step;
-    step.parts = parts_of_step(program_, wanted.gradient, communicates, is_small());
+    step.parts = parts_of_step(program_, wanted.gradient, communicates, small_);
     while (events_.size() < step.parts.size() + 1)
         events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     return step;
@@ -320,7 +324,7 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
             for (std::size_t k = i; k < end; ++k) enqueue_on_stream(step.parts, k, wanted);
         };
         // A large system keeps the device busy while its step is captured for the next time.
-        const bool meanwhile = step.stale && !is_small();
+        const bool meanwhile = step.stale && !small_;
         if (meanwhile) enqueue_parts();
         if (step.stale) {
             try {
@@ -361,7 +365,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
         case StepPart::start:
             results_.begin(source_ == Source::batch ? nullptr : positions(),
                            source_ == Source::cells ? cells_.given() : graph_.positions,
-                           3 * graph_.num_nodes, is_small(), stream_);
+                           3 * graph_.num_nodes, small_, stream_);
             if (source_ == Source::cells) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             if (points_) points_->place(graph_.positions, stream_);
@@ -392,7 +396,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
                               : wanted.forces   ? results_.forces
                               : wanted.gradient ? results_.virial_sums
                                                 : results_.energy_sums,
-                              is_small(), stream_);
+                              small_, stream_);
             break;
     }
 }

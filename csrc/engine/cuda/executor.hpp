@@ -89,17 +89,9 @@ private:
     double* on_device(const StepResults::Part& part) const {
         return results_.on_device<double>(part);
     }
-    // True if single kernels leave the device partly idle. Then the parts of a step are spread over
-    // streams, and kernels copy positions and results. With 437,000 edges, kernels that run at once
-    // compete for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to
-    // forces and to rows that are not values of the program, so that their dependencies are
-    // unknown.
-    bool is_small() const {
-        return graph_.num_edges <= DeviceEdges::most_chunk_edges && !program_.reads_points;
-    }
     const BufferPlan& plan_of(bool gradient) const {
         if (!gradient) return program_.energy_plan;
-        return is_small() ? program_.stream_plan : program_.gradient_plan;
+        return small_ ? program_.stream_plan : program_.gradient_plan;
     }
     Step& step_of(const Wanted& wanted, bool communicates);
     void take_list(const Graph& graph);
@@ -135,6 +127,12 @@ private:
     DeviceEdges graph_;
     CudaCellList cells_;
     std::int64_t chunk_edges_ = 0;
+    // Of the list: single kernels leave the device partly idle. Then the parts of a step are spread
+    // over streams, and kernels copy positions and results. With 437,000 edges, kernels that run at
+    // once compete for memory and cache, and a step takes 1 to 2 % longer. Operations on points add
+    // to forces and to rows that are not values of the program, so that their dependencies are
+    // unknown.
+    bool small_ = false;
     // Where the positions of a step go.
     enum class Source { graph, cells, batch } source_ = Source::graph;
     std::unique_ptr<CudaBatch> batch_;  // made by the first one

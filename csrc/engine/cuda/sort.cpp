@@ -9,7 +9,7 @@ namespace mdcg {
 
 namespace {
 
-// As text/sort.cuh has them.
+// As kernels/sort.cuh has them.
 constexpr int THREADS = 256, DIGIT_BITS = 8;
 // Few tiles are summed by one block.
 constexpr std::int64_t SCAN_ALONE = 8 * SCAN_TILE;

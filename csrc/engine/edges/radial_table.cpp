@@ -16,9 +16,10 @@ namespace {
 template <typename T>
 constexpr std::int64_t ZERO_ROWS = TABLE_STEPS<T> + 1;
 
-// Of the square root of r_max: `knots` intervals reach from START to 1, and a sixth as many,
-// rounded down, from at least 1/8 to START. Shorter edges, below r_max / 64, are left to the exact
-// network: the distance transforms are steep there.
+// A table is uniform in sqrt(r / r_max): `knots` intervals from START to 1, and knots / BEFORE more
+// below START, rounded down. It begins between r_max / 64 and r_max / 57 with the numbers of knots
+// that the converter chooses. Shorter edges are left to the exact network: the distance transforms
+// are steep there.
 constexpr double START = 1.0 / 4;
 constexpr int BEFORE = 6;
 

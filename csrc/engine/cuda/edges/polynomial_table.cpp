@@ -57,8 +57,9 @@ PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns column
       limit_(limit) {
     if (degree < SPLINE_DEGREE || degree % 2 == 0)
         throw std::invalid_argument("tables have polynomials of an odd degree from 3 on");
-    // in double precision the package's knots do not count; with one, tables begin at r_max / 16
-    const int knots = sizeof(T) == 4 ? std::max(spec.knots, 1) : 1;
+    // In double precision the package's knots do not count. With one, the range begins at r_max
+    // / 16.
+    const int knots = sizeof(T) == 4 ? spec.knots : 1;
     weights_ = std::make_unique<RadialSpline>(spec, knots, SPLINE_DEGREE);
     units_ = std::make_unique<RadialSpline>(hidden_spec(spec), knots, SPLINE_DEGREE);
     groups_ = std::make_unique<TableGroups>(spec, *weights_, 0.0);
