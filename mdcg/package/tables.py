@@ -4,10 +4,10 @@ The table is the engine's (``csrc/engine/edges/radial_table.hpp``): for each pai
 through the exact network, on a grid that is uniform in the square root of the length. `knots`
 intervals reach from a sixteenth of the cutoff to the cutoff, and a sixth as many of the same width,
 rounded down, lie below; edges that are still shorter take the exact network. On CPUs the spline has
-a sixth of the knots,
-and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32 alone uses it. Its
-derivative is the force. It is built when a package runs; here all are made in float64 and compared
-with the network between the knots. Rounding of the table itself shows when the package is verified.
+a sixth of the knots, and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32
+alone uses it. Its derivative is the force. It is built when a package runs; here all are made in
+float64 and compared with the network between the knots. Rounding of the table itself shows when the
+package is verified.
 """
 
 from __future__ import annotations

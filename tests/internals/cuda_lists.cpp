@@ -43,9 +43,9 @@ public:
                              periodic.data());
         const auto start = std::chrono::steady_clock::now();
         const mdcg::ListPoints points{nodes, positions.data(), types.data(), nodes, nodes};
-        mdcg::CellArguments grid{};
-        if (!mdcg::CudaCellList::set_grid(watch_, points, grid)) return py::none();
-        cells_.make(grid, watch_, points, num_types_, stream_, graph_, node_);
+        const auto grid = mdcg::CudaCellList::grid(watch_, points);
+        if (!grid) return py::none();
+        cells_.make(*grid, watch_, points, num_types_, stream_, graph_, node_);
         py::dict out = read(start, arrays);
         out["node"] = node_;
         if (arrays) {

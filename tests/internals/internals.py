@@ -10,9 +10,9 @@ import importlib.util
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +66,19 @@ core = _load()
 
 
 @contextmanager
-def small_up_to(edges: int) -> Iterator[None]:
+def _limit(change: Callable[[int], int], edges: int) -> Iterator[None]:
+    before = change(edges)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+def small_up_to(edges: int) -> AbstractContextManager[None]:
     """Let lists of more edges that are made inside count as large on devices."""
-    before = core.set_most_small_edges(edges)
-    try:
-        yield
-    finally:
-        core.set_most_small_edges(before)
+    return _limit(core.set_most_small_edges, edges)
 
 
-@contextmanager
-def chunks_of(edges: int) -> Iterator[None]:
+def chunks_of(edges: int) -> AbstractContextManager[None]:
     """Let models that are first evaluated inside have no more edges in a chunk on devices."""
-    before = core.set_most_chunk_edges(edges)
-    try:
-        yield
-    finally:
-        core.set_most_chunk_edges(before)
+    return _limit(core.set_most_chunk_edges, edges)

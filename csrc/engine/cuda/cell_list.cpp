@@ -33,7 +33,8 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       bins_(kernels.device()) {}
 
 // Along each vector: where atoms begin, and how far they reach.
-bool CudaCellList::set_grid(const VerletSkin& watch, const ListPoints& points, CellArguments& a) {
+std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const ListPoints& points) {
+    CellArguments a{};
     const std::int64_t num_nodes = points.count;
     const double* const positions = points.positions;
     const double reach = watch.reach();
@@ -57,7 +58,7 @@ bool CudaCellList::set_grid(const VerletSkin& watch, const ListPoints& points, C
     const std::int64_t most = std::min(BINS_PER_ATOM * num_nodes + FEW_BINS, MOST_BINS);
     const Bins bins = choose_bins(extent, watch.periodic(), reach, most, TILE);
     // the host makes no lists of copies
-    if (bins.shrunk > MOST_SHRUNK && !points.copies) return false;
+    if (bins.shrunk > MOST_SHRUNK && !points.copies) return std::nullopt;
     a.num_bins = TILE * TILE * TILE;
     for (std::size_t k = 0; k < 3; ++k) {
         const auto count = static_cast<double>(bins.count[k]);
@@ -69,7 +70,7 @@ bool CudaCellList::set_grid(const VerletSkin& watch, const ListPoints& points, C
     }
     a.num_nodes = num_nodes;
     a.square = reach * reach;
-    return true;
+    return a;
 }
 
 void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream) {

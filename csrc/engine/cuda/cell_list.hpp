@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/cuda/device_edges.hpp"
@@ -29,9 +30,9 @@ class CudaCellList {
 public:
     explicit CudaCellList(CudaKernels& kernels);
 
-    // The bins of points whose positions a watch has just looked at. False where the host's list
+    // The bins of points whose positions a watch has just looked at. None where the host's list
     // serves better: systems with many empty bins; never of copies.
-    static bool set_grid(const VerletSkin& watch, const ListPoints& points, CellArguments& grid);
+    static std::optional<CellArguments> grid(const VerletSkin& watch, const ListPoints& points);
     // Makes `graph` of all pairs within the reach of the watch (in the order given). Throws
     // EngineError or GeometryError where there are too many edges. Synchronizes. `node` becomes the
     // given number of each node.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <optional>
 #include <tuple>
 
 #include "core/integers.hpp"
@@ -84,15 +85,15 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
 
 template <typename T>
 bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph) {
-    CellArguments grid{};
-    if (!CudaCellList::set_grid(watch, points, grid)) return false;
+    const std::optional<CellArguments> grid = CudaCellList::grid(watch, points);
+    if (!grid) return false;
     forget_steps();
     graph_.chunk_edges = chunk_edges();
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
     staged.positions = positions();  // copies from page-locked memory do not block the host
-    cells_.make(grid, watch, staged, num_types_, stream_, graph_, graph.node);
+    cells_.make(*grid, watch, staged, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;
     take_list(graph);
@@ -325,9 +326,9 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
         };
         // A large system keeps the device busy while its step is captured for the next time.
         const bool meanwhile = step.stale && !small_;
-        if (meanwhile) enqueue_parts();
         if (step.stale) {
             try {
+                if (meanwhile) enqueue_parts();
                 graph.begin(stream_);
                 enqueue_parts();
                 graph.end(stream_);

@@ -40,7 +40,7 @@ public:
     void set_graph(const Graph& graph);
     // `fresh`: for the first time after set_graph.
     void set_shifts(const Graph& graph, const System& system, bool fresh);
-    // A new list, made on the device where that can be (see CudaCellList::make); the graph becomes
+    // A new list, made on the device where that can be (see CudaCellList::grid); the graph becomes
     // one without edges, and positions() those of the points.
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
@@ -127,11 +127,11 @@ private:
     DeviceEdges graph_;
     CudaCellList cells_;
     std::int64_t chunk_edges_ = 0;
-    // Of the list: single kernels leave the device partly idle. Then the parts of a step are spread
-    // over streams, and kernels copy positions and results. With 437,000 edges, kernels that run at
-    // once compete for memory and cache, and a step takes 1 to 2 % longer. Operations on points add
-    // to forces and to rows that are not values of the program, so that their dependencies are
-    // unknown.
+    // True if the list has so few edges that single kernels leave the device partly idle. Then the
+    // parts of a step are spread over streams, and kernels copy positions and results. With 437,000
+    // edges, kernels that run at once compete for memory and cache, and a step takes 1 to 2 %
+    // longer. Operations on points add to forces and to rows that are not values of the program, so
+    // that their dependencies are unknown.
     bool small_ = false;
     // Where the positions of a step go.
     enum class Source { graph, cells, batch } source_ = Source::graph;
