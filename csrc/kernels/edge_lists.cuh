@@ -1,11 +1,22 @@
 #include "kernels/common.cuh"
 #include "kernels/edge_lists.hpp"
 
-// A warp per receiver.
+// A number that stands for a pair of nodes (the mixing function of SplitMix64).
+INLINE unsigned long long mixed(unsigned first, unsigned second) {
+    unsigned long long x = (unsigned long long)first << 32 | second;
+    x = (x + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+// A warp per receiver. p.one_way becomes the sum of a number for each edge between local nodes,
+// which edges in opposite directions add with opposite signs: it stays 0 where each edge has a
+// reverse.
 extern "C" __global__ void __launch_bounds__(256) expand_rows(const ListArguments p) {
     const Long receiver = thread_number() / 32;
     if (receiver >= p.num_local) return;
     const int to = p.types[receiver];
+    unsigned long long one_way = 0;
     for (int i = p.row_ptr[receiver] + threadIdx.x % 32; i < p.row_ptr[receiver + 1]; i += 32) {
         const int from = p.types[p.sender[i]];
         p.receiver[i] = int(receiver);
@@ -13,7 +24,17 @@ extern "C" __global__ void __launch_bounds__(256) expand_rows(const ListArgument
         p.sender_type[i] = from;
         p.identity[i] = i;
         p.pairs[to * p.num_types + from] = 1;
+        const int other = p.sender[i];
+        if (other >= p.num_local || other == receiver) continue;
+        if (receiver < other)
+            one_way += mixed(unsigned(receiver), unsigned(other));
+        else
+            one_way -= mixed(unsigned(other), unsigned(receiver));
     }
+    if (p.group == 0) return;
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) one_way += __shfl_xor_sync(0xffffffffu, one_way, bit);
+    if (threadIdx.x % 32 == 0 && one_way != 0) atomicAdd((unsigned long long*)p.one_way, one_way);
 }
 
 // The number of the first of `count` ascending items that is not below `value`.
@@ -46,19 +67,42 @@ extern "C" __global__ void __launch_bounds__(256) find_chunks(const ListArgument
     if (i < p.num_edges) p.chunk_key[i] = unsigned(chunk_of(p, p.by_sender[i]));
 }
 
-// Is the sender at a place of a chunk another one than at the place before?
+extern "C" __global__ void __launch_bounds__(256) find_groups(const ListArguments p) {
+    const Long i = thread_number();
+    if (i < p.num_edges) p.group_key[i] = unsigned(p.receiver[p.edge_of_place[i]] / p.group);
+}
+
+// Is an edge in the list of its receiver's group? Of an edge and its reverse one is, the same one
+// for all edges between two groups. Inside a group it is the one with the lower receiver: a group's
+// edges with one sender that are in the list are then those with the lowest receivers.
+INLINE bool listed(const ListArguments& p, int edge) {
+    const int i = p.receiver[edge], j = p.sender[edge];
+    if (*p.one_way != 0 || j >= p.num_local || i == j) return true;
+    const int a = i / int(p.group), b = j / int(p.group);
+    if (a == b) return i < j;
+    return ((a ^ b) & 1) != 0 ? a > b : a < b;
+}
+
+// Is the sender at a place of a chunk another one than at the place before? Does the edge begin a
+// row of pairs: has it another sender or group than the one before?
 extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments p) {
     const Long i = thread_number();
     if (i >= p.num_edges) return;
     const int edge = p.edge_of_place[i];
     const int first = p.chunk_edge[chunk_of(p, i)];
     p.place[edge] = int(i) - first;
-    p.runs[i] = i == first || p.sender[edge] != p.sender[p.edge_of_place[i - 1]];
+    const int before = p.edge_of_place[i == first ? i : i - 1];
+    p.runs[i] = i == first || p.sender[edge] != p.sender[before];
+    if (p.group == 0) return;
+    const bool new_group = p.receiver[edge] / p.group != p.receiver[before] / p.group;
+    p.row_runs[i] = listed(p, edge) && (p.runs[i] != 0 || new_group);
 }
 
 extern "C" __global__ void __launch_bounds__(256) count_senders(const ListArguments p) {
     const Long c = thread_number();
-    if (c <= p.num_chunks) p.chunk_first_sender[c] = p.runs[p.chunk_edge[c]];
+    if (c > p.num_chunks) return;
+    p.chunk_first_sender[c] = p.runs[p.chunk_edge[c]];
+    if (p.group != 0) p.chunk_first_row[c] = p.row_runs[p.chunk_edge[c]];
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_senders(const ListArguments p) {
@@ -67,7 +111,19 @@ extern "C" __global__ void __launch_bounds__(256) write_senders(const ListArgume
         const int c = chunk_of(p, i);
         p.chunk_sender[p.runs[i]] = p.sender[p.edge_of_place[i]];
         p.chunk_sender_ptr[p.runs[i] + c] = int(i) - p.chunk_edge[c];
+        if (p.group != 0) p.chunk_row_ptr[p.runs[i] + c] = p.row_runs[i];
     }
-    if (i < p.num_chunks)
-        p.chunk_sender_ptr[p.chunk_first_sender[i + 1] + i] = p.chunk_edge[i + 1] - p.chunk_edge[i];
+    if (i < p.num_chunks) {
+        const Long end = p.chunk_first_sender[i + 1] + i;
+        p.chunk_sender_ptr[end] = p.chunk_edge[i + 1] - p.chunk_edge[i];
+        if (p.group != 0) p.chunk_row_ptr[end] = p.chunk_first_row[i + 1];
+    }
+    if (i >= p.num_edges || p.group == 0) return;
+    const int edge = p.edge_of_place[i];
+    p.row_of_edge[edge] = listed(p, edge) ? p.row_runs[i + 1] - 1 : -1;
+}
+
+extern "C" __global__ void __launch_bounds__(256) order_rows(const ListArguments p) {
+    const Long i = thread_number();
+    if (i < p.num_edges) p.pair_row[i] = p.row_of_edge[p.by_group[i]];
 }

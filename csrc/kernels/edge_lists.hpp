@@ -5,9 +5,10 @@
 
 namespace mdcg {
 
-// What follows from the rows of receivers: ends of edges, and edges by sender.
+// What follows from the rows of receivers: ends of edges, edges by sender, and pairs of edges.
 struct ListArguments {
     Long num_edges, num_local, num_nodes, num_types, num_chunks;
+    Long group;  // receivers; 0: no pairs are wanted
     const int *row_ptr, *sender, *types;
     int *receiver, *sender_type, *receiver_type, *identity;  // [num_edges]
     int* pairs;                                              // [num_types^2] is there such an edge
@@ -19,7 +20,15 @@ struct ListArguments {
     int* runs;                // [num_edges + 1] does a sender begin; then how many before
     int* chunk_first_sender;  // [num_chunks + 1]
     int *chunk_sender, *chunk_sender_ptr;
+    // Of pairs: see csrc/engine/cuda/device_edges.hpp.
+    Long* one_way;
+    unsigned* group_key;   // [num_edges] of edge_of_place
+    int* row_runs;         // [num_edges + 1] does a row begin; then how many before
+    int* chunk_first_row;  // [num_chunks + 1]
+    int *row_of_edge, *chunk_row_ptr;
+    const int* by_group;
+    int* pair_row;
 };
-static_assert(sizeof(ListArguments) == 192);
+static_assert(sizeof(ListArguments) == 264);
 
 }  // namespace mdcg

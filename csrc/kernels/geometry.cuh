@@ -52,15 +52,52 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     return r;
 }
 
+// Lists the live pairs of the group that begins with `receiver`, and marks their rows.
+INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
+    const Long last = receiver + p.group < p.num_local ? receiver + p.group : p.num_local;
+    const int first = p.row_ptr[receiver], end = p.row_ptr[last];
+    for (int i = first + lane; i < end; i += 32) {
+        const int row = p.pair_row[i];
+        if (row >= 0) p.live_rows[row] = 0;
+    }
+    __syncwarp();
+    int count = 0;
+    for (int at = first; at < end; at += 32 * AHEAD) {
+        int edge[AHEAD], row[AHEAD];
+        bool live[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {
+            const int i = min(at + 32 * a + lane, end - 1);
+            edge[a] = p.by_group[i];
+            row[a] = at + 32 * a + lane < end ? p.pair_row[i] : -1;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) live[a] = row[a] >= 0 && p.length[edge[a]] < DEAD;
+#pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {
+            const unsigned found = __ballot_sync(0xffffffffu, live[a]);
+            if (live[a]) {
+                const int place = first + count + __popc(found & ((1u << lane) - 1));
+                p.live_pairs[place] = edge[a];
+                p.live_pair_row[place] = row[a];
+                p.live_rows[row[a]] = 1;
+            }
+            count += __popc(found);
+        }
+    }
+    if (lane == 0) p.num_pairs[receiver / p.group] = count;
+}
+
 // A warp per receiver: lists its live edges by number, and again the shortest first, equal ones by
-// number. The second list of a receiver with more than SORTED edges is the first one.
+// number. The second list of a receiver with more than SORTED edges is the first one. A block has
+// whole groups.
 constexpr int SORTED = 256;
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
     __shared__ unsigned long long all_keys[8][SORTED];  // length, then number
     const int receiver = int(thread_number() / 32), lane = threadIdx.x % 32;
-    if (receiver >= p.num_local) return;
+    const bool inside = receiver < p.num_local;
     unsigned long long* const keys = all_keys[threadIdx.x / 32];
-    const int first = p.row_ptr[receiver], end = p.row_ptr[receiver + 1];
+    const int first = inside ? p.row_ptr[receiver] : 0, end = inside ? p.row_ptr[receiver + 1] : 0;
     int count = 0;
     for (int at = first; at < end; at += 32 * AHEAD) {
         Long edge[AHEAD];
@@ -84,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
             if (place < SORTED) keys[place] = (unsigned long long)bits << 32 | unsigned(edge[a]);
         }
     }
-    if (lane == 0) p.num_live[receiver] = count;
+    if (inside && lane == 0) p.num_live[receiver] = count;
     __syncwarp();
     for (int i = lane; i < count; i += 32) {
         int rank = i;
@@ -95,6 +132,9 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
         }
         p.by_length[first + rank] = p.live[first + i];
     }
+    if (p.group == 0) return;
+    __syncthreads();  // lengths of the group's edges
+    if (inside && receiver % p.group == 0) list_pairs(p, receiver, lane);
 }
 
 // Adds what edges begin, begin + 32 and so on give to the force and to the six parts of the virial

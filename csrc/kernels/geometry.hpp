@@ -27,8 +27,12 @@ struct GeometryArguments {
     int* num_live;   // [num_local]
     int* failures;
     double r_max, sign;
+    // Of pairs: see csrc/engine/cuda/device_edges.hpp.
+    Long group;  // receivers; 0: none
+    const int *by_group, *pair_row;
+    int *live_pairs, *live_pair_row, *num_pairs, *live_rows;
 };
-static_assert(sizeof(GeometryArguments<float>) == 128 && sizeof(GeometryArguments<double>) == 128);
+static_assert(sizeof(GeometryArguments<float>) == 184 && sizeof(GeometryArguments<double>) == 184);
 
 template <typename T>
 struct AssembleArguments {

@@ -2,7 +2,7 @@
 #include "kernels/sender_sums.hpp"
 
 // Sums what a chunk's edges give to each sender. Each of p.parts threads takes a part of the edges,
-// in their order; the parts are added in order. Rows of dead edges may hold anything.
+// in their order; the parts are added in order. Rows that do not count may hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {
     constexpr int AHEAD = 8;  // rows on their way from memory at a time
@@ -21,7 +21,8 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
         const int end = begin + count * (part + 1) / p.parts;
         for (int first = begin + count * part / p.parts; first < end; first += p.group) {
             const int at = first + place;
-            const bool alive = at < end && p.length[p.edge[at]] < DEAD;
+            const bool alive =
+                at < end && (p.live_rows ? p.live_rows[at] != 0 : p.length[p.edge[at]] < DEAD);
             unsigned live = (__ballot_sync(group, alive) & group) >> (lane - place);
             while (live != 0) {
                 Pack row[AHEAD];
@@ -51,4 +52,16 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
 #pragma unroll
     for (int j = 0; j < LANE_ITEMS; ++j) total.v[j] += sum.v[j];
     *to = total;
+}
+
+extern "C" __global__ void __launch_bounds__(SENDER_THREADS) sum_own(const OwnSumArguments<T> p) {
+    const Long i = thread_number(), receiver = i / p.width, c = i - receiver * p.width;
+    if (receiver >= p.receivers) return;
+    Pack total = p.add ? p.target[i] : Pack{};
+    for (Long part = 0; part < p.parts; ++part) {
+        const Pack row = p.rows[(receiver * p.parts + part) * p.width + c];
+#pragma unroll
+        for (int j = 0; j < LANE_ITEMS; ++j) total.v[j] += row.v[j];
+    }
+    p.target[i] = total;
 }

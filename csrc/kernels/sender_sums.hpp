@@ -13,12 +13,25 @@ struct SenderSumArguments {
     PackOf<T>* __restrict__ target;      // [nodes][width], added to
     const int* __restrict__ sender;      // [senders] node
     const int* __restrict__ row_ptr;     // [senders + 1]
-    const int* __restrict__ edge;        // of each row
-    const double* __restrict__ length;   // of all edges
-    Long senders, width;                 // width in quads
-    int parts;                           // of the edges of a sender, each summed by a thread
-    int group;                           // threads with the same sender: a power of two
+    // What tells which rows count: their edges, and the lengths of all edges; or, by row, 0 for
+    // those that do not.
+    const int* __restrict__ edge;
+    const double* __restrict__ length;
+    const int* __restrict__ live_rows;  // null: edge and length tell
+    Long senders, width;                // width in quads
+    int parts;                          // of the edges of a sender, each summed by a thread
+    int group;                          // threads with the same sender: a power of two
 };
-static_assert(sizeof(SenderSumArguments<float>) == 72 && sizeof(SenderSumArguments<double>) == 72);
+static_assert(sizeof(SenderSumArguments<float>) == 80 && sizeof(SenderSumArguments<double>) == 80);
+
+// Rows that blocks have summed for their receivers.
+template <typename T>
+struct OwnSumArguments {
+    const PackOf<T>* __restrict__ rows;  // [receivers][parts][width]
+    PackOf<T>* __restrict__ target;      // [receivers][width]
+    Long receivers, width, parts;
+    Long add;  // to the target
+};
+static_assert(sizeof(OwnSumArguments<float>) == 48 && sizeof(OwnSumArguments<double>) == 48);
 
 }  // namespace mdcg

@@ -105,13 +105,7 @@ class TableConvPlan(Plan):
         degree=7, registers=((39, 0), (1024, 128)), two_channels=64, alone=40, two_edges=64
     )
     backward: TableConvTile = TableConvTile(
-        imbalance=2,
-        registers=((72, 128), (79, 0), (110, 168)),
-        two_channels=1024,
-        alone=56,
-        shared_bytes=20 * 1024,
-        fill=4,
-        two_edges=72,
+        imbalance=2, two_channels=1024, alone=56, shared_bytes=20 * 1024, fill=4
     )
 
 

@@ -29,8 +29,11 @@ POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 
 @pytest.mark.parametrize(("parts", "width"), [(1, 32), (4, 32), (1, 20), (1, 256), (4, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_by_sender_skip_dead_edges(dtype: str, parts: int, width: int, rng: Any) -> None:
-    """Rows of edges beyond r_max are not written by fused kernels: they may hold anything."""
+@pytest.mark.parametrize("marked", [False, True])
+def test_sums_by_sender_skip_dead_rows(
+    dtype: str, parts: int, width: int, marked: bool, rng: Any
+) -> None:
+    """Rows of edges beyond r_max, or that are marked so, may hold anything."""
     device = Device()
     edges, senders, nodes, first_edge = 270, 6, 9, 13  # the chunk's first
     packs = width * np.dtype(dtype).itemsize // 16
@@ -51,8 +54,9 @@ def test_sums_by_sender_skip_dead_edges(dtype: str, parts: int, width: int, rng:
         target=(POINTER, out),
         sender=(POINTER, device.upload(sender)),
         row_ptr=(POINTER, device.upload(row_ptr)),
-        edge=(POINTER, device.upload(edge)),
-        length=(POINTER, device.upload(length)),
+        edge=(POINTER, 0 if marked else device.upload(edge)),
+        length=(POINTER, 0 if marked else device.upload(length)),
+        live_rows=(POINTER, device.upload(live.astype(np.int32)) if marked else 0),
         senders=(LONG, senders),
         width=(LONG, packs),
         parts=(INT, parts),

@@ -22,7 +22,8 @@ using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcec
 
 class Lists {
 public:
-    Lists(double cutoff, double skin, int num_types, std::int64_t chunk_edges, int device)
+    Lists(double cutoff, double skin, int num_types, std::int64_t chunk_edges, int device,
+          bool pairs)
         : num_types_(num_types),
           stream_(device),
           kernels_(compiled_by_python(device), sizeof(float)),
@@ -30,6 +31,7 @@ public:
           cells_(kernels_),
           watch_(cutoff, skin) {
         graph_.chunk_edges = chunk_edges;
+        if (pairs) graph_.pair_use = mdcg::PairUse::pairs;
         kernels_.load();
     }
 
@@ -125,6 +127,14 @@ private:
         for (const mdcg::CudaChunk& c : g.chunks) senders += c.num_senders;
         out["chunk_sender"] = integers(g.chunk_sender, senders);
         out["chunk_sender_ptr"] = integers(g.chunk_sender_ptr, senders + chunk_count);
+        out["group"] = g.group;
+        if (g.group == 0) return out;
+        std::vector<std::tuple<int, int>> rows;
+        for (const mdcg::CudaChunk& c : g.chunks) rows.emplace_back(c.first_row, c.num_rows);
+        out["rows"] = rows;
+        edges("by_group", g.by_group);
+        edges("pair_row", g.pair_row);
+        out["chunk_row_ptr"] = integers(g.chunk_row_ptr, senders + chunk_count);
         return out;
     }
 
@@ -152,9 +162,16 @@ void register_cuda_lists(py::module_& m) {
             return std::exchange(mdcg::DeviceEdges::most_small_edges, edges);
         },
         py::arg("edges"), "Of lists that are made from now on; returns it as it was.");
+    m.def(
+        "set_fewest_grouped",
+        [](std::int64_t receivers) {
+            return std::exchange(mdcg::DeviceEdges::fewest_grouped, receivers);
+        },
+        py::arg("receivers"), "Of lists that are made from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")
-        .def(py::init<double, double, int, std::int64_t, int>(), py::arg("cutoff"), py::arg("skin"),
-             py::arg("num_types") = 1, py::arg("chunk_edges") = 8192, py::arg("device") = 0)
+        .def(py::init<double, double, int, std::int64_t, int, bool>(), py::arg("cutoff"),
+             py::arg("skin"), py::arg("num_types") = 1, py::arg("chunk_edges") = 8192,
+             py::arg("device") = 0, py::arg("pairs") = false)
         .def("make", &Lists::make, py::arg("positions"), py::arg("types"),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
              py::arg("arrays") = true)

@@ -66,8 +66,8 @@ core = _load()
 
 
 @contextmanager
-def _limit(change: Callable[[int], int], edges: int) -> Iterator[None]:
-    before = change(edges)
+def _limit(change: Callable[[int], int], number: int) -> Iterator[None]:
+    before = change(number)
     try:
         yield
     finally:
@@ -82,3 +82,8 @@ def small_up_to(edges: int) -> AbstractContextManager[None]:
 def chunks_of(edges: int) -> AbstractContextManager[None]:
     """Let models that are first evaluated inside have no more edges in a chunk on devices."""
     return _limit(core.set_most_chunk_edges, edges)
+
+
+def grouped_from(receivers: int) -> AbstractContextManager[None]:
+    """Let lists of at least so many receivers that are made inside have groups of several."""
+    return _limit(core.set_fewest_grouped, receivers)

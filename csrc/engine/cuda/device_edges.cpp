@@ -23,7 +23,7 @@ std::int64_t blocks(std::int64_t threads) { return (threads + THREADS - 1) / THR
 // What making a list takes beside it, for so many edges or nodes.
 struct Workspace {
     std::uint32_t *sorted_keys, *spare_keys;
-    std::int32_t *spare_values, *runs, *work;
+    std::int32_t *spare_values, *runs, *row_runs, *work;
     std::size_t bytes;
 
     Workspace(char* start, std::int64_t items) {
@@ -32,6 +32,7 @@ struct Workspace {
         parts.take(spare_keys, items);
         parts.take(spare_values, items);
         parts.take(runs, items + 1);
+        parts.take(row_runs, items + 1);
         parts.take(work, CudaSort::work_items(items));
         bytes = parts.bytes();
     }
@@ -68,9 +69,11 @@ DeviceEdges::DeviceEdges(CudaKernels& kernels)
       expand_rows_(kernels.fixed("edge_lists.cuh", "expand_rows")),
       find_senders_(kernels.fixed("edge_lists.cuh", "find_senders")),
       find_chunks_(kernels.fixed("edge_lists.cuh", "find_chunks")),
+      find_groups_(kernels.fixed("edge_lists.cuh", "find_groups")),
       find_runs_(kernels.fixed("edge_lists.cuh", "find_runs")),
       count_senders_(kernels.fixed("edge_lists.cuh", "count_senders")),
       write_senders_(kernels.fixed("edge_lists.cuh", "write_senders")),
+      order_rows_(kernels.fixed("edge_lists.cuh", "order_rows")),
       nodes_(kernels.device()),
       edges_(kernels.device()),
       senders_(kernels.device()),
@@ -98,6 +101,7 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
                 parts.take(sender_ptr, count + 1);
                 parts.take(positions, 3 * count);
                 parts.take(num_live, count);
+                parts.take(num_pairs, count);
                 return parts.bytes();
             });
 }
@@ -135,6 +139,8 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
 
 void DeviceEdges::reserve_edges() {
     num_edges = row_ptr_.back();
+    const bool paired = pair_use != PairUse::none;
+    group = paired ? (num_local >= fewest_grouped ? GROUP : 1) : 0;
     make_chunks();
     // nodes are sorted in the same workspace
     lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
@@ -149,6 +155,8 @@ void DeviceEdges::reserve_edges() {
                 parts.take(edge_of_place, count);
                 parts.take(by_sender, count);
                 parts.take(image_rows, count);
+                parts.take(by_group, paired ? count : 0);
+                parts.take(pair_row, paired ? count : 0);
                 const std::size_t made = parts.bytes();
                 workspace_ = start + made;
                 char* rows_of_units = nullptr;
@@ -157,6 +165,9 @@ void DeviceEdges::reserve_edges() {
                 parts.take(length, count);
                 parts.take(live, count);
                 parts.take(by_length, count);
+                parts.take(live_pairs, paired ? count : 0);
+                parts.take(live_pair_row, paired ? count : 0);
+                parts.take(live_rows, paired ? count : 0);
                 return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
             });
     shift = table = nullptr;
@@ -174,17 +185,21 @@ double* DeviceEdges::reserve_shifts() {
 
 std::int64_t DeviceEdges::most_chunk_edges = 131072;
 std::int64_t DeviceEdges::most_small_edges = 131072;
+std::int64_t DeviceEdges::fewest_grouped = 1200;
 
 // Chunks have nearly the same number of edges, because the longest one decides how large buffers
-// are: each ends at the receiver that is nearest to a multiple of an equal share.
+// are: each ends at the group of receivers that is nearest to a multiple of an equal share.
 void DeviceEdges::make_chunks() {
     chunks.clear();
     longest_chunk = 0;
     const std::int64_t number = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
     const std::int64_t share = std::max<std::int64_t>(ceil_div(num_edges, number), 1);
     std::int64_t target = 0;
+    const auto after = [&](std::int64_t receiver) {
+        return std::min(receiver + std::max<std::int64_t>(group, 1), num_local);
+    };
     for (std::int64_t begin = 0; begin < num_local;) {
-        std::int64_t end = begin + 1;
+        std::int64_t end = after(begin);
         const std::int64_t first = row_ptr_[size(begin)];
         do {
             target += share;
@@ -192,7 +207,8 @@ void DeviceEdges::make_chunks() {
         const auto fits = [&](std::int64_t now, std::int64_t next) {
             return next - first <= chunk_edges && now + next <= 2 * target;
         };
-        while (end < num_local && fits(row_ptr_[size(end)], row_ptr_[size(end + 1)])) ++end;
+        while (end < num_local && fits(row_ptr_[size(end)], row_ptr_[size(after(end))]))
+            end = after(end);
         CudaChunk chunk{};
         chunk.first_receiver = narrow(begin);
         chunk.num_receivers = narrow(end - begin);
@@ -202,6 +218,24 @@ void DeviceEdges::make_chunks() {
         chunks.push_back(chunk);
         begin = end;
     }
+}
+
+std::vector<DeviceEdges::Span> DeviceEdges::spans() const {
+    const std::size_t number = (chunks.size() + SPAN - 1) / SPAN;
+    std::vector<Span> found(number);
+    for (std::size_t s = 0; s < number; ++s) {
+        Span& span = found[s];
+        span.first_chunk = chunks.size() * s / number;
+        span.end_chunk = chunks.size() * (s + 1) / number;
+        span.first_receiver = chunks[span.first_chunk].first_receiver;
+        span.first_row = chunks[span.first_chunk].first_row;
+        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
+            span.num_receivers += chunks[c].num_receivers;
+            span.num_edges += chunks[c].num_edges;
+            span.num_rows += chunks[c].num_rows;
+        }
+    }
+    return found;
 }
 
 void DeviceEdges::count_types(const std::int32_t* host_types, int num_types) {
@@ -248,20 +282,33 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     a.edge_of_place = edge_of_place;
     a.place = place;
     a.runs = w.runs;
-    // what comes back to the host: senders before each chunk, pairs of types
+    a.group = group;
+    a.row_runs = w.row_runs;
+    a.row_of_edge = w.spare_values;
+    a.by_group = by_group;
+    a.pair_row = pair_row;
+    // what comes back to the host: senders and rows before each chunk, pairs of types
     const std::int64_t square = std::int64_t(num_types) * num_types;
+    const std::int64_t counts = 2 * (num_chunks + 1) + square;
     std::int32_t* chunk_edge = nullptr;
     for (int there = 0; there < 2; ++there) {
         Layout parts(small_.as<char>(), DEVICE_ALIGNMENT);
+        parts.take(one_way, 1);
         parts.take(chunk_edge, num_chunks + 1);
-        parts.take(a.chunk_first_sender, num_chunks + 1 + square);
+        parts.take(a.chunk_first_sender, counts);
         if (there == 0) small_.grow(parts.bytes());
     }
+    a.one_way = reinterpret_cast<Long*>(one_way);
     a.chunk_edge = chunk_edge;
-    a.pairs = a.chunk_first_sender + num_chunks + 1;
-    // page-locked: the first edges of chunks, and behind them the counts that come back
-    staging_.grow(4 * size(2 * (num_chunks + 1) + square));
-    std::int32_t* const first = staging_.as<std::int32_t>();
+    a.chunk_first_row = a.chunk_first_sender + num_chunks + 1;
+    a.pairs = a.chunk_first_row + num_chunks + 1;
+    // page-locked: whether edges are one by one and the first edges of chunks, and behind them the
+    // counts that come back
+    staging_.grow(8 + 4 * size(num_chunks + 1 + counts));
+    auto* const alone = staging_.as<std::int64_t>();
+    *alone = pair_use == PairUse::edges ? 1 : 0;
+    copy_to_device(one_way, alone, 8, stream);
+    auto* const first = reinterpret_cast<std::int32_t*>(alone + 1);
     for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
     first[num_chunks] = narrow(num_edges);
     copy_to_device(chunk_edge, first, 4 * size(num_chunks + 1), stream);
@@ -281,33 +328,50 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
         sort_.sort(stream, {num_edges, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
                             w.sorted_keys, edge_of_place, w.spare_keys, w.spare_values, w.work});
     }
+    if (group > 0) {
+        a.group_key = reinterpret_cast<std::uint32_t*>(w.runs);
+        launch(find_groups_, num_edges);
+        sort_.sort(stream, {num_edges, CudaSort::bits(ceil_div(num_local, group)), a.group_key,
+                            edge_of_place, 0, w.sorted_keys, by_group, w.spare_keys, w.spare_values,
+                            w.work});
+    }
     launch(find_runs_, num_edges);
     sort_.sum(stream, w.runs, num_edges, w.work);
+    if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
     launch(count_senders_, num_chunks + 1);
     std::int32_t* const back = first + num_chunks + 1;
-    copy_to_host(back, a.chunk_first_sender, 4 * size(num_chunks + 1 + square), stream);
+    copy_to_host(back, a.chunk_first_sender, 4 * size(counts), stream);
     stream.synchronize();
 
     most_senders = 0;
+    const std::int32_t* const rows = back + num_chunks + 1;
+    const std::int32_t* const found_pairs = rows + num_chunks + 1;
     for (std::size_t c = 0; c < chunks.size(); ++c) {
         chunks[c].first_sender = back[c];
         chunks[c].num_senders = back[c + 1] - back[c];
         most_senders = std::max(most_senders, chunks[c].num_senders);
+        if (group == 0) continue;
+        chunks[c].first_row = rows[c];
+        chunks[c].num_rows = rows[c + 1] - rows[c];
     }
     pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t i = 0; i < square; ++i) {
-        if (back[num_chunks + 1 + i] == 0) continue;
+        if (found_pairs[i] == 0) continue;
         pairs.receiver.push_back(narrow(i / num_types));
         pairs.sender.push_back(narrow(i % num_types));
     }
     const std::int64_t found = back[num_chunks];
-    senders_.grow(4 * size(2 * found + num_chunks) + 1024);
+    const std::int64_t pointers = found + num_chunks;
+    senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
     parts.take(chunk_sender, found);
-    parts.take(chunk_sender_ptr, found + num_chunks);
+    parts.take(chunk_sender_ptr, pointers);
+    parts.take(chunk_row_ptr, group > 0 ? pointers : 0);
     a.chunk_sender = chunk_sender;
     a.chunk_sender_ptr = chunk_sender_ptr;
+    a.chunk_row_ptr = chunk_row_ptr;
     launch(write_senders_, std::max(num_edges, num_chunks));
+    if (group > 0) launch(order_rows_, num_edges);
 }
 
 void DeviceEdges::complete(const std::int32_t* host_types, int num_types,

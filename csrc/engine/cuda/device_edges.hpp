@@ -20,12 +20,18 @@ struct CudaChunk {
     std::int32_t first_edge, num_edges;
     // Edges of the chunk by sender: parts of DeviceEdges's arrays below.
     std::int32_t first_sender, num_senders;
+    std::int32_t first_row, num_rows;  // of pairs
 };
 
 // Types of the ends of edges, each pair once.
 struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
 };
+
+// What kernels that take an edge together with its reverse want of a list: nothing; edges one by
+// one, because the two have different weights; or pairs. Later ones replace earlier ones, but for
+// `edges`, which stays.
+enum class PairUse { none, pairs, edges };
 
 // A list is made in steps: reserve_nodes, and row_ptr and types are written; take_rows, and sender
 // (and image) are written; complete. What fits into the memory there is keeps its address.
@@ -36,6 +42,11 @@ public:
     // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
     // receiver has more; and lists of at most so many are small (see CudaExecutor).
     static std::int64_t most_chunk_edges, most_small_edges;
+    // Receivers of a group in lists of at least so many receivers, which then fill a device; there
+    // is one in shorter lists. Generated kernels have room for so many
+    // (mdcg/codegen/conv/table.py).
+    static constexpr std::int64_t GROUP = 3;
+    static std::int64_t fewest_grouped;
 
     explicit DeviceEdges(CudaKernels& kernels);
 
@@ -71,11 +82,16 @@ public:
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
+    PairUse pair_use = PairUse::none;               // likewise
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
     std::int32_t longest_chunk = 0;  // edges
     std::int32_t most_senders = 0;   // of a chunk
+    // The pointers of a chunk's senders: one more than senders in every chunk before.
+    std::int64_t first_pointer(std::size_t chunk) const {
+        return chunks[chunk].first_sender + static_cast<std::int64_t>(chunk);
+    }
 
     // On the device.
     std::int32_t* row_ptr = nullptr;        // [num_local + 1] edges by receiver
@@ -98,6 +114,15 @@ public:
     std::int32_t* edge_of_place = nullptr;     // [num_edges]; of one chunk the same as by_sender
     std::int32_t* chunk_sender = nullptr;      // node
     std::int32_t* chunk_sender_ptr = nullptr;  // relative to the chunk
+    // Pairs, unless pair_use is none: `group` receivers that follow each other are a group (chunks
+    // are whole groups), and a pair is listed with one of its two edges, in the group of that
+    // edge's receiver. Edges without a reverse between local nodes are listed alone. A group writes
+    // one row for each of its senders. Rows are in order of chunk, sender and group.
+    std::int64_t group = 0;
+    std::int64_t* one_way = nullptr;        // [1] not 0: all edges are listed alone
+    std::int32_t* by_group = nullptr;       // [num_edges] edges by group, then by sender
+    std::int32_t* pair_row = nullptr;       // [num_edges] their rows; -1: it is not listed
+    std::int32_t* chunk_row_ptr = nullptr;  // rows of each chunk_sender
     // All edges by sender, for forces.
     std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
     std::int32_t* by_sender = nullptr;   // [num_edges] edges
@@ -117,10 +142,26 @@ public:
     std::int32_t* live = nullptr;       // [num_edges]
     std::int32_t* by_length = nullptr;  // the same, the shortest first
     std::int32_t* num_live = nullptr;   // [num_local]
+    // Live pairs of a group, in the order of by_group: the first num_pairs[group] from live_pairs +
+    // row_ptr[first receiver of the group].
+    std::int32_t* live_pairs = nullptr;     // [num_edges] edges
+    std::int32_t* live_pair_row = nullptr;  // [num_edges] their rows
+    std::int32_t* num_pairs = nullptr;      // [num_local] by group
+    std::int32_t* live_rows = nullptr;      // [rows] 0 or 1
 
-    // Gradients of edges that are kept apart. Of a list of several chunks there is one: chunks, not
+    // Chunks that follow each other, taken at once by kernels that keep a row for each sender of a
+    // group: these have several times fewer rows than edges. Spans have nearly the same number of
+    // chunks.
+    static constexpr std::size_t SPAN = 5;
+    struct Span {
+        std::size_t first_chunk = 0, end_chunk = 0;
+        std::int64_t first_receiver = 0, num_receivers = 0, num_edges = 0;
+        std::int64_t first_row = 0, num_rows = 0;
+    };
+    std::vector<Span> spans() const;
+    // Gradients of edges that are kept apart. Of a list of several spans there is one: spans, not
     // their kernels, run on lanes.
-    int gradient_parts() const { return chunks.size() == 1 ? gradient_lanes : 1; }
+    int gradient_parts() const { return chunks.size() <= SPAN ? gradient_lanes : 1; }
     std::size_t gradient_bytes() const {
         return static_cast<std::size_t>(3 * num_edges * gradient_parts() * item_bytes_);
     }
@@ -138,8 +179,8 @@ private:
 
     int item_bytes_;
     CudaSort sort_;
-    CudaFunction expand_rows_, find_senders_, find_chunks_, find_runs_, count_senders_,
-        write_senders_;
+    CudaFunction expand_rows_, find_senders_, find_chunks_, find_groups_, find_runs_,
+        count_senders_, write_senders_, order_rows_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
     PinnedMemory staging_;  // numbers that go to and fro while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;

@@ -39,6 +39,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       energy_weights_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
+    for (const auto& op : ops_) graph_.pair_use = std::max(graph_.pair_use, op->pair_use());
     worker_.stream = &stream_;
     worker_.lanes = &lanes_;
     worker_.edges = &graph_;

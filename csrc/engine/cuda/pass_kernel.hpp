@@ -42,8 +42,16 @@ enum class CudaArgument : int {
     dx,
     dy,
     dw,
-    de,           // [edges][3] gradients of the vectors, added to
-    n_de,         // items from those of one lane to those of the next
+    de,    // [edges][3] gradients of the vectors, added to
+    n_de,  // items from those of one lane to those of the next
+    // Of pairs: see DeviceEdges. There, g and types begin with node 0.
+    n_group,
+    n_first,   // receiver
+    n_local,   // receivers of all chunks
+    receiver,  // [edges]
+    node,      // [edges] sender
+    one_way,
+    own,          // [receivers][n_parts] rows of dx that blocks have summed for their receivers
     short_edges,  // [1] set where an edge is too short for the table
     count
 };

@@ -196,6 +196,14 @@ std::vector<double> RadialSpec::last() const {
     return matrix;
 }
 
+bool RadialSpec::symmetric() const {
+    for (int a = 0; a < num_types; ++a)
+        for (int b = 0; b < a; ++b)
+            if (pair_r_max(a, b) != pair_r_max(b, a) || pair_r_0(a, b) != pair_r_0(b, a))
+                return false;
+    return sender_table == receiver_table;
+}
+
 template <typename T>
 Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
     spec_.functions.values = spec_.basis_values.data();

@@ -64,6 +64,8 @@ struct RadialSpec {
     double pair_r_0(int receiver, int sender) const {
         return r_0.empty() ? 0.0 : r_0[pair(receiver, sender)];
     }
+    // Whether weights stay the same where the types of both ends change places.
+    bool symmetric() const;
     // Inputs of the last layer, and one of constant 1 where it has a bias.
     int units() const { return layers.back().in + (layers.back().bias.empty() ? 0 : 1); }
     // The last layer, [units()][outputs].

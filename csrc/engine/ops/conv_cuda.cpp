@@ -52,6 +52,10 @@ public:
         if (by_type_) return types_->scratch_bytes(graph, edges_);
         return can_fuse_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
+    PairUse pair_use() const override {
+        if (fused_ == nullptr) return PairUse::none;
+        return spec_.radial.symmetric() ? PairUse::pairs : PairUse::edges;
+    }
     int gradient_lanes() const override {
         return can_fuse_ && !by_type_ ? fused_->gradient_lanes() : 1;
     }
@@ -269,18 +273,19 @@ template <typename T>
 void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
     const DeviceEdges& graph = *worker.edges;
     const DeviceStream& stream = *worker.stream;
+    const bool fused = graph.num_edges > 0 && !sums_types(worker) && fuses(worker);
     for (const Operand* operand : {&spec_.x, &spec_.sender, &spec_.receiver})
-        if (operand->needs_gradient && !operand->accumulate)
+        if (operand->needs_gradient && !operand->accumulate && !fused)
             clear_on_device(
                 worker.gradient(*operand),
                 static_cast<std::size_t>(graph.num_local * operand->rows.width) * sizeof(T),
                 stream);
     if (graph.num_edges == 0) return;
     if (sums_types(worker)) return types_->backward(worker, edges_);
-    if (fuses(worker))
-        return fused_->backward(worker, features(worker), !spec_.x.present(),
-                                worker.gradient(spec_.out),
-                                spec_.x.needs_gradient ? worker.gradient(spec_.x) : nullptr);
+    if (fused)
+        return fused_->backward(
+            worker, features(worker), !spec_.x.present(), worker.gradient(spec_.out),
+            spec_.x.needs_gradient ? worker.gradient(spec_.x) : nullptr, spec_.x.accumulate);
     const std::int64_t width = spec_.description.weights.width;
     const std::int64_t harmonics = edges_.harmonics_width(), hidden = edges_.hidden_stride();
     const Scratch s = lay_out(worker.device_scratch(chunk_bytes(graph)), graph.longest_chunk, true);

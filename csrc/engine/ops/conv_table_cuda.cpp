@@ -1,5 +1,7 @@
 #include "engine/ops/conv_table_cuda.hpp"
 
+#include <algorithm>
+
 #include "core/integers.hpp"
 
 namespace mdcg {
@@ -11,6 +13,23 @@ namespace {
 // to rows that were cleared before; for more items, that takes as long as it saves. The order of
 // sums depends on these numbers, so they are the same on all devices.
 constexpr std::int64_t MOST_SHARED_RECEIVERS = 256, MOST_SHARED_ITEMS = std::int64_t(1) << 19;
+
+// Likewise in the backward pass, where a few groups of receivers would leave multiprocessors idle.
+std::int64_t blocks_per_group(const DeviceEdges& graph, const DeviceEdges::Span& span) {
+    constexpr int MULTIPROCESSORS = 132;
+    return blocks_per_receiver(ceil_div(span.num_receivers, graph.group), MULTIPROCESSORS);
+}
+
+// Rows that the backward pass keeps: of receivers, and of the largest span.
+struct PairRows {
+    std::int64_t own = 0, most = 0;
+    explicit PairRows(const DeviceEdges& graph) {
+        for (const DeviceEdges::Span& span : graph.spans()) {
+            own += span.num_receivers * blocks_per_group(graph, span);
+            most = std::max(most, span.num_rows);
+        }
+    }
+};
 
 }  // namespace
 
@@ -58,21 +77,24 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
         return degree >= Table::SPLINE_DEGREE && degree % 2 == 1;
     };
     const int wanted = single ? Table::SPLINE_DEGREE : forward_.degree();
-    if (!usable(forward_.degree()) || backward_.degree() != wanted)
+    if (!usable(forward_.degree()) || backward_.degree() != wanted ||
+        !backward_.uses(CudaArgument::n_group))
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
     forward_table_ = std::make_shared<Table>(radial, weights, forward_.degree(),
                                              single ? Table::VALUES : Table::EXACT);
     backward_table_ = single ? std::make_shared<Table>(radial, weights) : forward_table_;
     sums_ = CudaSenderSums<T>(kernels);
-    multiprocessors_ = kernels.multiprocessors();
 }
 
 template <typename T>
 std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     if (!backward_.uses(CudaArgument::dx)) return 0;
-    const std::int64_t buffers = graph.chunks.size() == 1 ? 1 : 2;
-    return static_cast<std::size_t>(buffers * graph.longest_chunk * edge_bytes());
+    // before there is a list: as many rows as edges
+    if (graph.chunks.empty()) return static_cast<std::size_t>(graph.longest_chunk * row_bytes());
+    const PairRows rows(graph);
+    const std::int64_t buffers = graph.spans().size() == 1 ? 1 : 2;
+    return static_cast<std::size_t>((buffers * rows.most + rows.own) * row_bytes());
 }
 
 template <typename T>
@@ -117,53 +139,88 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
 }
 
 template <typename T>
+CudaArguments CudaTableConv<T>::pair_arguments(const CudaWorker<T>& worker, const T* x,
+                                               bool by_type, const T* gradient,
+                                               const DeviceEdges::Span& span) const {
+    const DeviceEdges& graph = *worker.edges;
+    CudaArguments found =
+        arguments(worker, *backward_table_, x, by_type, span.first_receiver,
+                  ceil_div(span.num_receivers, graph.group), blocks_per_group(graph, span));
+    using A = CudaArgument;
+    found.set(A::live, graph.live_pairs);
+    found.set(A::num_live, graph.num_pairs + span.first_receiver / graph.group);
+    found.set(A::types, graph.types);
+    found.set(A::n_group, graph.group);
+    found.set(A::n_first, span.first_receiver);
+    found.set(A::n_local, graph.num_local);
+    found.set(A::receiver, graph.receiver);
+    found.set(A::node, graph.sender);
+    found.set(A::one_way, graph.one_way);
+    found.set(A::place, graph.live_pair_row);
+    found.set(A::g, gradient);
+    found.set(A::de, worker.edge_gradient);
+    found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);
+    return found;
+}
+
+template <typename T>
 void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient,
-                                T* dx) const {
+                                T* dx, bool add) const {
     const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
-    const auto edges_of = [&](const CudaChunk& chunk) {
-        CudaArguments found = arguments(worker, *backward_table_, x, by_type, chunk.first_receiver,
-                                        chunk.num_receivers,
-                                        blocks_per_receiver(chunk.num_receivers, multiprocessors_));
-        found.set(A::g, gradient + chunk.first_receiver * out_width_);
-        found.set(A::de, worker.edge_gradient);
-        found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);
-        return found;
-    };
     const auto launch = [&](const DeviceStream& stream, const CudaArguments& arguments) {
         if (graph.gradient_parts() > 1)
             backward_.launch(*worker.lanes, arguments);
         else
             backward_.launch(stream, arguments);
     };
+    const std::vector<DeviceEdges::Span> spans = graph.spans();
     if (!backward_.uses(A::dx)) {
-        CudaChunk all{};
-        all.num_receivers = narrow(graph.num_local);
-        return launch(*worker.stream, edges_of(all));
+        for (const DeviceEdges::Span& span : spans)
+            launch(*worker.stream, pair_arguments(worker, x, by_type, gradient, span));
+        return;
     }
-    T* const rows = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
-    // Chunks take turns on two lanes, each with a buffer of rows: while blocks of one chunk end,
+    const PairRows rows(graph);
+    T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
+    T* const buffers = own + rows.own * x_width_;
+    const auto clear = [&](T* from, std::int64_t count, const DeviceStream& stream) {
+        if (backward_.zeroes(A::dx))
+            clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), stream);
+    };
+    clear(own, rows.own, *worker.stream);
+    // Spans take turns on two lanes, each with a buffer of rows: while blocks of one span end,
     // those of the next begin, and sums of rows, which wait for memory, run beside kernels that
     // compute.
-    const bool turns = graph.chunks.size() > 1;
+    const bool turns = spans.size() > 1;
+    if (dx != nullptr && !add && turns) {
+        clear_on_device(dx, static_cast<std::size_t>(graph.num_local * row_bytes()),
+                        *worker.stream);
+        add = true;
+    }
     if (turns) worker.lanes->fork(2);
     bool summed = false, odd = true;
-    for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
-        const CudaChunk& chunk = graph.chunks[c];
-        if (chunk.num_edges == 0) continue;
+    for (const DeviceEdges::Span& span : spans) {
+        const std::int64_t parts = blocks_per_group(graph, span);
+        T* const own_rows = own;
+        own += span.num_receivers * parts * x_width_;
+        if (span.num_edges == 0) continue;
         odd = turns && !odd;
         const DeviceStream& stream = (*worker.lanes)[odd ? 1 : 0];
-        T* const buffer = rows + (odd ? graph.longest_chunk * x_width_ : 0);
-        if (backward_.zeroes(A::dx))
-            clear_on_device(buffer, static_cast<std::size_t>(chunk.num_edges * edge_bytes()),
-                            stream);
-        CudaArguments arguments = edges_of(chunk);
-        arguments.set(A::place, graph.place);
-        arguments.set(A::dx, buffer);
+        T* const buffer = buffers + (odd ? rows.most * x_width_ : 0);
+        clear(buffer, span.num_rows, stream);
+        CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
+        // addresses of what row 0 and receiver 0 would have
+        arguments.set(A::dx, buffer - span.first_row * x_width_);
+        arguments.set(A::own, own_rows - span.first_receiver * parts * x_width_);
         launch(stream, arguments);
         if (dx == nullptr) continue;
-        if (summed) summed_->wait(stream);  // chunks are added in their order
-        sums_.run(stream, graph, c, buffer, x_width_, dx);
+        if (summed) summed_->wait(stream);  // spans are added in their order
+        sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
+                      dx + span.first_receiver * x_width_, add);
+        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c)
+            sums_.run_pairs(stream, graph, c,
+                            buffer + (graph.chunks[c].first_row - span.first_row) * x_width_,
+                            x_width_, dx);
         if (turns) summed_->record(stream);
         summed = turns;
     }

@@ -1,5 +1,6 @@
 // The fused convolution on a device: generated kernels that make the weights of their edges from a
-// table of lengths. Nothing per edge is kept but, in the backward pass, a row for its sender.
+// table of lengths. The backward pass takes each edge together with its reverse (DeviceEdges), and
+// keeps rows for senders and receivers of a group.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,6 @@ public:
     // False: a pair of types of the list has no table that is exact enough (double precision only).
     bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
 
-    // Bytes per edge of a chunk.
-    std::int64_t edge_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
     // After prepare: lanes that backward adds to gradients of edges on, for lists of one chunk.
@@ -37,21 +36,25 @@ public:
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
     void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
-    // `dx` is added to; null: not wanted.
-    void backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient, T* dx) const;
+    // `dx` of local nodes is added to, or written where `add` is false; that of others is added to.
+    // Null: not wanted.
+    void backward(CudaWorker<T>& worker, const T* x, bool by_type, const T* gradient, T* dx,
+                  bool add) const;
 
 private:
+    std::int64_t row_bytes() const { return x_width_ * static_cast<std::int64_t>(sizeof(T)); }
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
     using Table = PolynomialTable<T>;
     CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
                             bool by_type, std::int64_t first_receiver, std::int64_t receivers,
                             std::int64_t parts) const;
+    CudaArguments pair_arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
+                                 const T* gradient, const DeviceEdges::Span& span) const;
 
     const ConvSpec& spec_;
     std::int64_t x_width_, out_width_;
     bool flip_;
     int num_types_;
-    int multiprocessors_ = 1;
     CudaPassKernel forward_, backward_;
     // In double precision both passes have one table. In single precision that of the forward pass
     // has fewer, longer intervals, of a higher degree: it needs no derivatives.

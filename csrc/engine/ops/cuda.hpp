@@ -92,6 +92,8 @@ public:
     virtual bool composes(const CudaWorker<T>&) const { return false; }
     // For that list: how many lanes have kernels that add to gradients of edges at the same time.
     virtual int gradient_lanes() const { return 1; }
+    // What kernels want of the pairs of every list.
+    virtual PairUse pair_use() const { return PairUse::none; }
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "core/integers.hpp"
-#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -17,29 +16,60 @@ constexpr std::int64_t FEW_ITEMS = std::int64_t(1) << 17;
 
 template <typename T>
 CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
-    : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")) {}
+    : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")),
+      own_(kernels.fixed("sender_sums.cuh", "sum_own")) {}
 
 template <typename T>
 void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
                             std::size_t number, const T* rows, std::int64_t width,
                             T* target) const {
     const CudaChunk& chunk = graph.chunks[number];
-    // one pointer more than senders in every chunk before
-    const std::int32_t* const row_ptr =
-        graph.chunk_sender_ptr + chunk.first_sender + static_cast<std::int64_t>(number);
-    const std::int64_t packs = width / PackOf<T>::ITEMS;
-    const std::int64_t items = chunk.num_senders * packs;
-    const SenderSumArguments<T> sums{reinterpret_cast<const PackOf<T>*>(rows),
-                                     reinterpret_cast<PackOf<T>*>(target),
-                                     graph.chunk_sender + chunk.first_sender,
-                                     row_ptr,
-                                     graph.edge_of_place + chunk.first_edge,
-                                     graph.length,
-                                     chunk.num_senders,
-                                     packs,
-                                     items <= FEW_ITEMS ? 4 : 1,
-                                     static_cast<int>(std::gcd(packs, std::int64_t(32)))};
+    SenderSumArguments<T> sums{};
+    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
+    sums.target = reinterpret_cast<PackOf<T>*>(target);
+    sums.sender = graph.chunk_sender + chunk.first_sender;
+    sums.row_ptr = graph.chunk_sender_ptr + graph.first_pointer(number);
+    sums.edge = graph.edge_of_place + chunk.first_edge;
+    sums.length = graph.length;
+    sums.senders = chunk.num_senders;
+    sums.width = width / PackOf<T>::ITEMS;
+    launch(stream, sums);
+}
+
+template <typename T>
+void CudaSenderSums<T>::run_pairs(const DeviceStream& stream, const DeviceEdges& graph,
+                                  std::size_t number, const T* rows, std::int64_t width,
+                                  T* target) const {
+    const CudaChunk& chunk = graph.chunks[number];
+    SenderSumArguments<T> sums{};
+    sums.rows = reinterpret_cast<const PackOf<T>*>(rows - chunk.first_row * width);
+    sums.target = reinterpret_cast<PackOf<T>*>(target);
+    sums.sender = graph.chunk_sender + chunk.first_sender;
+    sums.row_ptr = graph.chunk_row_ptr + graph.first_pointer(number);
+    sums.live_rows = graph.live_rows;
+    sums.senders = chunk.num_senders;
+    sums.width = width / PackOf<T>::ITEMS;
+    launch(stream, sums);
+}
+
+template <typename T>
+void CudaSenderSums<T>::launch(const DeviceStream& stream, SenderSumArguments<T> sums) const {
+    const std::int64_t items = sums.senders * sums.width;
+    sums.parts = items <= FEW_ITEMS ? 4 : 1;
+    sums.group = static_cast<int>(std::gcd(sums.width, Long(32)));
     sum_.launch(stream, ceil_div(items, SENDER_THREADS / sums.parts), SENDER_THREADS, sums);
+}
+
+template <typename T>
+void CudaSenderSums<T>::run_own(const DeviceStream& stream, const T* rows, std::int64_t receivers,
+                                std::int64_t parts, std::int64_t width, T* target, bool add) const {
+    const OwnSumArguments<T> sums{reinterpret_cast<const PackOf<T>*>(rows),
+                                  reinterpret_cast<PackOf<T>*>(target),
+                                  receivers,
+                                  width / PackOf<T>::ITEMS,
+                                  parts,
+                                  add};
+    own_.launch(stream, ceil_div(receivers * sums.width, SENDER_THREADS), SENDER_THREADS, sums);
 }
 
 template class CudaSenderSums<float>;

@@ -1,10 +1,11 @@
-// Sums of rows of edges by their senders, chunk by chunk.
+// Sums of rows of edges, or of pairs of edges, by their senders, chunk by chunk.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "engine/ops/cuda.hpp"
+#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -19,9 +20,18 @@ public:
     // bytes.
     void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk, const T* rows,
              std::int64_t width, T* target) const;
+    // The same for rows of pairs, from DeviceEdges::first_row(chunk) on; those of pairs that are
+    // all dead may hold anything.
+    void run_pairs(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk,
+                   const T* rows, std::int64_t width, T* target) const;
+    // Sums rows [receivers][parts][width] of each receiver, and writes them to those of `target` or
+    // adds them.
+    void run_own(const DeviceStream& stream, const T* rows, std::int64_t receivers,
+                 std::int64_t parts, std::int64_t width, T* target, bool add) const;
 
 private:
-    CudaFunction sum_;
+    void launch(const DeviceStream& stream, SenderSumArguments<T> sums) const;
+    CudaFunction sum_, own_;
 };
 
 }  // namespace mdcg

@@ -44,8 +44,9 @@ _MAX_BLOCKS = 32
 # Types of addresses; others are constant rows of T.
 _TYPES = {
     **dict.fromkeys(("order", "row_ptr", "sender", "place", "types", "sender_type"), "const int*"),
-    **dict.fromkeys(("live", "num_live"), "const int*"),
-    **dict.fromkeys(("out", "dx", "dy", "dw", "dg", "de"), "T*"),
+    **dict.fromkeys(("live", "num_live", "receiver", "node"), "const int*"),
+    **dict.fromkeys(("out", "dx", "dy", "dw", "dg", "de", "own"), "T*"),
+    "one_way": "const Long*",
     "length": "const double*",
     "places": "const mdcg::TableEntry*",
     "short_edges": "int*",

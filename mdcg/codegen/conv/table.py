@@ -2,9 +2,10 @@
 
 A block of threads takes a receiver, or a part of its edges; a warp takes the channels of 32 lanes
 of a block of the features, with all their paths. Edges come in order of length, so that polynomials
-of the table stay in registers for the next edges.
+of the table stay in registers for the next edges. In the backward pass a block takes a group of
+receivers, and each edge together with its reverse, which has the same weights (table_pairs.py).
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
-backward pass ends in the gradient of the edge's vector and a row for its sender.
+backward pass ends in the gradient of the edge's vector and rows for senders and receivers.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ from ..common.spec import KernelSpec
 from .cuda import share_groups, store_nonzeros
 from .cuda_paths import NonzeroTable
 from .cuda_roles import Role, RoleSet, role_sets
-from .table_roles import TableRoleWriter, part_stride
+from .table_pairs import BackwardRoleWriter, held_values, part_stride
+from .table_roles import ForwardRoleWriter
 
 # The engine has this many lanes: Lanes::COUNT in csrc/engine/cuda/lanes.hpp.
 MAX_LANES = 4
+# A group has at most so many receivers: DeviceEdges::GROUP.
+GROUP = 3
+# What a block may have of shared memory, in bytes.
+_MOST_SHARED = 220 * 1024
 
 __all__ = ["emit_table_conv", "table_conv_arguments"]
 
@@ -58,11 +64,15 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
         Numbers: ``n_rows`` blocks of threads, ``n_parts`` of them (forward 1 or 2) share the edges
         of a receiver; ``n_types``; ``n_flip`` (1: vectors are turned round). By receiver:
         ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By edge: ``live``,
-        ``sender``, ``sender_type``, ``place``; ``unit`` (3), no unit; ``length`` in Å, float64. Of
-        the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge shorter
-        than they begin. Rows: ``x`` by sender; ``out`` and its gradient ``g`` by receiver; ``de``
-        (3) by edge, in 1/Å times the unit of ``g``, with rows of its own for each lane
-        (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place.
+        ``sender`` (row of ``x``), ``sender_type``; ``unit`` (3), no unit; ``length`` in Å, float64.
+        Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge
+        shorter than they begin. Rows: ``x`` by sender; ``out`` by receiver.
+        Backward, blocks take groups of ``n_group`` receivers from ``n_first`` on, of ``n_local`` in
+        all; ``num_live`` is by group, ``types`` and ``g``, the gradient of ``out``, by node. By
+        edge: its ends ``receiver`` and ``node``. ``one_way`` (1) is not 0 where edges have no
+        reverse. Results: ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows of its own
+        for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place, which is by number
+        in ``live``; ``own`` by receiver and part.
     """
     names = [
         "n_rows",
@@ -78,12 +88,13 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
     if kind == "forward":
         return (*names, "out")
-    return (*names, "g", "de", "n_de", *(("place", "dx") if wants_x else ()))
+    names += ["n_group", "n_first", "n_local", "receiver", "node", "one_way", "g", "de", "n_de"]
+    return (*names, *(("place", "dx", "own") if wants_x else ()))
 
 
 def _record_bytes(forward: bool, itemsize: int) -> int:
     """Return the size of a Record of the prelude: integers and numbers, aligned to 16 bytes."""
-    return -(-(8 + itemsize if forward else 16 + 6 * itemsize) // 16) * 16
+    return -(-(8 + itemsize if forward else 24 + 6 * itemsize) // 16) * 16
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,7 @@ class _Block:
     table: NonzeroTable
     tile: TableConvTile
     forward: bool
+    wants_x: bool
     attributes: int
     itemsize: int
 
@@ -118,7 +130,9 @@ class _Block:
         blocks = resident_blocks(self.threads, registers)
         return blocks if blocks > 1 else 0
 
-    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice.
+    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice. Then,
+    # of receivers of the group: gradients and features for each warp of a share, and sums of
+    # gradients of features for each warp.
     @property
     def record_items(self) -> int:
         return 2 * self.tile.batch * _record_bytes(self.forward, self.itemsize) // self.itemsize
@@ -134,9 +148,28 @@ class _Block:
         return 2 * self.kernel.warps * self.tile.batch * part_stride(self.attributes)
 
     @property
-    def shared_bytes(self) -> int:
+    def batch_bytes(self) -> int:
         items = self.record_items + self.nonzero_items + self.part_items
         return -(-items * self.itemsize // 16) * 16
+
+    @property
+    def held_items(self) -> int:
+        values = [role.channels * held_values(role) for role in self.kernel.roles]
+        items = GROUP * WARP * max(values)
+        fits = self.batch_bytes + self._bytes(items, self.sum_items) <= _MOST_SHARED
+        return items if fits and not self.forward else 0
+
+    @property
+    def sum_items(self) -> int:
+        values = [role.channels * role.in1.ir.dim for role in self.kernel.roles]
+        return 0 if self.forward or not self.wants_x else GROUP * WARP * max(values)
+
+    def _bytes(self, held: int, sums: int) -> int:
+        return (self.kernel.warps * held + self.warps * sums) * self.itemsize
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.batch_bytes + self._bytes(self.held_items, self.sum_items)
 
 
 def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
@@ -218,8 +251,8 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
     work = share_groups(lowered, kernel, block.warps)
     lines = [
         f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
-        "Record* records, T* m, int first, int count, int lane, int warp, bool record) {",
-        f"    if (lane >= {tile.batch} || first + lane >= count) return;",
+        "Record* records, T* m, bool there, int lane, int warp, bool record) {",
+        f"    if (lane >= {tile.batch} || !there) return;",
         "    if (record) records[lane] = record_of(p, a, row);",
         f"    T y[{block.attributes}];",
         "    constexpr T factors[] = NORM;",
@@ -237,7 +270,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
 
 
 def _entry(name: str, prefix: str, block: _Block) -> str:
-    kernel, warps = block.kernel, block.kernel.warps
+    kernel, warps, batch = block.kernel, block.kernel.warps, block.tile.batch
     lines = [
         kernel_head(name, block.threads, block.resident),
         "    extern __shared__ Quad shared_memory[];",
@@ -246,28 +279,47 @@ def _entry(name: str, prefix: str, block: _Block) -> str:
         f"    const int lane = threadIdx.x % {WARP};",
         "    // equal in all lanes, as the compiler knows after the exchange",
         f"    const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
-        f"    const int share = warp / {warps}, part = warp % {warps};",
+        f"    const int part = warp % {warps};",
         "    const Long row = blockIdx.x / unsigned(PARTS);",
-        "    const Long live = p.num_live[row], n = blockIdx.x % unsigned(PARTS);",
-        "    const Long skipped = live * n / PARTS;",
-        "    const Long begin = p.row_ptr[row] + skipped;",
-        "    const int count = int(live * (n + 1) / PARTS - skipped);",
         "    Ahead ahead;",
-        "    fetch(p, ahead, begin, 0, count, lane, warp == 0);",
-        f"    {prefix}_make(p, ahead, row, records, matrices, 0, count, lane, warp, warp == 0);",
     ]
-    if not block.forward:
-        lines.append(f"    T* const parts = matrices + {block.nonzero_items};")
-    lines += ["    __syncthreads();"]
+    if block.forward:
+        number, count, step, arguments = "lane", "count", batch, "row, begin, count"
+        lines += [
+            "    const Long live = p.num_live[row], n = blockIdx.x % unsigned(PARTS);",
+            "    const Long skipped = live * n / PARTS;",
+            "    const Long begin = p.row_ptr[row] + skipped;",
+            "    const int count = int(live * (n + 1) / PARTS - skipped);",
+        ]
+    else:
+        step = batch // block.shares
+        number, count = f"lane % {step}", "mine.count"
+        held = block.batch_bytes // block.itemsize
+        arguments = (
+            f"parts, held + part * {block.held_items}, "
+            f"held + {warps * block.held_items} + warp * {block.sum_items}, row, mine"
+        )
+        lines += [
+            f"    T* const parts = matrices + {block.nonzero_items};",
+            f"    T* const held = (T*)shared_memory + {held};",
+            f"    const Share mine = share_of<{block.shares}>(p, row, "
+            "blockIdx.x % unsigned(PARTS), PARTS, lane);",
+            "    const Long begin = mine.begin;",
+        ]
+    lines += [
+        f"    fetch(p, ahead, begin, {number}, {count}, {step}, lane, warp == 0);",
+        f"    {prefix}_make(p, ahead, row, records, matrices, {number} < {count}, lane, warp, "
+        "warp == 0);",
+        "    __syncthreads();",
+    ]
     for i, (role, start) in enumerate(kernel.starts()):
         last = start + role.chunks
         keyword = "if" if start == 0 else "else if"
         chunk = f"part - {start}" if role.chunks > 1 else "0"
         condition = f"{keyword} (part < {last}) " if last < warps else ("else " if start else "")
         lines.append(
-            f"    {condition}{prefix}_role{i}(p, ahead, records, matrices, "
-            f"{'nullptr' if block.forward else 'parts'}, row, begin, count, lane, warp, share, "
-            f"part, {chunk});"
+            f"    {condition}{prefix}_role{i}(p, ahead, records, matrices, {arguments}, lane, "
+            f"warp, part, {chunk});"
         )
     return "\n".join([*lines, "}"])
 
@@ -344,11 +396,11 @@ def emit_table_conv(
 
     def blocks(tile: TableConvTile) -> list[_Block]:
         return [
-            _Block(kernel, table, tile, forward, attributes, itemsize)
+            _Block(kernel, table, tile, forward, wants_x, attributes, itemsize)
             for kernel, table in zip(sets, tables, strict=True)
         ]
 
-    if any(block.shared_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
+    if any(block.batch_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
     lanes = _lanes(sets, forward)
     written_out: set[int] = set()
@@ -364,19 +416,25 @@ def emit_table_conv(
         prefix = f"set{number}"
         texts.append(_make_function(prefix, lowered, block))
         for i, role in enumerate(kernel.roles):
-            writer = TableRoleWriter(
-                lowered,
-                spec,
-                role,
-                table,
-                batch=tile.batch,
-                warps=kernel.warps,
-                shares=block.shares,
-                lane=lanes[number],
-                stored_outputs=frozenset(role.outputs) - written_out,
-                stores_inputs=role.i_in1 not in written_in,
-                edges_at_once=2 if _held(role) <= tile.two_edges else 1,
-            )
+            given = (lowered, spec, role, table)
+            common = {"batch": tile.batch, "warps": kernel.warps, "shares": block.shares}
+            writer: ForwardRoleWriter | BackwardRoleWriter
+            if forward:
+                writer = ForwardRoleWriter(
+                    *given,
+                    **common,
+                    stored_outputs=frozenset(role.outputs) - written_out,
+                    edges_at_once=2 if _held(role) <= tile.two_edges else 1,
+                )
+            else:
+                writer = BackwardRoleWriter(
+                    *given,
+                    **common,
+                    lane=lanes[number],
+                    stores_inputs=role.i_in1 not in written_in,
+                    share_sums=kernel.warps * block.sum_items,
+                    held=block.held_items > 0,
+                )
             texts.append(writer.function(f"{prefix}_role{i}", prefix))
         for role in kernel.roles:
             written_out |= set(role.outputs)
@@ -402,7 +460,9 @@ def emit_table_conv(
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
         f"#define PARTS {'p.n_parts' if 'n_parts' in arguments else '1'}\n"
         f"#define PART_STRIDE {part_stride(attributes)}\n"
-        f"#define PLACE(edge) {'p.place[edge]' if 'place' in arguments else '0'}",
+        f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
+        "#define STARTS_ROW(pair) "
+        + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),
         template("common/vectors.cuh"),
         template("common/table_entry.hpp") + argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),

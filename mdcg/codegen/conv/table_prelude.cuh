@@ -1,7 +1,8 @@
 // After vectors.cuh, spherical_harmonics.cuh and table_entry.hpp. Defined before are
-// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD, PART_STRIDE (of sums
-// over lanes), PLACE (row of the gradient of features that belongs to an edge) and PARTS (blocks
-// that share the edges of a receiver).
+// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD and PARTS (blocks that
+// share the edges of a receiver); for the backward pass PART_STRIDE (of sums over lanes), PLACE
+// (row of the gradient of features of a pair, by its number) and STARTS_ROW (whether a pair has
+// another row than the one before).
 
 constexpr int QUAD = 16 / sizeof(T);
 struct alignas(16) Quad {
@@ -44,42 +45,49 @@ struct IntervalPoint {
     }
 };
 
-// What all warps must know of an edge.
+// What all warps must know of an edge, or of a pair of edges.
 struct alignas(16) Record {
     int sender, row;  // rows of features and of the table
     T z;              // place in the interval
 #if BACKWARD
     T slope;          // by how much z grows with length
     int to, edge;     // row of the features' gradient, and of the vector's
+    int far, slot;    // sender of a pair (-1: the edge is alone); number of the group's receiver
     T u[3], inverse;  // direction, and 1 / length
 #endif
 };
 
-// An edge on its way from memory, and the lane's edge of the next batch.
+// An edge on its way from memory, and the lane's edge of the next batch (-1: none yet).
 struct Ahead {
-    int edge, next, sender, type;
+    int edge, next = -1, sender, receiver, node, type, to;
     T u[3];
     double length;
 };
 
-// Loads the lane's edge of the batch that begins at `first`. Calls take batches in order: each
-// loads the index for the next one. `record`: this warp makes the records.
-MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int first, int count, int lane,
-                       bool record) {
-    const int number = first + lane;
+// Loads the lane's edge of a batch, number `number` of `count` from `begin`, and the index of that
+// of the next batch, which is `step` edges further. `record`: this warp makes the records.
+MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int number, int count, int step,
+                       int lane, bool record) {
     if (lane >= BATCH || number >= count) return;
-    a.edge = first > 0 ? a.next : p.live[begin + number];
-    if (number + BATCH < count) a.next = p.live[begin + number + BATCH];
+    a.edge = a.next >= 0 ? a.next : p.live[begin + number];
+    if (number + step < count) a.next = p.live[begin + number + step];
 #pragma unroll
     for (int d = 0; d < 3; ++d) a.u[d] = p.unit[3 * Long(a.edge) + d];
     if (!record) return;
     a.sender = p.sender[a.edge];
     a.type = p.sender_type[a.edge];
+#if BACKWARD
+    a.receiver = p.receiver[a.edge];
+    a.node = p.node[a.edge];
+    a.to = PLACE(begin + number);
+#endif
     a.length = p.length[a.edge];
 }
 
+// `row`: of the receiver, or of the group of receivers.
 MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
-    const mdcg::TableEntry found = p.places[Long(p.types[row]) * p.n_types + a.type];
+    const Long receiver = BACKWARD ? a.receiver : row;
+    const mdcg::TableEntry found = p.places[Long(p.types[receiver]) * p.n_types + a.type];
     const double root = sqrt(a.length);
     const double place = (root - found.first) * found.inverse_step;
     if (place < 0) *p.short_edges = 1;            // the caller evaluates again without tables
@@ -91,8 +99,11 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     r.z = within ? T(2 * (place - i) - 1) : T(0);
 #if BACKWARD
     r.slope = T(found.inverse_step) / T(root);
-    r.to = PLACE(a.edge);
+    r.to = a.to;
     r.edge = a.edge;
+    const bool pair = *p.one_way == 0 && a.node < p.n_local && a.node != receiver;
+    r.far = pair ? a.node : -1;
+    r.slot = int(receiver - p.n_first - row * p.n_group);
 #pragma unroll
     for (int k = 0; k < 3; ++k) r.u[k] = a.u[k];
     r.inverse = T(1) / T(a.length);
@@ -110,15 +121,57 @@ MDCG_INLINE void add_part(T* to, const Vec<N>& sums) {
 
 #if BACKWARD
 
-// Sums the warps' gradients of a batch, in their order, and adds those of the edges' vectors to
-// `de`. A kernel adds to an edge once, so that sums are reproducible; they are atomic only so that
-// no thread waits for the old value. A row of `parts` holds the harmonics' gradients; in place of
-// the constant one's, which is without meaning, that of the length.
+// Receivers of a group.
+MDCG_INLINE int group_size(const Arguments& p, Long group) {
+    const Long left = p.n_local - p.n_first - group * p.n_group;
+    return int(left < p.n_group ? left : p.n_group);
+}
+
+// The pairs that the warps of a share of the block take one after the other: those of the share to
+// which the lane belongs when a batch is made. Batches have as many pairs of each share.
+struct Share {
+    Long begin;
+    int count, longest;  // of this share, and of all of the block
+};
+
+// Where part `q` of `all` of the live pairs begins: never between two pairs that write one row.
+MDCG_INLINE int part_begin(const Arguments& p, Long begin, int live, int q, int all, int lane) {
+    if (q <= 0 || q >= all) return q <= 0 ? 0 : live;
+    for (int at = int(Long(live) * q / all);; at += 32) {
+        const int k = at + lane;
+        bool starts = k >= live || k == 0;
+        if (!starts) starts = STARTS_ROW(begin + k);
+        const unsigned found = __ballot_sync(~0u, starts);
+        if (found) return min(at + __ffs(found) - 1, live);
+    }
+}
+
+// Part `part` of `parts`, divided into SHARES shares.
+template <int SHARES>
+MDCG_INLINE Share share_of(const Arguments& p, Long group, int part, int parts, int lane) {
+    constexpr int PER = BATCH / SHARES;
+    const Long begin = p.row_ptr[group * p.n_group];
+    const int live = p.num_live[group];
+    Share mine{begin, 0, 0};
+    int start = part_begin(p, begin, live, part * SHARES, parts * SHARES, lane);
+    for (int s = 0; s < SHARES; ++s) {
+        const int end = part_begin(p, begin, live, part * SHARES + s + 1, parts * SHARES, lane);
+        if (lane / PER == s) mine.begin = begin + start, mine.count = end - start;
+        mine.longest = max(mine.longest, end - start);
+        start = end;
+    }
+    return mine;
+}
+
+// Sums the warps' gradients of the lane's pair, in their order, and adds those of the vector of its
+// edge to `de`. A kernel adds to an edge once, so that sums are reproducible; they are atomic only
+// so that no thread waits for the old value. A row of `parts` holds the harmonics' gradients; in
+// place of the constant one's, which is without meaning, that of the length.
 template <int WARPS>
 MDCG_INLINE void to_vectors(const Arguments& p, T* de, const T* parts, const Record* records,
-                            int count, int lane) {
+                            int lane) {
     constexpr int ROW = (L_MAX + 1) * (L_MAX + 1);
-    if (lane >= count) return;
+    if (lane >= BATCH) return;
     T d[ROW];
 #pragma unroll
     for (int b = 0; b < ROW; ++b) d[b] = parts[lane * PART_STRIDE + b];

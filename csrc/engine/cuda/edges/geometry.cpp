@@ -1,5 +1,7 @@
 #include "kernels/geometry.hpp"
 
+#include <algorithm>
+
 #include "core/integers.hpp"
 #include "engine/cuda/edges/edge_functions.hpp"
 
@@ -7,7 +9,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int GEOMETRY_THREADS = 256, ASSEMBLE_THREADS = 128;
+constexpr int GEOMETRY_WARPS = 8, ASSEMBLE_THREADS = 128;
 
 EdgeShifts shifts_of(const DeviceEdges& graph) {
     return {graph.shift, graph.image, graph.table, graph.packed};
@@ -26,12 +28,16 @@ template <typename T>
 void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
                           int* failures) const {
     const GeometryArguments<T> arguments{
-        graph.num_local,   graph.row_ptr,   graph.sender,
-        shifts_of(graph),  graph.positions, static_cast<T*>(graph.unit),
-        graph.length,      graph.live,      graph.by_length,
-        graph.num_live,    failures,        r_max_,
-        flip_ ? -1.0 : 1.0};
-    geometry_.launch(stream, ceil_div(graph.num_local, GEOMETRY_THREADS / 32), GEOMETRY_THREADS,
+        graph.num_local,    graph.row_ptr,    graph.sender,
+        shifts_of(graph),   graph.positions,  static_cast<T*>(graph.unit),
+        graph.length,       graph.live,       graph.by_length,
+        graph.num_live,     failures,         r_max_,
+        flip_ ? -1.0 : 1.0, graph.group,      graph.by_group,
+        graph.pair_row,     graph.live_pairs, graph.live_pair_row,
+        graph.num_pairs,    graph.live_rows};
+    const std::int64_t group = std::max<std::int64_t>(graph.group, 1);
+    const std::int64_t receivers = GEOMETRY_WARPS / group * group;  // of a block
+    geometry_.launch(stream, ceil_div(graph.num_local, receivers), 32 * narrow(receivers),
                      arguments);
 }
 

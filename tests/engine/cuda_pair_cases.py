@@ -1,0 +1,181 @@
+"""Backward passes on a CUDA device that take edges together with their reverses.
+
+No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ..internals.internals import chunks_of, core, grouped_from
+from .cuda_models import compare_models, evaluate, open_both, passes
+from .test_conv_layer import R_MAX, Model, System, system, two_layers
+
+LIMIT = {"float64": 1e-11, "float32": 1e-5}
+
+
+def both_ways(s: System, rng: Any) -> System:
+    """Return the system with the reverse of each edge, in any order."""
+    order = rng.permutation(2 * len(s.sender))
+    sender = np.concatenate([s.sender, s.receiver])[order]
+    receiver = np.concatenate([s.receiver, s.sender])[order]
+    shifts = np.concatenate([s.shifts, -s.shifts])[order]
+    return System(s.positions, s.types, sender, receiver, shifts)
+
+
+def layers(dtype: str = "float64", by_pair: bool = False) -> Model:
+    """Scalars of two channels per lane and vectors that leave lanes without, in two layers."""
+    model = Model(dtype=dtype, by_pair=by_pair, knots=512)
+    x = model.linear(model.conv(None, "4x0e", 2, "4x0e+4x1o+4x2e"), "70x0e+33x1o")
+    x = model.linear(model.conv(x, "70x0e+33x1o", 2, "70x0e+33x0e+33x1o+70x1o+33x2e"), "8x0e+8x1o")
+    model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("grouped", [0, 1000])
+@pytest.mark.parametrize("edges", [1, 40, 500])
+def test_edges_with_reverses(
+    tmp_path: Path, dtype: str, grouped: int, edges: int, rng: Any
+) -> None:
+    """Several edges of a pair of nodes, edges of a node with itself, isolated nodes."""
+    s = both_ways(system(14, edges), rng)
+    assert edges < 500 or (s.sender == s.receiver).any()
+    path = layers(dtype).write(tmp_path)
+    assert {"table_forward", "table_backward"} <= passes(path)
+    with grouped_from(grouped):
+        compare_models(*open_both(path), s, LIMIT[dtype])
+
+
+@pytest.mark.parametrize("grouped", [0, 1000])
+@pytest.mark.parametrize("chunk", [8, 40, 200])
+def test_spans_of_chunks(tmp_path: Path, grouped: int, chunk: int, rng: Any) -> None:
+    """One span of several chunks, and many that take turns."""
+    s = both_ways(system(40, 300), rng)
+    with grouped_from(grouped), chunks_of(chunk):
+        compare_models(*open_both(layers().write(tmp_path)), s, LIMIT["float64"])
+
+
+@pytest.mark.parametrize("grouped", [0, 1000])
+def test_one_edge_without_its_reverse(tmp_path: Path, grouped: int, rng: Any) -> None:
+    """The next list has all reverses again."""
+    s = both_ways(system(14, 200), rng)
+    part = System(s.positions, s.types, s.sender[1:], s.receiver[1:], s.shifts[1:])
+    assert s.sender[0] != s.receiver[0]
+    cpu, cuda = open_both(layers().write(tmp_path))
+    with grouped_from(grouped):
+        for each in (s, part, s):
+            compare_models(cpu, cuda, each, LIMIT["float64"])
+
+
+@pytest.mark.parametrize("grouped", [0, 1000])
+def test_weights_that_differ_by_direction(tmp_path: Path, grouped: int, rng: Any) -> None:
+    """Cutoffs of the types of receiver and sender."""
+    s = both_ways(system(14, 200), rng)
+    with grouped_from(grouped):
+        compare_models(*open_both(layers(by_pair=True).write(tmp_path)), s, LIMIT["float64"])
+
+
+def test_more_channels_than_shared_memory_has_room_for(tmp_path: Path, rng: Any) -> None:
+    model = Model(dtype="float32", knots=512)
+    x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "1024x0e+4x1o")
+    model.energy(model.conv(x, "1024x0e+4x1o", 1, "1024x0e+1024x1o+4x0e+4x1o"))
+    compare_models(*open_both(model.write(tmp_path)), both_ways(system(7, 30), rng), 1e-5)
+
+
+def test_results_do_not_depend_on_the_order_of_edges(tmp_path: Path, rng: Any) -> None:
+    """Beyond rounding: another edge of each pair is listed where receivers change places."""
+    s = both_ways(system(20, 200), rng)
+    _, cuda = open_both(layers().write(tmp_path))
+    want = evaluate(cuda, s)["forces"]
+    place = rng.permutation(20)  # of each node
+    node = np.argsort(place)
+    moved = System(
+        s.positions[node],
+        s.types[node],
+        place[s.sender].astype(np.int32),
+        place[s.receiver].astype(np.int32),
+        s.shifts,
+    )
+    found = evaluate(cuda, moved)["forces"][place]
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-12 * np.abs(want).max())
+
+
+def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
+    path = two_layers(flip=True, knots=512).write(tmp_path)
+    compare_models(*open_both(path), both_ways(system(9, 120), rng), LIMIT["float64"])
+
+
+# -- lists ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grouped", [0, 1000])
+@pytest.mark.parametrize("chunk", [30, 8192])
+@pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (40, 40), (31, 45)])
+def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: Any) -> None:
+    lists = core.CudaLists(R_MAX, 0.0, chunk_edges=chunk, pairs=True)
+    count = 300 if local else 0
+    ends = rng.integers(max(local, 1), size=(2, count))
+    if nodes > local:  # edges from ghosts have no reverse
+        far = np.stack([rng.integers(local, nodes, size=50), rng.integers(local, size=50)])
+        sender, receiver = np.concatenate([ends, ends[::-1], far], axis=1)
+    else:
+        sender, receiver = np.concatenate([ends, ends[::-1]], axis=1)
+    types = np.zeros(nodes, np.int32)
+    with grouped_from(grouped):
+        found = lists.take(local, types, sender.astype(np.int32), receiver.astype(np.int32))
+        check_pairs(found, local, alone=False)
+        if local > 1:  # without one reverse, all edges are listed
+            one = np.flatnonzero((sender < local) & (sender != receiver))[0]
+            rest = np.delete(np.stack([sender, receiver]), one, axis=1).astype(np.int32)
+            check_pairs(lists.take(local, types, *rest), local, alone=True)
+
+
+def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
+    sender, receiver = np.array(found["sender"], int), np.array(found["receiver"], int)
+    group, row_ptr = found["group"], np.array(found["row_ptr"])
+    by_group, row = np.array(found["by_group"], int), np.array(found["pair_row"], int)
+    listed = by_group[row >= 0]
+    reverses = (sender < local) & (sender != receiver)
+    if alone:
+        assert len(listed) == len(sender)
+    else:  # one edge of each pair, and all edges without a reverse
+        assert set(np.flatnonzero(~reverses)) <= set(listed)
+        pairs = Counter(tuple(sorted((sender[e], receiver[e]))) for e in listed if reverses[e])
+        every = Counter(tuple(sorted((sender[e], receiver[e]))) for e in np.flatnonzero(reverses))
+        assert {pair: 2 * number for pair, number in pairs.items()} == every
+    # by group, then by sender, then by receiver; a row for each sender of a group
+    order = np.lexsort((np.arange(len(sender)), sender, receiver // group))
+    np.testing.assert_array_equal(by_group, order)
+    groups = [receiver[e] // group for e in listed]
+    rows = {(g, sender[e]): r for g, e, r in zip(groups, listed, row[row >= 0], strict=True)}
+    for g, e, r in zip(groups, listed, row[row >= 0], strict=True):
+        assert rows[g, sender[e]] == r
+    assert sorted(rows.values()) == list(range(len(rows)))
+    # chunks are whole groups; rows are in order of chunk, sender and group
+    first = 0
+    for number, (chunk, (first_row, num_rows)) in enumerate(
+        zip(found["chunks"], found["rows"], strict=True)
+    ):
+        first_receiver, receivers, _, _, first_sender, senders = chunk
+        assert first_receiver % group == 0
+        assert first_row == first
+        own = sorted(
+            (s, g, r)
+            for (g, s), r in rows.items()
+            if first_receiver <= g * group < first_receiver + receivers
+        )
+        assert [r for _, _, r in own] == list(range(first, first + num_rows))
+        first += num_rows
+        ptr = found["chunk_row_ptr"][first_sender + number : first_sender + senders + number + 1]
+        names = found["chunk_sender"][first_sender : first_sender + senders]
+        counts = Counter(s for s, _, _ in own)
+        np.testing.assert_array_equal(np.diff(ptr), [counts[s] for s in names])
+        assert len(ptr) == 0 or ptr[0] == first_row
+    assert first == len(rows)
+    assert row_ptr[-1] == len(sender)
