@@ -5,6 +5,7 @@ No file of tests by its name: test_cuda_cases.py runs it, on a device that is em
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,45 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mdcg import _core
+
 from ..internals.internals import chunks_of, core, grouped_from
-from .cuda_models import compare_models, evaluate, open_both, passes
-from .test_conv_layer import R_MAX, Model, System, system, two_layers
+from .cuda_models import compare_models, open_both, passes
+from .test_conv_layer import R_MAX, Model, System, two_layers
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
-def both_ways(s: System, rng: Any) -> System:
-    """Return the system with the reverse of each edge, in any order."""
-    order = rng.permutation(2 * len(s.sender))
-    sender = np.concatenate([s.sender, s.receiver])[order]
-    receiver = np.concatenate([s.receiver, s.sender])[order]
-    shifts = np.concatenate([s.shifts, -s.shifts])[order]
-    return System(s.positions, s.types, sender, receiver, shifts)
+class OwnLists:
+    """A model that makes the lists of a periodic cell itself, with the reverse of each edge."""
+
+    def __init__(self, model: Any, cell: Any) -> None:
+        self.model, self.cell = model, cell
+
+    def evaluate(self, positions: Any, types: Any, edges: Any, virial: bool) -> dict[str, Any]:
+        found: dict[str, Any] = self.model.evaluate(
+            positions, types, cell=self.cell, periodic=[True] * 3, virial=virial
+        )
+        return found
+
+
+def compare(
+    path: str, size: float, counts: tuple[int, int, int], rng: Any, limit: float = 0.0
+) -> None:
+    """Compare atoms near the points of a grid, in a cell of this size in cutoffs."""
+    cpu, cuda = open_both(path)
+    cell = size * R_MAX * np.eye(3)
+    cell[1, 0] = 0.1 * R_MAX
+    grid = np.stack(np.meshgrid(*[np.arange(n) / n for n in counts]), -1).reshape(-1, 3)
+    positions = (grid + rng.uniform(-0.1, 0.1, grid.shape) / np.array(counts)) @ cell
+    near = _core.NeighborList(R_MAX, 0.0)
+    near.update(positions, cell, [True] * 3)
+    types = rng.integers(2, size=len(grid)).astype(np.int32)
+    s = System(positions, types, near.sender, near.receiver, near.shifts)
+    compare_models(cpu, OwnLists(cuda, cell), s, limit or LIMIT[cuda.dtype])
+    names = [kernel["name"] for kernel in json.loads(cuda.report())["kernels"]]
+    assert any("conv_table_backward" in name for name in names)
+    assert not any("radial_forward" in name for name in names)
 
 
 def layers(dtype: str = "float64", by_pair: bool = False) -> Model:
@@ -39,76 +65,41 @@ def layers(dtype: str = "float64", by_pair: bool = False) -> Model:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("grouped", [0, 1000])
-@pytest.mark.parametrize("edges", [1, 40, 500])
+@pytest.mark.parametrize(("size", "counts"), [(0.8, (2, 2, 1)), (1.7, (3, 2, 3)), (2.4, (2, 5, 2))])
 def test_edges_with_reverses(
-    tmp_path: Path, dtype: str, grouped: int, edges: int, rng: Any
+    tmp_path: Path, dtype: str, grouped: int, size: float, counts: Any, rng: Any
 ) -> None:
-    """Several edges of a pair of nodes, edges of a node with itself, isolated nodes."""
-    s = both_ways(system(14, edges), rng)
-    assert edges < 500 or (s.sender == s.receiver).any()
+    """In a small cell, several edges of a pair of nodes, and edges of a node with itself."""
     path = layers(dtype).write(tmp_path)
     assert {"table_forward", "table_backward"} <= passes(path)
     with grouped_from(grouped):
-        compare_models(*open_both(path), s, LIMIT[dtype])
+        compare(path, size, counts, rng)
 
 
 @pytest.mark.parametrize("grouped", [0, 1000])
-@pytest.mark.parametrize("chunk", [8, 40, 200])
+@pytest.mark.parametrize("chunk", [8, 150, 400])
 def test_spans_of_chunks(tmp_path: Path, grouped: int, chunk: int, rng: Any) -> None:
-    """One span of several chunks, and many that take turns."""
-    s = both_ways(system(40, 300), rng)
+    """Many that take turns, and one span of several chunks."""
     with grouped_from(grouped), chunks_of(chunk):
-        compare_models(*open_both(layers().write(tmp_path)), s, LIMIT["float64"])
-
-
-@pytest.mark.parametrize("grouped", [0, 1000])
-def test_one_edge_without_its_reverse(tmp_path: Path, grouped: int, rng: Any) -> None:
-    """The next list has all reverses again."""
-    s = both_ways(system(14, 200), rng)
-    part = System(s.positions, s.types, s.sender[1:], s.receiver[1:], s.shifts[1:])
-    assert s.sender[0] != s.receiver[0]
-    cpu, cuda = open_both(layers().write(tmp_path))
-    with grouped_from(grouped):
-        for each in (s, part, s):
-            compare_models(cpu, cuda, each, LIMIT["float64"])
+        compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
 
 
 @pytest.mark.parametrize("grouped", [0, 1000])
 def test_weights_that_differ_by_direction(tmp_path: Path, grouped: int, rng: Any) -> None:
     """Cutoffs of the types of receiver and sender."""
-    s = both_ways(system(14, 200), rng)
     with grouped_from(grouped):
-        compare_models(*open_both(layers(by_pair=True).write(tmp_path)), s, LIMIT["float64"])
+        compare(layers(by_pair=True).write(tmp_path), 1.7, (3, 2, 2), rng)
 
 
 def test_more_channels_than_shared_memory_has_room_for(tmp_path: Path, rng: Any) -> None:
     model = Model(dtype="float32", knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "1024x0e+4x1o")
     model.energy(model.conv(x, "1024x0e+4x1o", 1, "1024x0e+1024x1o+4x0e+4x1o"))
-    compare_models(*open_both(model.write(tmp_path)), both_ways(system(7, 30), rng), 1e-5)
-
-
-def test_results_do_not_depend_on_the_order_of_edges(tmp_path: Path, rng: Any) -> None:
-    """Beyond rounding: another edge of each pair is listed where receivers change places."""
-    s = both_ways(system(20, 200), rng)
-    _, cuda = open_both(layers().write(tmp_path))
-    want = evaluate(cuda, s)["forces"]
-    place = rng.permutation(20)  # of each node
-    node = np.argsort(place)
-    moved = System(
-        s.positions[node],
-        s.types[node],
-        place[s.sender].astype(np.int32),
-        place[s.receiver].astype(np.int32),
-        s.shifts,
-    )
-    found = evaluate(cuda, moved)["forces"][place]
-    np.testing.assert_allclose(found, want, rtol=0, atol=1e-12 * np.abs(want).max())
+    compare(model.write(tmp_path), 1.1, (2, 2, 1), rng, limit=1e-4)
 
 
 def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
-    path = two_layers(flip=True, knots=512).write(tmp_path)
-    compare_models(*open_both(path), both_ways(system(9, 120), rng), LIMIT["float64"])
+    compare(two_layers(flip=True, knots=512).write(tmp_path), 1.7, (3, 2, 2), rng)
 
 
 # -- lists ----------------------------------------------------------------------------------------
@@ -128,12 +119,14 @@ def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: A
         sender, receiver = np.concatenate([ends, ends[::-1]], axis=1)
     types = np.zeros(nodes, np.int32)
     with grouped_from(grouped):
-        found = lists.take(local, types, sender.astype(np.int32), receiver.astype(np.int32))
+        ends = (sender.astype(np.int32), receiver.astype(np.int32))
+        found = lists.take(local, types, *ends, reversed=True)
         check_pairs(found, local, alone=False)
         if local > 1:  # without one reverse, all edges are listed
             one = np.flatnonzero((sender < local) & (sender != receiver))[0]
             rest = np.delete(np.stack([sender, receiver]), one, axis=1).astype(np.int32)
-            check_pairs(lists.take(local, types, *rest), local, alone=True)
+            check_pairs(lists.take(local, types, *rest, reversed=True), local, alone=True)
+        check_pairs(lists.take(local, types, *ends), local, alone=True)
 
 
 def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:

@@ -61,7 +61,7 @@ public:
     }
 
     py::dict take(std::int64_t num_local, const Indices& types, const Indices& sender,
-                  const Indices& receiver) {
+                  const Indices& receiver, bool reversed) {
         const std::vector<double> zeros(static_cast<std::size_t>(3 * types.size()));
         mdcg::System system;
         system.num_local = num_local;
@@ -74,7 +74,7 @@ public:
         mdcg::Graph host;
         host.update_order(system, watch_.cutoff(), num_types_, false);
         const auto start = std::chrono::steady_clock::now();
-        graph_.upload(host, num_types_, stream_);
+        graph_.upload(host, num_types_, reversed, stream_);
         return read(start, true);
     }
 
@@ -176,5 +176,5 @@ void register_cuda_lists(py::module_& m) {
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
              py::arg("arrays") = true)
         .def("take", &Lists::take, py::arg("num_local"), py::arg("types"), py::arg("sender"),
-             py::arg("receiver"));
+             py::arg("receiver"), py::arg("reversed") = false);
 }

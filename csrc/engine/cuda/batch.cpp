@@ -121,7 +121,7 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     a_.sender = graph.sender;
     a_.shift = graph.reserve_shifts();
     write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
-    graph.complete(types, num_types, stream);
+    graph.complete(types, num_types, true, stream);
     node = std::move(numbers);
 }
 

@@ -166,7 +166,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     a.sender = graph.sender;
     a.image = graph.image_rows;
     launch(write_edges_, 32 * num_points);
-    graph.complete(points.types, num_types, stream);
+    graph.complete(points.types, num_types, true, stream);
     node = std::move(order);  // after an error the caller's is still that of its own list
 }
 

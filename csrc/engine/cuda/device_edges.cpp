@@ -259,7 +259,7 @@ void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
     }
 }
 
-void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
+void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStream& stream) {
     const Workspace w(workspace_, edge_capacity_);
     const auto num_chunks = static_cast<std::int64_t>(chunks.size());
     ListArguments a{};
@@ -306,7 +306,7 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     // counts that come back
     staging_.grow(8 + 4 * size(num_chunks + 1 + counts));
     auto* const alone = staging_.as<std::int64_t>();
-    *alone = pair_use == PairUse::edges ? 1 : 0;
+    *alone = reversed && pair_use == PairUse::pairs ? 0 : 1;
     copy_to_device(one_way, alone, 8, stream);
     auto* const first = reinterpret_cast<std::int32_t*>(alone + 1);
     for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
@@ -374,16 +374,17 @@ void DeviceEdges::sort_by_sender(int num_types, const DeviceStream& stream) {
     if (group > 0) launch(order_rows_, num_edges);
 }
 
-void DeviceEdges::complete(const std::int32_t* host_types, int num_types,
+void DeviceEdges::complete(const std::int32_t* host_types, int num_types, bool reversed,
                            const DeviceStream& stream) {
     count_types(host_types, num_types);
     sort_by_type(num_types, stream);
-    sort_by_sender(num_types, stream);
+    sort_by_sender(num_types, reversed, stream);
 }
 
 // -- lists of the host ---------------------------------------------------------------------------
 
-void DeviceEdges::upload(const Graph& graph, int num_types, const DeviceStream& stream) {
+void DeviceEdges::upload(const Graph& graph, int num_types, bool reversed,
+                         const DeviceStream& stream) {
     const std::vector<std::int64_t>& first = graph.all_row_ptr();
     row_ptr_.assign(first.begin(), first.end());
     reserve_nodes(graph.num_local, graph.num_nodes);
@@ -394,7 +395,7 @@ void DeviceEdges::upload(const Graph& graph, int num_types, const DeviceStream& 
     copy(row_ptr, row_ptr_);
     copy(sender, graph.all_sender());
     copy(types, graph.types);
-    complete(graph.types.data(), num_types, stream);
+    complete(graph.types.data(), num_types, reversed, stream);
     stream.synchronize();
 }
 

@@ -50,8 +50,9 @@ public:
 
     explicit DeviceEdges(CudaKernels& kernels);
 
-    // After the host's graph was put in order anew (Graph::update_order): all steps. Synchronizes.
-    void upload(const Graph& graph, int num_types, const DeviceStream& stream);
+    // After the host's graph was put in order anew (Graph::update_order): all steps, see complete
+    // for `reversed`. Synchronizes.
+    void upload(const Graph& graph, int num_types, bool reversed, const DeviceStream& stream);
     // `fresh`: for the first time after upload. Synchronizes where anything is copied. Changes
     // `shift`, `image` and `table`, which are in captured steps.
     void upload_shifts(const Graph& graph, const System& system, bool fresh,
@@ -73,9 +74,12 @@ public:
     std::vector<std::int32_t> take_rows(const Count& count, const DeviceStream& stream);
     // Room for the shift of each edge, after take_rows.
     double* reserve_shifts();
-    // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Waits for
-    // the stream, and leaves a last kernel on it.
-    void complete(const std::int32_t* host_types, int num_types, const DeviceStream& stream);
+    // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Where
+    // `reversed`, the reverse of each edge between local nodes is in the list, with the opposite
+    // vector; rounding may have left out some that are as long as the list reaches. Waits for the
+    // stream, and leaves last kernels on it.
+    void complete(const std::int32_t* host_types, int num_types, bool reversed,
+                  const DeviceStream& stream);
 
     // The ends of an edge, read from the device.
     std::int32_t receiver_of(std::int32_t edge) const;
@@ -175,7 +179,7 @@ private:
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
     void sort_by_type(int num_types, const DeviceStream& stream);
-    void sort_by_sender(int num_types, const DeviceStream& stream);
+    void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;

@@ -79,7 +79,7 @@ void CudaExecutor<T>::set_graph(const Graph& graph) {
     forget_steps();
     reserve_results(graph.num_local, graph.num_nodes, graph.num_nodes);
     graph_.chunk_edges = chunk_edges();
-    graph_.upload(graph, num_types_, stream_);
+    graph_.upload(graph, num_types_, false, stream_);
     source_ = Source::graph;
     take_list(graph);
 }
