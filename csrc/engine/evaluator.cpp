@@ -167,6 +167,7 @@ void Evaluator::evaluate(CellSystem found, const Results& results) {
     system.sender = neighbors_->sender().data();
     system.receiver = neighbors_->receiver().data();
     system.shifts = neighbors_->shifts().data();
+    system.reversed = true;
     system.energy_weights = found.energy_weights;
     own_edges_ = true;
     run(system, nullptr, results);

@@ -17,6 +17,8 @@ struct System {
     const double* shifts = nullptr;          // [num_edges][3]; null: none, or those of images
     bool same_edges = false;   // the four above are those of the last call: only positions moved
     bool same_shifts = false;  // and the shifts are, too
+    // The reverse of each edge between local nodes is there, with the opposite vector.
+    bool reversed = false;
     // The same where few of them differ: a row of image_shifts for each edge.
     const std::int32_t* images = nullptr;  // [num_edges] < num_images
     std::int64_t num_images = 0;

@@ -142,6 +142,7 @@ public:
             system.sender = list.sender().data();
             system.receiver = list.receiver().data();
             system.shifts = list.shifts().data();
+            system.reversed = true;
         } else if (given) {
             if (!py::isinstance<py::tuple>(edges) || py::len(edges) != 3)
                 mdcg::bad_argument(

@@ -22,16 +22,14 @@ from .test_conv_layer import R_MAX, Model, System, two_layers
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
-class OwnLists:
-    """A model that makes the lists of a periodic cell itself, with the reverse of each edge."""
+class Listed:
+    """A model that makes the lists of a periodic cell itself, or is given one, as `where` says."""
 
-    def __init__(self, model: Any, cell: Any) -> None:
-        self.model, self.cell = model, cell
+    def __init__(self, model: Any, **where: Any) -> None:
+        self.model, self.where = model, where
 
     def evaluate(self, positions: Any, types: Any, edges: Any, virial: bool) -> dict[str, Any]:
-        found: dict[str, Any] = self.model.evaluate(
-            positions, types, cell=self.cell, periodic=[True] * 3, virial=virial
-        )
+        found: dict[str, Any] = self.model.evaluate(positions, types, virial=virial, **self.where)
         return found
 
 
@@ -48,7 +46,8 @@ def compare(
     near.update(positions, cell, [True] * 3)
     types = rng.integers(2, size=len(grid)).astype(np.int32)
     s = System(positions, types, near.sender, near.receiver, near.shifts)
-    compare_models(cpu, OwnLists(cuda, cell), s, limit or LIMIT[cuda.dtype])
+    for where in ({"edges": near}, {"cell": cell, "periodic": [True] * 3}):
+        compare_models(cpu, Listed(cuda, **where), s, limit or LIMIT[cuda.dtype])
     names = [kernel["name"] for kernel in json.loads(cuda.report())["kernels"]]
     assert any("conv_table_backward" in name for name in names)
     assert not any("radial_forward" in name for name in names)

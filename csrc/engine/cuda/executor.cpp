@@ -75,11 +75,11 @@ std::size_t CudaExecutor<T>::bytes() const {
 // -- lists and buffers ---------------------------------------------------------------------------
 
 template <typename T>
-void CudaExecutor<T>::set_graph(const Graph& graph) {
+void CudaExecutor<T>::set_graph(const Graph& graph, bool reversed) {
     forget_steps();
     reserve_results(graph.num_local, graph.num_nodes, graph.num_nodes);
     graph_.chunk_edges = chunk_edges();
-    graph_.upload(graph, num_types_, false, stream_);
+    graph_.upload(graph, num_types_, reversed, stream_);
     source_ = Source::graph;
     take_list(graph);
 }

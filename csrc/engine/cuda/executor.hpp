@@ -37,7 +37,7 @@ public:
     // Of what the communicator says of ghosts: the host says that it is anew, on all ranks.
     void forget_ghosts() { ghosts_.forget_list(); }
     // A new list, or other types. Must be called before the first run.
-    void set_graph(const Graph& graph);
+    void set_graph(const Graph& graph, bool reversed);  // see DeviceEdges::complete
     // `fresh`: for the first time after set_graph.
     void set_shifts(const Graph& graph, const System& system, bool fresh);
     // A new list, made on the device where that can be (see CudaCellList::grid); the graph becomes

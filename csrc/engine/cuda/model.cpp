@@ -201,7 +201,7 @@ private:
         own_listed_ = false;
         copies_.forget();
         const bool fresh = changed || !listed_;
-        if (fresh) executor_->set_graph(graph_);
+        if (fresh) executor_->set_graph(graph_, system.reversed);
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
@@ -329,7 +329,7 @@ private:
             alone.positions = positions;
             alone.types = system.types;
             graph_.update_order(alone, info_.r_max, info_.num_types(), false);
-            executor_->set_graph(graph_);
+            executor_->set_graph(graph_, false);
             executor_->set_shifts(graph_, alone, true);
             find_points(info_.r_max + skin);
             executor_->set_points(points_, positions, 0.5 * skin + 1e-6);
