@@ -342,8 +342,8 @@ def emit_table_conv(
     kind : {"forward", "backward"}
         Rows of the receivers, or gradients of the edges' vectors and of the features.
     wants_x : bool
-        The backward pass writes gradients of the features, a row per edge. The forward pass
-        ignores this.
+        The backward pass writes gradients of the features: rows of the senders of a group, and of
+        receivers. The forward pass ignores this.
     normalization : {"component", "norm", "integral"}
         Of the harmonics.
     plan : TableConvPlan, optional
