@@ -93,12 +93,11 @@ class TableConvPlan(Plan):
     Forward, on an H100, two channels per lane take 16 % less time for the scalars of MACE medium
     and 10 % more for its vectors. With iterations of two edges they shorten steps with 5,184 atoms
     by 5 % (MACE medium) and 3 % (NequIP M; no other model was timed).
-    Backward, where derivatives are wanted and arithmetic is the limit, splines are faster. There,
-    two channels per lane take 14 to 35 % less time than one, because they share sums over lanes and
-    path matrices; roles that hold much then need kernels of their own. A limit of 168 registers for
-    lanes that hold 96 and 118 values takes 8 % less and 25 % more time than none.
-    Batches of 32 edges take 3 to 5 % less time than batches of 16, unless their shared memory
-    leaves room for fewer blocks.
+    Backward, where derivatives are wanted, splines are faster. There, lanes take two channels, which
+    share sums over lanes and path matrices; roles that hold much then need kernels of their own.
+    Registers are left to the compiler: with 168 instead of 255, lanes of the vectors of MACE medium
+    keep 208 bytes in memory. Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
+    their shared memory leaves room for fewer blocks.
     """
 
     forward: TableConvTile = TableConvTile(
