@@ -93,8 +93,9 @@ class TableConvPlan(Plan):
     Forward, on an H100, two channels per lane take 16 % less time for the scalars of MACE medium
     and 10 % more for its vectors. With iterations of two edges they shorten steps with 5,184 atoms
     by 5 % (MACE medium) and 3 % (NequIP M; no other model was timed).
-    Backward, where derivatives are wanted, splines are faster. There, lanes take two channels, which
-    share sums over lanes and path matrices; roles that hold much then need kernels of their own.
+    Backward, where derivatives are wanted, splines are faster. There, lanes take two channels,
+    which share sums over lanes and path matrices; roles that hold much then need kernels of their
+    own.
     Registers are left to the compiler: with 168 instead of 255, lanes of the vectors of MACE medium
     keep 208 bytes in memory. Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
     their shared memory leaves room for fewer blocks.

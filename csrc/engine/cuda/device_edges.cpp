@@ -220,11 +220,17 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-std::vector<DeviceEdges::Span> DeviceEdges::spans() const {
-    const std::size_t number = (chunks.size() + SPAN - 1) / SPAN;
-    std::vector<Span> found(number);
+// One, or some that have no more rows each than a chunk may have edges, and nearly the same number
+// of chunks.
+void DeviceEdges::make_spans() {
+    spans.clear();
+    if (group == 0 || chunks.empty()) return;
+    std::int64_t rows = 0;
+    for (const CudaChunk& chunk : chunks) rows += chunk.num_rows;
+    const auto wanted = static_cast<std::size_t>(ceil_div(rows, chunk_edges));
+    const std::size_t number = 2 * rows <= 3 * chunk_edges ? 1 : std::min(wanted, chunks.size());
     for (std::size_t s = 0; s < number; ++s) {
-        Span& span = found[s];
+        CudaSpan span;
         span.first_chunk = chunks.size() * s / number;
         span.end_chunk = chunks.size() * (s + 1) / number;
         span.first_receiver = chunks[span.first_chunk].first_receiver;
@@ -234,8 +240,8 @@ std::vector<DeviceEdges::Span> DeviceEdges::spans() const {
             span.num_edges += chunks[c].num_edges;
             span.num_rows += chunks[c].num_rows;
         }
+        spans.push_back(span);
     }
-    return found;
 }
 
 void DeviceEdges::count_types(const std::int32_t* host_types, int num_types) {
@@ -354,6 +360,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         chunks[c].first_row = rows[c];
         chunks[c].num_rows = rows[c + 1] - rows[c];
     }
+    make_spans();
     pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t i = 0; i < square; ++i) {
         if (found_pairs[i] == 0) continue;

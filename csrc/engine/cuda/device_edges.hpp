@@ -28,6 +28,14 @@ struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
 };
 
+// Chunks that follow each other, whose pairs kernels take at once: pairs have several times fewer
+// rows than edges.
+struct CudaSpan {
+    std::size_t first_chunk = 0, end_chunk = 0;
+    std::int64_t first_receiver = 0, num_receivers = 0, num_edges = 0;
+    std::int64_t first_row = 0, num_rows = 0;
+};
+
 // What kernels that take an edge together with its reverse want of a list: nothing; edges one by
 // one, because the two have different weights; or pairs. Later ones replace earlier ones, but for
 // `edges`, which stays.
@@ -90,6 +98,7 @@ public:
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
+    std::vector<CudaSpan> spans;     // none without pairs
     std::int32_t longest_chunk = 0;  // edges
     std::int32_t most_senders = 0;   // of a chunk
     // The pointers of a chunk's senders: one more than senders in every chunk before.
@@ -153,19 +162,9 @@ public:
     std::int32_t* num_pairs = nullptr;      // [num_local] by group
     std::int32_t* live_rows = nullptr;      // [rows] 0 or 1
 
-    // Chunks that follow each other, taken at once by kernels that keep a row for each sender of a
-    // group: these have several times fewer rows than edges. Spans have nearly the same number of
-    // chunks.
-    static constexpr std::size_t SPAN = 5;
-    struct Span {
-        std::size_t first_chunk = 0, end_chunk = 0;
-        std::int64_t first_receiver = 0, num_receivers = 0, num_edges = 0;
-        std::int64_t first_row = 0, num_rows = 0;
-    };
-    std::vector<Span> spans() const;
     // Gradients of edges that are kept apart. Of a list of several spans there is one: spans, not
     // their kernels, run on lanes.
-    int gradient_parts() const { return chunks.size() <= SPAN ? gradient_lanes : 1; }
+    int gradient_parts() const { return spans.size() == 1 ? gradient_lanes : 1; }
     std::size_t gradient_bytes() const {
         return static_cast<std::size_t>(3 * num_edges * gradient_parts() * item_bytes_);
     }
@@ -178,6 +177,7 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
+    void make_spans();
     void sort_by_type(int num_types, const DeviceStream& stream);
     void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
 

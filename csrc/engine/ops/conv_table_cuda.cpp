@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t MOST_SHARED_RECEIVERS = 256, MOST_SHARED_ITEMS = std::int64_t(1) << 19;
 
 // Likewise in the backward pass, where a few groups of receivers would leave multiprocessors idle.
-std::int64_t blocks_per_group(const DeviceEdges& graph, const DeviceEdges::Span& span) {
+std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span) {
     constexpr int MULTIPROCESSORS = 132;
     return blocks_per_receiver(ceil_div(span.num_receivers, graph.group), MULTIPROCESSORS);
 }
@@ -24,7 +24,7 @@ std::int64_t blocks_per_group(const DeviceEdges& graph, const DeviceEdges::Span&
 struct PairRows {
     std::int64_t own = 0, most = 0;
     explicit PairRows(const DeviceEdges& graph) {
-        for (const DeviceEdges::Span& span : graph.spans()) {
+        for (const CudaSpan& span : graph.spans) {
             own += span.num_receivers * blocks_per_group(graph, span);
             most = std::max(most, span.num_rows);
         }
@@ -61,7 +61,7 @@ bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& s
     forward_table_->take_list(graph, stream);
     if (!forward_table_->available()) return false;
     if (backward_table_ != forward_table_) backward_table_->take_list(graph, stream);
-    if (graph.chunks.size() > 1 && summed_ == nullptr)
+    if (graph.spans.size() > 1 && summed_ == nullptr)
         summed_ = std::make_unique<DeviceEvent>(stream.device());
     return true;
 }
@@ -93,7 +93,7 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     // before there is a list: as many rows as edges
     if (graph.chunks.empty()) return static_cast<std::size_t>(graph.longest_chunk * row_bytes());
     const PairRows rows(graph);
-    const std::int64_t buffers = graph.spans().size() == 1 ? 1 : 2;
+    const std::int64_t buffers = graph.spans.size() == 1 ? 1 : 2;
     return static_cast<std::size_t>((buffers * rows.most + rows.own) * row_bytes());
 }
 
@@ -141,7 +141,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
 template <typename T>
 CudaArguments CudaTableConv<T>::pair_arguments(const CudaWorker<T>& worker, const T* x,
                                                bool by_type, const T* gradient,
-                                               const DeviceEdges::Span& span) const {
+                                               const CudaSpan& span) const {
     const DeviceEdges& graph = *worker.edges;
     CudaArguments found =
         arguments(worker, *backward_table_, x, by_type, span.first_receiver,
@@ -174,9 +174,8 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         else
             backward_.launch(stream, arguments);
     };
-    const std::vector<DeviceEdges::Span> spans = graph.spans();
     if (!backward_.uses(A::dx)) {
-        for (const DeviceEdges::Span& span : spans)
+        for (const CudaSpan& span : graph.spans)
             launch(*worker.stream, pair_arguments(worker, x, by_type, gradient, span));
         return;
     }
@@ -191,7 +190,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     // Spans take turns on two lanes, each with a buffer of rows: while blocks of one span end,
     // those of the next begin, and sums of rows, which wait for memory, run beside kernels that
     // compute.
-    const bool turns = spans.size() > 1;
+    const bool turns = graph.spans.size() > 1;
     if (dx != nullptr && !add && turns) {
         clear_on_device(dx, static_cast<std::size_t>(graph.num_local * row_bytes()),
                         *worker.stream);
@@ -199,7 +198,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     }
     if (turns) worker.lanes->fork(2);
     bool summed = false, odd = true;
-    for (const DeviceEdges::Span& span : spans) {
+    for (const CudaSpan& span : graph.spans) {
         const std::int64_t parts = blocks_per_group(graph, span);
         T* const own_rows = own;
         own += span.num_receivers * parts * x_width_;

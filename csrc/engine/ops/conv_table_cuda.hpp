@@ -49,7 +49,7 @@ private:
                             bool by_type, std::int64_t first_receiver, std::int64_t receivers,
                             std::int64_t parts) const;
     CudaArguments pair_arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
-                                 const T* gradient, const DeviceEdges::Span& span) const;
+                                 const T* gradient, const CudaSpan& span) const;
 
     const ConvSpec& spec_;
     std::int64_t x_width_, out_width_;
@@ -60,7 +60,7 @@ private:
     // has fewer, longer intervals, of a higher degree: it needs no derivatives.
     std::shared_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
-    std::unique_ptr<DeviceEvent> summed_;  // null: one chunk
+    std::unique_ptr<DeviceEvent> summed_;  // null: never more than one span
 };
 
 }  // namespace mdcg
