@@ -27,9 +27,9 @@ class TableConvTile:
         Registers per lane that output sums, or gradients of the output, may fill; a warp takes
         paths of one input block until they do.
     registers : tuple of (int, int)
-        Pairs, ascending: where lanes hold no more values from edge to edge than the first number,
-        threads have no more registers than the second, if several blocks then fit a multiprocessor.
-        0: the compiler's choice, as beyond the last pair.
+        Forward. Pairs, ascending: where lanes hold no more values from edge to edge than the first
+        number, threads have no more registers than the second, if several blocks then fit a
+        multiprocessor. 0: the compiler's choice, as beyond the last pair.
     two_channels : int
         Lanes take two neighbouring channels of an input block of more than 32 channels, if no role
         of the block then holds more values per lane than this from edge to edge; else one channel.
@@ -41,9 +41,9 @@ class TableConvTile:
         Warps that a block of the backward pass has at least: where its channels need fewer, several
         share the edges of a batch.
     two_edges : int
-        An iteration of the loop takes two edges in a role that holds no more values per lane than
-        this from edge to edge, and one edge in others. Features are loaded one iteration before
-        they are needed.
+        Forward, an iteration of the loop takes two edges in a role that holds no more values per
+        lane than this from edge to edge, and one edge in others. Features are loaded one iteration
+        before they are needed.
     degree : int
         Of the polynomials of the table, odd.
     """

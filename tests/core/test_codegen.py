@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 import mdcg
 from mdcg.codegen import HostKernel, KernelSpec, emit_host
 from mdcg.codegen.common.emit import template
-from mdcg.codegen.conv.table import MAX_LANES, emit_table_conv
+from mdcg.codegen.conv.table import GROUP, MAX_LANES, emit_table_conv
 from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import HostDevice, HostPlan, plan_host
 from mdcg.plan.table_conv import TableConvPlan, TableConvTile
@@ -185,18 +186,41 @@ def test_problems_that_table_convolutions_refuse(
 MERGING = [(0, 0, 0), (1, 0, 1), (2, 0, 0), (2, 0, 1), (3, 0, 2)]
 
 
+def test_groups_have_one_size() -> None:
+    """Kernels have shared memory for as many receivers as the engine's groups have."""
+    header = Path(__file__).parents[2] / "csrc/engine/cuda/device_edges.hpp"
+    assert f"GROUP = {GROUP};" in header.read_text()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_shared_memory_of_older_devices(dtype: str) -> None:
+    """99 KiB per block; what receivers hold is in device memory where that is too little."""
+    paths = [(1, 1, 0), (1, 0, 1), (1, 2, 2), (1, 1, 3), (1, 3, 4), (1, 2, 5)]
+    out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
+    problem = ConvProblem.build(
+        "128x0e+128x1o", "0e+1o+2e+3o", out, paths, layout="ir_mul", dtype=dtype
+    )
+    kernel = emit_table_conv(problem, "backward", wants_x=True, normalization="component")
+    assert all(entry.shared_bytes <= 99 * 1024 for entry in kernel.entries)
+    assert ("held + s * (VALUES * 32)" in kernel.source) == (dtype == "float32")
+
+
 @pytest.mark.parametrize(
-    ("kind", "channels", "loads"), [("forward", "21", ["2][1", "2][3"]), ("backward", "22", "13")]
+    ("kind", "channels", "features"),
+    [("forward", "21", ["2][1", "2][3"]), ("backward", "22", ["1", "3"])],
 )
-def test_what_lanes_take_at_a_time(kind: str, channels: str, loads: str | list[str]) -> None:
-    """Channels, and edges ahead: scalars and vectors of the second layer of MACE medium."""
+def test_what_lanes_take_at_a_time(kind: str, channels: str, features: list[str]) -> None:
+    """Channels; components of the features of the next edges, of which forward has two.
+
+    The scalars and the vectors of the second layer of MACE medium.
+    """
     paths = [(0, l, l) for l in range(4)]
     paths += [(1, 1, 4), (1, 0, 5), (1, 2, 6), (1, 1, 7), (1, 3, 8), (1, 2, 9)]
     out = "128x0e+128x1o+128x2e+128x3o+128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
     problem = ConvProblem.build("128x0e+128x1o", "0e+1o+2e+3o", out, paths, layout="ir_mul")
     kernel = emit_table_conv(problem, kind, wants_x=True, normalization="component")
     assert "".join(re.findall(r"constexpr int CHANNELS = (\d);", kernel.source)) == channels
-    assert re.findall(r"Values next\[(\S+)\];", kernel.source) == list(loads)
+    assert re.findall(r"Values next\[(\S+)\];", kernel.source) == features
 
 
 @pytest.mark.parametrize("kind", ["forward", "backward"])

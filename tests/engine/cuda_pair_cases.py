@@ -97,6 +97,31 @@ def test_more_channels_than_shared_memory_has_room_for(tmp_path: Path, rng: Any)
     compare(model.write(tmp_path), 1.1, (2, 2, 1), rng, limit=1e-4)
 
 
+def test_other_shifts_of_the_same_edges(tmp_path: Path, rng: Any) -> None:
+    """The edges of a list have reverses; given again with any shifts, they are taken one by one."""
+    cpu, cuda = open_both(layers().write(tmp_path))
+    cell = 1.7 * R_MAX * np.eye(3)
+    positions = rng.uniform(size=(8, 3)) @ cell
+    types = rng.integers(2, size=8).astype(np.int32)
+    near = _core.NeighborList(R_MAX, 0.0)
+    near.update(positions, cell, [True] * 3)
+    cuda.evaluate(positions, types, edges=near, virial=True)
+    shifts = near.shifts + rng.uniform(0.1, 0.2, size=near.shifts.shape)
+    edges = (near.sender, near.receiver, shifts)
+    want = cpu.evaluate(positions, types, edges, True)
+    found = cuda.evaluate(positions, types, edges=edges, same_edges=True)
+    error = np.abs(found["forces"] - want["forces"]).max()
+    assert error < 1e-11 * np.abs(want["forces"]).max()
+
+
+def test_one_block_for_each_group(tmp_path: Path, rng: Any) -> None:
+    """So many groups that blocks do not share them."""
+    model = Model(knots=512)
+    x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
+    model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
+    compare(model.write(tmp_path), 4.0, (6, 6, 6), rng)
+
+
 def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
     compare(two_layers(flip=True, knots=512).write(tmp_path), 1.7, (3, 2, 2), rng)
 
@@ -170,4 +195,16 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
         np.testing.assert_array_equal(np.diff(ptr), [counts[s] for s in names])
         assert len(ptr) == 0 or ptr[0] == first_row
     assert first == len(rows)
+    # spans cover all chunks: one if there are few rows, else none has too many
+    covered = 0
+    for begin, end, first_row, num_rows in found["spans"]:
+        assert begin == covered
+        covered = end
+        assert (first_row, num_rows) == (
+            found["rows"][begin][0],
+            sum(count for _, count in found["rows"][begin:end]),
+        )
+        assert len(found["spans"]) == 1 or num_rows <= found["chunk_edges"] or end == begin + 1
+    assert covered == len(found["chunks"])
+    assert (len(found["spans"]) > 1) <= (len(rows) > 2 * found["chunk_edges"])
     assert row_ptr[-1] == len(sender)

@@ -132,6 +132,11 @@ private:
         std::vector<std::tuple<int, int>> rows;
         for (const mdcg::CudaChunk& c : g.chunks) rows.emplace_back(c.first_row, c.num_rows);
         out["rows"] = rows;
+        std::vector<std::tuple<std::size_t, std::size_t, std::int64_t, std::int64_t>> spans;
+        for (const mdcg::CudaSpan& s : g.spans)
+            spans.emplace_back(s.first_chunk, s.end_chunk, s.first_row, s.num_rows);
+        out["spans"] = spans;
+        out["chunk_edges"] = g.chunk_edges;
         edges("by_group", g.by_group);
         edges("pair_row", g.pair_row);
         out["chunk_row_ptr"] = integers(g.chunk_row_ptr, senders + chunk_count);

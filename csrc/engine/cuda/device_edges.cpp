@@ -220,27 +220,28 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-// One, or some that have no more rows each than a chunk may have edges, and nearly the same number
-// of chunks.
+// One, if its rows fit into the two buffers that several would take turns with. Each of several
+// has no more rows than a chunk may have edges, unless one chunk has.
 void DeviceEdges::make_spans() {
     spans.clear();
     if (group == 0 || chunks.empty()) return;
     std::int64_t rows = 0;
     for (const CudaChunk& chunk : chunks) rows += chunk.num_rows;
-    const auto wanted = static_cast<std::size_t>(ceil_div(rows, chunk_edges));
-    const std::size_t number = 2 * rows <= 3 * chunk_edges ? 1 : std::min(wanted, chunks.size());
-    for (std::size_t s = 0; s < number; ++s) {
-        CudaSpan span;
-        span.first_chunk = chunks.size() * s / number;
-        span.end_chunk = chunks.size() * (s + 1) / number;
-        span.first_receiver = chunks[span.first_chunk].first_receiver;
-        span.first_row = chunks[span.first_chunk].first_row;
-        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
-            span.num_receivers += chunks[c].num_receivers;
-            span.num_edges += chunks[c].num_edges;
-            span.num_rows += chunks[c].num_rows;
+    const std::int64_t most = rows <= 2 * chunk_edges ? rows : chunk_edges;
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+        const CudaChunk& chunk = chunks[c];
+        if (c == 0 || spans.back().num_rows + chunk.num_rows > most) {
+            CudaSpan next;
+            next.first_chunk = c;
+            next.first_receiver = chunk.first_receiver;
+            next.first_row = chunk.first_row;
+            spans.push_back(next);
         }
-        spans.push_back(span);
+        CudaSpan& span = spans.back();
+        span.end_chunk = c + 1;
+        span.num_receivers += chunk.num_receivers;
+        span.num_edges += chunk.num_edges;
+        span.num_rows += chunk.num_rows;
     }
 }
 

@@ -36,9 +36,9 @@ struct CudaSpan {
     std::int64_t first_row = 0, num_rows = 0;
 };
 
-// What kernels that take an edge together with its reverse want of a list: nothing; edges one by
-// one, because the two have different weights; or pairs. Later ones replace earlier ones, but for
-// `edges`, which stays.
+// What a layer wants of a list: no pairs; pairs of an edge and its reverse; or edges one by one, in
+// the order of pairs, because an edge and its reverse have different weights. Where layers differ,
+// the last of these counts.
 enum class PairUse { none, pairs, edges };
 
 // A list is made in steps: reserve_nodes, and row_ptr and types are written; take_rows, and sender
@@ -48,7 +48,7 @@ public:
     // Edges of a chunk, unless one receiver has more: by what is kept for each.
     static constexpr std::int64_t FEWEST_CHUNK_EDGES = 8192;
     // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
-    // receiver has more; and lists of at most so many are small (see CudaExecutor).
+    // receiver or group has more; and lists of at most so many are small (see CudaExecutor).
     static std::int64_t most_chunk_edges, most_small_edges;
     // Receivers of a group in lists of at least so many receivers, which then fill a device; there
     // is one in shorter lists. Generated kernels have room for so many
@@ -132,9 +132,9 @@ public:
     // edge's receiver. Edges without a reverse between local nodes are listed alone. A group writes
     // one row for each of its senders. Rows are in order of chunk, sender and group.
     std::int64_t group = 0;
-    std::int64_t* one_way = nullptr;        // [1] not 0: all edges are listed alone
-    std::int32_t* by_group = nullptr;       // [num_edges] edges by group, then by sender
-    std::int32_t* pair_row = nullptr;       // [num_edges] their rows; -1: it is not listed
+    std::int64_t* one_way = nullptr;   // [1] not 0: all edges are listed alone
+    std::int32_t* by_group = nullptr;  // [num_edges] edges by group, then by sender and receiver
+    std::int32_t* pair_row = nullptr;  // [num_edges] their rows; -1: it is not listed
     std::int32_t* chunk_row_ptr = nullptr;  // rows of each chunk_sender
     // All edges by sender, for forces.
     std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]

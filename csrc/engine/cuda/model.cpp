@@ -200,8 +200,9 @@ private:
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
         own_listed_ = false;
         copies_.forget();
-        const bool fresh = changed || !listed_;
+        const bool fresh = changed || !listed_ || reversed_ != system.reversed;
         if (fresh) executor_->set_graph(graph_, system.reversed);
+        reversed_ = system.reversed;
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
@@ -397,7 +398,8 @@ private:
     std::string name_;
     CudaCodePtr code_;
     std::unique_ptr<CudaExecutor<T>> executor_;
-    bool listed_ = false;  // is the graph on the device
+    bool listed_ = false;    // is the graph on the device
+    bool reversed_ = false;  // and were its edges given with their reverses
     // Of lists that the device makes.
     std::unique_ptr<VerletSkin> watch_;
     std::vector<std::int32_t> types_;  // [num_nodes], of the last one

@@ -20,11 +20,11 @@ enum class CudaArgument : int {
     order,        // [edges] row of y, w, dy, dw
     sender,       // [edges] row of x
     row_ptr,      // [receivers + 1] edges
-    place,        // [edges] row of dx
+    place,        // [edges] row of dx; [pairs]
     types,        // [receivers]
     sender_type,  // [edges]
-    live,         // [edges] of each receiver first those shorter than r_max
-    num_live,     // [receivers]
+    live,         // [edges] of each receiver or group first those shorter than r_max, or pairs
+    num_live,     // [receivers], [groups]
     n_rows,       // receivers, n_parts times where several blocks share one
     n_types,      // sets of coefficients; types of atoms
     n_adds,       // not 0: add to dx

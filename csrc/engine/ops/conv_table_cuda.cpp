@@ -90,8 +90,9 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
 template <typename T>
 std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     if (!backward_.uses(CudaArgument::dx)) return 0;
-    // before there is a list: as many rows as edges
-    if (graph.chunks.empty()) return static_cast<std::size_t>(graph.longest_chunk * row_bytes());
+    // before there is a list: as many rows as edges, and several spans
+    if (graph.chunks.empty())
+        return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
     const PairRows rows(graph);
     const std::int64_t buffers = graph.spans.size() == 1 ? 1 : 2;
     return static_cast<std::size_t>((buffers * rows.most + rows.own) * row_bytes());
@@ -175,9 +176,9 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
             backward_.launch(stream, arguments);
     };
     if (!backward_.uses(A::dx)) {
-        for (const CudaSpan& span : graph.spans)
-            launch(*worker.stream, pair_arguments(worker, x, by_type, gradient, span));
-        return;
+        CudaSpan all;
+        all.num_receivers = graph.num_local;
+        return launch(*worker.stream, pair_arguments(worker, x, by_type, gradient, all));
     }
     const PairRows rows(graph);
     T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
@@ -209,7 +210,8 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         clear(buffer, span.num_rows, stream);
         CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
         // addresses of what row 0 and receiver 0 would have
-        arguments.set(A::dx, buffer - span.first_row * x_width_);
+        T* const pair_rows = buffer - span.first_row * x_width_;
+        arguments.set(A::dx, pair_rows);
         arguments.set(A::own, own_rows - span.first_receiver * parts * x_width_);
         launch(stream, arguments);
         if (dx == nullptr) continue;
@@ -217,9 +219,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
                       dx + span.first_receiver * x_width_, add);
         for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c)
-            sums_.run_pairs(stream, graph, c,
-                            buffer + (graph.chunks[c].first_row - span.first_row) * x_width_,
-                            x_width_, dx);
+            sums_.run_pairs(stream, graph, c, pair_rows, x_width_, dx);
         if (turns) summed_->record(stream);
         summed = turns;
     }

@@ -31,7 +31,7 @@ public:
 
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
-    // After prepare: lanes that backward adds to gradients of edges on, for lists of one chunk.
+    // After prepare: lanes that backward adds to gradients of edges on, for lists of one span.
     int gradient_lanes() const { return backward_.lanes(); }
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.

@@ -59,8 +59,8 @@ public:
 };
 
 // Number of blocks that share the edges of a receiver, so that a few receivers still fill the
-// device. For gradients of edges alone: one block computes the whole gradient of an edge, so that
-// results do not depend on the number.
+// device. One block computes the whole gradient of an edge, so that this does not depend on the
+// number; sums over the edges of a receiver do.
 inline std::int64_t blocks_per_receiver(std::int64_t receivers, int multiprocessors) {
     constexpr std::int64_t RESIDENT = 3, MOST = 4;
     const std::int64_t wanted = RESIDENT * multiprocessors / std::max<std::int64_t>(receivers, 1);

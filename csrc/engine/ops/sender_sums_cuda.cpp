@@ -42,7 +42,7 @@ void CudaSenderSums<T>::run_pairs(const DeviceStream& stream, const DeviceEdges&
                                   T* target) const {
     const CudaChunk& chunk = graph.chunks[number];
     SenderSumArguments<T> sums{};
-    sums.rows = reinterpret_cast<const PackOf<T>*>(rows - chunk.first_row * width);
+    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
     sums.target = reinterpret_cast<PackOf<T>*>(target);
     sums.sender = graph.chunk_sender + chunk.first_sender;
     sums.row_ptr = graph.chunk_row_ptr + graph.first_pointer(number);

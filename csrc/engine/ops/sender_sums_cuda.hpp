@@ -20,8 +20,8 @@ public:
     // bytes.
     void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk, const T* rows,
              std::int64_t width, T* target) const;
-    // The same for rows of pairs, from DeviceEdges::first_row(chunk) on; those of pairs that are
-    // all dead may hold anything.
+    // The same for rows of pairs; `rows` is where row 0 of the list would be. Rows of pairs that
+    // are all dead may hold anything.
     void run_pairs(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk,
                    const T* rows, std::int64_t width, T* target) const;
     // Sums rows [receivers][parts][width] of each receiver, and writes them to those of `target` or

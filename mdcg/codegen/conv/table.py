@@ -42,8 +42,8 @@ from .table_roles import ForwardRoleWriter
 MAX_LANES = 4
 # A group has at most so many receivers: DeviceEdges::GROUP.
 GROUP = 3
-# What a block may have of shared memory, in bytes.
-_MOST_SHARED = 220 * 1024
+# What a block may have of shared memory on any device, in bytes.
+_MOST_SHARED = 98 * 1024
 
 __all__ = ["emit_table_conv", "table_conv_arguments"]
 
@@ -71,8 +71,8 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
         all; ``num_live`` is by group, ``types`` and ``g``, the gradient of ``out``, by node. By
         edge: its ends ``receiver`` and ``node``. ``one_way`` (1) is not 0 where edges have no
         reverse. Results: ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows of its own
-        for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` by place, which is by number
-        in ``live``; ``own`` by receiver and part.
+        for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` with a row for each sender
+        of a group, of which pair ``live[i]`` has number ``place[i]``; ``own`` by receiver and part.
     """
     names = [
         "n_rows",
@@ -412,6 +412,11 @@ def emit_table_conv(
             raise UnsupportedProblemError(
                 f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
                 "more than one CUDA block can take"
+            )
+        if block.shared_bytes > _MOST_SHARED:
+            raise UnsupportedProblemError(
+                f"problem {problem.key()} needs {block.shared_bytes} bytes of shared memory, more "
+                f"than the {_MOST_SHARED} that devices have"
             )
         prefix = f"set{number}"
         texts.append(_make_function(prefix, lowered, block))
