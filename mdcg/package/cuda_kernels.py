@@ -15,7 +15,7 @@ from typing import Any
 from ..codegen import CudaKernel, KernelSpec, emit_cuda, emit_engine_conv
 from ..codegen.common.emit import engine_stride
 from ..codegen.contraction.engine import emit_engine_contraction, emit_engine_contraction_cuda
-from ..codegen.conv.table import emit_table_conv
+from ..codegen.conv.table import LEAST_SHARED, emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
@@ -28,6 +28,9 @@ PASSES = ("forward", "backward", "table_forward", "table_backward")
 
 # The oldest device that the kernels' asynchronous copies exist on.
 _DEVICE = CudaDevice(80)
+# The oldest devices of each kind, by the bytes of shared memory that a block may have on all of
+# them: those of data centres since H100 have more than others.
+_SHARED = ((_DEVICE, LEAST_SHARED), (CudaDevice(90), 220 * 1024), (CudaDevice(120), LEAST_SHARED))
 
 
 def padded_problem(problem: ConvProblem) -> ConvProblem:
@@ -76,41 +79,48 @@ def cuda_passes(
     programs: dict[str, str] = {}
     for number, layer in enumerate(layers):
         for kind in PASSES:
+            variants: list[tuple[CudaDevice, CudaKernel, dict[str, int]]] = []
             try:
-                made = _emit(layer, kind, tensors)
+                for device, shared in _SHARED if kind == "table_backward" else _SHARED[:1]:
+                    made = _emit(layer, kind, tensors, shared)
+                    if made is not None and (not variants or made[0] != variants[-1][1]):
+                        variants.append((device, *made))
             except UnsupportedProblemError:
                 break
-            if made is None:
+            if not variants:
                 break
-            kernel, widths = made
-            texts = kernel.programs or (kernel.source,)
-            keys = [text_key(text) for text in texts]
-            programs.update(zip(keys, texts, strict=True))
-            found.append(
-                {
-                    "layer": number,
-                    "pass": kind,
-                    "target": _DEVICE.target,
-                    "programs": keys,
-                    "entries": [
-                        {
-                            "name": entry.name,
-                            "program": step if kernel.programs else 0,
-                            "threads": entry.threads,
-                            "shared_bytes": entry.shared_bytes,
-                            "rows": entry.rows,
-                            "lane": entry.lane,
-                        }
-                        for step, entry in enumerate(kernel.entries)
-                    ],
-                    "arguments": list(kernel.arguments),
-                    "zeroed": list(kernel.zeroed),
-                    "run": kernel.run,
-                    "widths": widths,
-                    **({} if kernel.degree is None else {"degree": kernel.degree}),
-                }
-            )
+            for device, kernel, widths in variants:
+                texts = kernel.programs or (kernel.source,)
+                programs.update((text_key(text), text) for text in texts)
+                found.append(_pass(number, kind, device, kernel, widths))
     return found, programs
+
+
+def _pass(
+    number: int, kind: str, device: CudaDevice, kernel: CudaKernel, widths: dict[str, int]
+) -> dict[str, Any]:
+    return {
+        "layer": number,
+        "pass": kind,
+        "target": device.target,
+        "programs": [text_key(text) for text in kernel.programs or (kernel.source,)],
+        "entries": [
+            {
+                "name": entry.name,
+                "program": step if kernel.programs else 0,
+                "threads": entry.threads,
+                "shared_bytes": entry.shared_bytes,
+                "rows": entry.rows,
+                "lane": entry.lane,
+            }
+            for step, entry in enumerate(kernel.entries)
+        ],
+        "arguments": list(kernel.arguments),
+        "zeroed": list(kernel.zeroed),
+        "run": kernel.run,
+        "widths": widths,
+        **({} if kernel.degree is None else {"degree": kernel.degree}),
+    }
 
 
 def text_key(text: str) -> str:
@@ -119,13 +129,16 @@ def text_key(text: str) -> str:
 
 
 def _emit(
-    layer: Mapping[str, Any], kind: str, tensors: Container[str]
+    layer: Mapping[str, Any], kind: str, tensors: Container[str], most_shared: int
 ) -> tuple[CudaKernel, dict[str, int]] | None:
-    """Return a kernel and the items of a row of its operands."""
+    """Return a kernel and the items of a row of its operands.
+
+    `most_shared`: bytes of shared memory that a block may have.
+    """
     if layer["type"] == "conv":
         problem = padded_problem(ConvProblem.from_json(layer["problem"]))
         if kind.startswith("table_"):
-            return _emit_table(layer, problem, kind.removeprefix("table_"), tensors)
+            return _emit_table(layer, problem, kind.removeprefix("table_"), tensors, most_shared)
         plan = plan_cuda(problem, _DEVICE).with_changes(deterministic=True)
         wants = () if kind == "forward" else ("x", "y", "w") if "x" in layer else ("y", "w")
         kernel = emit_cuda(problem, plan, KernelSpec(kind, True, wants))
@@ -158,6 +171,7 @@ def _emit_table(
     problem: ConvProblem,
     kind: str,
     tensors: Container[str],
+    most_shared: int,
 ) -> tuple[CudaKernel, dict[str, int]] | None:
     """Return the kernel of a convolution whose radial network has a table on a device.
 
@@ -172,6 +186,7 @@ def _emit_table(
         kind,
         wants_x="x" in layer,
         normalization=layer.get("normalization", "component"),
+        most_shared=most_shared,
     )
     return kernel, {
         "x": problem.irreps_in1.dim,

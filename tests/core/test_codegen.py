@@ -10,7 +10,7 @@ import pytest
 import mdcg
 from mdcg.codegen import HostKernel, KernelSpec, emit_host
 from mdcg.codegen.common.emit import template
-from mdcg.codegen.conv.table import GROUP, MAX_LANES, emit_table_conv
+from mdcg.codegen.conv.table import GROUP, LEAST_SHARED, MAX_LANES, emit_table_conv
 from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import HostDevice, HostPlan, plan_host
 from mdcg.plan.table_conv import TableConvPlan, TableConvTile
@@ -200,9 +200,16 @@ def test_shared_memory_of_older_devices(dtype: str) -> None:
     problem = ConvProblem.build(
         "128x0e+128x1o", "0e+1o+2e+3o", out, paths, layout="ir_mul", dtype=dtype
     )
-    kernel = emit_table_conv(problem, "backward", wants_x=True, normalization="component")
-    assert all(entry.shared_bytes <= 99 * 1024 for entry in kernel.entries)
-    assert ("held + s * (VALUES * 32)" in kernel.source) == (dtype == "float32")
+    for most, held in ((LEAST_SHARED, dtype == "float32"), (220 * 1024, True)):
+        kernel = emit_table_conv(
+            problem, "backward", wants_x=True, normalization="component", most_shared=most
+        )
+        assert all(entry.shared_bytes <= most for entry in kernel.entries)
+        assert ("held + s * (VALUES * 32)" in kernel.source) == held
+    with pytest.raises(UnsupportedProblemError, match="more than the 9999 that a device has"):
+        emit_table_conv(
+            problem, "backward", wants_x=True, normalization="component", most_shared=9999
+        )
 
 
 @pytest.mark.parametrize(

@@ -14,3 +14,19 @@ def test_equal_layers_share_programs() -> None:
     assert [entry["layer"] for entry in entries] == [0, 0, 1, 1]
     assert entries[0]["programs"] == entries[2]["programs"]
     assert set(texts) == {name for entry in entries for name in entry["programs"]}
+
+
+def test_kernels_for_devices_with_more_shared_memory() -> None:
+    """Wide rows in double precision: H100 and its successors have kernels of their own."""
+    out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
+    problem = build("128x0e+128x1o", "1x0e+1x1o+1x2e+1x3o", out, "float64")
+    radial = {"sender": None}  # by type, so that there is a table
+    layer = {"type": "conv", "problem": problem.to_json(), "x": "x", "radial": radial}
+    entries, _ = cuda_passes([layer], ())
+    of_backward = [entry for entry in entries if entry["pass"] == "table_backward"]
+    assert [entry["target"] for entry in of_backward] == ["sm_80", "sm_90", "sm_120"]
+    assert of_backward[0]["programs"] == of_backward[2]["programs"]
+    assert of_backward[0]["programs"] != of_backward[1]["programs"]
+    shared = [max(each["shared_bytes"] for each in entry["entries"]) for entry in of_backward]
+    assert shared[0] == shared[2] < 99 * 1024 < shared[1]
+    assert all(entry["target"] == "sm_80" for entry in entries if entry not in of_backward)

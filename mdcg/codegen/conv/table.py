@@ -42,10 +42,10 @@ from .table_roles import ForwardRoleWriter
 MAX_LANES = 4
 # A group has at most so many receivers: DeviceEdges::GROUP.
 GROUP = 3
-# What a block may have of shared memory on any device, in bytes.
-_MOST_SHARED = 98 * 1024
+# What a block may have of shared memory on any device that kernels run on.
+LEAST_SHARED = 98 * 1024
 
-__all__ = ["emit_table_conv", "table_conv_arguments"]
+__all__ = ["LEAST_SHARED", "emit_table_conv", "table_conv_arguments"]
 
 
 def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
@@ -108,6 +108,7 @@ class _Block:
     wants_x: bool
     attributes: int
     itemsize: int
+    most_shared: int
 
     @property
     def shares(self) -> int:
@@ -156,7 +157,7 @@ class _Block:
     def held_items(self) -> int:
         values = [role.channels * held_values(role) for role in self.kernel.roles]
         items = GROUP * WARP * max(values)
-        fits = self.batch_bytes + self._bytes(items, self.sum_items) <= _MOST_SHARED
+        fits = self.batch_bytes + self._bytes(items, self.sum_items) <= self.most_shared
         return items if fits and not self.forward else 0
 
     @property
@@ -331,6 +332,7 @@ def emit_table_conv(
     wants_x: bool,
     normalization: str,
     plan: TableConvPlan | None = None,
+    most_shared: int = LEAST_SHARED,
 ) -> CudaKernel:
     """Print the kernels of one pass.
 
@@ -349,6 +351,9 @@ def emit_table_conv(
     plan : TableConvPlan, optional
         Tiles of both passes. Default: :class:`TableConvPlan` in single precision, `DOUBLE_PLAN` in
         double precision.
+    most_shared : int, optional
+        Bytes of shared memory that a block may have. Where they are too few for what the receivers
+        of a group have, the backward pass reads that from device memory.
 
     Returns
     -------
@@ -396,7 +401,7 @@ def emit_table_conv(
 
     def blocks(tile: TableConvTile) -> list[_Block]:
         return [
-            _Block(kernel, table, tile, forward, wants_x, attributes, itemsize)
+            _Block(kernel, table, tile, forward, wants_x, attributes, itemsize, most_shared)
             for kernel, table in zip(sets, tables, strict=True)
         ]
 
@@ -413,10 +418,10 @@ def emit_table_conv(
                 f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
                 "more than one CUDA block can take"
             )
-        if block.shared_bytes > _MOST_SHARED:
+        if block.shared_bytes > most_shared:
             raise UnsupportedProblemError(
                 f"problem {problem.key()} needs {block.shared_bytes} bytes of shared memory, more "
-                f"than the {_MOST_SHARED} that devices have"
+                f"than the {most_shared} that a device has"
             )
         prefix = f"set{number}"
         texts.append(_make_function(prefix, lowered, block))
