@@ -72,9 +72,10 @@ extern "C" __global__ void __launch_bounds__(256) find_groups(const ListArgument
     if (i < p.num_edges) p.group_key[i] = unsigned(p.receiver[p.edge_of_place[i]] / p.group);
 }
 
-// Is an edge in the list of its receiver's group? Of an edge and its reverse one is, the same one
-// for all edges between two groups. Inside a group it is the one with the lower receiver: a group's
-// edges with one sender that are in the list are then those with the lowest receivers.
+// Whether an edge is in the list of its receiver's group. One edge of each pair is. All pairs
+// between two groups are in the list of the same group. Of a pair inside a group, the edge with the
+// lower receiver is listed. So the listed edges of a group that have the same sender are always the
+// ones with the lowest receivers.
 INLINE bool listed(const ListArguments& p, int edge) {
     const int i = p.receiver[edge], j = p.sender[edge];
     if (*p.one_way != 0 || j >= p.num_local || i == j) return true;
@@ -83,8 +84,8 @@ INLINE bool listed(const ListArguments& p, int edge) {
     return ((a ^ b) & 1) != 0 ? a > b : a < b;
 }
 
-// Is the sender at a place of a chunk another one than at the place before? Does the edge begin a
-// row of pairs: has it another sender or group than the one before?
+// Marks places of a chunk whose sender differs from that of the place before, and listed edges that
+// begin a row of pairs because their sender or their group differs from that of the edge before.
 extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments p) {
     const Long i = thread_number();
     if (i >= p.num_edges) return;

@@ -58,8 +58,8 @@ public:
 
     explicit DeviceEdges(CudaKernels& kernels);
 
-    // After the host's graph was put in order anew (Graph::update_order): all steps, see complete
-    // for `reversed`. Synchronizes.
+    // All steps for a graph of the host that Graph::update_order has put in order. `reversed` is
+    // explained at `complete`. Synchronizes.
     void upload(const Graph& graph, int num_types, bool reversed, const DeviceStream& stream);
     // `fresh`: for the first time after upload. Synchronizes where anything is copied. Changes
     // `shift`, `image` and `table`, which are in captured steps.
@@ -101,10 +101,6 @@ public:
     std::vector<CudaSpan> spans;     // none without pairs
     std::int32_t longest_chunk = 0;  // edges
     std::int32_t most_senders = 0;   // of a chunk
-    // The pointers of a chunk's senders: one more than senders in every chunk before.
-    std::int64_t first_pointer(std::size_t chunk) const {
-        return chunks[chunk].first_sender + static_cast<std::int64_t>(chunk);
-    }
 
     // On the device.
     std::int32_t* row_ptr = nullptr;        // [num_local + 1] edges by receiver

@@ -219,7 +219,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
                       dx + span.first_receiver * x_width_, add);
         for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c)
-            sums_.run_pairs(stream, graph, c, pair_rows, x_width_, dx);
+            sums_.run(stream, graph, c, CudaSenderSums<T>::Rows::pairs, pair_rows, x_width_, dx);
         if (turns) summed_->record(stream);
         summed = turns;
     }

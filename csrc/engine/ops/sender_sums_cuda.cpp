@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/integers.hpp"
+#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -21,39 +22,25 @@ CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
 
 template <typename T>
 void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
-                            std::size_t number, const T* rows, std::int64_t width,
+                            std::size_t number, Rows kind, const T* rows, std::int64_t width,
                             T* target) const {
     const CudaChunk& chunk = graph.chunks[number];
+    // one pointer more than senders in every chunk before
+    const std::int64_t pointer = chunk.first_sender + static_cast<std::int64_t>(number);
     SenderSumArguments<T> sums{};
     sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
     sums.target = reinterpret_cast<PackOf<T>*>(target);
     sums.sender = graph.chunk_sender + chunk.first_sender;
-    sums.row_ptr = graph.chunk_sender_ptr + graph.first_pointer(number);
-    sums.edge = graph.edge_of_place + chunk.first_edge;
-    sums.length = graph.length;
     sums.senders = chunk.num_senders;
     sums.width = width / PackOf<T>::ITEMS;
-    launch(stream, sums);
-}
-
-template <typename T>
-void CudaSenderSums<T>::run_pairs(const DeviceStream& stream, const DeviceEdges& graph,
-                                  std::size_t number, const T* rows, std::int64_t width,
-                                  T* target) const {
-    const CudaChunk& chunk = graph.chunks[number];
-    SenderSumArguments<T> sums{};
-    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
-    sums.target = reinterpret_cast<PackOf<T>*>(target);
-    sums.sender = graph.chunk_sender + chunk.first_sender;
-    sums.row_ptr = graph.chunk_row_ptr + graph.first_pointer(number);
-    sums.live_rows = graph.live_rows;
-    sums.senders = chunk.num_senders;
-    sums.width = width / PackOf<T>::ITEMS;
-    launch(stream, sums);
-}
-
-template <typename T>
-void CudaSenderSums<T>::launch(const DeviceStream& stream, SenderSumArguments<T> sums) const {
+    if (kind == Rows::pairs) {
+        sums.row_ptr = graph.chunk_row_ptr + pointer;
+        sums.live_rows = graph.live_rows;
+    } else {
+        sums.row_ptr = graph.chunk_sender_ptr + pointer;
+        sums.edge = graph.edge_of_place + chunk.first_edge;
+        sums.length = graph.length;
+    }
     const std::int64_t items = sums.senders * sums.width;
     sums.parts = items <= FEW_ITEMS ? 4 : 1;
     sums.group = static_cast<int>(std::gcd(sums.width, Long(32)));

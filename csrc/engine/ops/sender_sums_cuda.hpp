@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "engine/ops/cuda.hpp"
-#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -15,22 +14,20 @@ public:
     CudaSenderSums() = default;
     explicit CudaSenderSums(CudaKernels& kernels);
 
-    // Adds rows [edges of the chunk][width], at their places, to the rows of `target` of their
-    // senders, in a fixed order; those of dead edges may hold anything. `width` is a multiple of 16
+    // What the rows belong to. Rows of edges begin with those of the chunk; for rows of pairs,
+    // `rows` is the address that row 0 of the list would have.
+    enum class Rows { edges, pairs };
+    // Adds the rows of a chunk to the rows of `target` of their senders, in a fixed order. Rows of
+    // dead edges, and of pairs that are all dead, may hold anything. `width` is a multiple of 16
     // bytes.
-    void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk, const T* rows,
-             std::int64_t width, T* target) const;
-    // The same for rows of pairs; `rows` is where row 0 of the list would be. Rows of pairs that
-    // are all dead may hold anything.
-    void run_pairs(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk,
-                   const T* rows, std::int64_t width, T* target) const;
+    void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk, Rows kind,
+             const T* rows, std::int64_t width, T* target) const;
     // Sums rows [receivers][parts][width] of each receiver, and writes them to those of `target` or
     // adds them.
     void run_own(const DeviceStream& stream, const T* rows, std::int64_t receivers,
                  std::int64_t parts, std::int64_t width, T* target, bool add) const;
 
 private:
-    void launch(const DeviceStream& stream, SenderSumArguments<T> sums) const;
     CudaFunction sum_, own_;
 };
 
