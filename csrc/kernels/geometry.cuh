@@ -52,15 +52,11 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     return r;
 }
 
-// Lists the live pairs of the group that begins with `receiver`, and marks their rows.
+// Lists the live pairs of the group that begins with `receiver`, and marks their rows, whose marks
+// are zeros before.
 INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     const Long last = receiver + p.group < p.num_local ? receiver + p.group : p.num_local;
     const int first = p.row_ptr[receiver], end = p.row_ptr[last];
-    for (int i = first + lane; i < end; i += 32) {
-        const int row = p.pair_row[i];
-        if (row >= 0) p.live_rows[row] = 0;
-    }
-    __syncwarp();
     int count = 0;
     for (int at = first; at < end; at += 32 * AHEAD) {
         int edge[AHEAD], row[AHEAD];
@@ -88,15 +84,21 @@ INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     if (lane == 0) p.num_pairs[receiver / p.group] = count;
 }
 
-// A warp per receiver: lists its live edges by number, and again the shortest first, equal ones by
-// number. The second list of a receiver with more than SORTED edges is the first one. A block has
-// whole groups.
+// A warp per receiver: lists its live edges by number, and again the shortest first. The second
+// list of a receiver with more than SORTED edges is the first one. A block has whole groups.
 constexpr int SORTED = 256;
+struct alignas(16) Keys {
+    unsigned v[4];
+};
+// Keys order edges by length, to one part in 2^15, and then by place.
+INLINE unsigned key_of(double length, int place) {
+    return (__float_as_uint(float(length)) & ~unsigned(SORTED - 1)) | unsigned(place);
+}
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
-    __shared__ unsigned long long all_keys[8][SORTED];  // length, then number
+    __shared__ Keys all_keys[8][SORTED / 4];
     const int receiver = int(thread_number() / 32), lane = threadIdx.x % 32;
     const bool inside = receiver < p.num_local;
-    unsigned long long* const keys = all_keys[threadIdx.x / 32];
+    unsigned* const keys = all_keys[threadIdx.x / 32][0].v;
     const int first = inside ? p.row_ptr[receiver] : 0, end = inside ? p.row_ptr[receiver + 1] : 0;
     int count = 0;
     for (int at = first; at < end; at += 32 * AHEAD) {
@@ -117,18 +119,23 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
             count += __popc(found);
             if (r >= DEAD) continue;
             p.live[first + place] = int(edge[a]);
-            const unsigned bits = __float_as_uint(float(r));  // positive: in order
-            if (place < SORTED) keys[place] = (unsigned long long)bits << 32 | unsigned(edge[a]);
+            if (place < SORTED) keys[place] = key_of(r, place);
         }
     }
     if (inside && lane == 0) p.num_live[receiver] = count;
+    if (count <= SORTED && count + lane < (count + 3) / 4 * 4) keys[count + lane] = ~0u;
     __syncwarp();
     for (int i = lane; i < count; i += 32) {
         int rank = i;
         if (count <= SORTED) {
             rank = 0;  // the number of smaller keys
-#pragma unroll 8
-            for (int k = 0; k < count; ++k) rank += keys[k] < keys[i];
+            const unsigned own = keys[i];
+#pragma unroll 4
+            for (int k = 0; k < count; k += 4) {
+                const Keys some = all_keys[threadIdx.x / 32][k / 4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) rank += some.v[j] < own;
+            }
         }
         p.by_length[first + rank] = p.live[first + i];
     }

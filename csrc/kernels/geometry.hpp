@@ -30,7 +30,8 @@ struct GeometryArguments {
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
     Long group;  // receivers; 0: none
     const int *by_group, *pair_row;
-    int *live_pairs, *live_pair_row, *num_pairs, *live_rows;
+    int *live_pairs, *live_pair_row, *num_pairs;
+    int* live_rows;  // zeros before
 };
 static_assert(sizeof(GeometryArguments<float>) == 184 && sizeof(GeometryArguments<double>) == 184);
 

@@ -366,8 +366,8 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
     switch (part.kind) {
         case StepPart::start:
             results_.begin(source_ == Source::batch ? nullptr : positions(),
-                           source_ == Source::cells ? cells_.given() : graph_.positions,
-                           3 * graph_.num_nodes, small_, stream_);
+                           source_ == Source::cells ? cells_.given() : graph_.positions, graph_,
+                           stream_);
             if (source_ == Source::cells) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             if (points_) points_->place(graph_.positions, stream_);
@@ -398,7 +398,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
                               : wanted.forces   ? results_.forces
                               : wanted.gradient ? results_.virial_sums
                                                 : results_.energy_sums,
-                              small_, stream_);
+                              stream_);
             break;
     }
 }

@@ -39,15 +39,13 @@ void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceSt
     host_.grow(end);
 }
 
-void StepResults::begin(const double* from, double* to, std::int64_t count, bool by_kernel,
+void StepResults::begin(const double* from, double* to, const DeviceEdges& graph,
                         const DeviceStream& stream) const {
-    if (from == nullptr) count = 0;
-    if (by_kernel)
-        return launch_copy({from, to, count, on_device<double>(flags),
-                            static_cast<std::int64_t>(energy_sums.offset / 8)},
-                           stream);
-    copy_to_device(to, from, 8 * size(count), stream);
-    clear_on_device(device_.as<char>(), energy_sums.offset, stream);
+    const std::int64_t count = from != nullptr ? 3 * graph.num_nodes : 0;
+    launch_copy(
+        {from, to, count, on_device<double>(flags),
+         static_cast<std::int64_t>(energy_sums.offset / 8), graph.live_rows, graph.num_rows()},
+        stream);
 }
 
 void StepResults::sum_energies(const DeviceStream& stream) const {
@@ -64,18 +62,17 @@ void StepResults::sum(const Part& rows, std::int64_t count, int width, const Par
     sum_.launch(stream, blocks_of(count), SUM_THREADS, arguments);
 }
 
-void StepResults::download(const Part& last, bool by_kernel, const DeviceStream& stream) const {
+void StepResults::download(const Part& last, const DeviceStream& stream) const {
     const std::size_t bytes = last.offset + last.bytes;
-    if (by_kernel)
-        return launch_copy({device_.as<double>(), host_.as<double>(),
-                            static_cast<std::int64_t>(bytes / 8), nullptr, 0},
-                           stream);
-    copy_to_host(host_.as<char>(), device_.data(), bytes, stream);
+    launch_copy({device_.as<double>(), host_.as<double>(), static_cast<std::int64_t>(bytes / 8),
+                 nullptr, 0, nullptr, 0},
+                stream);
 }
 
 void StepResults::launch_copy(const CopyArguments& arguments, const DeviceStream& stream) const {
     constexpr int THREADS = 256;
-    const std::int64_t most = std::max(arguments.count, arguments.num_cleared);
+    const std::int64_t most =
+        std::max({arguments.count, arguments.num_cleared, arguments.num_marks});
     copy_.launch(stream, ceil_div(most, std::int64_t(THREADS)), THREADS, arguments);
 }
 

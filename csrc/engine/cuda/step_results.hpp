@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/device.hpp"
+#include "engine/cuda/device_edges.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "kernels/copies.hpp"
 
@@ -24,16 +25,16 @@ public:
     void reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream);
     std::size_t bytes() const { return device_.bytes(); }
 
-    // These enqueue, inside captures too. With `by_kernel`, a kernel copies in place of the driver,
-    // whose copies wait for several us between kernels: faster for small systems.
-    // Copies `count` numbers from page-locked memory of the host (null: none), and clears flags and
-    // energies.
-    void begin(const double* from, double* to, std::int64_t count, bool by_kernel,
+    // These enqueue, inside captures too. A kernel copies in place of the driver, whose copies keep
+    // the kernels behind them waiting.
+    // Copies positions from page-locked memory of the host (null: none), and clears flags, energies
+    // and marks of rows.
+    void begin(const double* from, double* to, const DeviceEdges& graph,
                const DeviceStream& stream) const;
     void sum_energies(const DeviceStream& stream) const;
     void sum_virials(const DeviceStream& stream) const;
     // Copies all parts up to the last one that is wanted.
-    void download(const Part& last, bool by_kernel, const DeviceStream& stream) const;
+    void download(const Part& last, const DeviceStream& stream) const;
 
     template <typename N>
     N* on_device(const Part& part) const {

@@ -188,13 +188,19 @@ def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[Role
             found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
         else:
             found.append(single)
-    return found
+    # the longest first, so that others fill the multiprocessors that its last blocks leave idle
+    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _work(r) for r in kernel.roles))
+
+
+def _work(role: Role) -> int:
+    """Return about how many operations an edge takes in a channel."""
+    return sum(len(path.coupling.entries) + 3 for path in role.paths)
 
 
 def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
     """Warps of a kernel wait for each other, and none writes what another one does."""
     every = (*roles, role)
-    work = [sum(len(path.coupling.entries) + 3 for path in r.paths) for r in every]
+    work = [_work(role) for role in every]
     return (
         sum(r.chunks for r in every) <= tile.warps
         and max(map(_held, every)) <= tile.alone
