@@ -52,8 +52,8 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     return r;
 }
 
-// Lists the live pairs of the group that begins with `receiver`, and marks their rows, whose marks
-// are zeros before.
+// Lists the live pairs of the group that begins with `receiver`, and marks their rows. The marks
+// are zeros before: StepResults::begin clears them in every step.
 INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     const Long last = receiver + p.group < p.num_local ? receiver + p.group : p.num_local;
     const int first = p.row_ptr[receiver], end = p.row_ptr[last];
@@ -90,15 +90,18 @@ constexpr int SORTED = 256;
 struct alignas(16) Keys {
     unsigned v[4];
 };
-// Keys order edges by length, to one part in 2^15, and then by place.
-INLINE unsigned key_of(double length, int place) {
-    return (__float_as_uint(float(length)) & ~unsigned(SORTED - 1)) | unsigned(place);
+// Keys order live edges by length and then by number. The number stands in the last 8 bits of the
+// length in single precision, so that edges whose lengths differ by less than one part in 2^15 may
+// be exchanged.
+INLINE unsigned key_of(double length, int number) {
+    return (__float_as_uint(float(length)) & ~unsigned(SORTED - 1)) | unsigned(number);
 }
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
     __shared__ Keys all_keys[8][SORTED / 4];
     const int receiver = int(thread_number() / 32), lane = threadIdx.x % 32;
     const bool inside = receiver < p.num_local;
-    unsigned* const keys = all_keys[threadIdx.x / 32][0].v;
+    Keys* const own_keys = all_keys[threadIdx.x / 32];
+    unsigned* const keys = reinterpret_cast<unsigned*>(own_keys);
     const int first = inside ? p.row_ptr[receiver] : 0, end = inside ? p.row_ptr[receiver + 1] : 0;
     int count = 0;
     for (int at = first; at < end; at += 32 * AHEAD) {
@@ -132,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
             const unsigned own = keys[i];
 #pragma unroll 4
             for (int k = 0; k < count; k += 4) {
-                const Keys some = all_keys[threadIdx.x / 32][k / 4];
+                const Keys some = own_keys[k / 4];
 #pragma unroll
                 for (int j = 0; j < 4; ++j) rank += some.v[j] < own;
             }

@@ -23,7 +23,7 @@ struct GeometryArguments {
     T* unit;         // [num_edges][3]
     double* length;  // [num_edges]
     int* live;       // [num_edges] of each receiver, from where its edges begin
-    int* by_length;  // the same, the shortest first
+    int* by_length;  // the same, the shortest first: see csrc/engine/cuda/device_edges.hpp
     int* num_live;   // [num_local]
     int* failures;
     double r_max, sign;
@@ -31,7 +31,7 @@ struct GeometryArguments {
     Long group;  // receivers; 0: none
     const int *by_group, *pair_row;
     int *live_pairs, *live_pair_row, *num_pairs;
-    int* live_rows;  // zeros before
+    int* live_rows;  // all 0 before the kernel
 };
 static_assert(sizeof(GeometryArguments<float>) == 184 && sizeof(GeometryArguments<double>) == 184);
 

@@ -24,8 +24,8 @@ class TableConvTile:
     imbalance : int
         Largest ratio of the work of two roles that share a block.
     components : int
-        Registers per lane that output sums, or gradients of the output, may fill; a warp takes
-        paths of one input block until they do.
+        Components of outputs, times channels of a lane, that a role may have, unless it is a single
+        path; a warp takes paths of one input block until there are as many.
     registers : tuple of (int, int)
         Forward. Pairs, ascending: where lanes hold no more values from edge to edge than the first
         number, threads have no more registers than the second, if several blocks then fit a
@@ -111,8 +111,9 @@ class TableConvPlan(Plan):
 
 #: Plan in double precision, where the relative error of the table is below 1e-13: degree 9 needs
 #: half of the intervals of degree 7. Registers are left to the compiler. Backward, the paths of the
-#: vectors of MACE medium are divided between two kernels: one for all of them keeps 208 bytes of
-#: each lane in memory, and a step with 5,184 atoms then takes 15 % longer.
+#: vectors of MACE medium are divided between two kernels. One for all of them has more values than
+#: registers and keeps 208 bytes per thread in local memory, and a step with 5,184 atoms then takes
+#: 12 to 15 % longer. Other models were not timed.
 DOUBLE_PLAN = TableConvPlan(
     forward=TableConvTile(degree=9),
     backward=TableConvTile(batch=16, imbalance=5, degree=9, components=16),

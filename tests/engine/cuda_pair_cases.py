@@ -5,8 +5,10 @@ No file of tests by its name: test_cuda_cases.py runs it, on a device that is em
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ import pytest
 from mdcg import _core
 
 from ..internals.internals import chunks_of, core, grouped_from
+from .cuda_device import Device, program, structure
 from .cuda_models import compare_models, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, two_layers
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
+POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
 
 
 class Listed:
@@ -112,6 +116,74 @@ def test_other_shifts_of_the_same_edges(tmp_path: Path, rng: Any) -> None:
     found = cuda.evaluate(positions, types, edges=edges, same_edges=True)
     error = np.abs(found["forces"] - want["forces"]).max()
     assert error < 1e-11 * np.abs(want["forces"]).max()
+
+
+@pytest.mark.parametrize("grouped", [0, 1000])
+def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, grouped: int, rng: Any) -> None:
+    """Within a skin, in steps that are captured: rows of dead pairs do not count."""
+    path = layers().write(tmp_path)
+    cell = 6 * R_MAX * np.eye(3)
+    pairs = cell[0, 0] * np.stack(np.meshgrid([0.0, 0.5], [0.0, 0.5], [0.25], indexing="ij"), -1)
+    first = pairs.reshape(-1, 3)
+    types = rng.integers(2, size=3 * len(first)).astype(np.int32)
+    with grouped_from(grouped):
+        moved = _core.Model(path, device="cuda", skin=0.8 * R_MAX)
+        for part in (0.7, 1.3, 0.75, 1.3, 1.35, 0.7, 1.3):
+            half = 0.5 * part * R_MAX * np.array([1.0, 0.0, 0.0])
+            third = first - half + 0.6 * R_MAX * np.array([0.0, 1.0, 0.0])  # stays with the first
+            positions = np.concatenate([first - half, third, first + half])
+            where = {"cell": cell, "periodic": [True] * 3, "virial": True}
+            found = moved.evaluate(positions, types, **where)
+            want = _core.Model(path, device="cuda").evaluate(positions, types, **where)
+            assert np.any(want["forces"][-len(first) :]) == (part < 1)
+            for name in ("forces", "virial"):
+                np.testing.assert_allclose(found[name], want[name], rtol=0, atol=1e-11)
+    assert json.loads(moved.report())["neighbor_lists_built"] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_edges_in_order_of_length(dtype: str, rng: Any) -> None:
+    """Of receivers with few edges, with as many as are sorted, and with more, which stay."""
+    device = Device()
+    counts = np.array([0, 1, 3, 4, 5, 31, 32, 33, 253, 255, 256, 257, 300])
+    row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    edges, local = int(row_ptr[-1]), len(counts)
+    given = rng.uniform(0.3, 1.2, size=edges) * R_MAX
+    given[row_ptr[8] :] = rng.uniform(0.3, 0.99, size=edges - row_ptr[8]) * R_MAX
+    given[row_ptr[8] : row_ptr[8] + 40] = R_MAX * (0.5 + 1e-7 * np.arange(40)[::-1])
+    positions = np.zeros((local + edges, 3))
+    positions[local:, 2] = -given
+    sender = np.arange(local, local + edges, dtype=np.int32)
+    integers = np.full(edges, -1, np.int32)
+    arrays = {name: device.upload(integers) for name in ("live", "by_length")}
+    num_live = device.upload(np.zeros(local, np.int32))
+    fields = {"num_local": (LONG, local), "row_ptr": (POINTER, device.upload(row_ptr))}
+    fields["sender"] = (POINTER, device.upload(sender))
+    fields |= dict.fromkeys(("shift", "image", "table"), (POINTER, 0))
+    fields |= {"packed": (LONG, 0), "positions": (POINTER, device.upload(positions))}
+    fields["unit"] = (POINTER, device.upload(np.zeros((edges, 3), dtype)))
+    fields["length"] = (POINTER, device.upload(np.zeros(edges)))
+    fields |= {name: (POINTER, address) for name, address in arrays.items()}
+    fields |= {"num_live": (POINTER, num_live)}
+    fields["failures"] = (POINTER, device.upload(np.zeros(2, np.int32)))
+    fields |= {"r_max": (ctypes.c_double, R_MAX), "sign": (ctypes.c_double, 1.0)}
+    fields["group"] = (LONG, 0)
+    pointers = ("by_group", "pair_row", "live_pairs", "live_pair_row", "num_pairs", "live_rows")
+    fields |= dict.fromkeys(pointers, (POINTER, 0))
+    device.launch(
+        program(dtype, "geometry.cuh"), "geometry", -(-local // 8), 256, structure(**fields)
+    )
+    lived = device.download(num_live, np.zeros(local, np.int32))
+    found = {name: device.download(address, integers) for name, address in arrays.items()}
+    for r, (first, end) in enumerate(pairwise(row_ptr)):
+        alive = first + np.flatnonzero(given[first:end] < R_MAX)
+        live, sorted_ = (found[name][first : first + lived[r]] for name in ("live", "by_length"))
+        np.testing.assert_array_equal(live, alive)
+        if len(alive) > 256:
+            np.testing.assert_array_equal(sorted_, alive)
+        np.testing.assert_array_equal(np.sort(sorted_), alive)
+        assert len(alive) > 256 or (np.diff(given[sorted_]) > -(2.0**-14) * R_MAX).all()
+    device.release()
 
 
 def test_one_block_for_each_group(tmp_path: Path, rng: Any) -> None:

@@ -16,8 +16,9 @@ WAITING = (
     "cuda_exact_cases.py",
     "cuda_kernel_cases.py",
     "cuda_list_cases.py",
+    "cuda_pair_cases.py",
 )
-EDGES = ("cuda_edge_cases.py", "cuda_large_cases.py", "cuda_table_cases.py", "cuda_pair_cases.py")
+EDGES = ("cuda_edge_cases.py", "cuda_large_cases.py", "cuda_table_cases.py")
 NODES = ("cuda_node_cases.py", "cuda_precision_cases.py")
 TYPES = ("cuda_batch_cases.py", "cuda_type_cases.py")
 

@@ -148,9 +148,10 @@ public:
     double* length = nullptr;     // [num_edges] Å; longer than any cutoff from r_max on
     // Edges of receiver r that are shorter than r_max, ascending: the first num_live[r] from
     // live + row_ptr[r].
-    std::int32_t* live = nullptr;       // [num_edges]
-    std::int32_t* by_length = nullptr;  // the same, the shortest first, to one part in 2^15
-    std::int32_t* num_live = nullptr;   // [num_local]
+    std::int32_t* live = nullptr;  // [num_edges]
+    // The same, the shortest first, to one part in 2^15; of a receiver with more than 256 as above.
+    std::int32_t* by_length = nullptr;
+    std::int32_t* num_live = nullptr;  // [num_local]
     // Live pairs of a group, in the order of by_group: the first num_pairs[group] from live_pairs +
     // row_ptr[first receiver of the group].
     std::int32_t* live_pairs = nullptr;     // [num_edges] edges
@@ -158,7 +159,8 @@ public:
     std::int32_t* num_pairs = nullptr;      // [num_local] by group
     std::int32_t* live_rows = nullptr;      // [rows] 0 or 1
 
-    std::int64_t num_rows() const {  // of pairs
+    // Rows that all groups write; 0 without pairs.
+    std::int64_t num_rows() const {
         return chunks.empty() ? 0 : std::int64_t(chunks.back().first_row) + chunks.back().num_rows;
     }
     // Gradients of edges that are kept apart. Of a list of several spans there is one: spans, not

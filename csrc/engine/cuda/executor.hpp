@@ -128,10 +128,9 @@ private:
     CudaCellList cells_;
     std::int64_t chunk_edges_ = 0;
     // True if the list has so few edges that single kernels leave the device partly idle. Then the
-    // parts of a step are spread over streams, and kernels copy positions and results. With 437,000
-    // edges, kernels that run at once compete for memory and cache, and a step takes 1 to 2 %
-    // longer. Operations on points add to forces and to rows that are not values of the program, so
-    // that their dependencies are unknown.
+    // parts of a step are spread over streams. With 437,000 edges, kernels that run at once compete
+    // for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to forces
+    // and to rows that are not values of the program, so that their dependencies are unknown.
     bool small_ = false;
     // Where the positions of a step go.
     enum class Source { graph, cells, batch } source_ = Source::graph;

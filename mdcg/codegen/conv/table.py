@@ -1,9 +1,10 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
 A block of threads takes a receiver, or a part of its edges; a warp takes the channels of 32 lanes
-of a block of the features, with all their paths. Edges come in order of length, so that polynomials
-of the table stay in registers for the next edges. In the backward pass a block takes a group of
-receivers, and each edge together with its reverse, which has the same weights (table_pairs.py).
+of a block of the features, with all their paths. Edges come nearly in order of length, so that
+polynomials of the table stay in registers for the next edges. In the backward pass a block takes a
+group of receivers, and each edge together with its reverse, which has the same weights
+(table_pairs.py).
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
 backward pass ends in the gradient of the edge's vector and rows for senders and receivers.
 """
@@ -188,11 +189,12 @@ def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[Role
             found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
         else:
             found.append(single)
-    # the longest first, so that others fill the multiprocessors that its last blocks leave idle
-    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _work(r) for r in kernel.roles))
+    # the longest first: where kernels run beside each other, blocks of others fill the
+    # multiprocessors that its last blocks leave idle
+    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _operations(r) for r in kernel.roles))
 
 
-def _work(role: Role) -> int:
+def _operations(role: Role) -> int:
     """Return about how many operations an edge takes in a channel."""
     return sum(len(path.coupling.entries) + 3 for path in role.paths)
 
@@ -200,7 +202,7 @@ def _work(role: Role) -> int:
 def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
     """Warps of a kernel wait for each other, and none writes what another one does."""
     every = (*roles, role)
-    work = [_work(role) for role in every]
+    work = [_operations(r) for r in every]
     return (
         sum(r.chunks for r in every) <= tile.warps
         and max(map(_held, every)) <= tile.alone
@@ -364,8 +366,10 @@ def emit_table_conv(
     Returns
     -------
     CudaKernel
-        A kernel for each set of input blocks, with the blocks of threads of `n_rows`. Its parameter
-        is :func:`table_conv_arguments`; buffers that must be zeros before are named.
+        Kernels for sets of input blocks or of paths of one, with the blocks of threads of `n_rows`,
+        those with the most work first; they run in this order where one adds to what another has
+        stored. Their parameter is :func:`table_conv_arguments`; buffers that must be zeros before
+        are named.
 
     Raises
     ------
