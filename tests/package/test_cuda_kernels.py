@@ -17,10 +17,10 @@ def test_equal_layers_share_programs() -> None:
 
 
 def test_kernels_for_devices_with_more_shared_memory() -> None:
-    """Wide rows in double precision: H100 and its successors have kernels of their own."""
-    out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
-    problem = build("128x0e+128x1o", "1x0e+1x1o+1x2e+1x3o", out, "float64")
-    radial = {"sender": None}  # by type, so that there is a table
+    """Features of degree 2 as MACE large has them: H100 and its successors have their own."""
+    out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o+128x3o"
+    problem = build("128x2e", "1x0e+1x1o+1x2e+1x3o", out, "float32")
+    radial = {"sender": None, "table": {"knots": 512}}
     layer = {"type": "conv", "problem": problem.to_json(), "x": "x", "radial": radial}
     entries, _ = cuda_passes([layer], ())
     of_backward = [entry for entry in entries if entry["pass"] == "table_backward"]

@@ -1,10 +1,9 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
 A block of threads takes a receiver, or a part of its edges; a warp takes the channels of 32 lanes
-of a block of the features, with all their paths. Edges come nearly in order of length, so that
-polynomials of the table stay in registers for the next edges. In the backward pass a block takes a
-group of receivers, and each edge together with its reverse, which has the same weights
-(table_pairs.py).
+of a block of the features, with all their paths. Edges come by length, nearly, so that polynomials
+of the table stay in registers for the next edges. In the backward pass a block takes a group of
+receivers, and each edge together with its reverse, which has the same weights (table_pairs.py).
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
 backward pass ends in the gradient of the edge's vector and rows for senders and receivers.
 """
@@ -366,10 +365,9 @@ def emit_table_conv(
     Returns
     -------
     CudaKernel
-        Kernels for sets of input blocks or of paths of one, with the blocks of threads of `n_rows`,
-        those with the most work first; they run in this order where one adds to what another has
-        stored. Their parameter is :func:`table_conv_arguments`; buffers that must be zeros before
-        are named.
+        Kernels for sets of input blocks or of paths of one, those with the most work first. Each
+        has the blocks of threads of `n_rows` and the parameter :func:`table_conv_arguments`;
+        buffers that must be zeros before are named.
 
     Raises
     ------
