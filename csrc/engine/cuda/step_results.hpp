@@ -25,8 +25,8 @@ public:
     void reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream);
     std::size_t bytes() const { return device_.bytes(); }
 
-    // These enqueue, inside captures too. A kernel copies in place of the driver, whose copies let
-    // the kernels around them wait for some us.
+    // These enqueue, inside captures too. A kernel copies in place of the driver, whose copies
+    // delay the kernels before and after them by some us.
     // Copies positions from page-locked memory of the host (null: none), and clears flags, energies
     // and marks of rows.
     void begin(const double* from, double* to, const DeviceEdges& graph,

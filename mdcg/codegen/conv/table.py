@@ -1,7 +1,7 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
 A block of threads takes a receiver, or a part of its edges; a warp takes the channels of 32 lanes
-of a block of the features, with all their paths. Edges come by length, nearly, so that polynomials
+of a block of the features, with all their paths. Edges come roughly by length, so that polynomials
 of the table stay in registers for the next edges. In the backward pass a block takes a group of
 receivers, and each edge together with its reverse, which has the same weights (table_pairs.py).
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the

@@ -188,7 +188,7 @@ class ForwardRoleWriter(TableRoleWriter):
             *self.head(name, "Long row, Long begin, int count"),
             *(f"    Values {name} = {{}};" for name, _ in self._outputs()),
             f"    Values next[{self.edges_at_once}][{self.dim}];  // features of edges to come",
-            "    const auto load_row = [&](const Record& r) {  // nearly in order of length",
+            "    const auto load_row = [&](const Record& r) {  // roughly in order of length",
             "        if (r.row == loaded_row) return;",
             f"        {self.table_row('r.row', 'from')}",
             *(f"        {line}" for i in paths for line in self.load_polynomial(i, "from")),
