@@ -3,35 +3,45 @@
 
 // Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
-// and from gradients of those back to vectors of edges. A block takes a receiver, and sorts as many
-// of its edges as it has threads by type, in shared memory. The order of additions depends on the
-// list alone, so that results are reproducible. In type_sums_gradient, `parts` blocks share the
-// edges of a receiver.
+// and from gradients of those back to vectors of edges. A warp takes a receiver, or one of `parts`
+// of it, and sorts some of its edges by type in shared memory. The order of additions depends on
+// the list alone, so that results are reproducible.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
-// [-1, 1] in an interval; THREADS, of a block; EACH units of a lane in the gradient; MAX_TYPES of a
-// list.
-constexpr int WARPS = THREADS / 32;
+// [-1, 1] in an interval; EACH: a warp takes 32 EACH units at a time; LANES that share an edge in
+// the gradient; MAX_TYPES of a list.
+constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: lanes use all banks
+constexpr int BYTES = sizeof(T) * COLUMNS;                       // of harmonics of an edge
+constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;   // edges of a lane at a time
+constexpr int GROUP = 32 * EACH;                                 // units at a time
 constexpr unsigned ALL = 0xffffffffu;
 
-struct alignas(4 * sizeof(T)) Quad {
-    T v[4];
+// Neighbours in memory, which few instructions load.
+template <int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Items {
+    T v[N];
 };
+typedef Items<4> Quad;
 
-// What a thread knows of an edge. `row` of the table, or of hidden.
-struct Edge {
-    int id, type, row;  // type -1: no edge
+// Where the hidden units of an edge are found: a row of the table, or of hidden.
+struct alignas(2 * sizeof(T)) Spot {
     T place;
-    double by_length;  // derivative of the place
+    int row;
 };
 
-INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number) {
-    Edge e{0, -1, 0, T(0), 0.0};
-    if (number >= count) return e;
-    e.id = p.live[begin + number];
+struct Edge {
+    int id, type;  // type -1: no edge
+    Spot spot;
+    T by_length;  // derivative of the place
+};
+
+INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int end) {
+    Edge e{0, -1, {T(0), 0}, T(0)};
+    if (number >= end) return e;
+    e.id = p.live[number];
     const int type = p.sender_type[e.id];
     e.type = p.number[type];
 #if DEGREE > 0
@@ -41,195 +51,218 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int begin, int c
     if (place < 0) *p.short_edges = 1;
     const int i = place > 0 ? int(place) : 0;
     if (place >= found.intervals) e.type = -1;  // not shorter than the r_max of its types
-    e.row = found.row + i;
-    e.place = T(2 * (place - i) - 1);
-    e.by_length = found.inverse_step / root;
+    e.spot = {T(2 * (place - i) - 1), found.row + i};
+    e.by_length = T(found.inverse_step / root);
 #else
-    e.row = e.id - p.first_edge;
+    e.spot.row = e.id - p.first_edge;
 #endif
     return e;
 }
 
-// An edge of the receiver for each thread of the block, in the order of their types.
+// Edges of a receiver that a warp takes at a time, in the order of their types.
 struct Tile {
-    Quad harmonics[THREADS * PITCH];
-    T place[THREADS];
-    int row[THREADS];
-    int first[MAX_TYPES * WARPS + 1];  // [type][warp that read them], and the number of edges
+    static constexpr int EDGES = 32 * CHUNKS;
+    Quad harmonics[EDGES * PITCH];
+    Spot spot[EDGES];
+    T by_length[EDGES];
+    int id[EDGES];
+    int first[MAX_TYPES + 1];
 
-    INLINE int begin(int type) const { return first[type * WARPS]; }
-
-    // Every thread of the block reads edge `number` of the receiver and stores it. Returns where
-    // it stands, -1 if there is none.
-    INLINE int fill(const TypeSumArguments<T>& p, int receiver, int begin, int count, int number,
-                    Edge& edge) {
-        const int lane = threadIdx.x % 32, warp = warp_of_block();
-        edge = look_at(p, receiver, begin, count, number);
-        int at = -1;
-        for (int type = 0; type < p.num_present; ++type) {
-            const unsigned same = __ballot_sync(ALL, edge.type == type);
-            if (edge.type == type) at = __popc(same & ((1u << lane) - 1));
-            if (lane == 0) first[type * WARPS + warp] = __popc(same);
-        }
-        __syncthreads();
-        if (warp == 0) {
-            int before = 0;
-            const int parts = p.num_present * WARPS;
-            for (int from = 0; from < parts; from += 32) {
-                const int own = from + lane < parts ? first[from + lane] : 0;
-                int sum = own;
+    // Takes p.live from `begin` on.
+    INLINE void fill(const TypeSumArguments<T>& p, int receiver, int begin, int end) {
+        const int lane = threadIdx.x % 32;
+        Edge edge[CHUNKS];
+        int at[CHUNKS], before = 0;
 #pragma unroll
-                for (int by = 1; by < 32; by *= 2) {
-                    const int other = __shfl_up_sync(ALL, sum, by);
-                    if (lane >= by) sum += other;
-                }
-                if (from + lane < parts) first[from + lane] = before + sum - own;
-                before += __shfl_sync(ALL, sum, 31);
+        for (int c = 0; c < CHUNKS; ++c) edge[c] = look_at(p, receiver, begin + 32 * c + lane, end);
+        for (int type = 0; type < p.num_present; ++type) {
+            if (lane == 0) first[type] = before;
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) {
+                const unsigned same = __ballot_sync(ALL, edge[c].type == type);
+                if (edge[c].type == type) at[c] = before + __popc(same & ((1u << lane) - 1));
+                before += __popc(same);
             }
-            if (lane == 0) first[parts] = before;
         }
-        __syncthreads();
-        if (at >= 0) {
-            at += first[edge.type * WARPS + warp];
-            place[at] = edge.place;
-            row[at] = edge.row;
+        if (lane == 0) first[p.num_present] = before;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            if (edge[c].type < 0) continue;
+            spot[at[c]] = edge[c].spot;
+            by_length[at[c]] = edge[c].by_length;
+            id[at[c]] = edge[c].id;
             T y[COLUMNS] = {};
-            harmonics_of(p.factors, p.unit + 3 * Long(edge.id), y);
+            harmonics_of(p.factors, p.unit + 3 * Long(edge[c].id), y);
 #pragma unroll
             for (int q = 0; q < QUADS; ++q) {
                 const Quad four = {{y[4 * q], y[4 * q + 1], y[4 * q + 2], y[4 * q + 3]}};
-                harmonics[at * PITCH + q] = four;
+                harmonics[at[c] * PITCH + q] = four;
             }
         }
-        __syncthreads();
-        return at;
+        __syncwarp();
     }
 };
 
-// Hidden units of an edge that a lane takes, 32 apart: values, or factors of their polynomials.
-template <int COUNT>
+// Hidden units of an edge that a lane takes: values, or factors of their polynomials. They are
+// packs of neighbours, and lanes OF a row take neighbouring packs.
+template <int COUNT, int OF>
 struct Units {
+    static constexpr int PACK = COUNT < 2 ? 1 : 2, PACKS = COUNT / PACK;
+    static_assert(UNITS % PACK == 0, "rows of units are padded");
+    typedef Items<PACK> Some;
+    // Of unit j, if `unit` is the first one.
+    static INLINE int number(int unit, int j) { return unit + j / PACK * PACK * OF + j % PACK; }
+    static INLINE bool there(int unit, int pack) { return unit + pack * PACK * OF < UNITS; }
 #if DEGREE > 0
-    static constexpr int HALF = (DEGREE + 1) / 2;
-    struct alignas(2 * sizeof(T)) Two {
-        T v[2];
-    };
-    Two a[COUNT][HALF];
-    INLINE T value(int j, T z) const {
-        T sum = a[j][HALF - 1].v[1] * z + a[j][HALF - 1].v[0];
+    static constexpr int HALF = (DEGREE + 1) / 2, ROW = HALF * UNITS, EVERY = 2;
+    INLINE T factor(int j, int power) const {
+        return a[power / 2][j / PACK].v[j % PACK * 2 + power % 2];
+    }
+    INLINE T value(int j) const {
+        T sum = factor(j, DEGREE);
 #pragma unroll
-        for (int k = HALF - 2; k >= 0; --k) sum = (sum * z + a[j][k].v[1]) * z + a[j][k].v[0];
+        for (int power = DEGREE - 1; power >= 0; --power) sum = sum * place + factor(j, power);
         return sum;
     }
-    INLINE T slope(int j, T z) const {
-        T sum = DEGREE * a[j][HALF - 1].v[1];
+    // The compiler computes only once what `value` computes, too.
+    INLINE T slope(int j) const {
+        T sum = factor(j, DEGREE), slope = sum;
 #pragma unroll
-        for (int k = HALF - 1; k >= 1; --k)
-            sum = (sum * z + 2 * k * a[j][k].v[0]) * z + (2 * k - 1) * a[j][k - 1].v[1];
-        return sum;
+        for (int power = DEGREE - 1; power >= 1; --power) {
+            sum = sum * place + factor(j, power);
+            slope = slope * place + sum;
+        }
+        return slope;
     }
 #else
-    T a[COUNT];
-    INLINE T value(int j, T) const { return a[j]; }
-    INLINE T slope(int, T) const { return T(0); }
+    static constexpr int HALF = 1, ROW = UNITS, EVERY = 1;
+    INLINE T value(int j) const { return a[0][j / PACK].v[j % PACK]; }
+    INLINE T slope(int) const { return T(0); }
 #endif
-    INLINE void load(const TypeSumArguments<T>& p, int row, int unit) {
+    typedef Items<EVERY * PACK> Loaded;
+    Loaded a[HALF][PACKS] = {};
+    T place = 0;
+
+    // Packs that are not there are others.
+    INLINE void load(const TypeSumArguments<T>& p, const Spot& spot, int unit) {
+        const T* const all = DEGREE > 0 ? (const T*)p.table : p.hidden;
+        const T* const row = all + (Long(spot.row) * ROW + unit) * EVERY;
+        place = spot.place;
 #pragma unroll
-        for (int j = 0; j < COUNT; ++j) {
-            const bool there = unit + 32 * j < UNITS;
-#if DEGREE > 0
+        for (int i = 0; i < PACKS; ++i) {
+            const int at = UNITS % GROUP == 0 || there(unit, i) ? i * PACK * OF : -unit;
 #pragma unroll
-            for (int k = 0; k < HALF; ++k) {
-                a[j][k] = {};
-                if (there)
-                    a[j][k] = ((const Two*)p.table)[(Long(row) * HALF + k) * UNITS + unit + 32 * j];
-            }
-#else
-            a[j] = {};
-            if (there) a[j] = p.hidden[Long(row) * UNITS + unit + 32 * j];
-#endif
+            for (int k = 0; k < HALF; ++k)
+                a[k][i] = *(const Loaded*)(row + (k * UNITS + at) * EVERY);
         }
     }
 };
 
-// A task is 32 units of a type. A warp adds all edges of it; where tasks are few, `split` warps
-// share one, and their parts are added.
-extern "C" __global__ void __launch_bounds__(THREADS) type_sums(const TypeSumArguments<T> p) {
-    constexpr int GROUPS = (UNITS + 31) / 32;
-    constexpr int AHEAD = 16 / sizeof(T);  // edges whose units are loaded before they are needed
-    __shared__ Tile tile;
-    __shared__ T parts[WARPS * WIDTH * 32];
+// A task is GROUP units of a type. A warp takes all tasks of a receiver; one of `parts` takes tasks
+// that are as many apart. If SHARE warps, all of a block, share edges of a receiver, the first one
+// adds what the others have summed.
+template <int SHARE>
+INLINE void add_edges(const TypeSumArguments<T>& p) {
+    static_assert(SHARE == 1 || SHARE == WARPS, "warps of a block wait for each other");
+    constexpr int GROUPS = (UNITS + GROUP - 1) / GROUP;
+    constexpr int AHEAD = 16 / sizeof(T) / EACH;  // edges whose units are loaded ahead
+    typedef Units<EACH, 32> Hidden;
+    typedef typename Hidden::Some Some;
+    __shared__ Tile tiles[WARPS];
+    __shared__ Some others[SHARE == 1 ? 1 : (SHARE - 1) * WIDTH * 32];
     const int lane = threadIdx.x % 32, warp = warp_of_block();
-    const int receiver = p.first_receiver + int(blockIdx.x);
-    const int begin = p.row_ptr[receiver], count = p.num_live[receiver];
-    T* const sums = p.sums + Long(blockIdx.x) * WIDTH * p.num_present * UNITS;
-    const int part = warp % p.split, at_once = WARPS / p.split;
-    const int tasks = p.num_present * GROUPS;
+    const unsigned number = (blockIdx.x * WARPS + warp) / SHARE;
+    const int row = number / unsigned(p.parts), part = number - row * p.parts;
+    if (row >= p.receivers) return;
+    Tile& tile = tiles[warp];
+    const int receiver = p.first_receiver + row, live = p.num_live[receiver];
+    const int share = (live + SHARE - 1) / SHARE, first = share * (warp % SHARE);
+    const int begin = p.row_ptr[receiver] + first;
+    const int end = p.row_ptr[receiver] + min(first + share, live);
+    T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
     int done = 0;
     do {  // also where there are no edges: sums are zeros
-        Edge edge;
-        tile.fill(p, receiver, begin, count, done + int(threadIdx.x), edge);
-        for (int begun = 0; begun < tasks; begun += at_once) {
-            const int task = begun + warp / p.split;
-            const int type = task / GROUPS, unit = task % GROUPS * 32 + lane;
-            const bool there = task < tasks;
-            const int end = there ? tile.begin(type + 1) : 0;
-            int e = there ? tile.begin(type) + part : 0;
-            T total[COLUMNS] = {};
-            Units<1> next[AHEAD];
-            const auto load = [&](int from) {
+        tile.fill(p, receiver, begin + done, end);
+        for (int task = part; task < p.num_present * GROUPS; task += p.parts) {
+            const int type = task / GROUPS, unit = task % GROUPS * GROUP + lane * EACH;
+            const int stop = tile.first[type + 1];
+            int e = tile.first[type];
+            Some total[WIDTH] = {};
+            Hidden next[AHEAD];
+            const auto load = [&](int first) {  // the last edge again where there are no more
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i)
-                    if (from + i * p.split < end)
-                        next[i].load(p, tile.row[from + i * p.split], unit);
+                    next[i].load(p, tile.spot[min(first + i, stop - 1)], unit);
             };
-            const auto add = [&](int at, T h) {
+            const auto values = [&](int i) {
+                Some h;
+#pragma unroll
+                for (int j = 0; j < EACH; ++j) h.v[j] = next[i].value(j);
+                return h;
+            };
+            const auto add = [&](int at, const Some& h) {
 #pragma unroll
                 for (int q = 0; q < QUADS; ++q) {
-                    if (4 * q >= WIDTH) break;
                     const Quad y = tile.harmonics[at * PITCH + q];
 #pragma unroll
-                    for (int k = 0; k < 4; ++k) total[4 * q + k] += h * y.v[k];
+                    for (int k = 0; k < 4; ++k)
+#pragma unroll
+                        for (int j = 0; j < EACH; ++j)
+                            if (4 * q + k < WIDTH) total[4 * q + k].v[j] += h.v[j] * y.v[k];
                 }
             };
-            load(e);
-            for (; e + (AHEAD - 1) * p.split < end; e += AHEAD * p.split) {
-                T h[AHEAD];
+            if (e < stop) load(e);
+            for (; e + AHEAD - 1 < stop; e += AHEAD) {
+                Some h[AHEAD];
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i)
-                    h[i] = next[i].value(0, tile.place[e + i * p.split]);
-                load(e + AHEAD * p.split);
+                for (int i = 0; i < AHEAD; ++i) h[i] = values(i);
+                load(e + AHEAD);
 #pragma unroll
-                for (int i = 0; i < AHEAD; ++i) add(e + i * p.split, h[i]);
+                for (int i = 0; i < AHEAD; ++i) add(e + i, h[i]);
             }
 #pragma unroll
-            for (int i = 0; i < AHEAD - 1; ++i, e += p.split)
-                if (e < end) add(e, next[i].value(0, tile.place[e]));
-            const auto store = [&](int lm, int column, T sum) {
-                if (column >= UNITS) return;
-                T* const to = sums + (Long(lm) * p.num_present + type) * UNITS + column;
-                *to = done > 0 ? *to + sum : sum;
-            };
-            if (p.split == 1) {
-                if (!there) continue;
+            for (int i = 0; i < AHEAD - 1; ++i, ++e)
+                if (e < stop) add(e, values(i));
+            if constexpr (SHARE > 1) {
+                if (warp > 0) {
 #pragma unroll
-                for (int lm = 0; lm < WIDTH; ++lm) store(lm, unit, total[lm]);
-                continue;
-            }
+                    for (int lm = 0; lm < WIDTH; ++lm)
+                        others[((warp - 1) * WIDTH + lm) * 32 + lane] = total[lm];
+                }
+                __syncthreads();
+                if (warp == 0) {
 #pragma unroll
-            for (int lm = 0; lm < WIDTH; ++lm) parts[(warp * WIDTH + lm) * 32 + lane] = total[lm];
-            __syncthreads();
-            for (int lm = part; there && lm < WIDTH; lm += p.split) {
-                T sum = 0;
-                for (int k = 0; k < p.split; ++k)
-                    sum += parts[((warp - part + k) * WIDTH + lm) * 32 + lane];
-                store(lm, unit, sum);
+                    for (int i = 0; i < (SHARE - 1) * WIDTH; ++i)
+#pragma unroll
+                        for (int j = 0; j < EACH; ++j)
+                            total[i % WIDTH].v[j] += others[i * 32 + lane].v[j];
+                }
+                __syncthreads();
+                if (warp > 0) continue;
             }
-            __syncthreads();
+            if (unit >= UNITS) continue;
+#pragma unroll
+            for (int lm = 0; lm < WIDTH; ++lm) {
+                Some* const to = (Some*)(sums + (Long(lm) * p.num_present + type) * UNITS + unit);
+#pragma unroll
+                for (int j = 0; j < EACH; ++j)
+                    if (done > 0) total[lm].v[j] += to->v[j];
+                *to = total[lm];
+            }
         }
-        __syncthreads();
-        done += THREADS;
-    } while (done < count);
+        __syncwarp();
+        done += Tile::EDGES;
+    } while (done < share);
+}
+
+extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS)
+    type_sums(const TypeSumArguments<T> p) {
+    add_edges<1>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS)
+    type_sums_shared(const TypeSumArguments<T> p) {
+    add_edges<WARPS>(p);
 }
 
 // Adds halves of columns and of lanes until one column is left. Template arguments, since the
@@ -253,106 +286,127 @@ INLINE void add_halves(T (&sum)[COLUMNS], int lane) {
     if constexpr (BIT > 1) add_halves<HALF / 2, BIT / 2>(sum, lane);
 }
 
-// Sums over all lanes of sum[i], which stands for column i ^ 4 swap with swap = lane /
-// (128 / COLUMNS): lane i * (32 / COLUMNS) returns that of column i.
+// Sums over LANES of sum[i], which stands for column i ^ 4 swap with swap = lane /
+// (4 LANES / COLUMNS): lane i * (LANES / COLUMNS) returns that of column i.
 INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
-    add_halves<COLUMNS / 2, 16>(sum, lane);
+    add_halves<COLUMNS / 2, LANES / 2>(sum, lane);
     return sum[0];
 }
 
 // `sums` holds gradients of the sums. Adds to edge_gradient; rows of units get their gradients.
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Edges of a type that a warp takes at once have LANES each. `parts` warps share the edges of a
+// receiver.
+extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
     type_sums_gradient(const TypeSumArguments<T> p) {
-    constexpr int GROUP = 32 * EACH;  // units at a time
-    constexpr int RESULT = COLUMNS + 1;
-    __shared__ Tile tile;
-    __shared__ T gradients[THREADS * RESULT];  // of harmonics; in place of the first, of the length
-    const int lane = threadIdx.x % 32, warp = warp_of_block();
-    const int swap = lane / (128 / COLUMNS);
-    const int row = blockIdx.x / unsigned(p.parts), part = blockIdx.x - row * p.parts;
-    const int receiver = p.first_receiver + row;
-    const int begin = p.row_ptr[receiver], live = p.num_live[receiver];
-    const int first = Long(live) * part / p.parts, last = Long(live) * (part + 1) / p.parts;
+    constexpr int OWN = GROUP / LANES, AT_ONCE = 32 / LANES;
+    typedef Units<OWN, LANES> Hidden;
+    typedef typename Hidden::Some Some;
+    static_assert(COLUMNS <= LANES, "a lane returns the sum of one column");
+    // Gradients of harmonics, and in place of the first that of the length: in their place, unless
+    // there are other units.
+    constexpr bool IN_PLACE = UNITS <= GROUP;
+    constexpr int RESULT = IN_PLACE ? 4 * PITCH : COLUMNS + 1;
+    __shared__ Tile tiles[WARPS];
+    __shared__ T apart[IN_PLACE ? 1 : WARPS * Tile::EDGES * RESULT];
+    const int lane = threadIdx.x % LANES, slot = threadIdx.x % 32 / LANES, warp = warp_of_block();
+    const int swap = lane / (4 * LANES / COLUMNS);
+    const unsigned number = blockIdx.x * WARPS + warp;
+    const int row = number / unsigned(p.parts), part = number - row * p.parts;
+    if (row >= p.receivers) return;
+    Tile& tile = tiles[warp];
+    T* const gradients = IN_PLACE ? (T*)tile.harmonics : apart + warp * Tile::EDGES * RESULT;
+    const int receiver = p.first_receiver + row, first = p.row_ptr[receiver];
+    const int live = p.num_live[receiver];
+    const int last = first + int(Long(live) * (part + 1) / p.parts);
     const T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
     const Quad* harmonics[QUADS];
 #pragma unroll
     for (int q = 0; q < QUADS; ++q) harmonics[q] = tile.harmonics + (q ^ swap);
-    for (int done = first; done < last; done += THREADS) {
-        Edge edge;
-        const int at = tile.fill(p, receiver, begin, last, done + int(threadIdx.x), edge);
-        const int edges = tile.begin(p.num_present);
-        const int from = edges * warp / WARPS, end = edges * (warp + 1) / WARPS;
+    for (int from = first + int(Long(live) * part / p.parts); from < last; from += Tile::EDGES) {
+        tile.fill(p, receiver, from, last);
+        const int end = tile.first[p.num_present];
         for (int group = 0; group < UNITS; group += GROUP) {
-            const int unit = group + lane;
-            Units<EACH> next;
-            if (from < end) next.load(p, tile.row[from], unit);
-            int type = 0, e = from;
-            while (e < end) {
-                while (e >= tile.begin(type + 1)) ++type;
-                const int stop = min(end, tile.begin(type + 1));
-                T d[EACH][COLUMNS];  // of the sums of the type, columns as in sum_columns
+            const int unit = group + lane * Hidden::PACK;
+            Hidden next;
+            // Behind the last edge it takes the last one again, and its results are not kept.
+            const auto load = [&](int e) {
+                if (end > 0) next.load(p, tile.spot[min(e + slot, end - 1)], unit);
+            };
+            load(0);
+            for (int type = 0; type < p.num_present; ++type) {
+                const int stop = tile.first[type + 1];
+                int e = tile.first[type];
+                if (e == stop) continue;
+                Some d[COLUMNS][Hidden::PACKS];  // of the sums of the type, as in sum_columns
 #pragma unroll
-                for (int i = 0; i < COLUMNS; ++i)
+                for (int i = 0; i < COLUMNS; ++i) {
+                    const int lm = i ^ (4 * swap);
+                    const T* const from_row =
+                        sums + (Long(lm) * p.num_present + type) * UNITS + unit;
 #pragma unroll
-                    for (int j = 0; j < EACH; ++j) {
-                        const int lm = i ^ (4 * swap), column = unit + 32 * j;
-                        d[j][i] = lm < WIDTH && column < UNITS
-                                      ? sums[(Long(lm) * p.num_present + type) * UNITS + column]
-                                      : T(0);
+                    for (int k = 0; k < Hidden::PACKS; ++k) {
+                        d[i][k] = {};
+                        if (lm < WIDTH && Hidden::there(unit, k))
+                            d[i][k] = *(const Some*)(from_row + k * Hidden::PACK * LANES);
                     }
-                for (; e < stop; ++e) {
-                    T d_hidden[EACH] = {}, by_column[COLUMNS] = {}, h[EACH], slope[EACH];
+                }
+                for (; e < stop; e += AT_ONCE) {
+                    const int now = min(e + slot, end - 1);
+                    const bool counts = e + slot < stop;
+                    T d_hidden[OWN] = {}, by_column[COLUMNS] = {}, h[OWN], slope[OWN];
 #pragma unroll
-                    for (int j = 0; j < EACH; ++j) {
-                        h[j] = next.value(j, tile.place[e]);
-                        slope[j] = next.slope(j, tile.place[e]);
+                    for (int j = 0; j < OWN; ++j) {
+                        h[j] = next.value(j);
+                        slope[j] = next.slope(j);
                     }
-                    if (e + 1 < end) next.load(p, tile.row[e + 1], unit);
+                    load(min(e + AT_ONCE, stop));
 #pragma unroll
                     for (int q = 0; q < QUADS; ++q) {
-                        const Quad y = harmonics[q][e * PITCH];
+                        const Quad y = harmonics[q][now * PITCH];
 #pragma unroll
                         for (int k = 0; k < 4; ++k)
 #pragma unroll
-                            for (int j = 0; j < EACH; ++j) {
-                                d_hidden[j] += d[j][4 * q + k] * y.v[k];
-                                by_column[4 * q + k] += d[j][4 * q + k] * h[j];
+                            for (int j = 0; j < OWN; ++j) {
+                                const T own = d[4 * q + k][j / Hidden::PACK].v[j % Hidden::PACK];
+                                d_hidden[j] += own * y.v[k];
+                                by_column[4 * q + k] += own * h[j];
                             }
                     }
-                    T along =
-                        0;  // takes the column of the constant harmonic, which has no gradient
+                    T along = 0;  // takes the column of the constant harmonic, without a gradient
 #pragma unroll
-                    for (int j = 0; j < EACH; ++j) {
+                    for (int j = 0; j < OWN; ++j) {
 #if DEGREE > 0
                         along += d_hidden[j] * slope[j];
 #else
-                        if (unit + 32 * j < UNITS)
-                            p.hidden[Long(tile.row[e]) * UNITS + unit + 32 * j] = d_hidden[j];
+                        if (counts && Hidden::there(unit, j / Hidden::PACK))
+                            p.hidden[Long(tile.spot[now].row) * UNITS + Hidden::number(unit, j)] =
+                                d_hidden[j];
 #endif
                     }
 #pragma unroll
                     for (int q = 0; q < QUADS; ++q)
                         by_column[4 * q] = q == swap ? along : by_column[4 * q];
                     const T column = sum_columns(by_column, lane);
-                    T* const to = gradients + e * RESULT + lane / (32 / COLUMNS);
-                    if (lane % (32 / COLUMNS) == 0) *to = group > 0 ? *to + column : column;
+                    T* const to = gradients + now * RESULT + lane / (LANES / COLUMNS);
+                    if (counts && lane % (LANES / COLUMNS) == 0)
+                        *to = group > 0 ? *to + column : column;
                 }
             }
         }
-        __syncthreads();
-        if (at >= 0) {
-            const Long id = edge.id;
+        __syncwarp();
+        for (int s = threadIdx.x % 32; s < end; s += 32) {
+            const Long id = tile.id[s];
             const T* const u = p.unit + 3 * id;
-            const T* const own = gradients + at * RESULT;
+            const T* const own = gradients + s * RESULT;
             double d[3];
             harmonics_gradient(p.factors, u, own, d);
             const double inverse = 1.0 / p.length[id];
-            const double along = double(own[0]) * edge.by_length -
+            const double along = double(own[0]) * double(tile.by_length[s]) -
                                  (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
 #pragma unroll
             for (int k = 0; k < 3; ++k)
                 p.edge_gradient[3 * id + k] += T(p.sign * (along * u[k] + d[k] * inverse));
         }
-        __syncthreads();
+        __syncwarp();
     }
 }

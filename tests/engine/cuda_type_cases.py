@@ -6,6 +6,7 @@ No file of tests by its name: test_cuda_cases.py runs it, on a device that is em
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,19 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of
+from ..internals.internals import chunks_of, grouped_from
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both
 from .test_conv_layer import System, system, type_model
 
 # in double, polynomials stand for exact networks: their slopes are good to some 1e-11
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
+
+
+@pytest.fixture(params=[0, 1000], autouse=True)
+def fewest(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lists that are long, and short ones, where warps share the edges of a receiver."""
+    with grouped_from(request.param):
+        yield
 
 
 def kernels(model: Any) -> set[str]:
@@ -35,7 +43,7 @@ def kernels(model: Any) -> set[str]:
         # a unit of constant 1
         {"bias": True, "flip": True, "hidden": 31, "in1": "11x0e", "out": "11x0e+11x1o+11x2e"},
         {"bias": True, "knots": 512},
-        # three groups of 32 units in the sums; in float32, two of twice 32 in their gradient
+        # three groups of 32 units; in float32, two of 64
         {"hidden": 70, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
         {"hidden": 70, "knots": 512, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
     ],
@@ -86,7 +94,7 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("knots", [0, 512])
-@pytest.mark.parametrize("hidden", [6, 70])  # warps share a type, or do not
+@pytest.mark.parametrize("hidden", [6, 70])
 def test_many_neighbours(tmp_path: Path, hidden: int, knots: int, dtype: str) -> None:
     """More than are looked at in one go."""
     s = system(5, 1500)

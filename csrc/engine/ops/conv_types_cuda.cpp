@@ -13,6 +13,7 @@ namespace mdcg {
 namespace {
 
 constexpr int ROWS = 0;  // in the place of a degree: there is no table, but rows of units
+constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 }  // namespace
@@ -39,8 +40,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 template <typename T>
 void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = spec_.description.l_max;
-    const bool two = sizeof(T) == 4 && l_max <= 3 && spec_.hidden_stride > 32;
-    threads_ = sizeof(T) == 8 && l_max > 3 ? 64 : 128;  // for shared memory
+    const bool few = sizeof(T) == 4 && l_max <= 3;  // values of a lane
     std::string defines;
     const auto define = [&](const char* name, std::int64_t value) {
         defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
@@ -48,10 +48,12 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("L_MAX", l_max);
     define("UNITS", spec_.hidden_stride);
     define("DEGREE", from_table_ ? table_->degree() : ROWS);
-    define("THREADS", threads_);
-    define("EACH", two ? 2 : 1);
+    define("EACH", few && spec_.hidden_stride > 32 ? 2 : 1);
+    define("LANES", few ? 16 : 32);
+    define("GRADIENT_BLOCKS", few ? 8 : 4);  // of a multiprocessor, that registers are kept for
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
     sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
+    shared_sums_ = kernels_->fixed("type_sums.cuh", "type_sums_shared", defines);
     gradient_ = kernels_->fixed("type_sums.cuh", "type_sums_gradient", defines);
 }
 
@@ -154,11 +156,6 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     TypeSumArguments<T> found{};
     found.num_types = num_types_;
     found.num_present = static_cast<std::int32_t>(present_.size());
-    const int warps = threads_ / 32;
-    // see type_sums.cuh
-    const std::int64_t tasks = found.num_present * ceil_div(spec_.hidden_stride, 32);
-    found.split = 1;
-    while (2 * found.split * tasks <= warps) found.split *= 2;
     found.row_ptr = graph.row_ptr;
     found.num_live = graph.num_live;
     found.live = graph.live;
@@ -207,6 +204,17 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
 }
 
 template <typename T>
+void CudaTypeSums<T>::launch(const CudaFunction& kernel, int share, const DeviceStream& stream,
+                             TypeSumArguments<T> arguments, std::int64_t receivers) const {
+    constexpr std::int64_t RESIDENT = 12, MOST = 4;
+    const std::int64_t wanted = RESIDENT * multiprocessors_ / (receivers * share);
+    const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, MOST);
+    arguments.receivers = narrow(receivers);
+    arguments.parts = narrow(parts);
+    kernel.launch(stream, ceil_div(receivers * parts * share, WARPS), TYPE_SUM_THREADS, arguments);
+}
+
+template <typename T>
 void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const {
     const DeviceEdges& graph = *worker.edges;
     const std::int64_t out_width = matrices_.out().rows.width;
@@ -216,7 +224,10 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
     if (present_.empty()) return;
     walk(worker, edges, false,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
-             sums_.launch(*worker.stream, count, threads_, arguments);
+             if (graph.num_local < DeviceEdges::fewest_grouped)
+                 launch(shared_sums_, WARPS, *worker.stream, arguments, count);
+             else
+                 launch(sums_, 1, *worker.stream, arguments, count);
              std::vector<CudaProduct<T>> products;
              for (const Part& part : blocks_) {
                  CudaProduct<T> p;
@@ -268,9 +279,7 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
                  rounds[round].push_back(p);
              }
              for (const auto& products : rounds) gemm_.run(stream, products);
-             TypeSumArguments<T> shared = arguments;
-             shared.parts = narrow(blocks_per_receiver(count, multiprocessors_));
-             gradient_.launch(stream, count * shared.parts, threads_, shared);
+             launch(gradient_, 1, stream, arguments, count);
          });
 }
 

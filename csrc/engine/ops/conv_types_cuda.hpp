@@ -68,9 +68,12 @@ private:
     template <typename Body>
     void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
               const Body& body) const;
+    // For each receiver `share` warps, or several times as many where there are few receivers.
+    void launch(const CudaFunction& kernel, int share, const DeviceStream& stream,
+                TypeSumArguments<T> arguments, std::int64_t receivers) const;
 
     const ConvSpec& spec_;
-    int num_types_, threads_ = 128;
+    int num_types_;
     TypeMatrices<T> matrices_;
     std::unique_ptr<PolynomialTable<T>> table_;  // of hidden units; null: no list has one
     bool from_table_ = false;                    // or from rows of hidden units
@@ -78,7 +81,7 @@ private:
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
     bool unused_ = false;  // harmonics without a path
-    CudaFunction sums_, gradient_;
+    CudaFunction sums_, shared_sums_, gradient_;
     CudaGemm<T> gemm_;
     int multiprocessors_ = 1;
     std::unique_ptr<DeviceMemory> number_, factors_;
