@@ -7,25 +7,25 @@ namespace mdcg {
 
 // What follows from the rows of receivers: ends of edges, edges by sender, and pairs of edges.
 struct ListArguments {
-    Long num_edges, num_local, num_nodes, num_types, num_chunks;
+    Long num_edges, num_local, num_nodes, num_types, num_spans;
     Long group;  // receivers; 0: no pairs are wanted
     const int *row_ptr, *sender, *types;
     int *receiver, *sender_type, *receiver_type, *identity;  // [num_edges]
     int* pairs;                                              // [num_types^2] is there such an edge
     const unsigned* sorted_sender;                           // [num_edges]
     int *sender_ptr, *by_sender;                             // [num_nodes + 1], [num_edges]
-    const int* chunk_edge;                                   // [num_chunks + 1] where chunks begin
-    unsigned* chunk_key;                                     // [num_edges] of by_sender
+    const int* span_edge;                                    // [num_spans + 1] where spans begin
+    unsigned* span_key;                                      // [num_edges] of by_sender
     int *edge_of_place, *place;                              // [num_edges]
-    int* runs;                // [num_edges + 1] does a sender begin; then how many before
-    int* chunk_first_sender;  // [num_chunks + 1]
-    int *chunk_sender, *chunk_sender_ptr;
+    int* runs;               // [num_edges + 1] does a sender begin; then how many before
+    int* span_first_sender;  // [num_spans + 1]
+    int *span_sender, *span_sender_ptr;
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
     Long* one_way;
-    unsigned* group_key;   // [num_edges] of edge_of_place
-    int* row_runs;         // [num_edges + 1] does a row begin; then how many before
-    int* chunk_first_row;  // [num_chunks + 1]
-    int *row_of_edge, *chunk_row_ptr;
+    unsigned* group_key;  // [num_edges] of edge_of_place
+    int* row_runs;        // [num_edges + 1] does a row begin; then how many before
+    int* span_first_row;  // [num_spans + 1]
+    int *row_of_edge, *span_row_ptr;
     const int* by_group;
     int* pair_row;
 };

@@ -1,7 +1,7 @@
 #include "kernels/common.cuh"
 #include "kernels/sender_sums.hpp"
 
-// Sums what a chunk's edges give to each sender. Each of p.parts threads takes a part of the edges,
+// Sums what a span's edges give to each sender. Each of p.parts threads takes a part of the edges,
 // in their order; the parts are added in order. Rows that do not count may hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {

@@ -9,7 +9,7 @@ constexpr int SENDER_THREADS = 256;  // of a block
 
 template <typename T>
 struct SenderSumArguments {
-    const PackOf<T>* __restrict__ rows;  // [edges of a chunk, or pairs][width], by sender
+    const PackOf<T>* __restrict__ rows;  // [edges of a span, or pairs][width], by sender
     PackOf<T>* __restrict__ target;      // [nodes][width], added to
     const int* __restrict__ sender;      // [senders] node
     const int* __restrict__ row_ptr;     // [senders + 1]

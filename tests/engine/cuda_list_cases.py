@@ -77,7 +77,7 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
     f = {
         name: np.array(value, dtype=int)
         for name, value in found.items()
-        if name not in ("chunks", "pairs", "milliseconds", "positions")
+        if name not in ("chunks", "spans", "pairs", "milliseconds", "positions")
     }
     edges, nodes = f["num_edges"], len(f["types"])
     sender, types, row_ptr = f["sender"].astype(int), f["types"], f["row_ptr"]
@@ -101,25 +101,41 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         counts = np.bincount(part, minlength=num_types)
         np.testing.assert_array_equal(f[name], begin + np.concatenate([[0], np.cumsum(counts)]))
 
-    covered = most = 0
-    for number, chunk in enumerate(found["chunks"]):
-        first_receiver, receivers, first, count, first_sender, senders = chunk
+    covered = 0
+    for first_receiver, receivers, first, count in found["chunks"]:
         assert first_receiver == covered
         covered += receivers
         assert (row_ptr[first_receiver], row_ptr[covered]) == (first, first + count)
+    assert covered == num_local
+    check_spans(found)
+    for number, span in enumerate(found["spans"]):
+        (first, count), (first_sender, senders) = span["edges"], span["senders"]
         own = sender[first : first + count]
         order = np.argsort(own, kind="stable")
         np.testing.assert_array_equal(f["edge_of_place"][first : first + count], first + order)
         np.testing.assert_array_equal(f["place"][first : first + count][order], np.arange(count))
         unique, begin = np.unique(own[order], return_index=True)
         assert senders == len(unique)
-        most = max(most, senders)
         at = slice(first_sender, first_sender + senders)
-        np.testing.assert_array_equal(f["chunk_sender"][at], unique)
-        ptr = f["chunk_sender_ptr"][at.start + number : at.stop + number + 1]
+        np.testing.assert_array_equal(f["span_sender"][at], unique)
+        ptr = f["span_sender_ptr"][at.start + number : at.stop + number + 1]
         np.testing.assert_array_equal(ptr, [*begin, count])
-    assert covered == num_local
-    assert f["most_senders"] == most
+
+
+def check_spans(found: dict[str, Any]) -> None:
+    """Compare spans with the chunks that they cover."""
+    chunks = np.array(found["chunks"], int).reshape(-1, 4)
+    covered = 0
+    for span in found["spans"]:
+        begin, end = span["chunks"]
+        assert begin == covered < end
+        covered = end
+        _, receivers, _, edges = chunks[begin:end].sum(axis=0)
+        first_receiver, _, first_edge, _ = chunks[begin]
+        assert span["receivers"] == (first_receiver, receivers)
+        assert span["edges"] == (first_edge, edges)
+    assert covered == len(chunks)
+    assert found["longest_span"] == max([span["edges"][1] for span in found["spans"]], default=0)
 
 
 @pytest.mark.parametrize(

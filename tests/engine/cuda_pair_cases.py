@@ -19,7 +19,8 @@ from mdcg import _core
 
 from ..internals.internals import chunks_of, core, grouped_from
 from .cuda_device import Device, program, structure
-from .cuda_models import compare_models, open_both, passes
+from .cuda_list_cases import check_spans
+from .cuda_models import check_short_edges, compare_models, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, two_layers
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
@@ -57,9 +58,9 @@ def compare(
     assert not any("radial_forward" in name for name in names)
 
 
-def layers(dtype: str = "float64", by_pair: bool = False) -> Model:
+def layers(dtype: str = "float64", by_pair: bool = False, knots: int = 512) -> Model:
     """Scalars of two channels per lane and vectors that leave lanes without, in two layers."""
-    model = Model(dtype=dtype, by_pair=by_pair, knots=512)
+    model = Model(dtype=dtype, by_pair=by_pair, knots=knots)
     x = model.linear(model.conv(None, "4x0e", 2, "4x0e+4x1o+4x2e"), "70x0e+33x1o")
     x = model.linear(model.conv(x, "70x0e+33x1o", 2, "70x0e+33x0e+33x1o+70x1o+33x2e"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
@@ -85,6 +86,16 @@ def test_spans_of_chunks(tmp_path: Path, grouped: int, chunk: int, rng: Any) -> 
     """Many that take turns, and one span of several chunks."""
     with grouped_from(grouped), chunks_of(chunk):
         compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
+
+
+@pytest.mark.parametrize(("grouped", "chunk"), [(1000, 8), (0, 10)])
+def test_short_edges_in_spans_of_chunks(tmp_path: Path, grouped: int, chunk: int) -> None:
+    """Kernels for edges too short for tables take chunk after chunk, and sum rows span by span."""
+    (tmp_path / "exact").mkdir()
+    exact = _core.Model(layers(knots=0).write(tmp_path / "exact"), kernels="generic")
+    with grouped_from(grouped), chunks_of(chunk):
+        cuda = _core.Model(layers().write(tmp_path), device="cuda")
+        check_short_edges(exact, cuda, 1 / 20, True)
 
 
 @pytest.mark.parametrize("grouped", [0, 1000])
@@ -217,15 +228,15 @@ def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: A
     with grouped_from(grouped):
         ends = (sender.astype(np.int32), receiver.astype(np.int32))
         found = lists.take(local, types, *ends, reversed=True)
-        check_pairs(found, local, alone=False)
+        check_pairs(found, local, alone=False, one_by_one=False)
         if local > 1:  # without one reverse, all edges are listed
             one = np.flatnonzero((sender < local) & (sender != receiver))[0]
             rest = np.delete(np.stack([sender, receiver]), one, axis=1).astype(np.int32)
-            check_pairs(lists.take(local, types, *rest, reversed=True), local, alone=True)
-        check_pairs(lists.take(local, types, *ends), local, alone=True)
+            check_pairs(lists.take(local, types, *rest, reversed=True), local, True, False)
+        check_pairs(lists.take(local, types, *ends), local, alone=True, one_by_one=True)
 
 
-def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
+def check_pairs(found: dict[str, Any], local: int, alone: bool, one_by_one: bool) -> None:
     sender, receiver = np.array(found["sender"], int), np.array(found["receiver"], int)
     group, row_ptr = found["group"], np.array(found["row_ptr"])
     by_group, row = np.array(found["by_group"], int), np.array(found["pair_row"], int)
@@ -246,13 +257,13 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     for g, e, r in zip(groups, listed, row[row >= 0], strict=True):
         assert rows[g, sender[e]] == r
     assert sorted(rows.values()) == list(range(len(rows)))
-    # chunks are whole groups; rows are in order of chunk, sender and group
+    # chunks are whole groups; rows are in order of span, sender and group
+    assert all(chunk[0] % group == 0 for chunk in found["chunks"])
+    check_spans(found)
     first = 0
-    for number, (chunk, (first_row, num_rows)) in enumerate(
-        zip(found["chunks"], found["rows"], strict=True)
-    ):
-        first_receiver, receivers, _, _, first_sender, senders = chunk
-        assert first_receiver % group == 0
+    for number, span in enumerate(found["spans"]):
+        (first_receiver, receivers), (first_row, num_rows) = span["receivers"], span["rows"]
+        first_sender, senders = span["senders"]
         assert first_row == first
         own = sorted(
             (s, g, r)
@@ -261,22 +272,17 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
         )
         assert [r for _, _, r in own] == list(range(first, first + num_rows))
         first += num_rows
-        ptr = found["chunk_row_ptr"][first_sender + number : first_sender + senders + number + 1]
-        names = found["chunk_sender"][first_sender : first_sender + senders]
+        ptr = found["span_row_ptr"][first_sender + number : first_sender + senders + number + 1]
+        names = found["span_sender"][first_sender : first_sender + senders]
         counts = Counter(s for s, _, _ in own)
         np.testing.assert_array_equal(np.diff(ptr), [counts[s] for s in names])
         assert len(ptr) == 0 or ptr[0] == first_row
     assert first == len(rows)
-    # spans cover all chunks: one if there are few rows, else none has too many
-    covered = 0
-    for begin, end, first_row, num_rows in found["spans"]:
-        assert begin == covered
-        covered = end
-        assert (first_row, num_rows) == (
-            found["rows"][begin][0],
-            sum(count for _, count in found["rows"][begin:end]),
-        )
-        assert len(found["spans"]) == 1 or num_rows <= found["chunk_edges"] or end == begin + 1
-    assert covered == len(found["chunks"])
-    assert (len(found["spans"]) > 1) <= (len(rows) > 2 * found["chunk_edges"])
+    # so many spans that each has about as many rows as a chunk may have edges, or one if two would
+    # do; pairs, and groups, have half as many rows
+    chunks = len(found["chunks"])
+    per_row = (1 if one_by_one else 2) * min(group, 2)
+    wanted = -(-len(sender) // (per_row * found["chunk_edges"]))
+    share = chunks if wanted <= 2 else -(-chunks // wanted)
+    assert len(found["spans"]) == (-(-chunks // share) if chunks else 0)
     assert row_ptr[-1] == len(sender)

@@ -97,13 +97,23 @@ private:
         out["bytes"] = g.bytes() + cells_.bytes();
         out["address"] = reinterpret_cast<std::uintptr_t>(g.sender);
         if (!arrays) return out;
-        std::vector<std::tuple<int, int, int, int, int, int>> chunks;
+        std::vector<std::tuple<int, int, int, int>> chunks;
         for (const mdcg::CudaChunk& c : g.chunks)
-            chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_edge, c.num_edges,
-                                c.first_sender, c.num_senders);
+            chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_edge, c.num_edges);
         out["chunks"] = chunks;
         out["longest_chunk"] = g.longest_chunk;
-        out["most_senders"] = g.most_senders;
+        py::list spans;
+        for (const mdcg::CudaSpan& s : g.spans) {
+            py::dict span;
+            span["chunks"] = std::make_tuple(s.first_chunk, s.end_chunk);
+            span["receivers"] = std::make_tuple(s.first_receiver, s.num_receivers);
+            span["edges"] = std::make_tuple(s.first_edge, s.num_edges);
+            span["senders"] = std::make_tuple(s.first_sender, s.num_senders);
+            span["rows"] = std::make_tuple(s.first_row, s.num_rows);
+            spans.append(span);
+        }
+        out["spans"] = spans;
+        out["longest_span"] = g.longest_span;
         out["pairs"] = std::make_tuple(g.pairs.receiver, g.pairs.sender);
         out["local_type_first"] = g.local_type_first;
         out["ghost_type_first"] = g.ghost_type_first;
@@ -122,24 +132,17 @@ private:
         edges("place", g.place);
         edges("edge_of_place", g.edge_of_place);
         edges("by_sender", g.by_sender);
-        const auto chunk_count = static_cast<std::int64_t>(g.chunks.size());
+        const auto span_count = static_cast<std::int64_t>(g.spans.size());
         std::int64_t senders = 0;
-        for (const mdcg::CudaChunk& c : g.chunks) senders += c.num_senders;
-        out["chunk_sender"] = integers(g.chunk_sender, senders);
-        out["chunk_sender_ptr"] = integers(g.chunk_sender_ptr, senders + chunk_count);
+        for (const mdcg::CudaSpan& s : g.spans) senders += s.num_senders;
+        out["span_sender"] = integers(g.span_sender, senders);
+        out["span_sender_ptr"] = integers(g.span_sender_ptr, senders + span_count);
         out["group"] = g.group;
         if (g.group == 0) return out;
-        std::vector<std::tuple<int, int>> rows;
-        for (const mdcg::CudaChunk& c : g.chunks) rows.emplace_back(c.first_row, c.num_rows);
-        out["rows"] = rows;
-        std::vector<std::tuple<std::size_t, std::size_t, std::int64_t, std::int64_t>> spans;
-        for (const mdcg::CudaSpan& s : g.spans)
-            spans.emplace_back(s.first_chunk, s.end_chunk, s.first_row, s.num_rows);
-        out["spans"] = spans;
         out["chunk_edges"] = g.chunk_edges;
         edges("by_group", g.by_group);
         edges("pair_row", g.pair_row);
-        out["chunk_row_ptr"] = integers(g.chunk_row_ptr, senders + chunk_count);
+        out["span_row_ptr"] = integers(g.span_row_ptr, senders + span_count);
         return out;
     }
 

@@ -68,7 +68,7 @@ DeviceEdges::DeviceEdges(CudaKernels& kernels)
       sort_(kernels),
       expand_rows_(kernels.fixed("edge_lists.cuh", "expand_rows")),
       find_senders_(kernels.fixed("edge_lists.cuh", "find_senders")),
-      find_chunks_(kernels.fixed("edge_lists.cuh", "find_chunks")),
+      find_spans_(kernels.fixed("edge_lists.cuh", "find_spans")),
       find_groups_(kernels.fixed("edge_lists.cuh", "find_groups")),
       find_runs_(kernels.fixed("edge_lists.cuh", "find_runs")),
       count_senders_(kernels.fixed("edge_lists.cuh", "count_senders")),
@@ -220,28 +220,35 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-// One, if its rows fit into the two buffers that several would take turns with. Each of several
-// has no more rows than a chunk may have edges, unless one chunk has.
-void DeviceEdges::make_spans() {
+// Spans that take turns have two buffers of rows. A span is to have as many rows as a chunk may
+// have edges, or all rows, if they fit into both buffers. How many rows there are is not yet known,
+// but a pair is listed once, and receivers of a group have most senders in common.
+void DeviceEdges::make_spans(bool reversed) {
     spans.clear();
-    if (group == 0 || chunks.empty()) return;
-    std::int64_t rows = 0;
-    for (const CudaChunk& chunk : chunks) rows += chunk.num_rows;
-    const std::int64_t most = rows <= 2 * chunk_edges ? rows : chunk_edges;
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-        const CudaChunk& chunk = chunks[c];
-        if (c == 0 || spans.back().num_rows + chunk.num_rows > most) {
+    longest_span = 0;
+    const auto all = static_cast<std::int64_t>(chunks.size());
+    std::int64_t number = all;
+    if (group > 0 && !sums_chunks) {
+        const std::int64_t per_row =
+            (reversed && pair_use == PairUse::pairs ? 2 : 1) * (group > 1 ? 2 : 1);
+        number = ceil_div(num_edges, per_row * chunk_edges);
+        if (number <= 2) number = 1;
+    }
+    const std::int64_t share = ceil_div(all, std::max<std::int64_t>(number, 1));
+    for (std::int64_t c = 0; c < all; ++c) {
+        const CudaChunk& chunk = chunks[size(c)];
+        if (c % share == 0) {
             CudaSpan next;
-            next.first_chunk = c;
+            next.first_chunk = size(c);
             next.first_receiver = chunk.first_receiver;
-            next.first_row = chunk.first_row;
+            next.first_edge = chunk.first_edge;
             spans.push_back(next);
         }
         CudaSpan& span = spans.back();
-        span.end_chunk = c + 1;
+        span.end_chunk = size(c + 1);
         span.num_receivers += chunk.num_receivers;
         span.num_edges += chunk.num_edges;
-        span.num_rows += chunk.num_rows;
+        longest_span = std::max(longest_span, span.num_edges);
     }
 }
 
@@ -268,13 +275,14 @@ void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
 
 void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStream& stream) {
     const Workspace w(workspace_, edge_capacity_);
-    const auto num_chunks = static_cast<std::int64_t>(chunks.size());
+    make_spans(reversed);
+    const auto num_spans = static_cast<std::int64_t>(spans.size());
     ListArguments a{};
     a.num_edges = num_edges;
     a.num_local = num_local;
     a.num_nodes = num_nodes;
     a.num_types = num_types;
-    a.num_chunks = num_chunks;
+    a.num_spans = num_spans;
     a.row_ptr = row_ptr;
     a.sender = sender;
     a.types = types;
@@ -285,7 +293,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.sorted_sender = w.sorted_keys;
     a.sender_ptr = sender_ptr;
     a.by_sender = by_sender;
-    if (num_chunks == 1) edge_of_place = by_sender;
+    if (num_spans == 1) edge_of_place = by_sender;
     a.edge_of_place = edge_of_place;
     a.place = place;
     a.runs = w.runs;
@@ -294,31 +302,31 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.row_of_edge = w.spare_values;
     a.by_group = by_group;
     a.pair_row = pair_row;
-    // what comes back to the host: senders and rows before each chunk, pairs of types
+    // what comes back to the host: senders and rows before each span, pairs of types
     const std::int64_t square = std::int64_t(num_types) * num_types;
-    const std::int64_t counts = 2 * (num_chunks + 1) + square;
-    std::int32_t* chunk_edge = nullptr;
+    const std::int64_t counts = 2 * (num_spans + 1) + square;
+    std::int32_t* span_edge = nullptr;
     for (int there = 0; there < 2; ++there) {
         Layout parts(small_.as<char>(), DEVICE_ALIGNMENT);
         parts.take(one_way, 1);
-        parts.take(chunk_edge, num_chunks + 1);
-        parts.take(a.chunk_first_sender, counts);
+        parts.take(span_edge, num_spans + 1);
+        parts.take(a.span_first_sender, counts);
         if (there == 0) small_.grow(parts.bytes());
     }
     a.one_way = reinterpret_cast<Long*>(one_way);
-    a.chunk_edge = chunk_edge;
-    a.chunk_first_row = a.chunk_first_sender + num_chunks + 1;
-    a.pairs = a.chunk_first_row + num_chunks + 1;
-    // page-locked: whether edges are one by one and the first edges of chunks, and behind them the
+    a.span_edge = span_edge;
+    a.span_first_row = a.span_first_sender + num_spans + 1;
+    a.pairs = a.span_first_row + num_spans + 1;
+    // page-locked: whether edges are one by one and the first edges of spans, and behind them the
     // counts that come back
-    staging_.grow(8 + 4 * size(num_chunks + 1 + counts));
+    staging_.grow(8 + 4 * size(num_spans + 1 + counts));
     auto* const alone = staging_.as<std::int64_t>();
     *alone = reversed && pair_use == PairUse::pairs ? 0 : 1;
     copy_to_device(one_way, alone, 8, stream);
     auto* const first = reinterpret_cast<std::int32_t*>(alone + 1);
-    for (std::size_t c = 0; c < chunks.size(); ++c) first[c] = chunks[c].first_edge;
-    first[num_chunks] = narrow(num_edges);
-    copy_to_device(chunk_edge, first, 4 * size(num_chunks + 1), stream);
+    for (std::size_t s = 0; s < spans.size(); ++s) first[s] = spans[s].first_edge;
+    first[num_spans] = narrow(num_edges);
+    copy_to_device(span_edge, first, 4 * size(num_spans + 1), stream);
     clear_on_device(a.pairs, 4 * size(square), stream);
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
@@ -329,10 +337,10 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     sort_.sort(stream, {num_edges, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
                         by_sender, w.spare_keys, w.spare_values, w.work});
     launch(find_senders_, num_nodes + 1);
-    if (num_chunks > 1) {  // by chunk and sender; keys of senders have served
-        a.chunk_key = reinterpret_cast<std::uint32_t*>(w.runs);
-        launch(find_chunks_, num_edges);
-        sort_.sort(stream, {num_edges, CudaSort::bits(num_chunks), a.chunk_key, by_sender, 0,
+    if (num_spans > 1) {  // by span and sender; keys of senders have served
+        a.span_key = reinterpret_cast<std::uint32_t*>(w.runs);
+        launch(find_spans_, num_edges);
+        sort_.sort(stream, {num_edges, CudaSort::bits(num_spans), a.span_key, by_sender, 0,
                             w.sorted_keys, edge_of_place, w.spare_keys, w.spare_values, w.work});
     }
     if (group > 0) {
@@ -345,40 +353,37 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     launch(find_runs_, num_edges);
     sort_.sum(stream, w.runs, num_edges, w.work);
     if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
-    launch(count_senders_, num_chunks + 1);
-    std::int32_t* const back = first + num_chunks + 1;
-    copy_to_host(back, a.chunk_first_sender, 4 * size(counts), stream);
+    launch(count_senders_, num_spans + 1);
+    std::int32_t* const back = first + num_spans + 1;
+    copy_to_host(back, a.span_first_sender, 4 * size(counts), stream);
     stream.synchronize();
 
-    most_senders = 0;
-    const std::int32_t* const rows = back + num_chunks + 1;
-    const std::int32_t* const found_pairs = rows + num_chunks + 1;
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-        chunks[c].first_sender = back[c];
-        chunks[c].num_senders = back[c + 1] - back[c];
-        most_senders = std::max(most_senders, chunks[c].num_senders);
+    const std::int32_t* const rows = back + num_spans + 1;
+    const std::int32_t* const found_pairs = rows + num_spans + 1;
+    for (std::size_t s = 0; s < spans.size(); ++s) {
+        spans[s].first_sender = back[s];
+        spans[s].num_senders = back[s + 1] - back[s];
         if (group == 0) continue;
-        chunks[c].first_row = rows[c];
-        chunks[c].num_rows = rows[c + 1] - rows[c];
+        spans[s].first_row = rows[s];
+        spans[s].num_rows = rows[s + 1] - rows[s];
     }
-    make_spans();
     pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t i = 0; i < square; ++i) {
         if (found_pairs[i] == 0) continue;
         pairs.receiver.push_back(narrow(i / num_types));
         pairs.sender.push_back(narrow(i % num_types));
     }
-    const std::int64_t found = back[num_chunks];
-    const std::int64_t pointers = found + num_chunks;
+    const std::int64_t found = back[num_spans];
+    const std::int64_t pointers = found + num_spans;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
-    parts.take(chunk_sender, found);
-    parts.take(chunk_sender_ptr, pointers);
-    parts.take(chunk_row_ptr, group > 0 ? pointers : 0);
-    a.chunk_sender = chunk_sender;
-    a.chunk_sender_ptr = chunk_sender_ptr;
-    a.chunk_row_ptr = chunk_row_ptr;
-    launch(write_senders_, std::max(num_edges, num_chunks));
+    parts.take(span_sender, found);
+    parts.take(span_sender_ptr, pointers);
+    parts.take(span_row_ptr, group > 0 ? pointers : 0);
+    a.span_sender = span_sender;
+    a.span_sender_ptr = span_sender_ptr;
+    a.span_row_ptr = span_row_ptr;
+    launch(write_senders_, std::max(num_edges, num_spans));
     if (group > 0) launch(order_rows_, num_edges);
 }
 

@@ -18,9 +18,6 @@ namespace mdcg {
 struct CudaChunk {
     std::int32_t first_receiver, num_receivers;
     std::int32_t first_edge, num_edges;
-    // Edges of the chunk by sender: parts of DeviceEdges's arrays below.
-    std::int32_t first_sender, num_senders;
-    std::int32_t first_row, num_rows;  // of pairs
 };
 
 // Types of the ends of edges, each pair once.
@@ -28,12 +25,14 @@ struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
 };
 
-// Chunks that follow each other, whose pairs kernels take at once: pairs have several times fewer
-// rows than edges.
+// Chunks that follow each other, whose edges are summed by sender at once: the rows of pairs are
+// several times fewer than edges. Senders and rows are parts of DeviceEdges's arrays below.
 struct CudaSpan {
     std::size_t first_chunk = 0, end_chunk = 0;
-    std::int64_t first_receiver = 0, num_receivers = 0, num_edges = 0;
-    std::int64_t first_row = 0, num_rows = 0;
+    std::int32_t first_receiver = 0, num_receivers = 0;
+    std::int32_t first_edge = 0, num_edges = 0;
+    std::int32_t first_sender = 0, num_senders = 0;
+    std::int32_t first_row = 0, num_rows = 0;  // of pairs
 };
 
 // What a layer wants of a list: no pairs; pairs of an edge and its reverse; or edges one by one, in
@@ -50,8 +49,8 @@ public:
     // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
     // receiver or group has more; and lists of at most so many are small (see CudaExecutor).
     static std::int64_t most_chunk_edges, most_small_edges;
-    // Receivers of a group in lists of at least so many receivers, which then fill a device; there
-    // is one in shorter lists. Generated kernels have room for so many
+    // Lists of at least so many receivers fill a device. In these, so many receivers form a group;
+    // there is one in shorter lists. Generated kernels have room for so many
     // (mdcg/codegen/conv/table.py).
     static constexpr std::int64_t GROUP = 3;
     static std::int64_t fewest_grouped;
@@ -95,12 +94,13 @@ public:
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
     PairUse pair_use = PairUse::none;               // likewise
+    // Likewise: spans are chunks, because a layer keeps rows of edges until they are summed.
+    bool sums_chunks = false;
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
-    std::vector<CudaSpan> spans;     // none without pairs
-    std::int32_t longest_chunk = 0;  // edges
-    std::int32_t most_senders = 0;   // of a chunk
+    std::vector<CudaSpan> spans;
+    std::int32_t longest_chunk = 0, longest_span = 0;  // edges
 
     // On the device.
     std::int32_t* row_ptr = nullptr;        // [num_local + 1] edges by receiver
@@ -117,21 +117,21 @@ public:
     bool packed = false;
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
-    // By sender inside each chunk: the row of a chunk's buffer that an edge writes; senders in
-    // order, and where the rows of each begin (first_sender + chunk number: one more per chunk).
-    std::int32_t* place = nullptr;             // [num_edges], relative to the chunk
-    std::int32_t* edge_of_place = nullptr;     // [num_edges]; of one chunk the same as by_sender
-    std::int32_t* chunk_sender = nullptr;      // node
-    std::int32_t* chunk_sender_ptr = nullptr;  // relative to the chunk
+    // By sender inside each span: the row of a span's buffer that an edge writes; senders in
+    // order, and where the rows of each begin (first_sender + span number: one more per span).
+    std::int32_t* place = nullptr;            // [num_edges], relative to the span
+    std::int32_t* edge_of_place = nullptr;    // [num_edges]; of one span the same as by_sender
+    std::int32_t* span_sender = nullptr;      // node
+    std::int32_t* span_sender_ptr = nullptr;  // relative to the span
     // Pairs, unless pair_use is none: `group` receivers that follow each other are a group (chunks
     // are whole groups), and a pair is listed with one of its two edges, in the group of that
     // edge's receiver. Edges without a reverse between local nodes are listed alone. A group writes
-    // one row for each of its senders. Rows are in order of chunk, sender and group.
+    // one row for each of its senders. Rows are in order of span, sender and group.
     std::int64_t group = 0;
     std::int64_t* one_way = nullptr;   // [1] not 0: all edges are listed alone
     std::int32_t* by_group = nullptr;  // [num_edges] edges by group, then by sender and receiver
     std::int32_t* pair_row = nullptr;  // [num_edges] their rows; -1: it is not listed
-    std::int32_t* chunk_row_ptr = nullptr;  // rows of each chunk_sender
+    std::int32_t* span_row_ptr = nullptr;  // rows of each span_sender
     // All edges by sender, for forces.
     std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
     std::int32_t* by_sender = nullptr;   // [num_edges] edges
@@ -161,7 +161,7 @@ public:
 
     // Rows that all groups write; 0 without pairs.
     std::int64_t num_rows() const {
-        return chunks.empty() ? 0 : std::int64_t(chunks.back().first_row) + chunks.back().num_rows;
+        return spans.empty() ? 0 : std::int64_t(spans.back().first_row) + spans.back().num_rows;
     }
     // Gradients of edges that are kept apart. Of a list of several spans there is one: spans, not
     // their kernels, run on lanes.
@@ -178,14 +178,14 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    void make_spans();
+    void make_spans(bool reversed);
     void sort_by_type(int num_types, const DeviceStream& stream);
     void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;
-    CudaFunction expand_rows_, find_senders_, find_chunks_, find_groups_, find_runs_,
-        count_senders_, write_senders_, order_rows_;
+    CudaFunction expand_rows_, find_senders_, find_spans_, find_groups_, find_runs_, count_senders_,
+        write_senders_, order_rows_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
     PinnedMemory staging_;  // numbers that go to and fro while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;

@@ -39,7 +39,10 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       energy_weights_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
-    for (const auto& op : ops_) graph_.pair_use = std::max(graph_.pair_use, op->pair_use());
+    for (const auto& op : ops_) {
+        graph_.pair_use = std::max(graph_.pair_use, op->pair_use());
+        graph_.sums_chunks = graph_.sums_chunks || op->sums_chunks();
+    }
     worker_.stream = &stream_;
     worker_.lanes = &lanes_;
     worker_.edges = &graph_;
@@ -154,7 +157,7 @@ template <typename T>
 std::int64_t CudaExecutor<T>::chunk_edges() {
     if (chunk_edges_ > 0) return chunk_edges_;
     DeviceEdges one(kernels_);
-    one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
+    one.longest_chunk = one.longest_span = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
     const std::size_t fewest = scratch_bytes(one);
     const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
     chunk_edges_ = std::min(std::max<std::int64_t>(times, 1) * DeviceEdges::FEWEST_CHUNK_EDGES,

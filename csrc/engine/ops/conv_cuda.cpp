@@ -56,6 +56,9 @@ public:
         if (fused_ == nullptr) return PairUse::none;
         return spec_.radial.symmetric() ? PairUse::pairs : PairUse::edges;
     }
+    bool sums_chunks() const override {
+        return fused_ == nullptr && (spec_.x.needs_gradient || spec_.sender.needs_gradient);
+    }
     int gradient_lanes() const override {
         return can_fuse_ && !by_type_ ? fused_->gradient_lanes() : 1;
     }
@@ -64,14 +67,15 @@ public:
 
 private:
     using Ends = typename CudaEdgeFunctions<T>::Ends;
-    // The buffers of one chunk. Gradients of weights and hidden units overwrite their values: each
-    // thread reads a value before it writes the gradient, and no other thread reads that value.
+    // The buffers of one chunk, and dx of one span. Gradients of weights and hidden units overwrite
+    // their values: each thread reads a value before it writes the gradient, and no other thread
+    // reads that value.
     struct Scratch {
         T *harmonics, *hidden, *weights, *d_harmonics, *dx;
         char* work;
         std::size_t bytes;
     };
-    Scratch lay_out(char* start, std::int64_t edges, bool backward) const;
+    Scratch lay_out(char* start, const DeviceEdges& graph, bool backward) const;
     std::vector<std::pair<const char*, std::int64_t>> widths() const {
         const int l = spec_.description.l_max + 1;
         return {{"x", spec_.description.x.width},
@@ -80,7 +84,7 @@ private:
                 {"out", spec_.description.out.width}};
     }
     std::size_t chunk_bytes(const DeviceEdges& graph) const {
-        return lay_out(nullptr, graph.longest_chunk, true).bytes;
+        return lay_out(nullptr, graph, true).bytes;
     }
     bool sums_types(const CudaWorker<T>& worker) const {
         return by_type_ && !(worker.exact && types_->from_table());
@@ -187,9 +191,10 @@ void CudaConv<T>::prepare_exact(CudaKernels& kernels, const DeviceStream& stream
 }
 
 template <typename T>
-typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, std::int64_t edges,
+typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, const DeviceEdges& graph,
                                                    bool backward) const {
     Scratch s{};
+    const std::int64_t edges = graph.longest_chunk;
     Layout layout(start);
     const std::int64_t harmonics = edges * edges_.harmonics_width();
     const std::int64_t hidden = edges * edges_.hidden_stride();
@@ -199,7 +204,7 @@ typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, std::int64_t edg
     layout.take(s.weights, weights);
     if (backward) {
         layout.take(s.d_harmonics, harmonics);
-        if (spec_.x.present()) layout.take(s.dx, edges * spec_.description.x.width);
+        if (spec_.x.present()) layout.take(s.dx, graph.longest_span * spec_.description.x.width);
         layout.take(s.work, static_cast<std::int64_t>(edges_.work_bytes(edges)));
     }
     s.bytes = layout.bytes();
@@ -259,8 +264,7 @@ void CudaConv<T>::forward(CudaWorker<T>& worker, Range nodes) const {
                         *worker.stream);
     if (graph.num_edges == 0) return;
     const Scratch s =
-        lay_out(worker.device_scratch(lay_out(nullptr, graph.longest_chunk, false).bytes),
-                graph.longest_chunk, false);
+        lay_out(worker.device_scratch(lay_out(nullptr, graph, false).bytes), graph, false);
     const Ends ends = this->ends(worker, false);
     for (const CudaChunk& chunk : graph.chunks) {
         CudaArguments arguments = fill(worker, chunk, ends, s);
@@ -288,32 +292,36 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
             spec_.x.needs_gradient ? worker.gradient(spec_.x) : nullptr, spec_.x.accumulate);
     const std::int64_t width = spec_.description.weights.width;
     const std::int64_t harmonics = edges_.harmonics_width(), hidden = edges_.hidden_stride();
-    const Scratch s = lay_out(worker.device_scratch(chunk_bytes(graph)), graph.longest_chunk, true);
+    const Scratch s = lay_out(worker.device_scratch(chunk_bytes(graph)), graph, true);
     const Ends ends = this->ends(worker, true);
     using A = CudaArgument;
-    for (std::size_t c = 0; c < graph.chunks.size(); ++c) {
-        const CudaChunk& chunk = graph.chunks[c];
-        if (chunk.num_edges == 0) continue;
-        CudaArguments arguments = fill(worker, chunk, ends, s);
-        const std::int64_t first = chunk.first_edge, edges = chunk.num_edges;
-        const auto clear_result = [&](A name, T* rows, std::int64_t row) {
-            if (backward_.zeroes(name))
-                clear_on_device(rows, static_cast<std::size_t>(edges * row) * sizeof(T), stream);
-        };
-        clear_result(A::dy, s.d_harmonics, harmonics);
-        clear_result(A::dx, s.dx, spec_.description.x.width);
-        arguments.set(A::place, graph.place);
-        const std::int64_t out_width = spec_.out.rows.width;
-        arguments.set(A::g, worker.gradient(spec_.out) + chunk.first_receiver * out_width);
-        arguments.set(A::dx, s.dx);
-        arguments.set(A::dy, s.d_harmonics - first * harmonics);
-        arguments.set(A::dw, s.weights - first * width);
-        backward_.launch(stream, arguments);
-        gemm_.run(stream, edges, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
-        edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
+    const std::int64_t x_width = spec_.description.x.width, out_width = spec_.out.rows.width;
+    const auto clear_result = [&](A name, T* rows, std::int64_t items) {
+        if (backward_.zeroes(name))
+            clear_on_device(rows, static_cast<std::size_t>(items) * sizeof(T), stream);
+    };
+    for (std::size_t number = 0; number < graph.spans.size(); ++number) {
+        const CudaSpan& span = graph.spans[number];
+        if (span.num_edges == 0) continue;
+        clear_result(A::dx, s.dx, span.num_edges * x_width);
+        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
+            const CudaChunk& chunk = graph.chunks[c];
+            const std::int64_t first = chunk.first_edge, edges = chunk.num_edges;
+            if (edges == 0) continue;
+            CudaArguments arguments = fill(worker, chunk, ends, s);
+            clear_result(A::dy, s.d_harmonics, edges * harmonics);
+            arguments.set(A::place, graph.place);
+            arguments.set(A::g, worker.gradient(spec_.out) + chunk.first_receiver * out_width);
+            arguments.set(A::dx, s.dx);
+            arguments.set(A::dy, s.d_harmonics - first * harmonics);
+            arguments.set(A::dw, s.weights - first * width);
+            backward_.launch(stream, arguments);
+            gemm_.run(stream, edges, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
+            edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
+        }
         if (spec_.x.needs_gradient)
-            sums_.run(stream, graph, c, CudaSenderSums<T>::Rows::edges, s.dx, spec_.x.rows.width,
-                      worker.gradient(spec_.x));
+            sums_.run(stream, graph, number, CudaSenderSums<T>::Rows::edges, s.dx,
+                      spec_.x.rows.width, worker.gradient(spec_.x));
     }
 }
 

@@ -26,7 +26,7 @@ struct PairRows {
     explicit PairRows(const DeviceEdges& graph) {
         for (const CudaSpan& span : graph.spans) {
             own += span.num_receivers * blocks_per_group(graph, span);
-            most = std::max(most, span.num_rows);
+            most = std::max<std::int64_t>(most, span.num_rows);
         }
     }
 };
@@ -199,7 +199,8 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     }
     if (turns) worker.lanes->fork(2);
     bool summed = false, odd = true;
-    for (const CudaSpan& span : graph.spans) {
+    for (std::size_t number = 0; number < graph.spans.size(); ++number) {
+        const CudaSpan& span = graph.spans[number];
         const std::int64_t parts = blocks_per_group(graph, span);
         T* const own_rows = own;
         own += span.num_receivers * parts * x_width_;
@@ -218,8 +219,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         if (summed) summed_->wait(stream);  // spans are added in their order
         sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
                       dx + span.first_receiver * x_width_, add);
-        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c)
-            sums_.run(stream, graph, c, CudaSenderSums<T>::Rows::pairs, pair_rows, x_width_, dx);
+        sums_.run(stream, graph, number, CudaSenderSums<T>::Rows::pairs, pair_rows, x_width_, dx);
         if (turns) summed_->record(stream);
         summed = turns;
     }

@@ -24,21 +24,21 @@ template <typename T>
 void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
                             std::size_t number, Rows kind, const T* rows, std::int64_t width,
                             T* target) const {
-    const CudaChunk& chunk = graph.chunks[number];
-    // one pointer more than senders in every chunk before
-    const std::int64_t pointer = chunk.first_sender + static_cast<std::int64_t>(number);
+    const CudaSpan& span = graph.spans[number];
+    // one pointer more than senders in every span before
+    const std::int64_t pointer = span.first_sender + static_cast<std::int64_t>(number);
     SenderSumArguments<T> sums{};
     sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
     sums.target = reinterpret_cast<PackOf<T>*>(target);
-    sums.sender = graph.chunk_sender + chunk.first_sender;
-    sums.senders = chunk.num_senders;
+    sums.sender = graph.span_sender + span.first_sender;
+    sums.senders = span.num_senders;
     sums.width = width / PackOf<T>::ITEMS;
     if (kind == Rows::pairs) {
-        sums.row_ptr = graph.chunk_row_ptr + pointer;
+        sums.row_ptr = graph.span_row_ptr + pointer;
         sums.live_rows = graph.live_rows;
     } else {
-        sums.row_ptr = graph.chunk_sender_ptr + pointer;
-        sums.edge = graph.edge_of_place + chunk.first_edge;
+        sums.row_ptr = graph.span_sender_ptr + pointer;
+        sums.edge = graph.edge_of_place + span.first_edge;
         sums.length = graph.length;
     }
     const std::int64_t items = sums.senders * sums.width;

@@ -1,4 +1,4 @@
-// Sums of rows of edges, or of pairs of edges, by their senders, chunk by chunk.
+// Sums of rows of edges, or of pairs of edges, by their senders, span by span.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ public:
     CudaSenderSums() = default;
     explicit CudaSenderSums(CudaKernels& kernels);
 
-    // What the rows belong to. Rows of edges begin with those of the chunk; for rows of pairs,
+    // What the rows belong to. Rows of edges begin with those of the span; for rows of pairs,
     // `rows` is the address that row 0 of the list would have.
     enum class Rows { edges, pairs };
-    // Adds the rows of a chunk to the rows of `target` of their senders, in a fixed order. Rows of
+    // Adds the rows of a span to the rows of `target` of their senders, in a fixed order. Rows of
     // dead edges, and of pairs that are all dead, may hold anything. `width` is a multiple of 16
     // bytes.
-    void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t chunk, Rows kind,
+    void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t span, Rows kind,
              const T* rows, std::int64_t width, T* target) const;
     // Sums rows [receivers][parts][width] of each receiver, and writes them to those of `target` or
     // adds them.
