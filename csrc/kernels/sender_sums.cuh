@@ -1,7 +1,7 @@
 #include "kernels/common.cuh"
 #include "kernels/sender_sums.hpp"
 
-// Sums what a span's edges give to each sender. Each of p.parts threads takes a part of the edges,
+// Sums what edges of a span give to each sender. Each of p.parts threads takes a part of the edges,
 // in their order; the parts are added in order. Rows that do not count may hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {
@@ -16,20 +16,28 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     // live and tells the others, because that takes two loads, one after the other.
     const int lane = threadIdx.x % 32, place = lane % p.group;
     const unsigned group = ~0u >> (32 - p.group) << (lane - place);
+    const auto counts = [&](int at) {
+        if (p.live_rows != nullptr) return p.live_rows[at] != 0;
+        const int edge = p.edge[at];
+        return unsigned(edge - p.first_edge) < unsigned(p.num_edges) && p.length[edge] < DEAD;
+    };
     if (there) {
         const int begin = p.row_ptr[s], count = p.row_ptr[s + 1] - begin;
         const int end = begin + count * (part + 1) / p.parts;
         for (int first = begin + count * part / p.parts; first < end; first += p.group) {
             const int at = first + place;
-            const bool alive =
-                at < end && (p.live_rows ? p.live_rows[at] != 0 : p.length[p.edge[at]] < DEAD);
+            const bool alive = at < end && counts(at);
             unsigned live = (__ballot_sync(group, alive) & group) >> (lane - place);
             while (live != 0) {
                 Pack row[AHEAD];
 #pragma unroll
                 for (int a = 0; a < AHEAD; ++a) {
-                    const int edge = first + __ffs(live) - 1;
-                    row[a] = live != 0 ? p.rows[edge * p.width + c] : Pack{};
+                    row[a] = {};
+                    if (live != 0) {
+                        int number = first + __ffs(live) - 1;
+                        if (p.live_rows == nullptr) number = p.edge[number] - p.first_edge;
+                        row[a] = p.rows[number * p.width + c];
+                    }
                     live &= live - 1;
                 }
 #pragma unroll

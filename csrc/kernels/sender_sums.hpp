@@ -9,20 +9,22 @@ constexpr int SENDER_THREADS = 256;  // of a block
 
 template <typename T>
 struct SenderSumArguments {
-    const PackOf<T>* __restrict__ rows;  // [edges of a span, or pairs][width], by sender
+    const PackOf<T>* __restrict__ rows;  // [edges, or rows of pairs][width]
     PackOf<T>* __restrict__ target;      // [nodes][width], added to
     const int* __restrict__ sender;      // [senders] node
     const int* __restrict__ row_ptr;     // [senders + 1]
-    // What tells which rows count: their edges, and the lengths of all edges; or, by row, 0 for
-    // those that do not.
+    // Rows of edges: edges by sender, of which those of a chunk count unless they are too long, and
+    // the lengths of all edges.
     const int* __restrict__ edge;
     const double* __restrict__ length;
-    const int* __restrict__ live_rows;  // null: edge and length tell
-    Long senders, width;                // width in quads
-    int parts;                          // of the edges of a sender, each summed by a thread
-    int group;                          // threads with the same sender: a power of two
+    // Rows of pairs, which are by sender: 0 for those that do not count. Null: rows of edges.
+    const int* __restrict__ live_rows;
+    Long senders, width;        // width in quads
+    int first_edge, num_edges;  // of the chunk, and of the rows of edges
+    int parts;                  // of the edges of a sender, each summed by a thread
+    int group;                  // threads with the same sender: a power of two
 };
-static_assert(sizeof(SenderSumArguments<float>) == 80 && sizeof(SenderSumArguments<double>) == 80);
+static_assert(sizeof(SenderSumArguments<float>) == 88 && sizeof(SenderSumArguments<double>) == 88);
 
 // Rows that blocks have summed for their receivers.
 template <typename T>

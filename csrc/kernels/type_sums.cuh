@@ -4,13 +4,14 @@
 // Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
 // and from gradients of those back to vectors of edges. A warp takes a receiver, or one of `parts`
-// of it, and sorts some of its edges by type in shared memory. The order of additions depends on
-// the list alone, so that results are reproducible.
+// of it (in type_sums_shared a block does), and sorts some of its edges by type in shared memory.
+// The order of additions depends on the list alone, so that results are reproducible.
 //
 // Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
 // DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
 // [-1, 1] in an interval; EACH: a warp takes 32 EACH units at a time; LANES that share an edge in
-// the gradient; MAX_TYPES of a list.
+// the gradient, and GRADIENT_BLOCKS of a multiprocessor that it keeps registers for; MAX_TYPES of a
+// list.
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: lanes use all banks
@@ -143,7 +144,7 @@ struct Units {
     Loaded a[HALF][PACKS] = {};
     T place = 0;
 
-    // Packs that are not there are others.
+    // Packs beyond the end of the row are replaced by the first one, and not used.
     INLINE void load(const TypeSumArguments<T>& p, const Spot& spot, int unit) {
         const T* const all = DEGREE > 0 ? (const T*)p.table : p.hidden;
         const T* const row = all + (Long(spot.row) * ROW + unit) * EVERY;
@@ -158,8 +159,8 @@ struct Units {
     }
 };
 
-// A task is GROUP units of a type. A warp takes all tasks of a receiver; one of `parts` takes tasks
-// that are as many apart. If SHARE warps, all of a block, share edges of a receiver, the first one
+// A task is GROUP units of a type. With `parts` of a receiver, part k takes tasks k, k + parts,
+// k + 2 parts and so on. If SHARE warps, all of a block, share edges of a receiver, the first one
 // adds what the others have summed.
 template <int SHARE>
 INLINE void add_edges(const TypeSumArguments<T>& p) {
@@ -328,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
         for (int group = 0; group < UNITS; group += GROUP) {
             const int unit = group + lane * Hidden::PACK;
             Hidden next;
-            // Behind the last edge it takes the last one again, and its results are not kept.
+            // Beyond the last edge, lanes load the last one again, and their results are not kept.
             const auto load = [&](int e) {
                 if (end > 0) next.load(p, tile.spot[min(e + slot, end - 1)], unit);
             };
@@ -387,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                     for (int q = 0; q < QUADS; ++q)
                         by_column[4 * q] = q == swap ? along : by_column[4 * q];
                     const T column = sum_columns(by_column, lane);
+                    if constexpr (IN_PLACE) __syncwarp();  // all lanes have read harmonics
                     T* const to = gradients + now * RESULT + lane / (LANES / COLUMNS);
                     if (counts && lane % (LANES / COLUMNS) == 0)
                         *to = group > 0 ? *to + column : column;

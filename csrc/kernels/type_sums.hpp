@@ -9,11 +9,11 @@ constexpr int TYPE_SUM_THREADS = 64;  // of a block
 
 template <typename T>
 struct TypeSumArguments {
-    int first_receiver;                       // of block 0, and of row 0 of sums
+    int first_receiver;                       // of row 0 of sums
     int first_edge;                           // of row 0 of hidden
     int num_types, num_present;               // of the model, of the list's senders
     int receivers;                            // of this launch
-    int parts;                                // of a receiver, a warp for each
+    int parts;                                // of a receiver
     const int *row_ptr, *num_live, *live;     // edges of receivers
     const int *receiver_types, *sender_type;  // [nodes], [edges]
     const int* number;                        // [num_types] among those present

@@ -75,9 +75,11 @@ def compare_models(cpu: Any, cuda: Any, s: System, limit: float) -> list[dict[st
 SHORT_EDGES = (("float64", 1 / 20, True), ("float32", 1 / 20, False), ("float32", 1 / 70, True))
 
 
-def check_short_edges(cpu: Any, cuda: Any, part: float, too_short: bool) -> None:
+def check_short_edges(
+    cpu: Any, cuda: Any, part: float, too_short: bool, nodes: int = 6, edges: int = 40
+) -> None:
     """A step with an edge too short for the table is done again without, later ones with it."""
-    s = system(6, 40, seed=5)
+    s = system(nodes, edges, seed=5)
     first = evaluate(cuda, s)
     moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())
     moved.shifts[7] = part * R_MAX * np.sqrt(1 / 3) * np.array([1.0, 1.0, -1.0]) - (

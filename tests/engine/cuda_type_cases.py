@@ -23,10 +23,12 @@ from .test_conv_layer import System, system, type_model
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
-@pytest.fixture(params=[0, 1000], autouse=True)
-def fewest(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Lists that are long, and short ones, where warps share the edges of a receiver."""
-    with grouped_from(request.param):
+@pytest.fixture(params=["long", "short"], autouse=True)
+def lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Long lists fill a device, with a warp for a receiver; in short ones, several share one."""
+    if request.param == "long":
+        monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
+    with grouped_from(0 if request.param == "long" else 1000):
         yield
 
 
@@ -43,6 +45,8 @@ def kernels(model: Any) -> set[str]:
         # a unit of constant 1
         {"bias": True, "flip": True, "hidden": 31, "in1": "11x0e", "out": "11x0e+11x1o+11x2e"},
         {"bias": True, "knots": 512},
+        {"hidden": 64, "knots": 512, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
+        {"hidden": 40, "lmax": 3, "in1": "13x0e", "out": "13x0e+13x1o+13x2e+13x3o"},
         # three groups of 32 units; in float32, two of 64
         {"hidden": 70, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
         {"hidden": 70, "knots": 512, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
@@ -54,12 +58,14 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     assert "type_sums" in kernels(models[1])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("knots", [0, 512])
 @pytest.mark.parametrize(
     ("in1", "lmax", "out"),
     [
         ("5x0e", 0, "5x0e"),
         ("5x0e", 1, "5x0e+5x1o"),
+        ("5x0e", 3, "5x0e+5x1o+5x2e+5x3o"),
         ("5x0e", 4, "5x0e+5x1o+5x2e+5x3o+5x4e"),
         ("5x0e", 2, "5x0e+5x2e"),  # harmonics without a path
         ("5x0e", 1, "5x0e+5x1o+5x3o"),  # a block without a path, of a higher degree
@@ -67,9 +73,9 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
         ("5x0e+5x0e", 1, "5x0e+5x1o"),  # several paths to a block
     ],
 )
-def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int) -> None:
-    models = open_both(type_model(in1, lmax, out, knots=knots).write(tmp_path))
-    compare_models(*models, system(9, 120), LIMIT["float64"])
+def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int, dtype: str) -> None:
+    models = open_both(type_model(in1, lmax, out, knots=knots, dtype=dtype).write(tmp_path))
+    compare_models(*models, system(9, 120), LIMIT[dtype])
 
 
 @pytest.mark.parametrize("knots", [0, 512])

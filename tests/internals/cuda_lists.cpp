@@ -113,7 +113,6 @@ private:
             spans.append(span);
         }
         out["spans"] = spans;
-        out["longest_span"] = g.longest_span;
         out["pairs"] = std::make_tuple(g.pairs.receiver, g.pairs.sender);
         out["local_type_first"] = g.local_type_first;
         out["ghost_type_first"] = g.ghost_type_first;

@@ -220,35 +220,30 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-// Spans that take turns have two buffers of rows. A span is to have as many rows as a chunk may
-// have edges, or all rows, if they fit into both buffers. How many rows there are is not yet known,
-// but a pair is listed once, and receivers of a group have most senders in common.
+// If there are several spans, they take turns with two buffers of rows. Each is to have about as
+// many rows as a chunk may have edges; if both buffers together would hold all rows, there is one
+// span. How many rows there are is not yet known: pairs halve their number, and so do groups.
 void DeviceEdges::make_spans(bool reversed) {
     spans.clear();
-    longest_span = 0;
     const auto all = static_cast<std::int64_t>(chunks.size());
     std::int64_t number = all;
     if (group > 0 && !sums_chunks) {
         const std::int64_t per_row =
             (reversed && pair_use == PairUse::pairs ? 2 : 1) * (group > 1 ? 2 : 1);
         number = ceil_div(num_edges, per_row * chunk_edges);
-        if (number <= 2) number = 1;
+        number = number <= 2 ? std::min<std::int64_t>(all, 1) : std::min(number, all);
     }
-    const std::int64_t share = ceil_div(all, std::max<std::int64_t>(number, 1));
-    for (std::int64_t c = 0; c < all; ++c) {
-        const CudaChunk& chunk = chunks[size(c)];
-        if (c % share == 0) {
-            CudaSpan next;
-            next.first_chunk = size(c);
-            next.first_receiver = chunk.first_receiver;
-            next.first_edge = chunk.first_edge;
-            spans.push_back(next);
+    for (std::int64_t s = 0; s < number; ++s) {
+        CudaSpan span;
+        span.first_chunk = size(s * all / number);
+        span.end_chunk = size((s + 1) * all / number);
+        span.first_receiver = chunks[span.first_chunk].first_receiver;
+        span.first_edge = chunks[span.first_chunk].first_edge;
+        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
+            span.num_receivers += chunks[c].num_receivers;
+            span.num_edges += chunks[c].num_edges;
         }
-        CudaSpan& span = spans.back();
-        span.end_chunk = size(c + 1);
-        span.num_receivers += chunk.num_receivers;
-        span.num_edges += chunk.num_edges;
-        longest_span = std::max(longest_span, span.num_edges);
+        spans.push_back(span);
     }
 }
 

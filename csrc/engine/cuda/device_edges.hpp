@@ -94,13 +94,13 @@ public:
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
     PairUse pair_use = PairUse::none;               // likewise
-    // Likewise: spans are chunks, because a layer keeps rows of edges until they are summed.
+    // Likewise: spans are chunks, because a layer sums rows of the edges of each chunk by sender.
     bool sums_chunks = false;
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
     std::vector<CudaSpan> spans;
-    std::int32_t longest_chunk = 0, longest_span = 0;  // edges
+    std::int32_t longest_chunk = 0;  // edges
 
     // On the device.
     std::int32_t* row_ptr = nullptr;        // [num_local + 1] edges by receiver
@@ -117,7 +117,7 @@ public:
     bool packed = false;
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
-    // By sender inside each span: the row of a span's buffer that an edge writes; senders in
+    // By sender inside each span: the place of an edge; senders in
     // order, and where the rows of each begin (first_sender + span number: one more per span).
     std::int32_t* place = nullptr;            // [num_edges], relative to the span
     std::int32_t* edge_of_place = nullptr;    // [num_edges]; of one span the same as by_sender

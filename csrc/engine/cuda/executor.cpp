@@ -157,7 +157,7 @@ template <typename T>
 std::int64_t CudaExecutor<T>::chunk_edges() {
     if (chunk_edges_ > 0) return chunk_edges_;
     DeviceEdges one(kernels_);
-    one.longest_chunk = one.longest_span = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
+    one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
     const std::size_t fewest = scratch_bytes(one);
     const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
     chunk_edges_ = std::min(std::max<std::int64_t>(times, 1) * DeviceEdges::FEWEST_CHUNK_EDGES,

@@ -56,9 +56,7 @@ public:
         if (fused_ == nullptr) return PairUse::none;
         return spec_.radial.symmetric() ? PairUse::pairs : PairUse::edges;
     }
-    bool sums_chunks() const override {
-        return fused_ == nullptr && (spec_.x.needs_gradient || spec_.sender.needs_gradient);
-    }
+    bool sums_chunks() const override { return spec_.sender.needs_gradient; }
     int gradient_lanes() const override {
         return can_fuse_ && !by_type_ ? fused_->gradient_lanes() : 1;
     }
@@ -67,7 +65,7 @@ public:
 
 private:
     using Ends = typename CudaEdgeFunctions<T>::Ends;
-    // The buffers of one chunk, and dx of one span. Gradients of weights and hidden units overwrite
+    // The buffers of one chunk. Gradients of weights and hidden units overwrite
     // their values: each thread reads a value before it writes the gradient, and no other thread
     // reads that value.
     struct Scratch {
@@ -204,7 +202,7 @@ typename CudaConv<T>::Scratch CudaConv<T>::lay_out(char* start, const DeviceEdge
     layout.take(s.weights, weights);
     if (backward) {
         layout.take(s.d_harmonics, harmonics);
-        if (spec_.x.present()) layout.take(s.dx, graph.longest_span * spec_.description.x.width);
+        if (spec_.x.present()) layout.take(s.dx, edges * spec_.description.x.width);
         layout.take(s.work, static_cast<std::int64_t>(edges_.work_bytes(edges)));
     }
     s.bytes = layout.bytes();
@@ -300,29 +298,26 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
         if (backward_.zeroes(name))
             clear_on_device(rows, static_cast<std::size_t>(items) * sizeof(T), stream);
     };
-    for (std::size_t number = 0; number < graph.spans.size(); ++number) {
-        const CudaSpan& span = graph.spans[number];
-        if (span.num_edges == 0) continue;
-        clear_result(A::dx, s.dx, span.num_edges * x_width);
-        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
+    for (std::size_t span = 0; span < graph.spans.size(); ++span)
+        for (std::size_t c = graph.spans[span].first_chunk; c < graph.spans[span].end_chunk; ++c) {
             const CudaChunk& chunk = graph.chunks[c];
             const std::int64_t first = chunk.first_edge, edges = chunk.num_edges;
             if (edges == 0) continue;
             CudaArguments arguments = fill(worker, chunk, ends, s);
             clear_result(A::dy, s.d_harmonics, edges * harmonics);
-            arguments.set(A::place, graph.place);
+            clear_result(A::dx, s.dx, edges * x_width);
+            arguments.set(A::place, graph.identity);
             arguments.set(A::g, worker.gradient(spec_.out) + chunk.first_receiver * out_width);
-            arguments.set(A::dx, s.dx);
+            arguments.set(A::dx, s.dx - first * x_width);
             arguments.set(A::dy, s.d_harmonics - first * harmonics);
             arguments.set(A::dw, s.weights - first * width);
             backward_.launch(stream, arguments);
             gemm_.run(stream, edges, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
             edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
+            if (spec_.x.needs_gradient)
+                sums_.run_edges(stream, graph, span, chunk, s.dx, x_width,
+                                worker.gradient(spec_.x));
         }
-        if (spec_.x.needs_gradient)
-            sums_.run(stream, graph, number, CudaSenderSums<T>::Rows::edges, s.dx,
-                      spec_.x.rows.width, worker.gradient(spec_.x));
-    }
 }
 
 const RegisterOp<ConvSpec, CudaConv> registered{"conv"};

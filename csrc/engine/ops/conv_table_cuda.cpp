@@ -90,7 +90,7 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
 template <typename T>
 std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     if (!backward_.uses(CudaArgument::dx)) return 0;
-    // before there is a list: as many rows as edges, and several spans
+    // before there is a list: two buffers, each of as many rows as a chunk has edges
     if (graph.chunks.empty())
         return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
     const PairRows rows(graph);
@@ -219,7 +219,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         if (summed) summed_->wait(stream);  // spans are added in their order
         sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
                       dx + span.first_receiver * x_width_, add);
-        sums_.run(stream, graph, number, CudaSenderSums<T>::Rows::pairs, pair_rows, x_width_, dx);
+        sums_.run_pairs(stream, graph, number, pair_rows, x_width_, dx);
         if (turns) summed_->record(stream);
         summed = turns;
     }

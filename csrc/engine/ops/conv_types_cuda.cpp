@@ -14,6 +14,7 @@ namespace {
 
 constexpr int ROWS = 0;  // in the place of a degree: there is no table, but rows of units
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
+constexpr std::int64_t MOST_GRADIENT_PARTS = 4;
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 }  // namespace
@@ -40,7 +41,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 template <typename T>
 void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = spec_.description.l_max;
-    const bool few = sizeof(T) == 4 && l_max <= 3;  // values of a lane
+    const bool few = has_few_harmonics();
     std::string defines;
     const auto define = [&](const char* name, std::int64_t value) {
         defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
@@ -48,7 +49,7 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("L_MAX", l_max);
     define("UNITS", spec_.hidden_stride);
     define("DEGREE", from_table_ ? table_->degree() : ROWS);
-    define("EACH", few && spec_.hidden_stride > 32 ? 2 : 1);
+    define("EACH", units_at_once() / 32);
     define("LANES", few ? 16 : 32);
     define("GRADIENT_BLOCKS", few ? 8 : 4);  // of a multiprocessor, that registers are kept for
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
@@ -204,11 +205,12 @@ void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& ed
 }
 
 template <typename T>
-void CudaTypeSums<T>::launch(const CudaFunction& kernel, int share, const DeviceStream& stream,
-                             TypeSumArguments<T> arguments, std::int64_t receivers) const {
-    constexpr std::int64_t RESIDENT = 12, MOST = 4;
+void CudaTypeSums<T>::launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
+                             const DeviceStream& stream, TypeSumArguments<T> arguments,
+                             std::int64_t receivers) const {
+    constexpr std::int64_t RESIDENT = 12;  // warps of a multiprocessor, which hide latency
     const std::int64_t wanted = RESIDENT * multiprocessors_ / (receivers * share);
-    const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, MOST);
+    const std::int64_t parts = std::clamp<std::int64_t>(wanted, 1, most_parts);
     arguments.receivers = narrow(receivers);
     arguments.parts = narrow(parts);
     kernel.launch(stream, ceil_div(receivers * parts * share, WARPS), TYPE_SUM_THREADS, arguments);
@@ -222,12 +224,14 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
     if (matrices_.has_gaps() || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
     if (present_.empty()) return;
+    const auto tasks =
+        static_cast<std::int64_t>(present_.size()) * ceil_div(spec_.hidden_stride, units_at_once());
     walk(worker, edges, false,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
              if (graph.num_local < DeviceEdges::fewest_grouped)
-                 launch(shared_sums_, WARPS, *worker.stream, arguments, count);
+                 launch(shared_sums_, WARPS, tasks, *worker.stream, arguments, count);
              else
-                 launch(sums_, 1, *worker.stream, arguments, count);
+                 launch(sums_, 1, tasks, *worker.stream, arguments, count);
              std::vector<CudaProduct<T>> products;
              for (const Part& part : blocks_) {
                  CudaProduct<T> p;
@@ -279,7 +283,7 @@ void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>
                  rounds[round].push_back(p);
              }
              for (const auto& products : rounds) gemm_.run(stream, products);
-             launch(gradient_, 1, stream, arguments, count);
+             launch(gradient_, 1, MOST_GRADIENT_PARTS, stream, arguments, count);
          });
 }
 

@@ -68,9 +68,17 @@ private:
     template <typename Body>
     void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
               const Body& body) const;
-    // For each receiver `share` warps, or several times as many where there are few receivers.
-    void launch(const CudaFunction& kernel, int share, const DeviceStream& stream,
-                TypeSumArguments<T> arguments, std::int64_t receivers) const;
+    // For each receiver `share` warps, or up to `most_parts` times as many where there are few
+    // receivers.
+    void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
+                const DeviceStream& stream, TypeSumArguments<T> arguments,
+                std::int64_t receivers) const;
+    // So few that a lane has room for several units of an edge.
+    bool has_few_harmonics() const { return sizeof(T) == 4 && spec_.description.l_max <= 3; }
+    // Of a warp.
+    std::int64_t units_at_once() const {
+        return has_few_harmonics() && spec_.hidden_stride > 32 ? 64 : 32;
+    }
 
     const ConvSpec& spec_;
     int num_types_;

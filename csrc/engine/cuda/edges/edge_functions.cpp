@@ -241,7 +241,8 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
             graph.chunks.begin(), graph.chunks.end(), chunk.first_receiver,
             [](std::int32_t r, const CudaChunk& c) { return r < c.first_receiver; });
         const auto number = found - graph.chunks.begin() - 1;
-        const CudaSpan& span = graph.spans[static_cast<std::size_t>(number)];  // is this chunk
+        // spans are chunks: see CudaOp::sums_chunks
+        const CudaSpan& span = graph.spans.at(static_cast<std::size_t>(number));
         sum({span.num_senders, graph.span_sender + span.first_sender, 0,
              graph.span_sender_ptr + span.first_sender + number, 0, w.d_sender, ends.d_sender, 0});
     }
