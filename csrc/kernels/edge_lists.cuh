@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) find_senders(const ListArgumen
         p.sender_ptr[s] = int(lower_bound(p.sorted_sender, p.num_edges, unsigned(s)));
 }
 
-// Of the last span that begins at an edge or before it.
+// Number of the last span that begins at an edge or before it.
 INLINE int span_of(const ListArguments& p, Long edge) {
     return int(lower_bound(p.span_edge, p.num_spans, int(edge) + 1)) - 1;
 }

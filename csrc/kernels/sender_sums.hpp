@@ -13,13 +13,13 @@ struct SenderSumArguments {
     PackOf<T>* __restrict__ target;      // [nodes][width], added to
     const int* __restrict__ sender;      // [senders] node
     const int* __restrict__ row_ptr;     // [senders + 1]
-    // Rows of edges: edges by sender, of which those of a chunk count unless they are too long, and
-    // the lengths of all edges.
+    // Rows of edges: the edges of a span by sender, of which those outside of the chunk and those
+    // beyond r_max are skipped, and the lengths of all edges.
     const int* __restrict__ edge;
     const double* __restrict__ length;
     // Rows of pairs, which are by sender: 0 for those that do not count. Null: rows of edges.
     const int* __restrict__ live_rows;
-    Long senders, width;        // width in quads
+    Long senders, width;        // width in packs
     int first_edge, num_edges;  // of the chunk, and of the rows of edges
     int parts;                  // of the edges of a sender, each summed by a thread
     int group;                  // threads with the same sender: a power of two

@@ -1,26 +1,33 @@
 #include "kernels/harmonic_functions.cuh"
 #include "kernels/type_sums.hpp"
 
-// Sums over the edges of a receiver by type of the sender, of what depends on nothing else:
+// Sums over the edges of a receiver by type of the sender, where a convolution depends on nothing
+// else of the sender:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
-// and from gradients of those back to vectors of edges. A warp takes a receiver, or one of `parts`
-// of it (in type_sums_shared a block does), and sorts some of its edges by type in shared memory.
-// The order of additions depends on the list alone, so that results are reproducible.
+// and gradients of the vectors of edges from those of the sums. A warp takes a receiver and sorts
+// some of its edges by type in shared memory. With `parts`, several warps take a receiver: forward
+// each takes other types and units, in the gradient other edges. In type_sums_shared the warps of a
+// block share the edges of a receiver. The order of additions depends on the list alone, so that
+// results are reproducible.
 //
-// Defined before: L_MAX (and harmonic_functions.cuh); UNITS (items of a row of hidden units);
-// DEGREE, odd, of the polynomials of their table (0: rows of units are given), in the place in
-// [-1, 1] in an interval; EACH: a warp takes 32 EACH units at a time; LANES that share an edge in
-// the gradient, and GRADIENT_BLOCKS of a multiprocessor that it keeps registers for; MAX_TYPES of a
-// list.
+// Defined before:
+//     L_MAX            and what else harmonic_functions.cuh needs
+//     UNITS            items of a row of hidden units
+//     DEGREE           of the polynomials of their table, odd, in the place in [-1, 1] in an
+//                      interval; 0: rows of units are given
+//     EACH             hidden units of a lane: a warp takes 32 EACH units at a time
+//     LANES            that share an edge in the gradient
+//     GRADIENT_BLOCKS  of a multiprocessor, whose registers must suffice
+//     MAX_TYPES        of the senders of a list
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
-constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: lanes use all banks
+constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: no bank conflicts
 constexpr int BYTES = sizeof(T) * COLUMNS;                       // of harmonics of an edge
 constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;   // edges of a lane at a time
 constexpr int GROUP = 32 * EACH;                                 // units at a time
 constexpr unsigned ALL = 0xffffffffu;
 
-// Neighbours in memory, which few instructions load.
+// Items that follow each other, loaded with few instructions.
 template <int N>
 struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Items {
     T v[N];
@@ -111,7 +118,7 @@ struct Units {
     static constexpr int PACK = COUNT < 2 ? 1 : 2, PACKS = COUNT / PACK;
     static_assert(UNITS % PACK == 0, "rows of units are padded");
     typedef Items<PACK> Some;
-    // Of unit j, if `unit` is the first one.
+    // Number of the lane's unit j, if `unit` is its first one.
     static INLINE int number(int unit, int j) { return unit + j / PACK * PACK * OF + j % PACK; }
     static INLINE bool there(int unit, int pack) { return unit + pack * PACK * OF < UNITS; }
 #if DEGREE > 0
@@ -125,7 +132,7 @@ struct Units {
         for (int power = DEGREE - 1; power >= 0; --power) sum = sum * place + factor(j, power);
         return sum;
     }
-    // The compiler computes only once what `value` computes, too.
+    // The compiler shares the evaluation with `value`.
     INLINE T slope(int j) const {
         T sum = factor(j, DEGREE), slope = sum;
 #pragma unroll
@@ -144,7 +151,7 @@ struct Units {
     Loaded a[HALF][PACKS] = {};
     T place = 0;
 
-    // Packs beyond the end of the row are replaced by the first one, and not used.
+    // Packs beyond the end of the row are replaced by its first one, whose results are not used.
     INLINE void load(const TypeSumArguments<T>& p, const Spot& spot, int unit) {
         const T* const all = DEGREE > 0 ? (const T*)p.table : p.hidden;
         const T* const row = all + (Long(spot.row) * ROW + unit) * EVERY;
@@ -161,7 +168,7 @@ struct Units {
 
 // A task is GROUP units of a type. With `parts` of a receiver, part k takes tasks k, k + parts,
 // k + 2 parts and so on. If SHARE warps, all of a block, share edges of a receiver, the first one
-// adds what the others have summed.
+// adds the sums of the others.
 template <int SHARE>
 INLINE void add_edges(const TypeSumArguments<T>& p) {
     static_assert(SHARE == 1 || SHARE == WARPS, "warps of a block wait for each other");
@@ -190,7 +197,7 @@ INLINE void add_edges(const TypeSumArguments<T>& p) {
             int e = tile.first[type];
             Some total[WIDTH] = {};
             Hidden next[AHEAD];
-            const auto load = [&](int first) {  // the last edge again where there are no more
+            const auto load = [&](int first) {  // the last edge again beyond the end
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i)
                     next[i].load(p, tile.spot[min(first + i, stop - 1)], unit);
@@ -287,24 +294,23 @@ INLINE void add_halves(T (&sum)[COLUMNS], int lane) {
     if constexpr (BIT > 1) add_halves<HALF / 2, BIT / 2>(sum, lane);
 }
 
-// Sums over LANES of sum[i], which stands for column i ^ 4 swap with swap = lane /
-// (4 LANES / COLUMNS): lane i * (LANES / COLUMNS) returns that of column i.
+// Sums over LANES of sum[i], which stands for column i ^ (4 * swap) with swap = lane /
+// (4 * LANES / COLUMNS). Lane c * (LANES / COLUMNS) returns the sum of column c.
 INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
     add_halves<COLUMNS / 2, LANES / 2>(sum, lane);
     return sum[0];
 }
 
-// `sums` holds gradients of the sums. Adds to edge_gradient; rows of units get their gradients.
-// Edges of a type that a warp takes at once have LANES each. `parts` warps share the edges of a
-// receiver.
+// `sums` holds gradients of the sums. Adds to edge_gradient; rows of units get their gradients. A
+// warp takes 32 / LANES edges of one type at once.
 extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
     type_sums_gradient(const TypeSumArguments<T> p) {
     constexpr int OWN = GROUP / LANES, AT_ONCE = 32 / LANES;
     typedef Units<OWN, LANES> Hidden;
     typedef typename Hidden::Some Some;
     static_assert(COLUMNS <= LANES, "a lane returns the sum of one column");
-    // Gradients of harmonics, and in place of the first that of the length: in their place, unless
-    // there are other units.
+    // Gradients of harmonics, with that of the length in column 0, whose harmonic is constant. They
+    // overwrite the harmonics if one group covers all units.
     constexpr bool IN_PLACE = UNITS <= GROUP;
     constexpr int RESULT = IN_PLACE ? 4 * PITCH : COLUMNS + 1;
     __shared__ Tile tiles[WARPS];
@@ -373,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                                 by_column[4 * q + k] += own * h[j];
                             }
                     }
-                    T along = 0;  // takes the column of the constant harmonic, without a gradient
+                    T along = 0;  // of the length, for column 0
 #pragma unroll
                     for (int j = 0; j < OWN; ++j) {
 #if DEGREE > 0

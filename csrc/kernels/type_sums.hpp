@@ -13,7 +13,7 @@ struct TypeSumArguments {
     int first_edge;                           // of row 0 of hidden
     int num_types, num_present;               // of the model, of the list's senders
     int receivers;                            // of this launch
-    int parts;                                // of a receiver
+    int parts;                                // of a receiver: see type_sums.cuh
     const int *row_ptr, *num_live, *live;     // edges of receivers
     const int *receiver_types, *sender_type;  // [nodes], [edges]
     const int* number;                        // [num_types] among those present

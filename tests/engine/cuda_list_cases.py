@@ -33,7 +33,7 @@ POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 def test_sums_by_sender_skip_dead_rows(
     dtype: str, parts: int, width: int, marked: bool, rng: Any
 ) -> None:
-    """Rows of pairs, or of edges of a chunk, may hold anything where edges are dead."""
+    """Rows of dead edges or pairs may hold anything; so may edges outside of the chunk."""
     device = Device()
     edges, senders, nodes = 270, 6, 9
     first, count = (0, edges) if marked else (13, 200)  # edges that have rows

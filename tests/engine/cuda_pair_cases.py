@@ -279,7 +279,13 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool, one_by_one: bool
         assert len(ptr) == 0 or ptr[0] == first_row
     assert first == len(rows)
     # one span, or so many that each has about as many rows as a chunk may have edges
-    per_row = (1 if one_by_one else 2) * min(group, 2)
-    wanted = -(-len(sender) // (per_row * found["chunk_edges"]))
-    assert len(found["spans"]) == min(len(found["chunks"]), 1 if wanted <= 2 else wanted)
+    chunk_edges = found["chunk_edges"]
+    for span in found["spans"]:
+        begin, end = span["chunks"]
+        assert span["rows"][1] <= 2 * chunk_edges or end == begin + 1
+    counts = []
+    for edges_per_row in ((1 if one_by_one else 2) * min(group, 2), 1):
+        wanted = -(-len(sender) // (edges_per_row * chunk_edges))
+        counts.append(min(len(found["chunks"]), 1 if wanted <= 2 else wanted))
+    assert len(found["spans"]) in (counts if alone else counts[:1])
     assert row_ptr[-1] == len(sender)

@@ -25,7 +25,7 @@ LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 @pytest.fixture(params=["long", "short"], autouse=True)
 def lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Long lists fill a device, with a warp for a receiver; in short ones, several share one."""
+    """In long lists a warp takes a receiver; in short ones, the warps of a block share one."""
     if request.param == "long":
         monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
     with grouped_from(0 if request.param == "long" else 1000):

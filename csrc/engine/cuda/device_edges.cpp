@@ -222,15 +222,13 @@ void DeviceEdges::make_chunks() {
 
 // If there are several spans, they take turns with two buffers of rows. Each is to have about as
 // many rows as a chunk may have edges; if both buffers together would hold all rows, there is one
-// span. How many rows there are is not yet known: pairs halve their number, and so do groups.
-void DeviceEdges::make_spans(bool reversed) {
+// span.
+void DeviceEdges::make_spans(std::int64_t edges_per_row) {
     spans.clear();
     const auto all = static_cast<std::int64_t>(chunks.size());
     std::int64_t number = all;
     if (group > 0 && !sums_chunks) {
-        const std::int64_t per_row =
-            (reversed && pair_use == PairUse::pairs ? 2 : 1) * (group > 1 ? 2 : 1);
-        number = ceil_div(num_edges, per_row * chunk_edges);
+        number = ceil_div(num_edges, edges_per_row * chunk_edges);
         number = number <= 2 ? std::min<std::int64_t>(all, 1) : std::min(number, all);
     }
     for (std::int64_t s = 0; s < number; ++s) {
@@ -268,9 +266,10 @@ void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
     }
 }
 
-void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStream& stream) {
+bool DeviceEdges::sort_by_sender(int num_types, bool reversed, std::int64_t edges_per_row,
+                                 const DeviceStream& stream) {
     const Workspace w(workspace_, edge_capacity_);
-    make_spans(reversed);
+    make_spans(edges_per_row);
     const auto num_spans = static_cast<std::int64_t>(spans.size());
     ListArguments a{};
     a.num_edges = num_edges;
@@ -312,8 +311,8 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.span_edge = span_edge;
     a.span_first_row = a.span_first_sender + num_spans + 1;
     a.pairs = a.span_first_row + num_spans + 1;
-    // page-locked: whether edges are one by one and the first edges of spans, and behind them the
-    // counts that come back
+    // page-locked: whether edges are one by one, the first edges of spans, and the counts that come
+    // back
     staging_.grow(8 + 4 * size(num_spans + 1 + counts));
     auto* const alone = staging_.as<std::int64_t>();
     *alone = reversed && pair_use == PairUse::pairs ? 0 : 1;
@@ -332,7 +331,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     sort_.sort(stream, {num_edges, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
                         by_sender, w.spare_keys, w.spare_values, w.work});
     launch(find_senders_, num_nodes + 1);
-    if (num_spans > 1) {  // by span and sender; keys of senders have served
+    if (num_spans > 1) {  // by span and sender; keys of senders are no longer needed
         a.span_key = reinterpret_cast<std::uint32_t*>(w.runs);
         launch(find_spans_, num_edges);
         sort_.sort(stream, {num_edges, CudaSort::bits(num_spans), a.span_key, by_sender, 0,
@@ -361,6 +360,8 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         if (group == 0) continue;
         spans[s].first_row = rows[s];
         spans[s].num_rows = rows[s + 1] - rows[s];
+        const bool several = spans[s].end_chunk - spans[s].first_chunk > 1;
+        if (several && spans[s].num_rows > 2 * chunk_edges) return false;
     }
     pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t i = 0; i < square; ++i) {
@@ -380,13 +381,21 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.span_row_ptr = span_row_ptr;
     launch(write_senders_, std::max(num_edges, num_spans));
     if (group > 0) launch(order_rows_, num_edges);
+    return true;
 }
 
 void DeviceEdges::complete(const std::int32_t* host_types, int num_types, bool reversed,
                            const DeviceStream& stream) {
     count_types(host_types, num_types);
     sort_by_type(num_types, stream);
-    sort_by_sender(num_types, reversed, stream);
+    // Pairs halve the number of rows, and groups halve it again, unless many edges are alone or
+    // many senders have one edge to a group.
+    const std::int64_t likely =
+        (reversed && pair_use == PairUse::pairs ? 2 : 1) * (group > 1 ? 2 : 1);
+    std::int32_t* const places = edge_of_place;
+    if (sort_by_sender(num_types, reversed, likely, stream)) return;
+    edge_of_place = places;
+    sort_by_sender(num_types, reversed, 1, stream);
 }
 
 // -- lists of the host ---------------------------------------------------------------------------

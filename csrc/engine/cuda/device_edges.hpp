@@ -25,8 +25,8 @@ struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
 };
 
-// Chunks that follow each other, whose edges are summed by sender at once: the rows of pairs are
-// several times fewer than edges. Senders and rows are parts of DeviceEdges's arrays below.
+// Chunks that follow each other, whose rows of pairs are summed by sender at once: rows are several
+// times fewer than edges. Senders and rows are parts of DeviceEdges's arrays below.
 struct CudaSpan {
     std::size_t first_chunk = 0, end_chunk = 0;
     std::int32_t first_receiver = 0, num_receivers = 0;
@@ -49,9 +49,9 @@ public:
     // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
     // receiver or group has more; and lists of at most so many are small (see CudaExecutor).
     static std::int64_t most_chunk_edges, most_small_edges;
-    // Lists of at least so many receivers fill a device. In these, so many receivers form a group;
-    // there is one in shorter lists. Generated kernels have room for so many
-    // (mdcg/codegen/conv/table.py).
+    // Lists of at least fewest_grouped receivers fill a device. They have groups of GROUP
+    // receivers, for which generated kernels have room (mdcg/codegen/conv/table.py); shorter lists
+    // have groups of one.
     static constexpr std::int64_t GROUP = 3;
     static std::int64_t fewest_grouped;
 
@@ -94,7 +94,7 @@ public:
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
     PairUse pair_use = PairUse::none;               // likewise
-    // Likewise: spans are chunks, because a layer sums rows of the edges of each chunk by sender.
+    // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
@@ -117,8 +117,8 @@ public:
     bool packed = false;
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
-    // By sender inside each span: the place of an edge; senders in
-    // order, and where the rows of each begin (first_sender + span number: one more per span).
+    // By sender inside each span: the place of an edge; senders in order, and where the places of
+    // each begin (first_sender + span number: one more per span).
     std::int32_t* place = nullptr;            // [num_edges], relative to the span
     std::int32_t* edge_of_place = nullptr;    // [num_edges]; of one span the same as by_sender
     std::int32_t* span_sender = nullptr;      // node
@@ -178,9 +178,11 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    void make_spans(bool reversed);
+    void make_spans(std::int64_t edges_per_row);
     void sort_by_type(int num_types, const DeviceStream& stream);
-    void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
+    // False: rows of pairs are too many for so many edges for each.
+    bool sort_by_sender(int num_types, bool reversed, std::int64_t edges_per_row,
+                        const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;

@@ -20,7 +20,7 @@ enum class CudaArgument : int {
     order,        // [edges] row of y, w, dy, dw
     sender,       // [edges] row of x
     row_ptr,      // [receivers + 1] edges
-    place,        // [edges] row of dx; [pairs]
+    place,        // [edges] or [pairs]: row of dx
     types,        // [receivers]
     sender_type,  // [edges]
     live,         // [edges] of each receiver or group first those shorter than r_max, or pairs

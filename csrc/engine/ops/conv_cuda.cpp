@@ -308,7 +308,7 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
             clear_result(A::dx, s.dx, edges * x_width);
             arguments.set(A::place, graph.identity);
             arguments.set(A::g, worker.gradient(spec_.out) + chunk.first_receiver * out_width);
-            arguments.set(A::dx, s.dx - first * x_width);
+            arguments.set(A::dx, s.dx != nullptr ? s.dx - first * x_width : nullptr);
             arguments.set(A::dy, s.d_harmonics - first * harmonics);
             arguments.set(A::dw, s.weights - first * width);
             backward_.launch(stream, arguments);

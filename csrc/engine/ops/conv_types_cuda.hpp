@@ -73,9 +73,9 @@ private:
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
                 const DeviceStream& stream, TypeSumArguments<T> arguments,
                 std::int64_t receivers) const;
-    // So few that a lane has room for several units of an edge.
+    // Whether a lane has room for several units of an edge.
     bool has_few_harmonics() const { return sizeof(T) == 4 && spec_.description.l_max <= 3; }
-    // Of a warp.
+    // Units that a warp takes at a time.
     std::int64_t units_at_once() const {
         return has_few_harmonics() && spec_.hidden_stride > 32 ? 64 : 32;
     }

@@ -94,7 +94,7 @@ public:
     virtual int gradient_lanes() const { return 1; }
     // What kernels want of the pairs of every list.
     virtual PairUse pair_use() const { return PairUse::none; }
-    // Whether it needs the edges of each chunk sorted by sender: spans are then chunks.
+    // Whether it writes rows of a chunk's edges by DeviceEdges::place: spans are then chunks.
     virtual bool sums_chunks() const { return false; }
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }

@@ -15,9 +15,10 @@ public:
     CudaSenderSums() = default;
     explicit CudaSenderSums(CudaKernels& kernels);
 
-    // Both add rows to those of `target` of their senders, in a fixed order. Rows of dead edges,
-    // and of pairs that are all dead, may hold anything. `width` is a multiple of 16 bytes. Rows of
-    // pairs of a span: `rows` is the address that row 0 of the list would have.
+    // Both add each row to the row of `target` of its sender, in a fixed order. Rows of dead edges,
+    // and of pairs that are all dead, may hold anything. `width` is a multiple of 16 bytes.
+
+    // Rows of pairs of a span: `rows` is the address that row 0 of the list would have.
     void run_pairs(const DeviceStream& stream, const DeviceEdges& graph, std::size_t span,
                    const T* rows, std::int64_t width, T* target) const;
     // Rows of the edges of a chunk of a span, in their order.
