@@ -219,7 +219,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         if (summed) summed_->wait(stream);  // spans are added in their order
         sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
                       dx + span.first_receiver * x_width_, add);
-        sums_.run_pairs(stream, graph, number, pair_rows, x_width_, dx);
+        sums_.run(stream, graph, number, nullptr, pair_rows, x_width_, dx);
         if (turns) summed_->record(stream);
         summed = turns;
     }

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/integers.hpp"
+#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -20,47 +21,32 @@ CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
       own_(kernels.fixed("sender_sums.cuh", "sum_own")) {}
 
 template <typename T>
-void CudaSenderSums<T>::run(const DeviceStream& stream, const CudaSpan& span,
-                            SenderSumArguments<T> sums) const {
+void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
+                            std::size_t number, const CudaChunk* chunk, const T* rows,
+                            std::int64_t width, T* target) const {
+    const CudaSpan& span = graph.spans[number];
+    // one pointer more than senders in every span before
+    const std::int64_t pointer = span.first_sender + static_cast<std::int64_t>(number);
+    SenderSumArguments<T> sums{};
+    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
+    sums.target = reinterpret_cast<PackOf<T>*>(target);
+    sums.sender = graph.span_sender + span.first_sender;
     sums.senders = span.num_senders;
+    sums.width = width / PackOf<T>::ITEMS;
+    if (chunk == nullptr) {
+        sums.row_ptr = graph.span_row_ptr + pointer;
+        sums.live_rows = graph.live_rows;
+    } else {
+        sums.row_ptr = graph.span_sender_ptr + pointer;
+        sums.edge = graph.edge_of_place + span.first_edge;
+        sums.length = graph.length;
+        sums.first_edge = chunk->first_edge;
+        sums.num_edges = chunk->num_edges;
+    }
     const std::int64_t items = sums.senders * sums.width;
     sums.parts = items <= FEW_ITEMS ? 4 : 1;
     sums.group = static_cast<int>(std::gcd(sums.width, Long(32)));
     sum_.launch(stream, ceil_div(items, SENDER_THREADS / sums.parts), SENDER_THREADS, sums);
-}
-
-template <typename T>
-void CudaSenderSums<T>::run_pairs(const DeviceStream& stream, const DeviceEdges& graph,
-                                  std::size_t number, const T* rows, std::int64_t width,
-                                  T* target) const {
-    const CudaSpan& span = graph.spans[number];
-    SenderSumArguments<T> sums{};
-    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
-    sums.target = reinterpret_cast<PackOf<T>*>(target);
-    sums.sender = graph.span_sender + span.first_sender;
-    // one pointer more than senders in every span before
-    sums.row_ptr = graph.span_row_ptr + span.first_sender + static_cast<std::int64_t>(number);
-    sums.live_rows = graph.live_rows;
-    sums.width = width / PackOf<T>::ITEMS;
-    run(stream, span, sums);
-}
-
-template <typename T>
-void CudaSenderSums<T>::run_edges(const DeviceStream& stream, const DeviceEdges& graph,
-                                  std::size_t number, const CudaChunk& chunk, const T* rows,
-                                  std::int64_t width, T* target) const {
-    const CudaSpan& span = graph.spans[number];
-    SenderSumArguments<T> sums{};
-    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
-    sums.target = reinterpret_cast<PackOf<T>*>(target);
-    sums.sender = graph.span_sender + span.first_sender;
-    sums.row_ptr = graph.span_sender_ptr + span.first_sender + static_cast<std::int64_t>(number);
-    sums.edge = graph.edge_of_place + span.first_edge;
-    sums.length = graph.length;
-    sums.width = width / PackOf<T>::ITEMS;
-    sums.first_edge = chunk.first_edge;
-    sums.num_edges = chunk.num_edges;
-    run(stream, span, sums);
 }
 
 template <typename T>
