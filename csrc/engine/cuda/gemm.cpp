@@ -183,7 +183,7 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
 std::vector<float> make_images(const float* matrix, std::int64_t rows, std::int64_t columns) {
     constexpr std::int64_t DEPTH = WARPGROUP_TILE.depth, COLUMNS = WARPGROUP_TILE.columns;
     constexpr std::int64_t ITEMS = DEPTH * COLUMNS;
-    const std::int64_t across = columns / COLUMNS;
+    const std::int64_t across = ceil_div(columns, COLUMNS);
     std::vector<float> images(size(rows / DEPTH * across * 2 * ITEMS), 0.F);
     for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t j = 0; j < columns; ++j) {
@@ -230,10 +230,8 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
     };
     memory_ = upload(padded);
     if constexpr (std::is_same_v<T, float>) {
-        // Matrices by type are large, and few of them are used at a time; tiles that few columns
-        // do not fill take longer than smaller ones.
-        if (images && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0 &&
-            stride_ % WARPGROUP_TILE.columns == 0)
+        // Matrices by type are large, and few of them are used at a time.
+        if (images && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0)
             images_ = upload(make_images(padded.data(), rows, stride_));
     }
     stream.synchronize();
