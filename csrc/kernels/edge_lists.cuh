@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256) find_spans(const ListArguments
 
 extern "C" __global__ void __launch_bounds__(256) find_groups(const ListArguments p) {
     const Long i = thread_number();
-    if (i < p.num_edges) p.group_key[i] = unsigned(p.receiver[p.edge_of_place[i]] / p.group);
+    if (i < p.num_edges) p.group_key[i] = unsigned(p.receiver[p.by_sender[i]] / p.group);
 }
 
 // Whether an edge is in the list of its receiver's group. One edge of each pair is. All pairs

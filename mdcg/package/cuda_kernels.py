@@ -112,6 +112,7 @@ def _pass(
                 "shared_bytes": entry.shared_bytes,
                 "rows": entry.rows,
                 "lane": entry.lane,
+                "most_shares": entry.most_shares,
             }
             for step, entry in enumerate(kernel.entries)
         ],

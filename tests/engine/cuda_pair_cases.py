@@ -228,15 +228,15 @@ def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: A
     with grouped_from(grouped):
         ends = (sender.astype(np.int32), receiver.astype(np.int32))
         found = lists.take(local, types, *ends, reversed=True)
-        check_pairs(found, local, alone=False, one_by_one=False)
+        check_pairs(found, local, alone=False)
         if local > 1:  # without one reverse, all edges are listed
             one = np.flatnonzero((sender < local) & (sender != receiver))[0]
             rest = np.delete(np.stack([sender, receiver]), one, axis=1).astype(np.int32)
-            check_pairs(lists.take(local, types, *rest, reversed=True), local, True, False)
-        check_pairs(lists.take(local, types, *ends), local, alone=True, one_by_one=True)
+            check_pairs(lists.take(local, types, *rest, reversed=True), local, alone=True)
+        check_pairs(lists.take(local, types, *ends), local, alone=True)
 
 
-def check_pairs(found: dict[str, Any], local: int, alone: bool, one_by_one: bool) -> None:
+def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     sender, receiver = np.array(found["sender"], int), np.array(found["receiver"], int)
     group, row_ptr = found["group"], np.array(found["row_ptr"])
     by_group, row = np.array(found["by_group"], int), np.array(found["pair_row"], int)
@@ -278,14 +278,15 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool, one_by_one: bool
         np.testing.assert_array_equal(np.diff(ptr), [counts[s] for s in names])
         assert len(ptr) == 0 or ptr[0] == first_row
     assert first == len(rows)
-    # one span, or so many that each has about as many rows as a chunk may have edges
-    chunk_edges = found["chunk_edges"]
-    for span in found["spans"]:
-        begin, end = span["chunks"]
-        assert span["rows"][1] <= 2 * chunk_edges or end == begin + 1
-    counts = []
-    for edges_per_row in ((1 if one_by_one else 2) * min(group, 2), 1):
-        wanted = -(-len(sender) // (edges_per_row * chunk_edges))
-        counts.append(min(len(found["chunks"]), 1 if wanted <= 2 else wanted))
-    assert len(found["spans"]) in (counts if alone else counts[:1])
+    # two buffers hold all rows, or one of them those of a span
+    most = found["chunk_edges"] + found["chunk_edges"] // 2
+    found_rows = [span["rows"][1] for span in found["spans"]]
+    if len(rows) <= 2 * most:
+        assert len(found_rows) == min(len(found["chunks"]), 1)
+    else:
+        fewest = -(-len(rows) // most)
+        assert fewest <= len(found_rows) <= 3 * fewest
+        for span, count in zip(found["spans"], found_rows, strict=True):
+            begin, end = span["chunks"]
+            assert count <= most or end == begin + 1
     assert row_ptr[-1] == len(sender)

@@ -65,6 +65,24 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_shares_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
+    """Two shares of its edges with equal and unequal numbers of batches of 32, or with no edge."""
+    counts = [0, 1, 2, 31, 63, 64, 65, 66, 127, 128, 129, 3]
+    receiver = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    s = system(len(counts), len(receiver))
+    unit = rng.normal(size=(len(receiver), 3))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    vectors = unit * rng.uniform(0.6, 0.99 * R_MAX, size=(len(receiver), 1))
+    shifts = vectors - (s.positions[receiver] - s.positions[s.sender])
+    s = System(s.positions, s.types, s.sender, receiver, shifts)
+    model = Model(dtype=dtype, knots=512)
+    # the kernel for 330 channels has too many threads for two shares
+    x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "330x0e+40x1o")
+    model.energy(model.conv(x, "330x0e+40x1o", 1, "330x0e+40x0e+40x1o"))
+    compare(model.write(tmp_path), s, LIMIT[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_many_receivers(tmp_path: Path, dtype: str) -> None:
     """So many that a block has all edges of each, also in the forward pass."""
     model = Model(dtype=dtype, knots=512)

@@ -61,6 +61,31 @@ void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, c
     take(memory.as<char>(), capacity);
 }
 
+// Divides units that follow each other into parts of nearly the same size, because the largest part
+// decides how large buffers are: each ends at the unit that is nearest to a multiple of an equal
+// share. before(i) is the size of the first i units. No part is larger than `most`, unless one unit
+// is. Returns the end of each part.
+template <typename Before>
+std::vector<std::int64_t> divide(std::int64_t units, std::int64_t most, const Before& before) {
+    std::vector<std::int64_t> ends;
+    const std::int64_t all = before(units);
+    const std::int64_t number = std::max<std::int64_t>(ceil_div(all, most), 1);
+    const std::int64_t share = std::max<std::int64_t>(ceil_div(all, number), 1);
+    std::int64_t target = 0;
+    for (std::int64_t end = 0; end < units;) {
+        const std::int64_t first = before(end);
+        do {
+            target += share;
+        } while (target <= first);
+        do {
+            ++end;
+        } while (end < units && before(end + 1) - first <= most &&
+                 std::int64_t(before(end)) + before(end + 1) <= 2 * target);
+        ends.push_back(end);
+    }
+    return ends;
+}
+
 }  // namespace
 
 DeviceEdges::DeviceEdges(CudaKernels& kernels)
@@ -187,54 +212,44 @@ std::int64_t DeviceEdges::most_chunk_edges = 131072;
 std::int64_t DeviceEdges::most_small_edges = 131072;
 std::int64_t DeviceEdges::fewest_grouped = 1200;
 
-// Chunks have nearly the same number of edges, because the longest one decides how large buffers
-// are: each ends at the group of receivers that is nearest to a multiple of an equal share.
+// Units are groups of receivers.
 void DeviceEdges::make_chunks() {
+    const std::int64_t unit = std::max<std::int64_t>(group, 1);
+    const auto receivers = [&](std::int64_t units) { return std::min(units * unit, num_local); };
+    const auto edges = [&](std::int64_t units) { return row_ptr_[size(receivers(units))]; };
     chunks.clear();
     longest_chunk = 0;
-    const std::int64_t number = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
-    const std::int64_t share = std::max<std::int64_t>(ceil_div(num_edges, number), 1);
-    std::int64_t target = 0;
-    const auto after = [&](std::int64_t receiver) {
-        return std::min(receiver + std::max<std::int64_t>(group, 1), num_local);
-    };
-    for (std::int64_t begin = 0; begin < num_local;) {
-        std::int64_t end = after(begin);
-        const std::int64_t first = row_ptr_[size(begin)];
-        do {
-            target += share;
-        } while (target <= first);
-        const auto fits = [&](std::int64_t now, std::int64_t next) {
-            return next - first <= chunk_edges && now + next <= 2 * target;
-        };
-        while (end < num_local && fits(row_ptr_[size(end)], row_ptr_[size(after(end))]))
-            end = after(end);
+    std::int64_t begin = 0;
+    for (const std::int64_t end : divide(ceil_div(num_local, unit), chunk_edges, edges)) {
         CudaChunk chunk{};
-        chunk.first_receiver = narrow(begin);
-        chunk.num_receivers = narrow(end - begin);
-        chunk.first_edge = narrow(first);
-        chunk.num_edges = narrow(row_ptr_[size(end)] - first);
+        chunk.first_receiver = narrow(receivers(begin));
+        chunk.num_receivers = narrow(receivers(end) - receivers(begin));
+        chunk.first_edge = edges(begin);
+        chunk.num_edges = edges(end) - edges(begin);
         longest_chunk = std::max(longest_chunk, chunk.num_edges);
         chunks.push_back(chunk);
         begin = end;
     }
 }
 
-// If there are several spans, they take turns with two buffers of rows. Each is to have about as
-// many rows as a chunk may have edges; if both buffers together would hold all rows, there is one
-// span.
-void DeviceEdges::make_spans(std::int64_t edges_per_row) {
-    spans.clear();
+// Units are chunks. If there are several spans, they take turns with two buffers of rows. If both
+// buffers together would hold all rows, there is one span.
+void DeviceEdges::make_spans(const std::int32_t* first_rows) {
     const auto all = static_cast<std::int64_t>(chunks.size());
-    std::int64_t number = all;
-    if (group > 0 && !sums_chunks) {
-        number = ceil_div(num_edges, edges_per_row * chunk_edges);
-        number = number <= 2 ? std::min<std::int64_t>(all, 1) : std::min(number, all);
+    std::vector<std::int64_t> ends(size(all));
+    std::iota(ends.begin(), ends.end(), 1);
+    if (first_rows != nullptr) {
+        const std::int64_t rows = first_rows[all];
+        const std::int64_t most = most_span_rows();
+        ends = divide(all, rows <= 2 * most ? std::max<std::int64_t>(rows, 1) : most,
+                      [&](std::int64_t units) { return first_rows[units]; });
     }
-    for (std::int64_t s = 0; s < number; ++s) {
+    spans.clear();
+    std::int64_t begin = 0;
+    for (const std::int64_t end : ends) {
         CudaSpan span;
-        span.first_chunk = size(s * all / number);
-        span.end_chunk = size((s + 1) * all / number);
+        span.first_chunk = size(begin);
+        span.end_chunk = size(end);
         span.first_receiver = chunks[span.first_chunk].first_receiver;
         span.first_edge = chunks[span.first_chunk].first_edge;
         for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
@@ -242,6 +257,7 @@ void DeviceEdges::make_spans(std::int64_t edges_per_row) {
             span.num_edges += chunks[c].num_edges;
         }
         spans.push_back(span);
+        begin = end;
     }
 }
 
@@ -266,17 +282,13 @@ void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
     }
 }
 
-bool DeviceEdges::sort_by_sender(int num_types, bool reversed, std::int64_t edges_per_row,
-                                 const DeviceStream& stream) {
+void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStream& stream) {
     const Workspace w(workspace_, edge_capacity_);
-    make_spans(edges_per_row);
-    const auto num_spans = static_cast<std::int64_t>(spans.size());
     ListArguments a{};
     a.num_edges = num_edges;
     a.num_local = num_local;
     a.num_nodes = num_nodes;
     a.num_types = num_types;
-    a.num_spans = num_spans;
     a.row_ptr = row_ptr;
     a.sender = sender;
     a.types = types;
@@ -287,8 +299,6 @@ bool DeviceEdges::sort_by_sender(int num_types, bool reversed, std::int64_t edge
     a.sorted_sender = w.sorted_keys;
     a.sender_ptr = sender_ptr;
     a.by_sender = by_sender;
-    if (num_spans == 1) edge_of_place = by_sender;
-    a.edge_of_place = edge_of_place;
     a.place = place;
     a.runs = w.runs;
     a.group = group;
@@ -296,72 +306,91 @@ bool DeviceEdges::sort_by_sender(int num_types, bool reversed, std::int64_t edge
     a.row_of_edge = w.spare_values;
     a.by_group = by_group;
     a.pair_row = pair_row;
-    // what comes back to the host: senders and rows before each span, pairs of types
+    // What comes back to the host: senders and rows before each span (first: before each chunk),
+    // pairs of types. There are at most as many spans as chunks.
     const std::int64_t square = std::int64_t(num_types) * num_types;
-    const std::int64_t counts = 2 * (num_spans + 1) + square;
+    const auto most = static_cast<std::int64_t>(chunks.size()) + 1;
+    const std::int64_t counts = 2 * most + square;
     std::int32_t* span_edge = nullptr;
     for (int there = 0; there < 2; ++there) {
         Layout parts(small_.as<char>(), DEVICE_ALIGNMENT);
         parts.take(one_way, 1);
-        parts.take(span_edge, num_spans + 1);
+        parts.take(span_edge, most);
         parts.take(a.span_first_sender, counts);
         if (there == 0) small_.grow(parts.bytes());
     }
     a.one_way = reinterpret_cast<Long*>(one_way);
     a.span_edge = span_edge;
-    a.span_first_row = a.span_first_sender + num_spans + 1;
-    a.pairs = a.span_first_row + num_spans + 1;
-    // page-locked: whether edges are one by one, the first edges of spans, and the counts that come
-    // back
-    staging_.grow(8 + 4 * size(num_spans + 1 + counts));
+    a.span_first_row = a.span_first_sender + most;
+    a.pairs = a.span_first_row + most;
+    // page-locked: whether edges are one by one, the first edges of spans, and the counts
+    staging_.grow(8 + 4 * size(most + counts));
     auto* const alone = staging_.as<std::int64_t>();
-    *alone = reversed && pair_use == PairUse::pairs ? 0 : 1;
-    copy_to_device(one_way, alone, 8, stream);
-    auto* const first = reinterpret_cast<std::int32_t*>(alone + 1);
-    for (std::size_t s = 0; s < spans.size(); ++s) first[s] = spans[s].first_edge;
-    first[num_spans] = narrow(num_edges);
-    copy_to_device(span_edge, first, 4 * size(num_spans + 1), stream);
-    clear_on_device(a.pairs, 4 * size(square), stream);
+    auto* const first_edges = reinterpret_cast<std::int32_t*>(alone + 1);
+    const std::int32_t* const first_senders = first_edges + most;
+    const std::int32_t* const first_rows = first_senders + most;
+    const std::int32_t* const found_pairs = first_rows + most;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, blocks(threads), THREADS, a);
     };
+    const auto sort = [&](std::int64_t keys, const std::uint32_t* key, const std::int32_t* edges,
+                          std::int32_t* sorted) {
+        sort_.sort(stream, {num_edges, CudaSort::bits(keys), key, edges, 0, w.sorted_keys, sorted,
+                            w.spare_keys, w.spare_values, w.work});
+    };
+    // of chunks or spans
+    const auto take_first_edges = [&](const auto& parts) {
+        a.num_spans = static_cast<std::int64_t>(parts.size());
+        for (std::size_t s = 0; s < parts.size(); ++s) first_edges[s] = parts[s].first_edge;
+        first_edges[a.num_spans] = narrow(num_edges);
+        copy_to_device(span_edge, first_edges, 4 * size(a.num_spans + 1), stream);
+    };
+    const auto count = [&] {
+        launch(find_runs_, num_edges);
+        sort_.sum(stream, w.runs, num_edges, w.work);
+        if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
+        launch(count_senders_, a.num_spans + 1);
+        copy_to_host(first_edges + most, a.span_first_sender, 4 * size(counts), stream);
+        stream.synchronize();
+    };
+
+    *alone = reversed && pair_use == PairUse::pairs ? 0 : 1;
+    copy_to_device(one_way, alone, 8, stream);
+    clear_on_device(a.pairs, 4 * size(square), stream);
     launch(expand_rows_, 32 * num_local);
-    const auto* senders = reinterpret_cast<const std::uint32_t*>(sender);
-    sort_.sort(stream, {num_edges, CudaSort::bits(num_nodes), senders, nullptr, 0, w.sorted_keys,
-                        by_sender, w.spare_keys, w.spare_values, w.work});
+    sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);
-    if (num_spans > 1) {  // by span and sender; keys of senders are no longer needed
-        a.span_key = reinterpret_cast<std::uint32_t*>(w.runs);
-        launch(find_spans_, num_edges);
-        sort_.sort(stream, {num_edges, CudaSort::bits(num_spans), a.span_key, by_sender, 0,
-                            w.sorted_keys, edge_of_place, w.spare_keys, w.spare_values, w.work});
-    }
-    if (group > 0) {
+    if (group > 0) {  // keys of senders are no longer needed
         a.group_key = reinterpret_cast<std::uint32_t*>(w.runs);
         launch(find_groups_, num_edges);
-        sort_.sort(stream, {num_edges, CudaSort::bits(ceil_div(num_local, group)), a.group_key,
-                            edge_of_place, 0, w.sorted_keys, by_group, w.spare_keys, w.spare_values,
-                            w.work});
+        sort(ceil_div(num_local, group), a.group_key, by_sender, by_group);
     }
-    launch(find_runs_, num_edges);
-    sort_.sum(stream, w.runs, num_edges, w.work);
-    if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
-    launch(count_senders_, num_spans + 1);
-    std::int32_t* const back = first + num_spans + 1;
-    copy_to_host(back, a.span_first_sender, 4 * size(counts), stream);
-    stream.synchronize();
+    if (group == 0 || sums_chunks || chunks.size() < 2) {
+        make_spans(nullptr);
+    } else {
+        take_first_edges(chunks);
+        a.edge_of_place = by_group;
+        count();
+        make_spans(first_rows);
+    }
 
-    const std::int32_t* const rows = back + num_spans + 1;
-    const std::int32_t* const found_pairs = rows + num_spans + 1;
+    take_first_edges(spans);
+    if (spans.size() == 1) {
+        edge_of_place = by_sender;
+    } else {
+        a.span_key = reinterpret_cast<std::uint32_t*>(w.runs);
+        launch(find_spans_, num_edges);
+        sort(a.num_spans, a.span_key, by_sender, edge_of_place);
+    }
+    a.edge_of_place = edge_of_place;
+    count();
     for (std::size_t s = 0; s < spans.size(); ++s) {
-        spans[s].first_sender = back[s];
-        spans[s].num_senders = back[s + 1] - back[s];
+        spans[s].first_sender = first_senders[s];
+        spans[s].num_senders = first_senders[s + 1] - first_senders[s];
         if (group == 0) continue;
-        spans[s].first_row = rows[s];
-        spans[s].num_rows = rows[s + 1] - rows[s];
-        const bool several = spans[s].end_chunk - spans[s].first_chunk > 1;
-        if (several && spans[s].num_rows > 2 * chunk_edges) return false;
+        spans[s].first_row = first_rows[s];
+        spans[s].num_rows = first_rows[s + 1] - first_rows[s];
     }
     pairs.receiver.clear(), pairs.sender.clear();
     for (std::int64_t i = 0; i < square; ++i) {
@@ -369,8 +398,8 @@ bool DeviceEdges::sort_by_sender(int num_types, bool reversed, std::int64_t edge
         pairs.receiver.push_back(narrow(i / num_types));
         pairs.sender.push_back(narrow(i % num_types));
     }
-    const std::int64_t found = back[num_spans];
-    const std::int64_t pointers = found + num_spans;
+    const std::int64_t found = first_senders[a.num_spans];
+    const std::int64_t pointers = found + a.num_spans;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
     parts.take(span_sender, found);
@@ -379,23 +408,15 @@ bool DeviceEdges::sort_by_sender(int num_types, bool reversed, std::int64_t edge
     a.span_sender = span_sender;
     a.span_sender_ptr = span_sender_ptr;
     a.span_row_ptr = span_row_ptr;
-    launch(write_senders_, std::max(num_edges, num_spans));
+    launch(write_senders_, std::max<std::int64_t>(num_edges, a.num_spans));
     if (group > 0) launch(order_rows_, num_edges);
-    return true;
 }
 
 void DeviceEdges::complete(const std::int32_t* host_types, int num_types, bool reversed,
                            const DeviceStream& stream) {
     count_types(host_types, num_types);
     sort_by_type(num_types, stream);
-    // Pairs halve the number of rows, and groups halve it again, unless many edges are alone or
-    // many senders have one edge to a group.
-    const std::int64_t likely =
-        (reversed && pair_use == PairUse::pairs ? 2 : 1) * (group > 1 ? 2 : 1);
-    std::int32_t* const places = edge_of_place;
-    if (sort_by_sender(num_types, reversed, likely, stream)) return;
-    edge_of_place = places;
-    sort_by_sender(num_types, reversed, 1, stream);
+    sort_by_sender(num_types, reversed, stream);
 }
 
 // -- lists of the host ---------------------------------------------------------------------------

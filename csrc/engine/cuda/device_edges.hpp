@@ -96,6 +96,9 @@ public:
     PairUse pair_use = PairUse::none;               // likewise
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
+    // Rows of pairs of a span, unless one chunk has more. A step in several spans takes 2 to 3 %
+    // longer than in one (MACE large).
+    std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
@@ -163,11 +166,8 @@ public:
     std::int64_t num_rows() const {
         return spans.empty() ? 0 : std::int64_t(spans.back().first_row) + spans.back().num_rows;
     }
-    // Gradients of edges that are kept apart. Of a list of several spans there is one: spans, not
-    // their kernels, run on lanes.
-    int gradient_parts() const { return spans.size() == 1 ? gradient_lanes : 1; }
     std::size_t gradient_bytes() const {
-        return static_cast<std::size_t>(3 * num_edges * gradient_parts() * item_bytes_);
+        return static_cast<std::size_t>(3 * num_edges * gradient_lanes * item_bytes_);
     }
 
     std::size_t bytes() const;
@@ -178,11 +178,10 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    void make_spans(std::int64_t edges_per_row);
+    // `first_rows` [chunks + 1], on the host; null: spans are chunks.
+    void make_spans(const std::int32_t* first_rows);
     void sort_by_type(int num_types, const DeviceStream& stream);
-    // False: rows of pairs are too many for so many edges for each.
-    bool sort_by_sender(int num_types, bool reversed, std::int64_t edges_per_row,
-                        const DeviceStream& stream);
+    void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;

@@ -29,6 +29,7 @@ enum class CudaArgument : int {
     n_types,      // sets of coefficients; types of atoms
     n_adds,       // not 0: add to dx
     n_parts,      // blocks that share the edges of a receiver
+    n_shares,     // sets of threads of a block that do
     n_flip,       // not 0: unit vectors point from the receiver to the sender
     unit,         // [edges][3]
     length,       // [edges] Å
@@ -99,14 +100,15 @@ public:
     int lanes() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
-    // The same on their lanes.
-    void launch(Lanes& lanes, const CudaArguments& arguments) const;
+    // The same on their lanes, between a fork and a join of these.
+    void launch(const Lanes& lanes, const CudaArguments& arguments) const;
 
 private:
     struct Entry {
         std::string name;
         std::size_t program = 0;
-        int threads = 0, shared_bytes = 0, lane = 0;
+        int threads = 0, shared_bytes = 0;  // of each share
+        int most_shares = 1, lane = 0;
         std::int64_t rows = 1;
         CudaFunction function;
     };

@@ -8,13 +8,12 @@ namespace mdcg {
 
 namespace {
 
-// Up to these numbers of receivers and of items in their rows, two blocks share the edges of each
-// receiver in the forward pass, since one block for each would leave multiprocessors idle. Both add
-// to rows that were cleared before; for more items, that takes as long as it saves. The order of
-// sums depends on these numbers, so they are the same on all devices.
-constexpr std::int64_t MOST_SHARED_RECEIVERS = 256, MOST_SHARED_ITEMS = std::int64_t(1) << 19;
+// Up to so many receivers, blocks of the forward pass have two sets of threads, which share the
+// edges of a receiver: one set for each would leave multiprocessors idle. The order of sums depends
+// on this number, so it is the same on all devices.
+constexpr std::int64_t MOST_SHARED_RECEIVERS = 256;
 
-// Likewise in the backward pass, where a few groups of receivers would leave multiprocessors idle.
+// Likewise blocks of the backward pass share a group of receivers.
 std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span) {
     constexpr int MULTIPROCESSORS = 132;
     return blocks_per_receiver(ceil_div(span.num_receivers, graph.group), MULTIPROCESSORS);
@@ -61,8 +60,8 @@ bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& s
     forward_table_->take_list(graph, stream);
     if (!forward_table_->available()) return false;
     if (backward_table_ != forward_table_) backward_table_->take_list(graph, stream);
-    if (graph.spans.size() > 1 && summed_ == nullptr)
-        summed_ = std::make_unique<DeviceEvent>(stream.device());
+    while (graph.spans.size() > summed_.size() && summed_.size() < 2)
+        summed_.push_back(std::make_unique<DeviceEvent>(stream.device()));
     return true;
 }
 
@@ -127,16 +126,15 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Tab
 template <typename T>
 void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const {
     const std::int64_t receivers = worker.edges->num_local;
-    const bool shared = receivers <= MOST_SHARED_RECEIVERS &&
-                        receivers * out_width_ <= MOST_SHARED_ITEMS &&
-                        forward_.uses(CudaArgument::n_parts);
-    if (shared || forward_.zeroes(CudaArgument::out))
+    if (forward_.zeroes(CudaArgument::out))
         clear_on_device(out, static_cast<std::size_t>(receivers * out_width_) * sizeof(T),
                         *worker.stream);
-    CudaArguments arguments =
-        this->arguments(worker, *forward_table_, x, by_type, 0, receivers, shared ? 2 : 1);
+    CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type, 0, receivers, 1);
+    arguments.set(CudaArgument::n_shares, std::int64_t(receivers <= MOST_SHARED_RECEIVERS ? 2 : 1));
     arguments.set(CudaArgument::out, out);
+    worker.lanes->fork(forward_.lanes());
     forward_.launch(*worker.lanes, arguments);
+    worker.lanes->join(forward_.lanes());
 }
 
 template <typename T>
@@ -160,7 +158,7 @@ CudaArguments CudaTableConv<T>::pair_arguments(const CudaWorker<T>& worker, cons
     found.set(A::place, graph.live_pair_row);
     found.set(A::g, gradient);
     found.set(A::de, worker.edge_gradient);
-    found.set(A::n_de, graph.gradient_parts() > 1 ? 3 * graph.num_edges : 0);
+    found.set(A::n_de, graph.gradient_lanes > 1 ? 3 * graph.num_edges : 0);
     return found;
 }
 
@@ -169,61 +167,56 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
                                 T* dx, bool add) const {
     const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
-    const auto launch = [&](const DeviceStream& stream, const CudaArguments& arguments) {
-        if (graph.gradient_parts() > 1)
-            backward_.launch(*worker.lanes, arguments);
-        else
-            backward_.launch(stream, arguments);
-    };
+    Lanes& lanes = *worker.lanes;
+    const int count = backward_.lanes();
     if (!backward_.uses(A::dx)) {
         CudaSpan all;
         all.num_receivers = graph.num_local;
-        return launch(*worker.stream, pair_arguments(worker, x, by_type, gradient, all));
+        lanes.fork(count);
+        backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
+        return lanes.join(count);
     }
     const PairRows rows(graph);
     T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
     T* const buffers = own + rows.own * x_width_;
-    const auto clear = [&](T* from, std::int64_t count, const DeviceStream& stream) {
+    const auto clear = [&](T* from, std::int64_t count) {
         if (backward_.zeroes(A::dx))
-            clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), stream);
+            clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), *worker.stream);
     };
-    clear(own, rows.own, *worker.stream);
-    // Spans take turns on two lanes, each with a buffer of rows: while blocks of one span end,
-    // those of the next begin, and sums of rows, which wait for memory, run beside kernels that
-    // compute.
+    clear(own, rows.own);
+    // Rows of several spans are summed on a lane of their own, which waits for memory while kernels
+    // of the next span compute. Spans take turns with two buffers.
     const bool turns = graph.spans.size() > 1;
+    const int sums_lane = turns ? count : 0;
     if (dx != nullptr && !add && turns) {
         clear_on_device(dx, static_cast<std::size_t>(graph.num_local * row_bytes()),
                         *worker.stream);
         add = true;
     }
-    if (turns) worker.lanes->fork(2);
-    bool summed = false, odd = true;
     for (std::size_t number = 0; number < graph.spans.size(); ++number) {
         const CudaSpan& span = graph.spans[number];
         const std::int64_t parts = blocks_per_group(graph, span);
-        T* const own_rows = own;
-        own += span.num_receivers * parts * x_width_;
-        if (span.num_edges == 0) continue;
-        odd = turns && !odd;
-        const DeviceStream& stream = (*worker.lanes)[odd ? 1 : 0];
-        T* const buffer = buffers + (odd ? rows.most * x_width_ : 0);
-        clear(buffer, span.num_rows, stream);
-        CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
+        T* const buffer = buffers + (number % 2 == 1 ? rows.most * x_width_ : 0);
         // addresses of what row 0 and receiver 0 would have
         T* const pair_rows = buffer - span.first_row * x_width_;
+        CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
         arguments.set(A::dx, pair_rows);
-        arguments.set(A::own, own_rows - span.first_receiver * parts * x_width_);
-        launch(stream, arguments);
-        if (dx == nullptr) continue;
-        if (summed) summed_->wait(stream);  // spans are added in their order
-        sums_.run_own(stream, own_rows, span.num_receivers, parts, x_width_,
-                      dx + span.first_receiver * x_width_, add);
-        sums_.run(stream, graph, number, nullptr, pair_rows, x_width_, dx);
-        if (turns) summed_->record(stream);
-        summed = turns;
+        arguments.set(A::own, own - span.first_receiver * parts * x_width_);
+        if (number > 1) summed_[number % 2]->wait(*worker.stream);
+        clear(buffer, span.num_rows);
+        lanes.fork(count);
+        backward_.launch(lanes, arguments);
+        lanes.join(count, sums_lane);
+        const DeviceStream& stream = lanes[sums_lane];
+        if (dx != nullptr) {
+            sums_.run_own(stream, own, span.num_receivers, parts, x_width_,
+                          dx + span.first_receiver * x_width_, add);
+            sums_.run(stream, graph, number, nullptr, pair_rows, x_width_, dx);
+        }
+        if (turns) summed_[number % 2]->record(stream);
+        own += span.num_receivers * parts * x_width_;
     }
-    if (turns) worker.lanes->join(2);
+    if (turns) lanes.join(count + 1);
 }
 
 template class CudaTableConv<float>;

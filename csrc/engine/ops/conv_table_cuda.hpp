@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "engine/cuda/edges/polynomial_table.hpp"
 #include "engine/cuda/pass_kernel.hpp"
@@ -31,7 +32,7 @@ public:
 
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
-    // After prepare: lanes that backward adds to gradients of edges on, for lists of one span.
+    // After prepare: lanes that backward adds to gradients of edges on.
     int gradient_lanes() const { return backward_.lanes(); }
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
@@ -60,7 +61,7 @@ private:
     // has fewer, longer intervals, of a higher degree: it needs no derivatives.
     std::shared_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
-    std::unique_ptr<DeviceEvent> summed_;  // null: never more than one span
+    std::vector<std::unique_ptr<DeviceEvent>> summed_;  // of each buffer of rows
 };
 
 }  // namespace mdcg

@@ -34,7 +34,7 @@ private:
 };
 
 // All rows are on the device; `edge_gradient` has one for every edge of `edges` and each of its
-// gradient_parts, whose sum is the gradient.
+// gradient_lanes, whose sum is the gradient.
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:

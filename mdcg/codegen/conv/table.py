@@ -11,12 +11,11 @@ backward pass ends in the gradient of the edge's vector and rows for senders and
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..._version import __version__
 from ...errors import UnsupportedProblemError
-from ...plan.device import WARP, CudaTile
+from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...plan.table_conv import DOUBLE_PLAN, TableConvPlan, TableConvTile
 from ...problem import ConvProblem, Irreps
@@ -25,7 +24,6 @@ from ..common.emit import (
     CudaKernel,
     argument_struct,
     kernel_head,
-    resident_blocks,
     scalar_type,
     template,
 )
@@ -34,14 +32,10 @@ from ..common.lowering import LoweredProblem, lower
 from ..common.spec import KernelSpec
 from .cuda import share_groups, store_nonzeros
 from .cuda_paths import NonzeroTable
-from .cuda_roles import Role, RoleSet, role_sets
-from .table_pairs import BackwardRoleWriter, held_values, part_stride
+from .table_blocks import TableBlock, held_per_lane, kernel_sets, lanes_of, record_bytes
+from .table_pairs import BackwardRoleWriter, part_stride
 from .table_roles import ForwardRoleWriter
 
-# The engine has this many lanes: Lanes::COUNT in csrc/engine/cuda/lanes.hpp.
-MAX_LANES = 4
-# A group has at most so many receivers: DeviceEdges::GROUP.
-GROUP = 3
 # What a block may have of shared memory on any device that kernels run on.
 LEAST_SHARED = 98 * 1024
 
@@ -61,8 +55,9 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Numbers: ``n_rows`` blocks of threads, ``n_parts`` of them (forward 1 or 2) share the edges
-        of a receiver; ``n_types``; ``n_flip`` (1: vectors are turned round). By receiver:
+        Numbers: ``n_rows`` blocks of threads; ``n_types``; ``n_flip`` (1: vectors are turned
+        round). Forward, ``n_shares`` sets of warps of a block share the edges of its receiver,
+        1 to :attr:`CudaEntry.most_shares`. Backward, ``n_parts`` blocks do. By receiver:
         ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By edge: ``live``,
         ``sender`` (row of ``x``), ``sender_type``; ``unit`` (3), no unit; ``length`` in Å, float64.
         Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge
@@ -76,7 +71,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     """
     names = [
         "n_rows",
-        "n_parts",
+        "n_shares" if kind == "forward" else "n_parts",
         "n_types",
         "n_flip",
         "row_ptr",
@@ -90,150 +85,6 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
         return (*names, "out")
     names += ["n_group", "n_first", "n_local", "receiver", "node", "one_way", "g", "de", "n_de"]
     return (*names, *(("place", "dx", "own") if wants_x else ()))
-
-
-def _record_bytes(forward: bool, itemsize: int) -> int:
-    """Return the size of a Record of the prelude: integers and numbers, aligned to 16 bytes."""
-    return -(-(8 + itemsize if forward else 24 + 6 * itemsize) // 16) * 16
-
-
-@dataclass(frozen=True)
-class _Block:
-    """What a kernel's block is made of."""
-
-    kernel: RoleSet
-    table: NonzeroTable
-    tile: TableConvTile
-    forward: bool
-    wants_x: bool
-    attributes: int
-    itemsize: int
-    most_shared: int
-
-    @property
-    def shares(self) -> int:
-        """Parts of a batch, each with warps of its own for all channels of the kernel."""
-        return 1 if self.forward else max(1, self.tile.fill // self.kernel.warps)
-
-    @property
-    def warps(self) -> int:
-        return self.kernel.warps * self.shares
-
-    @property
-    def threads(self) -> int:
-        return self.warps * WARP
-
-    @property
-    def resident(self) -> int:
-        """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
-        held = max(map(_held, self.kernel.roles))
-        registers = next((limit for most, limit in self.tile.registers if held <= most), 0)
-        blocks = resident_blocks(self.threads, registers)
-        return blocks if blocks > 1 else 0
-
-    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice. Then,
-    # of receivers of the group: gradients and features for each warp of a share, and sums of
-    # gradients of features for each warp.
-    @property
-    def record_items(self) -> int:
-        return 2 * self.tile.batch * _record_bytes(self.forward, self.itemsize) // self.itemsize
-
-    @property
-    def nonzero_items(self) -> int:
-        return 2 * self.tile.batch * self.table.stride
-
-    @property
-    def part_items(self) -> int:
-        if self.forward:
-            return 0
-        return 2 * self.kernel.warps * self.tile.batch * part_stride(self.attributes)
-
-    @property
-    def batch_bytes(self) -> int:
-        items = self.record_items + self.nonzero_items + self.part_items
-        return -(-items * self.itemsize // 16) * 16
-
-    @property
-    def held_items(self) -> int:
-        values = [role.channels * held_values(role) for role in self.kernel.roles]
-        items = GROUP * WARP * max(values)
-        fits = self.batch_bytes + self._bytes(items, self.sum_items) <= self.most_shared
-        return items if fits and not self.forward else 0
-
-    @property
-    def sum_items(self) -> int:
-        values = [role.channels * role.in1.ir.dim for role in self.kernel.roles]
-        return 0 if self.forward or not self.wants_x else GROUP * WARP * max(values)
-
-    def _bytes(self, held: int, sums: int) -> int:
-        return (self.kernel.warps * held + self.warps * sums) * self.itemsize
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.batch_bytes + self._bytes(self.held_items, self.sum_items)
-
-
-def _sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
-    """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
-    found: list[RoleSet] = []
-    of_one_role = CudaTile(channels=2, components=tile.components * words, warps=1)
-
-    def fits(role: Role) -> bool:
-        return _held(role) <= tile.two_channels
-
-    for single in role_sets(lowered, of_one_role, alone=True, fits=fits):
-        role = single.roles[0]
-        if found and _joins(found[-1].roles, role, tile):
-            groups = sorted({*found[-1].groups, *single.groups})
-            found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
-        else:
-            found.append(single)
-    # the longest first: where kernels run beside each other, blocks of others fill the
-    # multiprocessors that its last blocks leave idle
-    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _operations(r) for r in kernel.roles))
-
-
-def _operations(role: Role) -> int:
-    """Return about how many operations an edge takes in a channel."""
-    return sum(len(path.coupling.entries) + 3 for path in role.paths)
-
-
-def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
-    """Warps of a kernel wait for each other, and none writes what another one does."""
-    every = (*roles, role)
-    work = [_operations(r) for r in every]
-    return (
-        sum(r.chunks for r in every) <= tile.warps
-        and max(map(_held, every)) <= tile.alone
-        and max(work) <= tile.imbalance * min(work)
-        and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
-    )
-
-
-def _lanes(sets: list[RoleSet], forward: bool) -> list[int]:
-    """Return the lane of each kernel: kernels that write to the same blocks share one."""
-    groups: list[tuple[list[int], set[int]]] = []  # kernels, and the blocks that they write to
-    for number, kernel in enumerate(sets):
-        numbers = [number]
-        written = {
-            block for role in kernel.roles for block in (role.outputs if forward else (role.i_in1,))
-        }
-        for group in [group for group in groups if group[1] & written]:
-            groups.remove(group)
-            numbers += group[0]
-            written |= group[1]
-        groups.append((numbers, written))
-    lanes = [0] * len(sets)
-    for lane, (numbers, _) in enumerate(sorted(groups, key=lambda group: min(group[0]))):
-        for number in numbers:
-            lanes[number] = min(lane, MAX_LANES - 1)
-    return lanes
-
-
-def _held(role: Role) -> int:
-    """Return how many values a lane keeps from edge to edge, 4 for a polynomial of any degree."""
-    outputs = sum(block.ir.dim for block in role.outputs.values())
-    return role.channels * (outputs + 4 * len(role.paths))
 
 
 def _factors(l_max: int, normalization: str) -> list[float]:
@@ -252,7 +103,7 @@ def _factors(l_max: int, normalization: str) -> list[float]:
     return found
 
 
-def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
+def _make_function(prefix: str, lowered: LoweredProblem, block: TableBlock) -> str:
     """Print what fills the shared memory of a batch: lane = edge; the warps share the matrices."""
     kernel, table, tile = block.kernel, block.table, block.tile
     quad = 16 // block.itemsize
@@ -277,29 +128,42 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: _Block) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _entry(name: str, prefix: str, block: _Block) -> str:
+def _entry(name: str, prefix: str, block: TableBlock) -> str:
     kernel, warps, batch = block.kernel, block.kernel.warps, block.tile.batch
     lines = [
-        kernel_head(name, block.threads, block.resident),
+        kernel_head(name, block.most_shares * block.threads, block.resident),
         "    extern __shared__ Quad shared_memory[];",
-        "    Record* const records = (Record*)shared_memory;",
-        f"    T* const matrices = (T*)shared_memory + {block.record_items};",
         f"    const int lane = threadIdx.x % {WARP};",
         "    // equal in all lanes, as the compiler knows after the exchange",
-        f"    const int warp = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
-        f"    const int part = warp % {warps};",
-        "    const Long row = blockIdx.x / unsigned(PARTS);",
-        "    Ahead ahead;",
+        f"    const int number = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
+        f"    const int part = number % {warps};",
     ]
     if block.forward:
-        number, count, step, arguments = "lane", "count", batch, "row, begin, count"
+        number, count, step = "lane", "count", batch
+        arguments = "row, begin, count"
+        several = block.most_shares > 1
         lines += [
-            "    const Long live = p.num_live[row], n = blockIdx.x % unsigned(PARTS);",
-            "    const Long skipped = live * n / PARTS;",
-            "    const Long begin = p.row_ptr[row] + skipped;",
-            "    const int count = int(live * (n + 1) / PARTS - skipped);",
+            f"    const int shares = {'int(p.n_shares)' if several else '1'};",
+            f"    const int share = {f'number / {warps}' if several else '0'}, warp = part;",
+            f"    Quad* const own = shared_memory + share * {block.shared_bytes // 16};",
+            "    const Long row = blockIdx.x;",
+            "    const int live = p.num_live[row];",
+            "    const int skipped = live * share / shares;",
+            "    const int begin = p.row_ptr[row] + skipped;",
+            "    const int count = live * (share + 1) / shares - skipped;",
         ]
     else:
+        lines += [
+            "    const int warp = number;",
+            "    Quad* const own = shared_memory;",
+            "    const Long row = blockIdx.x / unsigned(PARTS);",
+        ]
+    lines += [
+        "    Record* const records = (Record*)own;",
+        f"    T* const matrices = (T*)own + {block.record_items};",
+        "    Ahead ahead;",
+    ]
+    if not block.forward:
         step = batch // block.shares
         number, count = f"lane % {step}", "mine.count"
         held = block.batch_bytes // block.itemsize
@@ -398,24 +262,20 @@ def emit_table_conv(
     itemsize = ITEMSIZE[problem.dtype]
     spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
     words = itemsize // 4
-    sets = _sets(lowered, tile, words)
+    sets = kernel_sets(lowered, tile, words)
     attributes = (l_max + 1) ** 2
     arguments = table_conv_arguments(kind, wants_x)
-    counts = Counter(i for kernel in sets for role in kernel.roles for i in role.outputs)
-    if forward and any(count > 1 for count in counts.values()):
-        # several kernels add to one output, and a sum of more than two depends on their order
-        arguments = tuple(name for name in arguments if name != "n_parts")
     tables = [NonzeroTable.of(lowered, kernel.groups, 16 // itemsize) for kernel in sets]
 
-    def blocks(tile: TableConvTile) -> list[_Block]:
+    def blocks(tile: TableConvTile) -> list[TableBlock]:
         return [
-            _Block(kernel, table, tile, forward, wants_x, attributes, itemsize, most_shared)
+            TableBlock(kernel, table, tile, forward, wants_x, attributes, itemsize, most_shared)
             for kernel, table in zip(sets, tables, strict=True)
         ]
 
     if any(block.batch_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
-    lanes = _lanes(sets, forward)
+    lanes = lanes_of(sets, forward)
     written_out: set[int] = set()
     written_in: set[int] = set()
     texts, entries = [], []
@@ -442,7 +302,9 @@ def emit_table_conv(
                     *given,
                     **common,
                     stored_outputs=frozenset(role.outputs) - written_out,
-                    edges_at_once=2 if _held(role) <= tile.two_edges else 1,
+                    edges_at_once=2 if held_per_lane(role) <= tile.two_edges else 1,
+                    sum_items=block.sum_items if block.most_shares > 1 else 0,
+                    share_items=block.shared_bytes // itemsize,
                 )
             else:
                 writer = BackwardRoleWriter(
@@ -459,7 +321,16 @@ def emit_table_conv(
             written_in.add(role.i_in1)
         name = f"conv_table_{kind}_{number}"
         texts.append(_entry(name, prefix, block))
-        entries.append(CudaEntry(name, block.threads, block.shared_bytes, 1, lane=lanes[number]))
+        entries.append(
+            CudaEntry(
+                name,
+                block.threads,
+                block.shared_bytes,
+                1,
+                lane=lanes[number],
+                most_shares=block.most_shares,
+            )
+        )
     zeroed = []
     if forward and written_out != {i for i, b in enumerate(problem.irreps_out) if b.mul}:
         zeroed.append("out")
@@ -476,7 +347,7 @@ def emit_table_conv(
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {tile.degree}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
-        f"#define PARTS {'p.n_parts' if 'n_parts' in arguments else '1'}\n"
+        f"#define PARTS {'1' if forward else 'p.n_parts'}\n"
         f"#define PART_STRIDE {part_stride(attributes)}\n"
         f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
         "#define STARTS_ROW(pair) "
@@ -485,7 +356,7 @@ def emit_table_conv(
         template("common/table_entry.hpp") + argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
-        f"static_assert(sizeof(Record) == {_record_bytes(forward, itemsize)});",
+        f"static_assert(sizeof(Record) == {record_bytes(forward, itemsize)});",
         *(() if forward else (template("common/warp_sums.cuh"),)),
     ]
     return CudaKernel(

@@ -1,8 +1,8 @@
 // After vectors.cuh, spherical_harmonics.cuh and table_entry.hpp. Defined before are
-// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH, BACKWARD and PARTS (blocks that
-// share the edges of a receiver); for the backward pass PART_STRIDE (of sums over lanes), PLACE
-// (row of the gradient of features of a pair, by its number) and STARTS_ROW (whether a pair has
-// another row than the one before).
+// L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH and BACKWARD; for the backward
+// pass PARTS (blocks that share the pairs of a group), PART_STRIDE (of sums over lanes), PLACE (row
+// of the gradient of features of a pair, by its number) and STARTS_ROW (whether a pair has another
+// row than the one before).
 
 constexpr int QUAD = 16 / sizeof(T);
 struct alignas(16) Quad {
@@ -66,7 +66,7 @@ struct Ahead {
 
 // Loads the lane's edge of a batch, number `number` of `count` from `begin`, and the index of that
 // of the next batch, which is `step` edges further. `record`: this warp makes the records.
-MDCG_INLINE void fetch(const Arguments& p, Ahead& a, Long begin, int number, int count, int step,
+MDCG_INLINE void fetch(const Arguments& p, Ahead& a, int begin, int number, int count, int step,
                        int lane, bool record) {
     if (lane >= BATCH || number >= count) return;
     a.edge = a.next >= 0 ? a.next : p.live[begin + number];
@@ -109,14 +109,6 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     r.inverse = T(1) / T(a.length);
 #endif
     return r;
-}
-
-// Adds the sums of a block to zeros, as one other block does: the result does not depend on which
-// of the two adds first.
-template <int N>
-MDCG_INLINE void add_part(T* to, const Vec<N>& sums) {
-#pragma unroll
-    MDCG_EACH atomicAdd(to + k, sums.v[k]);
 }
 
 #if BACKWARD

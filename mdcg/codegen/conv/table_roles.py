@@ -166,6 +166,10 @@ class ForwardRoleWriter(TableRoleWriter):
     edges_at_once : int
         Edges that an iteration of the loop takes, 1 or 2. Each has registers of its own for
         features, which are loaded one iteration before they are needed.
+    sum_items : int
+        Shared memory of a warp for its sums. 0: a receiver has one share of warps.
+    share_items : int
+        Shared memory of a share of warps.
     **options
         See :class:`TableRoleWriter`.
     """
@@ -175,17 +179,20 @@ class ForwardRoleWriter(TableRoleWriter):
         *arguments: Any,
         stored_outputs: frozenset[int],
         edges_at_once: int,
+        sum_items: int,
+        share_items: int,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.stored_outputs, self.edges_at_once = stored_outputs, edges_at_once
+        self.sum_items, self.share_items = sum_items, share_items
 
     def function(self, name: str, prefix: str) -> str:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
         batch, stride = self.batch, self.table.stride
         paths = range(len(self.role.paths))
         lines = [
-            *self.head(name, "Long row, Long begin, int count"),
+            *self.head(name, "Long row, int begin, int count"),
             *(f"    Values {name} = {{}};" for name, _ in self._outputs()),
             f"    Values next[{self.edges_at_once}][{self.dim}];  // features of edges to come",
             "    const auto load_row = [&](const Record& r) {  // roughly in order of length",
@@ -237,13 +244,34 @@ class ForwardRoleWriter(TableRoleWriter):
             for add in [i_out not in self.stored_outputs]
             for i in range(block.ir.dim)
         ]
-        parts = [f"add_part(out + {place}, {name});" for name, place in self._outputs()]
         return [
+            *(self._add_shares() if self.sum_items else ()),
             f"T* const out = p.out + row * {self.problem.irreps_out.dim} + base;",
-            "if (PARTS > 1) {",
-            *(f"    {line}" for line in self.if_inside(parts)),
-            "} else {",
-            *(f"    {line}" for line in self.if_inside(stores)),
+            *self.if_inside(stores),
+        ]
+
+    def _add_shares(self) -> list[str]:
+        """Print the sum over shares, which meet in the memory that batches no longer need."""
+        places = {
+            name: i * WARP * self.role.channels for i, (name, _) in enumerate(self._outputs())
+        }
+        return [
+            "if (p.n_shares > 1) {",
+            f"    const int share = int(threadIdx.x) / {self.warps * WARP};",
+            "    const int shares = int(p.n_shares), live = p.num_live[row];",
+            "    const int longest = (live + shares - 1) / shares;",
+            f"    const bool waits = (longest - 1) / {self.batch} > (count - 1) / {self.batch};",
+            "    if (waits || count == 0) __syncthreads();  // for the last batch of other shares",
+            f"    T* const sums = (T*)records + (place * {self.sum_items} + lane * CHANNELS);",
+            "    if (share > 0) {",
+            *(f"        *(Values*)(sums + {at}) = {name};" for name, at in places.items()),
+            "    }",
+            "    __syncthreads();",
+            "    if (share > 0) return;",
+            "    for (int other = 1; other < shares; ++other) {",
+            f"        const T* const more = sums + other * {self.share_items};",
+            *(f"        {name} += *(const Values*)(more + {at});" for name, at in places.items()),
+            "    }",
             "}",
         ]
 

@@ -1,0 +1,197 @@
+"""How the engine's fused convolutions are divided into kernels, and what their blocks hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...plan.device import WARP, CudaTile
+from ...plan.table_conv import TableConvTile
+from ..common.emit import resident_blocks
+from ..common.lowering import LoweredProblem
+from .cuda_paths import NonzeroTable
+from .cuda_roles import Role, RoleSet, role_sets
+from .table_pairs import held_values, part_stride
+
+# The engine has this many lanes for kernels: Lanes::KERNELS in csrc/engine/cuda/lanes.hpp.
+MAX_LANES = 4
+# A group has at most so many receivers: DeviceEdges::GROUP.
+GROUP = 3
+# So many threads can have 255 registers each.
+MOST_THREADS = 256
+
+__all__ = [
+    "GROUP",
+    "MAX_LANES",
+    "TableBlock",
+    "held_per_lane",
+    "kernel_sets",
+    "lanes_of",
+    "record_bytes",
+]
+
+
+def record_bytes(forward: bool, itemsize: int) -> int:
+    """Return the size of a Record of the prelude: integers and numbers, aligned to 16 bytes."""
+    return -(-(8 + itemsize if forward else 24 + 6 * itemsize) // 16) * 16
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """What a kernel's block is made of."""
+
+    kernel: RoleSet
+    table: NonzeroTable
+    tile: TableConvTile
+    forward: bool
+    wants_x: bool
+    attributes: int
+    itemsize: int
+    most_shared: int
+
+    @property
+    def shares(self) -> int:
+        """Parts of a batch, each with warps of its own for all channels of the kernel."""
+        return 1 if self.forward else max(1, self.tile.fill // self.kernel.warps)
+
+    @property
+    def most_shares(self) -> int:
+        """Forward: shares of a receiver's edges that a block may take, each with such warps."""
+        return 2 if self.forward and 2 * self.threads <= MOST_THREADS else 1
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block; forward: of each share of a receiver's edges."""
+        return self.kernel.warps * self.shares
+
+    @property
+    def threads(self) -> int:
+        """Threads of these warps."""
+        return self.warps * WARP
+
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
+        held = max(map(held_per_lane, self.kernel.roles))
+        registers = next((limit for most, limit in self.tile.registers if held <= most), 0)
+        blocks = resident_blocks(self.most_shares * self.threads, registers)
+        return blocks if blocks > 1 else 0
+
+    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice. Then,
+    # of receivers of the group: gradients and features for each warp of a share, and sums of
+    # gradients of features for each warp. Forward, sums of the outputs of each warp in the place of
+    # all these, after the last batch.
+    @property
+    def record_items(self) -> int:
+        """Items of both batches' records."""
+        return 2 * self.tile.batch * record_bytes(self.forward, self.itemsize) // self.itemsize
+
+    @property
+    def nonzero_items(self) -> int:
+        """Items of both batches' path matrices."""
+        return 2 * self.tile.batch * self.table.stride
+
+    @property
+    def part_items(self) -> int:
+        """Items of both batches' parts of gradients."""
+        if self.forward:
+            return 0
+        return 2 * self.kernel.warps * self.tile.batch * part_stride(self.attributes)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of what is there for each batch, aligned."""
+        items = self.record_items + self.nonzero_items + self.part_items
+        return -(-items * self.itemsize // 16) * 16
+
+    @property
+    def held_items(self) -> int:
+        """Items of gradients and features of receivers for a warp; 0: they do not fit."""
+        values = [role.channels * held_values(role) for role in self.kernel.roles]
+        items = GROUP * WARP * max(values)
+        fits = self.batch_bytes + self._bytes(items, self.sum_items) <= self.most_shared
+        return items if fits and not self.forward else 0
+
+    @property
+    def sum_items(self) -> int:
+        """Items of a warp's sums: of the group's features' gradients; forward, of the outputs."""
+        roles = self.kernel.roles
+        if self.forward:
+            return WARP * max(role.channels * _components(role) for role in roles)
+        values = [role.channels * role.in1.ir.dim for role in roles]
+        return GROUP * WARP * max(values) if self.wants_x else 0
+
+    def _bytes(self, held: int, sums: int) -> int:
+        return (self.kernel.warps * held + self.warps * sums) * self.itemsize
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory; forward: of each share."""
+        if self.forward:
+            return max(self.batch_bytes, self._bytes(0, self.sum_items))
+        return self.batch_bytes + self._bytes(self.held_items, self.sum_items)
+
+
+def kernel_sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
+    """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
+    found: list[RoleSet] = []
+    of_one_role = CudaTile(channels=2, components=tile.components * words, warps=1)
+
+    def fits(role: Role) -> bool:
+        return held_per_lane(role) <= tile.two_channels
+
+    for single in role_sets(lowered, of_one_role, alone=True, fits=fits):
+        role = single.roles[0]
+        if found and _joins(found[-1].roles, role, tile):
+            groups = sorted({*found[-1].groups, *single.groups})
+            found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
+        else:
+            found.append(single)
+    # the longest first: where kernels run beside each other, blocks of others fill the
+    # multiprocessors that its last blocks leave idle
+    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _operations(r) for r in kernel.roles))
+
+
+def _operations(role: Role) -> int:
+    """Return about how many operations an edge takes in a channel."""
+    return sum(len(path.coupling.entries) + 3 for path in role.paths)
+
+
+def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
+    """Warps of a kernel wait for each other, and none writes what another one does."""
+    every = (*roles, role)
+    work = [_operations(r) for r in every]
+    return (
+        sum(r.chunks for r in every) <= tile.warps
+        and max(map(held_per_lane, every)) <= tile.alone
+        and max(work) <= tile.imbalance * min(work)
+        and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
+    )
+
+
+def lanes_of(sets: list[RoleSet], forward: bool) -> list[int]:
+    """Return the lane of each kernel: kernels that write to the same blocks share one."""
+    groups: list[tuple[list[int], set[int]]] = []  # kernels, and the blocks that they write to
+    for number, kernel in enumerate(sets):
+        numbers = [number]
+        written = {
+            block for role in kernel.roles for block in (role.outputs if forward else (role.i_in1,))
+        }
+        for group in [group for group in groups if group[1] & written]:
+            groups.remove(group)
+            numbers += group[0]
+            written |= group[1]
+        groups.append((numbers, written))
+    lanes = [0] * len(sets)
+    for lane, (numbers, _) in enumerate(sorted(groups, key=lambda group: min(group[0]))):
+        for number in numbers:
+            lanes[number] = min(lane, MAX_LANES - 1)
+    return lanes
+
+
+def held_per_lane(role: Role) -> int:
+    """Return how many values a lane keeps from edge to edge, 4 for a polynomial of any degree."""
+    return role.channels * (_components(role) + 4 * len(role.paths))
+
+
+def _components(role: Role) -> int:
+    return sum(block.ir.dim for block in role.outputs.values())
