@@ -112,7 +112,7 @@ def _pass(
                 "shared_bytes": entry.shared_bytes,
                 "rows": entry.rows,
                 "lane": entry.lane,
-                "most_shares": entry.most_shares,
+                "most_teams": entry.most_teams,
             }
             for step, entry in enumerate(kernel.entries)
         ],

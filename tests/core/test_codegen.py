@@ -193,6 +193,30 @@ def test_groups_have_one_size() -> None:
     assert f"GROUP = {GROUP};" in header.read_text()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "degrees", "mul"),
+    [("float32", (3, 4, 4), 64), ("float64", (2, 3, 3), 32), ("float64", (3, 3, 3), 64)],
+)
+def test_shared_memory_of_teams(dtype: str, degrees: tuple[int, int, int], mul: int) -> None:
+    """Two teams of warps where both fit into a block."""
+    x, y, out = (range(degree + 1) for degree in degrees)
+    name = ["0e", "1o", "2e", "3o", "4e"]
+    couplings = [(i, j, k) for i in x for j in y for k in out if (i + j + k) % 2 == 0]
+    couplings = [(i, j, k) for i, j, k in couplings if abs(i - j) <= k <= i + j]
+    problem = ConvProblem.build(
+        "+".join(f"{mul}x{name[i]}" for i in x),
+        "+".join(name[j] for j in y),
+        "+".join(f"{mul}x{name[k]}" for _, _, k in couplings),
+        [(i, j, number) for number, (i, j, _) in enumerate(couplings)],
+        layout="ir_mul",
+        dtype=dtype,
+    )
+    kernel = emit_table_conv(problem, "forward", wants_x=True, normalization="component")
+    assert min(entry.most_teams for entry in kernel.entries) == 1
+    for entry in kernel.entries:
+        assert entry.most_teams * entry.shared_bytes <= LEAST_SHARED
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_shared_memory_of_older_devices(dtype: str) -> None:
     """99 KiB per block; what receivers hold is in device memory where that is too little."""
@@ -274,4 +298,4 @@ def test_kernels_of_different_lanes_write_to_different_blocks(
     assert lanes == set(range(len(lanes)))
     for lane in lanes - {0}:
         assert (f"p.de + {lane} * p.n_de" in kernel.source) == (kind == "backward")
-    assert all(entry.most_shares == (2 if kind == "forward" else 1) for entry in kernel.entries)
+    assert all(entry.most_teams == (2 if kind == "forward" else 1) for entry in kernel.entries)

@@ -42,15 +42,15 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_products_of_warpgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole tiles of 64 columns, for which a device of one multiprocessor chooses that kernel."""
+    """Tiles of 64 and 32 columns; a device of one multiprocessor takes that kernel for them."""
     monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
     p = Program(3, "float32")
     x = p.features(64)
-    weights = {(i, i): p.random(64, 128) / 8 for i in range(2)}
-    irreps = Irreps.parse("128x0e+128x1o+9x0e")
+    weights = {(0, 0): p.random(64, 128) / 8, (1, 1): p.random(64, 96) / 8}
+    irreps = Irreps.parse("128x0e+96x1o+9x0e")
     y = p.linear(x, LinearMap(x.irreps, irreps, weights, {0: p.random(128)}), "linear")
-    layers.contract(p, p.linear(y, LinearMap(irreps, Irreps.parse("64x0e+64x1o"),
-                    {(i, i): p.random(128, 64) / 8 for i in range(2)}), "back"))  # fmt: skip
+    back = {(0, 0): p.random(128, 64) / 8, (1, 1): p.random(96, 64) / 8}
+    layers.contract(p, p.linear(y, LinearMap(irreps, Irreps.parse("64x0e+64x1o"), back), "back"))
     check(p, tmp_path / "p.mdcg", graph(40))
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.cuda_kernels import cuda_passes
 
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
@@ -65,8 +67,8 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_shares_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
-    """Two shares of its edges with equal and unequal numbers of batches of 32, or with no edge."""
+def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
+    """Two teams with equal and unequal numbers of batches of 32 edges, or with no edge."""
     counts = [0, 1, 2, 31, 63, 64, 65, 66, 127, 128, 129, 3]
     receiver = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     s = system(len(counts), len(receiver))
@@ -76,10 +78,15 @@ def test_shares_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
     shifts = vectors - (s.positions[receiver] - s.positions[s.sender])
     s = System(s.positions, s.types, s.sender, receiver, shifts)
     model = Model(dtype=dtype, knots=512)
-    # the kernel for 330 channels has too many threads for two shares
+    # the kernel for 330 channels has too many threads for two teams
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "330x0e+40x1o")
     model.energy(model.conv(x, "330x0e+40x1o", 1, "330x0e+40x0e+40x1o"))
-    compare(model.write(tmp_path), s, LIMIT[dtype])
+    path = model.write(tmp_path)
+    package = Package.open(path)
+    found, _ = cuda_passes(package.layers, package.tensors)
+    last = [each["entries"] for each in found if each["pass"] == "table_forward"][-1]
+    assert {entry["most_teams"] for entry in last} == {1, 2}
+    compare(path, s, LIMIT[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -212,7 +212,7 @@ std::int64_t DeviceEdges::most_chunk_edges = 131072;
 std::int64_t DeviceEdges::most_small_edges = 131072;
 std::int64_t DeviceEdges::fewest_grouped = 1200;
 
-// Units are groups of receivers.
+// Chunks of groups of receivers, which are the units of `divide`.
 void DeviceEdges::make_chunks() {
     const std::int64_t unit = std::max<std::int64_t>(group, 1);
     const auto receivers = [&](std::int64_t units) { return std::min(units * unit, num_local); };
@@ -232,8 +232,8 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-// Units are chunks. If there are several spans, they take turns with two buffers of rows. If both
-// buffers together would hold all rows, there is one span.
+// Spans of chunks, which are the units of `divide`. If there are several spans, they take turns
+// with two buffers of rows. If both buffers together would hold all rows, there is one span.
 void DeviceEdges::make_spans(const std::int32_t* first_rows) {
     const auto all = static_cast<std::int64_t>(chunks.size());
     std::vector<std::int64_t> ends(size(all));
@@ -369,6 +369,8 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     if (group == 0 || sums_chunks || chunks.size() < 2) {
         make_spans(nullptr);
     } else {
+        // Rows of each chunk, as if chunks were spans. They can be counted in any order that keeps
+        // edges of one group and sender together.
         take_first_edges(chunks);
         a.edge_of_place = by_group;
         count();

@@ -50,8 +50,8 @@ public:
     // receiver or group has more; and lists of at most so many are small (see CudaExecutor).
     static std::int64_t most_chunk_edges, most_small_edges;
     // Lists of at least fewest_grouped receivers fill a device. They have groups of GROUP
-    // receivers, for which generated kernels have room (mdcg/codegen/conv/table.py); shorter lists
-    // have groups of one.
+    // receivers, for which generated kernels have room (mdcg/codegen/conv/table_blocks.py); shorter
+    // lists have groups of one.
     static constexpr std::int64_t GROUP = 3;
     static std::int64_t fewest_grouped;
 
@@ -96,8 +96,8 @@ public:
     PairUse pair_use = PairUse::none;               // likewise
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
-    // Rows of pairs of a span, unless one chunk has more. A step in several spans takes 2 to 3 %
-    // longer than in one (MACE large).
+    // Rows of pairs of a span, unless one chunk has more. With so many, MACE large takes 5,184
+    // atoms of water as one span; three spans take 2 to 3 % longer.
     std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;

@@ -177,9 +177,9 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
 }
 
 // The matrix as gemm_warpgroup.cuh copies it to shared memory: an image for each slice of rows and
-// each tile of columns. An image holds the numbers rounded to tf32, and then what rounding left.
-// Both are in the order in which the instruction gives rows and columns to lanes, so that the
-// columns of a lane are neighbours in c.
+// each tile of columns, the last one filled up with zeros. An image holds the numbers rounded to
+// tf32, and then what rounding left. Both are in the order in which the instruction gives rows and
+// columns to lanes, so that the columns of a lane are neighbours in c.
 std::vector<float> make_images(const float* matrix, std::int64_t rows, std::int64_t columns) {
     constexpr std::int64_t DEPTH = WARPGROUP_TILE.depth, COLUMNS = WARPGROUP_TILE.columns;
     constexpr std::int64_t ITEMS = DEPTH * COLUMNS;
@@ -230,7 +230,7 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
     };
     memory_ = upload(padded);
     if constexpr (std::is_same_v<T, float>) {
-        // Matrices by type are large, and few of them are used at a time.
+        // Matrices by type have no images: they are large, and few are used at a time.
         if (images && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0)
             images_ = upload(make_images(padded.data(), rows, stride_));
     }

@@ -12,7 +12,7 @@ namespace mdcg {
 // captured graphs too.
 class Lanes {
 public:
-    // Kernels of a pass run on the first KERNELS lanes.
+    // Kernels of a pass run on the first KERNELS lanes, sums of their rows perhaps on one more.
     static constexpr int KERNELS = 4, COUNT = KERNELS + 1;
 
     explicit Lanes(int device)
@@ -40,6 +40,7 @@ private:
         event.record((*this)[earlier]);
         event.wait((*this)[lane]);
     }
+
     std::array<DeviceStream, COUNT> streams_;
     std::array<DeviceEvent, COUNT> events_;
 };

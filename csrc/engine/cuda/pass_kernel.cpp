@@ -13,11 +13,11 @@ namespace {
 constexpr std::int64_t MIN_TABLE_DEGREE = 3, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
-    "order",  "sender",  "row_ptr", "place",      "types",    "sender_type", "live",    "num_live",
-    "n_rows", "n_types", "n_adds",  "n_parts",    "n_shares", "n_flip",      "unit",    "length",
-    "places", "table",   "x",       "y",          "w",        "g",           "out",     "dx",
-    "dy",     "dw",      "de",      "n_de",       "n_group",  "n_first",     "n_local", "receiver",
-    "node",   "one_way", "own",     "short_edges"};
+    "order",    "sender",  "row_ptr",  "place",  "types",   "sender_type", "live",
+    "num_live", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
+    "length",   "places",  "table",    "x",      "y",       "w",           "g",
+    "out",      "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
+    "n_first",  "n_local", "receiver", "node",   "one_way", "own",         "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -66,7 +66,7 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
         entry.threads = static_cast<int>(each.integer("threads", 1, 1024));
         entry.shared_bytes = static_cast<int>(each.integer("shared_bytes", 0, 1 << 18));
         entry.rows = each.integer("rows", 1, 1024);
-        entry.most_shares = static_cast<int>(each.integer("most_shares", 1, 1024 / entry.threads));
+        entry.most_teams = static_cast<int>(each.integer("most_teams", 1, 1024 / entry.threads));
         entry.lane = static_cast<int>(each.integer("lane", 0, Lanes::KERNELS - 1));
         variant.entries.push_back(std::move(entry));
     }
@@ -113,7 +113,7 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
                               " or later: use device \"cpu\"");
     for (Entry& entry : chosen_.entries)
         entry.function = kernels.program(chosen_.programs[entry.program], entry.name,
-                                         entry.most_shares * entry.shared_bytes);
+                                         entry.most_teams * entry.shared_bytes);
 }
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {
@@ -132,27 +132,28 @@ int CudaPassKernel::lanes() const {
 }
 
 void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arguments) const {
-    launch_on([&](const Entry&) -> const DeviceStream& { return stream; }, arguments);
+    launch_on([&](const Entry&) -> const DeviceStream& { return stream; }, arguments, 1);
 }
 
-void CudaPassKernel::launch(const Lanes& lanes, const CudaArguments& arguments) const {
+void CudaPassKernel::launch(Lanes& lanes, const CudaArguments& arguments, int to, int teams) const {
+    const int count = this->lanes();
+    lanes.fork(count);
     launch_on([&](const Entry& entry) -> const DeviceStream& { return lanes[entry.lane]; },
-              arguments);
+              arguments, teams);
+    lanes.join(count, to);
 }
 
 template <typename StreamOf>
-void CudaPassKernel::launch_on(const StreamOf& stream_of, const CudaArguments& arguments) const {
+void CudaPassKernel::launch_on(const StreamOf& stream_of, const CudaArguments& arguments,
+                               int teams) const {
     std::vector<std::int64_t> values;
     values.reserve(chosen_.arguments.size());
     for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);
     const std::int64_t runs = arguments[CudaArgument::n_rows] * chosen_.run;
     for (const Entry& entry : chosen_.entries) {
-        const int shares =
-            uses(CudaArgument::n_shares)
-                ? std::min(static_cast<int>(arguments[CudaArgument::n_shares]), entry.most_shares)
-                : 1;
+        const int number = std::min(teams, entry.most_teams);
         entry.function.launch(stream_of(entry), (runs + entry.rows - 1) / entry.rows,
-                              shares * entry.threads, shares * entry.shared_bytes, values);
+                              number * entry.threads, number * entry.shared_bytes, values);
     }
 }
 

@@ -25,11 +25,10 @@ enum class CudaArgument : int {
     sender_type,  // [edges]
     live,         // [edges] of each receiver or group first those shorter than r_max, or pairs
     num_live,     // [receivers], [groups]
-    n_rows,       // receivers, n_parts times where several blocks share one
+    n_rows,       // receivers; groups, n_parts times where several blocks share one
     n_types,      // sets of coefficients; types of atoms
     n_adds,       // not 0: add to dx
-    n_parts,      // blocks that share the edges of a receiver
-    n_shares,     // sets of threads of a block that do
+    n_parts,      // blocks that share the pairs of a group
     n_flip,       // not 0: unit vectors point from the receiver to the sender
     unit,         // [edges][3]
     length,       // [edges] Å
@@ -100,15 +99,16 @@ public:
     int lanes() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
-    // The same on their lanes, between a fork and a join of these.
-    void launch(const Lanes& lanes, const CudaArguments& arguments) const;
+    // The same on their lanes, which are joined to lane `to`. Blocks have `teams` times the threads
+    // of an entry, or as many as it may have.
+    void launch(Lanes& lanes, const CudaArguments& arguments, int to = 0, int teams = 1) const;
 
 private:
     struct Entry {
         std::string name;
         std::size_t program = 0;
-        int threads = 0, shared_bytes = 0;  // of each share
-        int most_shares = 1, lane = 0;
+        int threads = 0, shared_bytes = 0;  // of each team
+        int most_teams = 1, lane = 0;
         std::int64_t rows = 1;
         CudaFunction function;
     };
@@ -121,7 +121,7 @@ private:
     };
     static Variant read(const Fields& fields);
     template <typename StreamOf>
-    void launch_on(const StreamOf& stream_of, const CudaArguments& arguments) const;
+    void launch_on(const StreamOf& stream_of, const CudaArguments& arguments, int teams) const;
 
     int layer_;
     std::string where_, pass_;

@@ -8,15 +8,18 @@ namespace mdcg {
 
 namespace {
 
-// Up to so many receivers, blocks of the forward pass have two sets of threads, which share the
-// edges of a receiver: one set for each would leave multiprocessors idle. The order of sums depends
-// on this number, so it is the same on all devices.
+// Up to so many receivers, two teams of warps share the edges of a receiver in kernels of the
+// forward pass that can have them: one team would leave multiprocessors idle. The order of sums
+// depends on this number, so it is the same on all devices.
 constexpr std::int64_t MOST_SHARED_RECEIVERS = 256;
 
-// Likewise blocks of the backward pass share a group of receivers.
+// Blocks of the backward pass that share the pairs of a group, so that a few groups still fill a
+// device. One block computes the whole gradient of a pair, so that this does not depend on the
+// number; sums over the pairs of a group do, so that it is the same on all devices.
 std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span) {
-    constexpr int MULTIPROCESSORS = 132;
-    return blocks_per_receiver(ceil_div(span.num_receivers, graph.group), MULTIPROCESSORS);
+    constexpr std::int64_t BLOCKS = 3 * 132, MOST = 4;
+    const std::int64_t groups = ceil_div(span.num_receivers, graph.group);
+    return std::clamp<std::int64_t>(BLOCKS / std::max<std::int64_t>(groups, 1), 1, MOST);
 }
 
 // Rows that the backward pass keeps: of receivers, and of the largest span.
@@ -99,21 +102,18 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
 
 template <typename T>
 CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Table& table,
-                                          const T* x, bool by_type, std::int64_t first_receiver,
-                                          std::int64_t receivers, std::int64_t parts) const {
+                                          const T* x, bool by_type) const {
     const DeviceEdges& graph = *worker.edges;
     CudaArguments found;
     using A = CudaArgument;
-    found.set(A::n_rows, receivers * parts);
-    found.set(A::n_parts, parts);
     found.set(A::n_types, std::int64_t(num_types_));
     found.set(A::n_flip, std::int64_t(flip_));
-    found.set(A::row_ptr, graph.row_ptr + first_receiver);
+    found.set(A::row_ptr, graph.row_ptr);
     found.set(A::live, graph.by_length);
-    found.set(A::num_live, graph.num_live + first_receiver);
+    found.set(A::num_live, graph.num_live);
     found.set(A::sender, by_type ? graph.sender_type : graph.sender);
     found.set(A::sender_type, graph.sender_type);
-    found.set(A::types, graph.types + first_receiver);
+    found.set(A::types, graph.types);
     found.set(A::unit, graph.unit);
     found.set(A::length, graph.length);
     found.set(A::places, table.places());
@@ -129,12 +129,10 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     if (forward_.zeroes(CudaArgument::out))
         clear_on_device(out, static_cast<std::size_t>(receivers * out_width_) * sizeof(T),
                         *worker.stream);
-    CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type, 0, receivers, 1);
-    arguments.set(CudaArgument::n_shares, std::int64_t(receivers <= MOST_SHARED_RECEIVERS ? 2 : 1));
+    CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type);
+    arguments.set(CudaArgument::n_rows, receivers);
     arguments.set(CudaArgument::out, out);
-    worker.lanes->fork(forward_.lanes());
-    forward_.launch(*worker.lanes, arguments);
-    worker.lanes->join(forward_.lanes());
+    forward_.launch(*worker.lanes, arguments, 0, receivers <= MOST_SHARED_RECEIVERS ? 2 : 1);
 }
 
 template <typename T>
@@ -142,13 +140,14 @@ CudaArguments CudaTableConv<T>::pair_arguments(const CudaWorker<T>& worker, cons
                                                bool by_type, const T* gradient,
                                                const CudaSpan& span) const {
     const DeviceEdges& graph = *worker.edges;
-    CudaArguments found =
-        arguments(worker, *backward_table_, x, by_type, span.first_receiver,
-                  ceil_div(span.num_receivers, graph.group), blocks_per_group(graph, span));
+    const std::int64_t parts = blocks_per_group(graph, span);
+    CudaArguments found = arguments(worker, *backward_table_, x, by_type);
     using A = CudaArgument;
+    found.set(A::n_rows, ceil_div(span.num_receivers, graph.group) * parts);
+    found.set(A::n_parts, parts);
+    found.set(A::row_ptr, graph.row_ptr + span.first_receiver);
     found.set(A::live, graph.live_pairs);
     found.set(A::num_live, graph.num_pairs + span.first_receiver / graph.group);
-    found.set(A::types, graph.types);
     found.set(A::n_group, graph.group);
     found.set(A::n_first, span.first_receiver);
     found.set(A::n_local, graph.num_local);
@@ -172,9 +171,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     if (!backward_.uses(A::dx)) {
         CudaSpan all;
         all.num_receivers = graph.num_local;
-        lanes.fork(count);
-        backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
-        return lanes.join(count);
+        return backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
     }
     const PairRows rows(graph);
     T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
@@ -204,9 +201,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         arguments.set(A::own, own - span.first_receiver * parts * x_width_);
         if (number > 1) summed_[number % 2]->wait(*worker.stream);
         clear(buffer, span.num_rows);
-        lanes.fork(count);
-        backward_.launch(lanes, arguments);
-        lanes.join(count, sums_lane);
+        backward_.launch(lanes, arguments, sums_lane);
         const DeviceStream& stream = lanes[sums_lane];
         if (dx != nullptr) {
             sums_.run_own(stream, own, span.num_receivers, parts, x_width_,

@@ -47,8 +47,7 @@ private:
     static CudaPassKernel::Widths widths(const ConvSpec& spec);
     using Table = PolynomialTable<T>;
     CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
-                            bool by_type, std::int64_t first_receiver, std::int64_t receivers,
-                            std::int64_t parts) const;
+                            bool by_type) const;
     CudaArguments pair_arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
                                  const T* gradient, const CudaSpan& span) const;
 

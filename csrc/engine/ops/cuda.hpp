@@ -58,15 +58,6 @@ public:
     DeviceMemory* scratch_memory = nullptr;
 };
 
-// Number of blocks that share the edges of a receiver, so that a few receivers still fill the
-// device. One block computes the whole gradient of an edge, so that this does not depend on the
-// number; sums over the edges of a receiver do.
-inline std::int64_t blocks_per_receiver(std::int64_t receivers, int multiprocessors) {
-    constexpr std::int64_t RESIDENT = 3, MOST = 4;
-    const std::int64_t wanted = RESIDENT * multiprocessors / std::max<std::int64_t>(receivers, 1);
-    return std::clamp<std::int64_t>(wanted, 1, MOST);
-}
-
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes. Operations on
 // nodes may run at the same time as others that use other rows (see step.hpp), so they use neither
 // lanes nor device_scratch, and keep nothing between forward and backward.

@@ -1,7 +1,8 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-A block of threads takes a receiver, or a part of its edges; a warp takes the channels of 32 lanes
-of a block of the features, with all their paths. Edges come roughly by length, so that polynomials
+A block of threads takes a receiver; a warp takes the channels of 32 lanes of a block of the
+features, with all their paths. In the forward pass of small systems two teams of warps share the
+edges of the receiver. Edges come roughly by length, so that polynomials
 of the table stay in registers for the next edges. In the backward pass a block takes a group of
 receivers, and each edge together with its reverse, which has the same weights (table_pairs.py).
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
@@ -56,8 +57,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     -------
     tuple of str
         Numbers: ``n_rows`` blocks of threads; ``n_types``; ``n_flip`` (1: vectors are turned
-        round). Forward, ``n_shares`` sets of warps of a block share the edges of its receiver,
-        1 to :attr:`CudaEntry.most_shares`. Backward, ``n_parts`` blocks do. By receiver:
+        round). Backward, ``n_parts`` blocks share the pairs of a group. By receiver:
         ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By edge: ``live``,
         ``sender`` (row of ``x``), ``sender_type``; ``unit`` (3), no unit; ``length`` in Å, float64.
         Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge
@@ -71,7 +71,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     """
     names = [
         "n_rows",
-        "n_shares" if kind == "forward" else "n_parts",
+        *(() if kind == "forward" else ("n_parts",)),
         "n_types",
         "n_flip",
         "row_ptr",
@@ -131,7 +131,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: TableBlock) -> s
 def _entry(name: str, prefix: str, block: TableBlock) -> str:
     kernel, warps, batch = block.kernel, block.kernel.warps, block.tile.batch
     lines = [
-        kernel_head(name, block.most_shares * block.threads, block.resident),
+        kernel_head(name, block.most_teams * block.threads, block.resident),
         "    extern __shared__ Quad shared_memory[];",
         f"    const int lane = threadIdx.x % {WARP};",
         "    // equal in all lanes, as the compiler knows after the exchange",
@@ -141,26 +141,25 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
     if block.forward:
         number, count, step = "lane", "count", batch
         arguments = "row, begin, count"
-        several = block.most_shares > 1
         lines += [
-            f"    const int shares = {'int(p.n_shares)' if several else '1'};",
-            f"    const int share = {f'number / {warps}' if several else '0'}, warp = part;",
-            f"    Quad* const own = shared_memory + share * {block.shared_bytes // 16};",
+            f"    const int teams = int(blockDim.x) / {block.threads};",
+            f"    const int team = number / {warps}, warp = part;",
+            f"    Quad* const memory = shared_memory + team * {block.shared_bytes // 16};",
             "    const Long row = blockIdx.x;",
             "    const int live = p.num_live[row];",
-            "    const int skipped = live * share / shares;",
+            "    const int skipped = live * team / teams;",
             "    const int begin = p.row_ptr[row] + skipped;",
-            "    const int count = live * (share + 1) / shares - skipped;",
+            "    const int count = live * (team + 1) / teams - skipped;",
         ]
     else:
         lines += [
             "    const int warp = number;",
-            "    Quad* const own = shared_memory;",
+            "    Quad* const memory = shared_memory;",
             "    const Long row = blockIdx.x / unsigned(PARTS);",
         ]
     lines += [
-        "    Record* const records = (Record*)own;",
-        f"    T* const matrices = (T*)own + {block.record_items};",
+        "    Record* const records = (Record*)memory;",
+        f"    T* const matrices = (T*)memory + {block.record_items};",
         "    Ahead ahead;",
     ]
     if not block.forward:
@@ -176,7 +175,7 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
             f"    T* const held = (T*)shared_memory + {held};",
             f"    const Share mine = share_of<{block.shares}>(p, row, "
             "blockIdx.x % unsigned(PARTS), PARTS, lane);",
-            "    const Long begin = mine.begin;",
+            "    const int begin = mine.begin;",
         ]
     lines += [
         f"    fetch(p, ahead, begin, {number}, {count}, {step}, lane, warp == 0);",
@@ -303,8 +302,8 @@ def emit_table_conv(
                     **common,
                     stored_outputs=frozenset(role.outputs) - written_out,
                     edges_at_once=2 if held_per_lane(role) <= tile.two_edges else 1,
-                    sum_items=block.sum_items if block.most_shares > 1 else 0,
-                    share_items=block.shared_bytes // itemsize,
+                    sum_items=block.sum_items if block.most_teams > 1 else 0,
+                    team_items=block.shared_bytes // itemsize,
                 )
             else:
                 writer = BackwardRoleWriter(
@@ -328,7 +327,7 @@ def emit_table_conv(
                 block.shared_bytes,
                 1,
                 lane=lanes[number],
-                most_shares=block.most_shares,
+                most_teams=block.most_teams,
             )
         )
     zeroed = []
@@ -347,8 +346,7 @@ def emit_table_conv(
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {tile.degree}\n"
         f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
-        f"#define PARTS {'1' if forward else 'p.n_parts'}\n"
-        f"#define PART_STRIDE {part_stride(attributes)}\n"
+        f"#define PARTS p.n_parts\n#define PART_STRIDE {part_stride(attributes)}\n"
         f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
         "#define STARTS_ROW(pair) "
         + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),

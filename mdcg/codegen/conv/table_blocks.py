@@ -16,7 +16,7 @@ from .table_pairs import held_values, part_stride
 MAX_LANES = 4
 # A group has at most so many receivers: DeviceEdges::GROUP.
 GROUP = 3
-# So many threads can have 255 registers each.
+# Blocks of several teams have at most so many threads, which can have 255 registers each.
 MOST_THREADS = 256
 
 __all__ = [
@@ -54,13 +54,14 @@ class TableBlock:
         return 1 if self.forward else max(1, self.tile.fill // self.kernel.warps)
 
     @property
-    def most_shares(self) -> int:
-        """Forward: shares of a receiver's edges that a block may take, each with such warps."""
-        return 2 if self.forward and 2 * self.threads <= MOST_THREADS else 1
+    def most_teams(self) -> int:
+        """Forward: teams of such warps that may share the edges of a receiver."""
+        fits = 2 * self.threads <= MOST_THREADS and 2 * self._team_bytes <= self.most_shared
+        return 2 if self.forward and fits else 1
 
     @property
     def warps(self) -> int:
-        """Warps of a block; forward: of each share of a receiver's edges."""
+        """Warps of a block; forward: of each team."""
         return self.kernel.warps * self.shares
 
     @property
@@ -73,7 +74,7 @@ class TableBlock:
         """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
         held = max(map(held_per_lane, self.kernel.roles))
         registers = next((limit for most, limit in self.tile.registers if held <= most), 0)
-        blocks = resident_blocks(self.most_shares * self.threads, registers)
+        blocks = resident_blocks(self.most_teams * self.threads, registers)
         return blocks if blocks > 1 else 0
 
     # Shared memory, in items: records twice, path matrices twice, parts of gradients twice. Then,
@@ -125,10 +126,14 @@ class TableBlock:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory; forward: of each share."""
+        """Bytes of shared memory; forward: of each team."""
         if self.forward:
-            return max(self.batch_bytes, self._bytes(0, self.sum_items))
+            return self._team_bytes if self.most_teams > 1 else self.batch_bytes
         return self.batch_bytes + self._bytes(self.held_items, self.sum_items)
+
+    @property
+    def _team_bytes(self) -> int:
+        return max(self.batch_bytes, self._bytes(0, self.sum_items))
 
 
 def kernel_sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:

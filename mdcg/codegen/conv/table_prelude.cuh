@@ -122,12 +122,12 @@ MDCG_INLINE int group_size(const Arguments& p, Long group) {
 // The pairs that the warps of a share of the block take one after the other: those of the share to
 // which the lane belongs when a batch is made. Batches have as many pairs of each share.
 struct Share {
-    Long begin;
+    int begin;
     int count, longest;  // of this share, and of all of the block
 };
 
 // Where part `q` of `all` of the live pairs begins: never between two pairs that write one row.
-MDCG_INLINE int part_begin(const Arguments& p, Long begin, int live, int q, int all, int lane) {
+MDCG_INLINE int part_begin(const Arguments& p, int begin, int live, int q, int all, int lane) {
     if (q <= 0 || q >= all) return q <= 0 ? 0 : live;
     for (int at = int(Long(live) * q / all);; at += 32) {
         const int k = at + lane;
@@ -142,7 +142,7 @@ MDCG_INLINE int part_begin(const Arguments& p, Long begin, int live, int q, int 
 template <int SHARES>
 MDCG_INLINE Share share_of(const Arguments& p, Long group, int part, int parts, int lane) {
     constexpr int PER = BATCH / SHARES;
-    const Long begin = p.row_ptr[group * p.n_group];
+    const int begin = p.row_ptr[group * p.n_group];
     const int live = p.num_live[group];
     Share mine{begin, 0, 0};
     int start = part_begin(p, begin, live, part * SHARES, parts * SHARES, lane);

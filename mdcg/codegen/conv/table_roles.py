@@ -167,9 +167,9 @@ class ForwardRoleWriter(TableRoleWriter):
         Edges that an iteration of the loop takes, 1 or 2. Each has registers of its own for
         features, which are loaded one iteration before they are needed.
     sum_items : int
-        Shared memory of a warp for its sums. 0: a receiver has one share of warps.
-    share_items : int
-        Shared memory of a share of warps.
+        Shared memory of a warp for its sums. 0: a receiver has one team of warps.
+    team_items : int
+        Shared memory of a team.
     **options
         See :class:`TableRoleWriter`.
     """
@@ -180,12 +180,12 @@ class ForwardRoleWriter(TableRoleWriter):
         stored_outputs: frozenset[int],
         edges_at_once: int,
         sum_items: int,
-        share_items: int,
+        team_items: int,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.stored_outputs, self.edges_at_once = stored_outputs, edges_at_once
-        self.sum_items, self.share_items = sum_items, share_items
+        self.sum_items, self.team_items = sum_items, team_items
 
     def function(self, name: str, prefix: str) -> str:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
@@ -245,31 +245,34 @@ class ForwardRoleWriter(TableRoleWriter):
             for i in range(block.ir.dim)
         ]
         return [
-            *(self._add_shares() if self.sum_items else ()),
+            *(self._add_teams() if self.sum_items else ()),
             f"T* const out = p.out + row * {self.problem.irreps_out.dim} + base;",
             *self.if_inside(stores),
         ]
 
-    def _add_shares(self) -> list[str]:
-        """Print the sum over shares, which meet in the memory that batches no longer need."""
+    def _add_teams(self) -> list[str]:
+        """Print the sum over teams, which meet in the memory that batches no longer need.
+
+        Teams differ by one edge at most. One that has had a batch less than others waits once more.
+        """
+        threads, batch = self.warps * WARP, self.batch
         places = {
             name: i * WARP * self.role.channels for i, (name, _) in enumerate(self._outputs())
         }
         return [
-            "if (p.n_shares > 1) {",
-            f"    const int share = int(threadIdx.x) / {self.warps * WARP};",
-            "    const int shares = int(p.n_shares), live = p.num_live[row];",
-            "    const int longest = (live + shares - 1) / shares;",
-            f"    const bool waits = (longest - 1) / {self.batch} > (count - 1) / {self.batch};",
-            "    if (waits || count == 0) __syncthreads();  // for the last batch of other shares",
+            f"if (blockDim.x > {threads}) {{",
+            f"    const int team = int(threadIdx.x) / {threads};",
+            f"    const int teams = int(blockDim.x) / {threads}, live = p.num_live[row];",
+            f"    const int batches = ((live + teams - 1) / teams + {batch - 1}) / {batch};",
+            f"    if ((count + {batch - 1}) / {batch} < batches) __syncthreads();",
             f"    T* const sums = (T*)records + (place * {self.sum_items} + lane * CHANNELS);",
-            "    if (share > 0) {",
+            "    if (team > 0) {",
             *(f"        *(Values*)(sums + {at}) = {name};" for name, at in places.items()),
             "    }",
             "    __syncthreads();",
-            "    if (share > 0) return;",
-            "    for (int other = 1; other < shares; ++other) {",
-            f"        const T* const more = sums + other * {self.share_items};",
+            "    if (team > 0) return;",
+            "    for (int other = 1; other < teams; ++other) {",
+            f"        const T* const more = sums + other * {self.team_items};",
             *(f"        {name} += *(const Values*)(more + {at});" for name, at in places.items()),
             "    }",
             "}",
