@@ -14,11 +14,12 @@ struct ListArguments {
     int* pairs;                                              // [num_types^2] is there such an edge
     const unsigned* sorted_sender;                           // [num_edges]
     int *sender_ptr, *by_sender;                             // [num_nodes + 1], [num_edges]
-    const int* span_edge;                                    // [num_spans + 1] where spans begin
-    unsigned* span_key;                                      // [num_edges] of by_sender
-    int *edge_of_place, *place;                              // [num_edges]
-    int* runs;               // [num_edges + 1] does a sender begin; then how many before
-    int* span_first_sender;  // [num_spans + 1]
+    // Where spans begin, [num_spans + 1]. While rows are counted before there are spans: chunks.
+    const int* span_edge;
+    unsigned* span_key;          // [num_edges] of by_sender
+    int *edge_of_place, *place;  // [num_edges]
+    int* runs;                   // [num_edges + 1] does a sender begin; then how many before
+    int* span_first_sender;      // [num_spans + 1]
     int *span_sender, *span_sender_ptr;
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
     Long* one_way;

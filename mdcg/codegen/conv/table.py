@@ -163,7 +163,7 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         "    Ahead ahead;",
     ]
     if not block.forward:
-        step = batch // block.shares
+        step = batch // block.batch_shares
         number, count = f"lane % {step}", "mine.count"
         held = block.batch_bytes // block.itemsize
         arguments = (
@@ -173,7 +173,7 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         lines += [
             f"    T* const parts = matrices + {block.nonzero_items};",
             f"    T* const held = (T*)shared_memory + {held};",
-            f"    const Share mine = share_of<{block.shares}>(p, row, "
+            f"    const Share mine = share_of<{block.batch_shares}>(p, row, "
             "blockIdx.x % unsigned(PARTS), PARTS, lane);",
             "    const int begin = mine.begin;",
         ]
@@ -294,7 +294,7 @@ def emit_table_conv(
         texts.append(_make_function(prefix, lowered, block))
         for i, role in enumerate(kernel.roles):
             given = (lowered, spec, role, table)
-            common = {"batch": tile.batch, "warps": kernel.warps, "shares": block.shares}
+            common = {"batch": tile.batch, "warps": kernel.warps, "shares": block.batch_shares}
             writer: ForwardRoleWriter | BackwardRoleWriter
             if forward:
                 writer = ForwardRoleWriter(

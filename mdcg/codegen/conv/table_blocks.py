@@ -49,7 +49,7 @@ class TableBlock:
     most_shared: int
 
     @property
-    def shares(self) -> int:
+    def batch_shares(self) -> int:
         """Parts of a batch, each with warps of its own for all channels of the kernel."""
         return 1 if self.forward else max(1, self.tile.fill // self.kernel.warps)
 
@@ -62,7 +62,7 @@ class TableBlock:
     @property
     def warps(self) -> int:
         """Warps of a block; forward: of each team."""
-        return self.kernel.warps * self.shares
+        return self.kernel.warps * self.batch_shares
 
     @property
     def threads(self) -> int:
