@@ -14,7 +14,8 @@ struct ListArguments {
     int* pairs;                                              // [num_types^2] is there such an edge
     const unsigned* sorted_sender;                           // [num_edges]
     int *sender_ptr, *by_sender;                             // [num_nodes + 1], [num_edges]
-    // Where spans begin, [num_spans + 1]. While rows are counted before there are spans: chunks.
+    // First edge of each span, [num_spans + 1]. While rows are counted to choose spans, chunks
+    // stand in the place of spans.
     const int* span_edge;
     unsigned* span_key;          // [num_edges] of by_sender
     int *edge_of_place, *place;  // [num_edges]

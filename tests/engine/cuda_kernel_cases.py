@@ -70,7 +70,7 @@ def test_one_chunk(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("edges", [9, 60])
 def test_several_chunks(tmp_path: Path, dtype: str, edges: int) -> None:
-    """Spans take turns on two streams; with 9 edges, some have a single receiver."""
+    """Spans take turns on two buffers; with 9 edges, some have a single receiver."""
     package(dtype).save(tmp_path / "p.mdcg")
     with chunks_of(edges):
         compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)

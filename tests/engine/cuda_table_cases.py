@@ -91,7 +91,7 @@ def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_many_receivers(tmp_path: Path, dtype: str) -> None:
-    """So many that a block has all edges of each, also in the forward pass."""
+    """So many that one team has all edges of each, also in the forward pass."""
     model = Model(dtype=dtype, knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))

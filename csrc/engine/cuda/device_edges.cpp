@@ -361,7 +361,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     launch(expand_rows_, 32 * num_local);
     sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);
-    if (group > 0) {  // keys of senders are no longer needed
+    if (group > 0) {  // overwrites the sorted senders, which are no longer needed
         a.group_key = reinterpret_cast<std::uint32_t*>(w.runs);
         launch(find_groups_, num_edges);
         sort(ceil_div(num_local, group), a.group_key, by_sender, by_group);
@@ -369,8 +369,8 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     if (group == 0 || sums_chunks || chunks.size() < 2) {
         make_spans(nullptr);
     } else {
-        // Rows of each chunk, as if chunks were spans. They can be counted in any order that keeps
-        // edges of one group and sender together.
+        // Counts the rows of each chunk, with chunks in the place of spans. Any order will do in
+        // which edges with the same group and sender follow each other.
         take_first_edges(chunks);
         a.edge_of_place = by_group;
         count();

@@ -96,8 +96,8 @@ public:
     PairUse pair_use = PairUse::none;               // likewise
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
-    // Rows of pairs of a span, unless one chunk has more. With so many, MACE large takes 5,184
-    // atoms of water as one span; three spans take 2 to 3 % longer.
+    // If there are several spans, each has at most so many rows of pairs, unless one chunk has
+    // more. A list with at most twice as many is one span.
     std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
@@ -178,7 +178,7 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    // `first_rows` [chunks + 1], on the host; null: spans are chunks.
+    // `first_rows` [chunks + 1], on the host: rows before each chunk; null: each chunk is a span.
     void make_spans(const std::int32_t* first_rows);
     void sort_by_type(int num_types, const DeviceStream& stream);
     void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);

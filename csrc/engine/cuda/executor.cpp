@@ -152,8 +152,8 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
     if (addresses() != before) forget_steps();
 }
 
-// As many as fit into CHUNK_BYTES with two buffers of as many rows. Buffers of rows of pairs may be
-// half as large again: see DeviceEdges::most_span_rows.
+// The largest number of edges for which two buffers with one row per edge fit into CHUNK_BYTES.
+// Buffers of rows of pairs may be half as large again: see DeviceEdges::most_span_rows.
 template <typename T>
 std::int64_t CudaExecutor<T>::chunk_edges() {
     if (chunk_edges_ > 0) return chunk_edges_;

@@ -12,7 +12,8 @@ namespace mdcg {
 // captured graphs too.
 class Lanes {
 public:
-    // Kernels of a pass run on the first KERNELS lanes, sums of their rows perhaps on one more.
+    // Kernels of a pass run on the first KERNELS lanes. With several spans, rows are summed on the
+    // lane after those of the kernels.
     static constexpr int KERNELS = 4, COUNT = KERNELS + 1;
 
     explicit Lanes(int device)

@@ -99,8 +99,8 @@ public:
     int lanes() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
-    // The same on their lanes, which are joined to lane `to`. Blocks have `teams` times the threads
-    // of an entry, or as many as it may have.
+    // Launches each kernel on its lane; lane `to` then waits for all of them. A block has `teams`
+    // teams, or as many as its kernel may have, each with the threads and memory of the entry.
     void launch(Lanes& lanes, const CudaArguments& arguments, int to = 0, int teams = 1) const;
 
 private:

@@ -11,13 +11,13 @@ namespace {
 // Up to so many receivers, two teams of warps share the edges of a receiver in kernels of the
 // forward pass that can have them: one team would leave multiprocessors idle. The order of sums
 // depends on this number, so it is the same on all devices.
-constexpr std::int64_t MOST_SHARED_RECEIVERS = 256;
+constexpr std::int64_t MOST_RECEIVERS_OF_TWO_TEAMS = 256;
 
 // Blocks of the backward pass that share the pairs of a group, so that a few groups still fill a
 // device. One block computes the whole gradient of a pair, so that this does not depend on the
 // number; sums over the pairs of a group do, so that it is the same on all devices.
 std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span) {
-    constexpr std::int64_t BLOCKS = 3 * 132, MOST = 4;
+    constexpr std::int64_t BLOCKS = 3 * 132, MOST = 4;  // three for each multiprocessor of an H100
     const std::int64_t groups = ceil_div(span.num_receivers, graph.group);
     return std::clamp<std::int64_t>(BLOCKS / std::max<std::int64_t>(groups, 1), 1, MOST);
 }
@@ -132,7 +132,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type);
     arguments.set(CudaArgument::n_rows, receivers);
     arguments.set(CudaArgument::out, out);
-    forward_.launch(*worker.lanes, arguments, 0, receivers <= MOST_SHARED_RECEIVERS ? 2 : 1);
+    forward_.launch(*worker.lanes, arguments, 0, receivers <= MOST_RECEIVERS_OF_TWO_TEAMS ? 2 : 1);
 }
 
 template <typename T>
@@ -167,7 +167,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
     Lanes& lanes = *worker.lanes;
-    const int count = backward_.lanes();
+    const int kernel_lanes = backward_.lanes();
     if (!backward_.uses(A::dx)) {
         CudaSpan all;
         all.num_receivers = graph.num_local;
@@ -181,10 +181,11 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
             clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), *worker.stream);
     };
     clear(own, rows.own);
-    // Rows of several spans are summed on a lane of their own, which waits for memory while kernels
-    // of the next span compute. Spans take turns with two buffers.
+    // If there are several spans, their rows are summed on a lane of their own while kernels of the
+    // next span compute. Spans take turns with two buffers; a buffer is used again only after its
+    // rows have been summed.
     const bool turns = graph.spans.size() > 1;
-    const int sums_lane = turns ? count : 0;
+    const int sums_lane = turns ? kernel_lanes : 0;
     if (dx != nullptr && !add && turns) {
         clear_on_device(dx, static_cast<std::size_t>(graph.num_local * row_bytes()),
                         *worker.stream);
@@ -211,7 +212,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         if (turns) summed_[number % 2]->record(stream);
         own += span.num_receivers * parts * x_width_;
     }
-    if (turns) lanes.join(count + 1);
+    if (turns) lanes.join(kernel_lanes + 1);
 }
 
 template class CudaTableConv<float>;

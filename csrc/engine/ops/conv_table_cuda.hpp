@@ -32,7 +32,7 @@ public:
 
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
-    // After prepare: lanes that backward adds to gradients of edges on.
+    // After prepare: the number of lanes on which backward adds to gradients of edges.
     int gradient_lanes() const { return backward_.lanes(); }
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.

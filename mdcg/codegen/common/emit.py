@@ -78,13 +78,13 @@ class CudaEntry:
     """One CUDA kernel of a program."""
 
     name: str  # operation, pass and number, such as ``conv_table_forward_0``: what profilers show
-    threads: int  # threads per block, of each team
-    shared_bytes: int  # dynamic shared memory per block, of each team
+    threads: int  # threads of each team; a block has one, unless the caller asks for more
+    shared_bytes: int  # dynamic shared memory of each team
     rows: int  # receivers, or runs of input rows, per block
     # the kernel may start before the one launched before it has ended, and ends after it
     early: bool = False
     lane: int = 0  # kernels of different lanes may run beside each other
-    most_teams: int = 1  # a block may have so many times these threads and this memory
+    most_teams: int = 1  # largest number of teams per block
 
 
 @dataclass(frozen=True)

@@ -135,15 +135,15 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         "    extern __shared__ Quad shared_memory[];",
         f"    const int lane = threadIdx.x % {WARP};",
         "    // equal in all lanes, as the compiler knows after the exchange",
-        f"    const int number = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
-        f"    const int part = number % {warps};",
+        f"    const int warp_of_block = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
+        f"    const int part = warp_of_block % {warps};",
     ]
     if block.forward:
         number, count, step = "lane", "count", batch
         arguments = "row, begin, count"
         lines += [
             f"    const int teams = int(blockDim.x) / {block.threads};",
-            f"    const int team = number / {warps}, warp = part;",
+            f"    const int team = warp_of_block / {warps}, warp = part;",
             f"    Quad* const memory = shared_memory + team * {block.shared_bytes // 16};",
             "    const Long row = blockIdx.x;",
             "    const int live = p.num_live[row];",
@@ -153,7 +153,7 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         ]
     else:
         lines += [
-            "    const int warp = number;",
+            "    const int warp = warp_of_block;",
             "    Quad* const memory = shared_memory;",
             "    const Long row = blockIdx.x / unsigned(PARTS);",
         ]

@@ -17,7 +17,7 @@ MAX_LANES = 4
 # A group has at most so many receivers: DeviceEdges::GROUP.
 GROUP = 3
 # Blocks of several teams have at most so many threads, which can have 255 registers each.
-MOST_THREADS = 256
+MOST_TEAM_THREADS = 256
 
 __all__ = [
     "GROUP",
@@ -55,18 +55,18 @@ class TableBlock:
 
     @property
     def most_teams(self) -> int:
-        """Forward: teams of such warps that may share the edges of a receiver."""
-        fits = 2 * self.threads <= MOST_THREADS and 2 * self._team_bytes <= self.most_shared
+        """Largest number of teams of a block, each with a part of the edges (forward pass)."""
+        fits = 2 * self.threads <= MOST_TEAM_THREADS and 2 * self._team_bytes <= self.most_shared
         return 2 if self.forward and fits else 1
 
     @property
     def warps(self) -> int:
-        """Warps of a block; forward: of each team."""
+        """Warps of a block; in the forward pass, of each team."""
         return self.kernel.warps * self.batch_shares
 
     @property
     def threads(self) -> int:
-        """Threads of these warps."""
+        """Threads of a block; in the forward pass, of each team."""
         return self.warps * WARP
 
     @property
@@ -114,7 +114,7 @@ class TableBlock:
 
     @property
     def sum_items(self) -> int:
-        """Items of a warp's sums: of the group's features' gradients; forward, of the outputs."""
+        """Items that a warp needs for sums: gradients of the group's features, or outputs."""
         roles = self.kernel.roles
         if self.forward:
             return WARP * max(role.channels * _components(role) for role in roles)
@@ -126,7 +126,7 @@ class TableBlock:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory; forward: of each team."""
+        """Bytes of shared memory of a block; in the forward pass, of each team."""
         if self.forward:
             return self._team_bytes if self.most_teams > 1 else self.batch_bytes
         return self.batch_bytes + self._bytes(self.held_items, self.sum_items)

@@ -68,7 +68,7 @@ class TableRoleWriter:
     batch : int
         Edges per evaluation of the path matrices.
     warps : int
-        Of the block, for each share of a batch.
+        Of the block, for each share of a batch or each team.
     shares : int
         Parts into which a batch is divided.
     """
@@ -251,9 +251,10 @@ class ForwardRoleWriter(TableRoleWriter):
         ]
 
     def _add_teams(self) -> list[str]:
-        """Print the sum over teams, which meet in the memory that batches no longer need.
+        """Print the sum over teams, in shared memory that held the batches.
 
-        Teams differ by one edge at most. One that has had a batch less than others waits once more.
+        Numbers of edges differ by at most one, so that a team may have one batch less than others.
+        It then calls ``__syncthreads`` once more.
         """
         threads, batch = self.warps * WARP, self.batch
         places = {
