@@ -20,8 +20,8 @@ class TableConvTile:
         Edges whose path matrices a block evaluates at a time, at most 32.
     warps : int
         Largest number of warps per block, or per team of a block in the forward pass of small
-        systems; a single input block with many channels may have more. A
-        problem that needs more warps is computed by several kernels.
+        systems; a single input block with many channels may have more. A problem that needs more
+        warps is computed by several kernels.
     imbalance : int
         Largest ratio of the work of two roles that share a block.
     components : int

@@ -1,10 +1,10 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-A block of threads takes a receiver; a warp takes the channels of 32 lanes of a block of the
-features, with all their paths. In the forward pass of small systems two teams of warps share the
-edges of the receiver. Edges come roughly by length, so that polynomials
-of the table stay in registers for the next edges. In the backward pass a block takes a group of
-receivers, and each edge together with its reverse, which has the same weights (table_pairs.py).
+A warp takes the channels of 32 lanes of a block of the features, with all their paths. In the
+forward pass a block of threads takes a receiver; in small systems two teams of its warps share the
+receiver's edges. Edges come roughly by length, so that polynomials of the table stay in registers
+for the next edges. In the backward pass a block takes a group of receivers, or a part of the
+group's pairs: each edge together with its reverse, which has the same weights (table_pairs.py).
 Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
 backward pass ends in the gradient of the edge's vector and rows for senders and receivers.
 """

@@ -254,7 +254,8 @@ class ForwardRoleWriter(TableRoleWriter):
         """Print the sum over teams, in shared memory that held the batches.
 
         Numbers of edges differ by at most one, so that a team may have one batch less than others.
-        It then calls ``__syncthreads`` once more.
+        It then calls ``__syncthreads`` once more. The team's number is found again here, so that it
+        takes no register in the loop over edges.
         """
         threads, batch = self.warps * WARP, self.batch
         places = {
