@@ -33,6 +33,7 @@ Program::Program(const Package& package, const ModelInfo& info, Stages stages)
     : stages_(stages), align_(info.double_precision ? row_align<double>() : row_align<float>()) {
     read_values(package, info);
     read_ops(package, info);
+    merge_sums();
     connect(package);
     check_ghosts(package);
     find_backward_order();
@@ -111,6 +112,67 @@ void Program::read_ops(const Package& package, ModelInfo info) {
     }
 }
 
+// A sum needs neither memory nor a pass of its own where operations that can add write its terms,
+// and nothing else reads these: the operations then write the sum, one after the other, and begin
+// with the one whose inputs are there first.
+void Program::merge_sums() {
+    struct Use {
+        int writer = -1, writers = 0, first_reader = -1, readers = 0;
+    };
+    std::vector<Use> use(values.size());
+    for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        for (const Operand& output : ops[at(i)]->outputs) {
+            use[at(output.id)].writer = i;
+            ++use[at(output.id)].writers;
+        }
+        for (const Operand& input : ops[at(i)]->inputs)
+            if (use[at(input.id)].readers++ == 0) use[at(input.id)].first_reader = i;
+    }
+    // the last operation that writes an input of another one
+    const auto ready = [&](int i) {
+        int last = -1;
+        for (const Operand& input : ops[at(i)]->inputs) {
+            const Use& of = use[at(input.id)];
+            last = std::max(last, of.writers > 0 ? of.writer : i);
+        }
+        return last;
+    };
+    for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        if (!ops[at(i)]->is_sum) continue;
+        const Operand& out = ops[at(i)]->outputs[0];
+        bool merges = use[at(out.id)].writers == 1 &&
+                      (use[at(out.id)].readers == 0 || use[at(out.id)].first_reader > i);
+        std::vector<int> writers;
+        for (const Operand& term : ops[at(i)]->inputs) {
+            const Use& of = use[at(term.id)];
+            merges = merges && of.writers == 1 && of.readers == 1 && of.writer < i &&
+                     ops[at(of.writer)]->can_add && ready(of.writer) < of.writer &&
+                     !contains(descriptors, term.id);
+            writers.push_back(of.writer);
+        }
+        if (!merges) continue;
+        // Of the places of these operations the first is behind all that the first one reads, and
+        // so on.
+        std::vector<int> places = writers;
+        std::sort(places.begin(), places.end());
+        std::stable_sort(writers.begin(), writers.end(),
+                         [&](int a, int b) { return ready(a) < ready(b); });
+        std::vector<std::unique_ptr<OpSpec>> terms;
+        for (const int writer : writers) terms.push_back(std::move(ops[at(writer)]));
+        for (std::size_t k = 0; k < terms.size(); ++k) {
+            Operand& written = terms[k]->outputs[0];
+            values[at(written.id)].merged = true;
+            written.id = out.id;
+            written.accumulate = k > 0;
+            ops[at(places[k])] = std::move(terms[k]);
+        }
+        use[at(out.id)].writer = places.back();
+        use[at(out.id)].writers = 2;  // not a term of which one operation writes all
+        ops[at(i)].reset();
+    }
+    ops.erase(std::remove(ops.begin(), ops.end(), nullptr), ops.end());
+}
+
 // Single assignment: every value is written once, by a layer before those that read it.
 void Program::connect(const Package& package) {
     int first = -1;  // of the operations that see positions
@@ -128,7 +190,7 @@ void Program::connect(const Package& package) {
         }
         for (const Operand& input : op.inputs) {
             Value& value = values[at(input.id)];
-            if (value.writer < 0)
+            if (value.writers.empty())
                 package.fail(where + " reads \"" + value.name +
                              "\" before any layer has written it");
             moves = moves || value.depends_on_positions;
@@ -136,13 +198,14 @@ void Program::connect(const Package& package) {
         }
         for (const Operand& output : op.outputs) {
             Value& value = values[at(output.id)];
-            if (value.writer >= 0)
+            if (!value.writers.empty() && !output.accumulate)
                 package.fail(where + " writes \"" + value.name + "\", which layer " +
-                             std::to_string(value.writer) + " has written, expected one writer");
+                             std::to_string(ops[at(value.writer())]->index) +
+                             " has written, expected one writer");
             if (contains(value.readers, i))
                 package.fail(where + " reads and writes \"" + value.name + "\"");
-            value.writer = i;
-            value.depends_on_positions = moves;
+            value.writers.push_back(i);
+            value.depends_on_positions = value.depends_on_positions || moves;
         }
         if (op.forward_space == IterationSpace::exchange) {
             ++num_exchanges;
@@ -151,13 +214,15 @@ void Program::connect(const Package& package) {
         }
     }
     for (const int id : descriptors)
-        if (values[at(id)].writer < 0)
+        if (values[at(id)].writers.empty())
             package.fail("descriptor \"" + values[at(id)].name + "\" is written by no layer");
     for (std::size_t i = 0; i + 1 < ops.size(); ++i)
         if (ops[i]->inputs.empty() && ops[i]->outputs.size() == 1) {
             const int id = ops[i]->outputs[0].id;
+            const auto& next = ops[i + 1]->outputs;
             if (values[at(id)].readers == std::vector<int>{narrow(i + 1)} &&
-                !contains(descriptors, id))
+                !contains(descriptors, id) &&
+                std::none_of(next.begin(), next.end(), [](const auto& o) { return o.accumulate; }))
                 ops[i]->only_reader = ops[i + 1].get();
         }
 }
@@ -169,7 +234,8 @@ std::size_t Program::num_operands() const {
 }
 
 std::string Program::where(int layer) const {
-    return "layer " + std::to_string(layer) + " (" + ops[at(layer)]->name + ")";
+    const OpSpec& op = *ops[at(layer)];
+    return "layer " + std::to_string(op.index) + " (" + op.name + ")";
 }
 
 // Layers on which an energy or a descriptor depends.
@@ -223,7 +289,7 @@ void Program::check_ghosts(const Package& package) {
             if (value.depends_on_positions)
                 package.fail(where(i) + " reads \"" + value.name +
                              "\" of neighbours, expected an exchange layer for it before");
-            wanted.push_back(value.writer);
+            wanted.insert(wanted.end(), value.writers.begin(), value.writers.end());
         }
     }
     for (std::size_t id = 0; id < values.size(); ++id) {
@@ -239,8 +305,10 @@ void Program::check_ghosts(const Package& package) {
         wanted.pop_back();
         if (over_ghosts_[at(i)]) continue;
         over_ghosts_[at(i)] = 1;
-        for (const Operand& input : ops[at(i)]->inputs)
-            wanted.push_back(values[at(input.id)].writer);
+        for (const Operand& input : ops[at(i)]->inputs) {
+            const std::vector<int>& writers = values[at(input.id)].writers;
+            wanted.insert(wanted.end(), writers.begin(), writers.end());
+        }
     }
 }
 
@@ -282,7 +350,7 @@ void Program::find_gradients() {
 void validate(const Package& package) {
     const Program program(package, read_model_info(package), Stages::shared);
     for (const Program::Value& value : program.values)
-        if (value.writer < 0)
+        if (value.writers.empty() && !value.merged)
             package.fail("no layer writes the value \"" + value.name +
                          "\", expected one: remove the value");
     const auto& manifest = package.manifest();
@@ -303,8 +371,9 @@ void validate(const Package& package) {
 
 void Program::no_implementation(const Package& package, std::size_t op,
                                 const std::string& device) const {
-    throw EngineError(ErrorKind::unsupported, package.path() + ": layer " + std::to_string(op) +
-                                                  " has type " + ops[op]->type +
+    throw EngineError(ErrorKind::unsupported, package.path() + ": layer " +
+                                                  std::to_string(ops[op]->index) + " has type " +
+                                                  ops[op]->type +
                                                   ", which this version of mdcg does not "
                                                   "evaluate on " +
                                                   device + ": use device cpu");

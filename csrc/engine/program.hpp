@@ -72,12 +72,15 @@ public:
     struct Value {
         std::string name;
         Rows rows;
-        int writer = -1;
+        std::vector<int> writers;  // operations; those after the first add
+        bool merged = false;       // a term that is a part of a sum at once: no operation has it
         bool depends_on_positions = false;
         bool has_gradient = false;    // a gradient is wanted and is found
         bool gathered = false;        // read at senders
         bool ghost_gradient = false;  // a gradient is found at senders, ghosts included
         std::vector<int> readers;
+        // The operation after which it is whole; -1: none writes it.
+        int writer() const { return writers.empty() ? -1 : writers.back(); }
     };
 
     std::vector<Value> values;
@@ -101,6 +104,7 @@ private:
     void read_ops(const Package& package, ModelInfo info);
     [[noreturn]] void no_implementation(const Package& package, std::size_t op,
                                         const std::string& device) const;
+    void merge_sums();
     void connect(const Package& package);
     std::string where(int op) const;
     std::vector<char> find_active() const;

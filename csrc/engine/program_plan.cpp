@@ -60,9 +60,8 @@ void Program::find_backward_order() {
     // for each operation, those whose backward pass must come first
     std::vector<std::set<int>> must_precede(ops.size());
     for (const Value& value : values) {
-        if (value.writer < 0) continue;
         for (const int reader : value.readers) {
-            must_precede[at(value.writer)].insert(reader);
+            for (const int writer : value.writers) must_precede[at(writer)].insert(reader);
             if (ops[at(reader)]->forward_space != IterationSpace::exchange) continue;
             for (const int other : value.readers)
                 if (other != reader)
@@ -160,7 +159,7 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
     if (!beside) return found;
     std::vector<std::set<int>> users(values.size());  // stages at which a value is used
     for (std::size_t id = 0; id < values.size(); ++id) {
-        if (values[id].writer >= 0) users[id].insert(stage_of[at(values[id].writer)]);
+        for (const int writer : values[id].writers) users[id].insert(stage_of[at(writer)]);
         for (const int reader : values[id].readers) users[id].insert(stage_of[at(reader)]);
     }
     for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -183,7 +182,7 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
             if (backward)
                 between_users(input.id);
             else
-                between(stage_of[at(values[at(input.id)].writer)], -1);
+                between(stage_of[at(values[at(input.id)].writer())], -1);
         for (const Operand& output : ops[i]->outputs) between_users(output.id);
         const auto next = edges.lower_bound(own);
         if (next != edges.end()) window.end = std::min(window.end, *next);
@@ -236,13 +235,14 @@ BufferPlan Program::plan(PlanKind kind) {
     };
     for (int id = 0; id < static_cast<int>(values.size()); ++id) {
         const Value& value = values[at(id)];
-        if (value.writer < 0) continue;
+        if (value.writers.empty()) continue;
         const std::int64_t width = value.rows.width;
         // the operation before may write this value and read its gradient: see only_reader
-        int first = value.writer;
+        const int last_writer = value.writer();
+        int first = value.writers.front();
         if (first > 0 && ops[at(first - 1)]->only_reader == ops[at(first)].get()) --first;
-        Interval stages{id, false, width, forward[at(first)].begin, forward[at(value.writer)].end};
-        Interval steps{id, false, width, first, value.writer};
+        Interval stages{id, false, width, forward[at(first)].begin, forward[at(last_writer)].end};
+        Interval steps{id, false, width, first, last_writer};
         bool global = value.gathered;
         for (const int reader : value.readers) {
             stages.end = std::max(stages.end, forward[at(reader)].end);
@@ -254,16 +254,28 @@ BufferPlan Program::plan(PlanKind kind) {
         if (std::find(descriptors.begin(), descriptors.end(), id) != descriptors.end())
             steps.end = static_cast<int>(ops.size());
         global = global || saved || stages.end != stages.begin;
-        const bool ghosts = value.gathered || over_ghosts_[at(value.writer)];
+        const bool ghosts = value.gathered || over_ghosts_[at(last_writer)];
         add(plan.values[at(id)], stages, steps, global, ghosts);
 
         if (!with_gradient || !value.has_gradient) continue;
-        const int last = back_stage_of[at(first)] < 0 ? value.writer : first;
-        stages = {id, true, width, backward[at(value.writer)].begin, backward[at(last)].end};
-        steps = {id, true, width, back_step[at(value.writer)], back_step[at(last)]};
+        std::vector<int> users = value.writers;  // of the gradient, in the backward pass
+        if (first != users.front()) users.push_back(first);
+        users.erase(std::remove_if(users.begin(), users.end(),
+                                   [&](int i) { return back_stage_of[at(i)] < 0; }),
+                    users.end());
+        const int one = users.front();
+        stages = {id, true, width, backward[at(one)].begin, backward[at(one)].end};
+        steps = {id, true, width, back_step[at(one)], back_step[at(one)]};
+        int zeroed = back_stage_of[at(one)];
+        for (const int user : users) {
+            stages.begin = std::min(stages.begin, backward[at(user)].begin);
+            stages.end = std::max(stages.end, backward[at(user)].end);
+            steps.begin = std::min(steps.begin, back_step[at(user)]);
+            steps.end = std::max(steps.end, back_step[at(user)]);
+            zeroed = std::min(zeroed, back_stage_of[at(user)]);
+        }
         global = value.ghost_gradient ||
-                 ops[at(value.writer)]->backward_space() == IterationSpace::sender_blocks;
-        int zeroed = back_stage_of[at(value.writer)];
+                 ops[at(last_writer)]->backward_space() == IterationSpace::sender_blocks;
         for (const int reader : value.readers) {
             if (back_stage_of[at(reader)] < 0) continue;
             stages.begin = std::min(stages.begin, backward[at(reader)].begin);

@@ -26,6 +26,7 @@ from .test_node_layers import (  # noqa: F401
     test_linear,
     test_pointwise,
     test_sizes,
+    test_terms_of_a_sum,
 )
 
 

@@ -160,9 +160,14 @@ class Drawn:
         reads = KINDS[kind][0]
         if not kind.startswith("conv"):
             names = [self.value(shape) for shape in reads]
-            if kind.startswith("sum"):
-                more = [self.value(reads) for _ in range(self.draw(st.integers(0, 2)))]
-                return self.put(kind, x=names + more)
+            if kind.startswith("sum"):  # some terms may be read by nothing else
+                more = [
+                    self.add(f"linear_{self.draw(st.sampled_from('SV'))}{reads}")
+                    if self.flip()
+                    else self.value(reads)
+                    for _ in range(self.draw(st.integers(0, 3)))
+                ]
+                return self.put(kind, x=more or names)
             keys = ("x", "density" if kind.startswith("normalize") else "y")
             return self.put(kind, **dict(zip(keys, names, strict=False)))
         radial = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from mdcg.problem import Irreps
 
 from ..core.contraction_helpers import random_contraction
 from ..covering import covering
-from .programs import Program, check, graph
+from .programs import Program, check, graph, open_model, run
 
 DTYPES = pytest.mark.parametrize("dtype", ["float64", "float32"])
 
@@ -36,6 +37,36 @@ def test_linear(tmp_path: Path, dtype: str, channels: int, typed: bool) -> None:
     total = p.sum([x, z], "total")
     contract(p, total)
     check(p, tmp_path / "p.mdcg", graph())
+
+
+@covering(channels=[7, 32], dtype=["float64", "float32"], typed=[False, True], terms=[1, 2, 3])
+def test_terms_of_a_sum(
+    tmp_path: Path, dtype: str, channels: int, typed: bool, terms: int
+) -> None:
+    """Layers that write terms write their sum; the one that can run first is not listed first."""
+    p = Program(3, dtype)
+    x = p.features(channels)
+    out = Irreps.parse("+".join(f"{channels}x{ir}" for ir in ("0e", "0e", "1o", "2e")))
+    lead = (3,) if typed else ()
+    square = p.random(*lead, channels, channels) / 4
+    maps = [  # blocks that a term leaves out, several paths to one block, constants
+        LinearMap(x.irreps, out, {(0, 0): square, (2, 3): square}, {1: p.random(channels)}),
+        LinearMap(x.irreps, out, {(1, 2): square, (0, 0): square}),
+        LinearMap(out, out, {(0, 0): square, (1, 0): square}, {0: p.random(3, channels)}),
+    ]
+    first = p.linear(x, maps[0], "first")
+    inputs = [p.scale(x, np.array([0.7]), "scaled"), x, first]
+    found = [p.linear(inputs[i], maps[i], f"term_{i}") for i in (0, 1, 2)[:terms]]
+    total = p.sum(found, "total")
+    kept = p.sum([total, first], "kept")  # these two are read twice
+    contract(p, kept)
+    p.readout(total, "again")
+    check(p, tmp_path / "p.mdcg", graph())
+    model = open_model(p.package(), tmp_path / "p.mdcg")
+    run(model, graph())
+    names = [layer["name"] for layer in json.loads(model.report())["layers"]]
+    assert "total" not in names and "kept" in names
+    assert names.index("term_1") < names.index("term_0") if terms > 1 else "term_0" in names
 
 
 def contract(p: Program, x, name: str = "square", seed: int = 4) -> None:

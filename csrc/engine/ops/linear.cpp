@@ -6,6 +6,7 @@
 namespace mdcg {
 
 LinearSpec::LinearSpec(const LayerEntry& given) : OpSpec(given) {
+    can_add = true;
     const auto tensor = [this](const Fields& from, const char* key, std::vector<std::int64_t> shape,
                                bool& typed) {
         typed = from.tensor(key).shape.size() == shape.size() + 1;

@@ -57,7 +57,7 @@ public:
     void forward(Worker<T>& worker, Range nodes) const override {
         T* out = worker.value(out_, nodes.begin);
         run<false>(worker, nodes, worker.value(x_, nodes.begin), out);
-        clear(nodes, out, out_.rows, no_out_);
+        if (!out_.accumulate) clear(nodes, out, out_.rows, no_out_);
         for (const Bias& bias : biases_) {
             const Block& block = out_.rows.blocks[bias.out];
             for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
@@ -139,7 +139,8 @@ private:
             const Path& path = paths_[TRANSPOSED ? order_[p] : p];
             const Block& in = from.blocks[TRANSPOSED ? path.out : path.in];
             const Block& out = to.blocks[TRANSPOSED ? path.in : path.out];
-            const bool add = TRANSPOSED ? !path.first_in || x_.accumulate : !path.first_out;
+            const bool add =
+                TRANSPOSED ? !path.first_in || x_.accumulate : !path.first_out || out_.accumulate;
             const std::vector<PackedMatrix<T>>& weights =
                 TRANSPOSED ? path.transposed : path.forward;
             for (int m = 0; m < in.dim(); ++m) {

@@ -144,11 +144,13 @@ private:
     // c (+)= a @ weights of all paths. Those that write different blocks go side by side.
     void run(const CudaWorker<T>& worker, Range nodes, bool back, const T* a, T* c) const {
         const Rows &from = back ? out_.rows : x_.rows, &to = back ? x_.rows : out_.rows;
+        const bool accumulate = back ? x_.accumulate : out_.accumulate;
         std::vector<std::vector<CudaProduct<T>>> rounds;
         const std::vector<Group> typed = groups(*worker.edges, nodes);
         for (const Sum& sum : back ? backward_ : forward_) {
             const Block& out = to.blocks[sum.to];
-            if (sum.paths.empty() && back && x_.accumulate) continue;
+            const auto bias = back ? biases_.end() : biases_.find(sum.to);
+            if (sum.paths.empty() && accumulate && bias == biases_.end()) continue;
             if (rounds.size() <= sum.round) rounds.resize(sum.round + 1);
             std::vector<CudaProduct<T>>& round = rounds[sum.round];
             CudaProduct<T> product;
@@ -167,9 +169,8 @@ private:
             product.c = c + out.offset;
             product.c_width = to.width;
             product.c_step = out.stride;
-            product.add = sum.round > 0 || (back && x_.accumulate);
-            const auto bias = biases_.find(sum.to);
-            if (!back && sum.round == 0 && bias != biases_.end()) {
+            product.add = sum.round > 0 || accumulate;
+            if (sum.round == 0 && bias != biases_.end()) {
                 product.bias = device_bias_.data() + bias->second.first;
                 if (bias->second.typed) product.bias_types = worker.types;
             }

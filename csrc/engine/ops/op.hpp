@@ -28,8 +28,9 @@ struct Operand {
     bool whole_gradient = false;
     // Set by the program:
     bool needs_gradient = false;  // does it depend on positions
-    // Backward: add to the rows of its gradient, which an operation before has written. Rows of
-    // ghosts are always added to: the executor zeroes them once, before the first that adds.
+    // Of an input, backward: add to the rows of its gradient, which an operation before has
+    // written. Rows of ghosts are always added to: the executor zeroes them once, before the first
+    // that adds. Of an output, forward: add to its rows, which an operation before has written.
     bool accumulate = false;
     bool present() const { return id >= 0; }
 };
@@ -88,6 +89,8 @@ public:
     int align;  // items that 64 bytes hold
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
+    bool is_sum = false;                  // its output is the sum of its inputs
+    bool can_add = false;                 // it heeds Operand::accumulate of its single output
     std::deque<Operand> inputs, outputs;  // addresses of operands stay
     // The next operation, if it is the only reader of this one's single output; set for operations
     // without inputs. This operation may then write the next one's result and read its gradient:

@@ -48,6 +48,7 @@ struct SumSpec : OpSpec {
     const Operand& out = output("out");
 
     explicit SumSpec(const LayerEntry& given) : OpSpec(given) {
+        is_sum = true;
         for (const std::string& term : fields.texts("x"))
             inputs.push_back(given.operand(fields, "x", term));
         if (inputs.empty()) fields.fail("x", "empty", "one value or more");
