@@ -74,61 +74,72 @@ struct Places {
     }
 };
 
-// Copies slice after slice, part after part. What stands behind the last row, column or item is
-// zero.
+// Copies a's items of slices to shared memory, part after part. A thread copies the same columns of
+// some rows. Rows behind the last one are copies of the first: they are multiplied, and not stored.
 template <typename S>
-struct Slices {
+struct RowCopies {
+    static constexpr int STEP = S::THREADS / S::SLICE_PACKS;  // rows
     const GemmProduct<T>& p;
-    const GemmPart* part;
-    int parts, from;  // parts that are left, place in this one
-    int first_column;
+    const GemmPart* part;  // the next one
+    int left = 0;          // items of this part
+    const T* a[S::A_LOADS];
 
-    INLINE Slices(const GemmProducts<T>& all, const GemmProduct<T>& product, int column)
-        : p(product),
-          part(all.part + product.first_part),
-          parts(product.parts),
-          from(0),
-          first_column(column) {}
-    INLINE int count() const {
+    INLINE RowCopies(const GemmProducts<T>& all, const GemmProduct<T>& product)
+        : p(product), part(all.part + product.first_part) {}
+    static INLINE int first_row() { return threadIdx.x / S::SLICE_PACKS; }
+    static INLINE int first_item() { return threadIdx.x % S::SLICE_PACKS * LANE_ITEMS; }
+    INLINE int count() const {  // of slices
         int slices = 0;
 #pragma unroll 1  // here and below: shorter programs start faster
-        for (int i = 0; i < parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
+        for (int i = 0; i < p.parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
         return slices;
     }
+    // Returns the part.
+    INLINE const GemmPart& begin_part(const Places<S>& places) {
+        left = part->depth;
+        const T* const from = p.a + part->at + first_item();
+#pragma unroll
+        for (int i = 0; i < S::A_LOADS; ++i) {
+            const int row = first_row() + i * STEP;
+            a[i] = from + places.start(p, *part, places.node[row] >= 0 ? row : 0);
+        }
+        return *part++;
+    }
+    INLINE void start(T* stage, int bytes) {
+        T* const to = stage + first_row() * S::A_STRIDE + first_item();
+#pragma unroll
+        for (int i = 0; i < S::A_LOADS; ++i) {
+            start_copy(to + i * STEP * S::A_STRIDE, a[i], bytes);
+            a[i] += S::DEPTH;
+        }
+        left -= S::DEPTH;
+    }
+};
+
+// Copies slices. What stands behind the last column or item is zero.
+template <typename S>
+struct Slices : RowCopies<S> {
+    using Rows = RowCopies<S>;
+    using Rows::left;
+    using Rows::p;
+    static constexpr int STEP = S::THREADS / S::ROW_PACKS;  // rows of b
+    int column;
+    const T* b;
+
+    INLINE Slices(const GemmProducts<T>& all, const GemmProduct<T>& product, int first_column)
+        : Rows(all, product), column(first_column + first()) {}
+    static INLINE int first() { return threadIdx.x % S::ROW_PACKS * LANE_ITEMS; }
     INLINE void start(const Places<S>& places, T* stage) {
-        const int left = part->depth - from;
-        {
-            const int first = threadIdx.x / S::SLICE_PACKS;
-            const int k = threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
-            const int bytes = min(left - k, LANE_ITEMS) * int(sizeof(T));
-            const T* const a = p.a + (part->at + from + k);
+        const int k = threadIdx.x / S::ROW_PACKS;
+        if (left <= 0) b = p.b + (Long(Rows::begin_part(places).row + k) * p.columns + column);
+        T* const to = stage + S::A_ITEMS + k * S::B_STRIDE + first();
 #pragma unroll
-            for (int i = 0; i < S::A_LOADS; ++i) {
-                const int row = first + i * (S::THREADS / S::SLICE_PACKS);
-                const bool there = places.node[row] >= 0 && bytes > 0;
-                const T* const source = a + places.start(p, *part, row);
-                start_copy(stage + row * S::A_STRIDE + k, there ? source : p.b, there ? bytes : 0);
-            }
+        for (int i = 0; i < S::B_LOADS; ++i) {
+            const bool there = column < p.columns && k + i * STEP < left;
+            start_copy(to + i * STEP * S::B_STRIDE, b + Long(i * STEP) * p.columns, there ? 16 : 0);
         }
-        {
-            const int first = threadIdx.x / S::ROW_PACKS;
-            const int at = threadIdx.x % S::ROW_PACKS * LANE_ITEMS;
-            const bool column = first_column + at < p.columns;
-            const T* const b = p.b + (Long(part->row + from) * p.columns + first_column + at);
-#pragma unroll
-            for (int i = 0; i < S::B_LOADS; ++i) {
-                const int k = first + i * (S::THREADS / S::ROW_PACKS);
-                const bool there = column && k < left;
-                start_copy(stage + S::A_ITEMS + k * S::B_STRIDE + at,
-                           there ? b + Long(k) * p.columns : p.b, there ? 16 : 0);
-            }
-        }
-        from += S::DEPTH;
-        if (from >= part->depth && parts > 1) {
-            ++part;
-            --parts;
-            from = 0;
-        }
+        b += Long(S::DEPTH) * p.columns;
+        Rows::start(stage, max(0, min(left - Rows::first_item(), LANE_ITEMS)) * int(sizeof(T)));
     }
 };
 
@@ -207,25 +218,23 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
     typename S::Unit unit;
     unit.clear();
     __syncthreads();
+    int now = 0, next = 0;
 #pragma unroll 1
-    for (int i = 0; i < S::STAGES - 1; ++i) {
-        if (i < count) slices.start(places, shared + i * S::STAGE_ITEMS);
-        end_group();
-    }
-    int now = 0, next = S::STAGES - 1;
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-        wait_groups<S::STAGES - 2>();
-        S::Unit::publish();
-        __syncthreads();
+    for (int i = 1 - S::STAGES; i < count; ++i) {  // below 0: copies alone
+        if (i >= 0) {
+            wait_groups<S::STAGES - 2>();
+            S::Unit::publish();
+            __syncthreads();
+        }
         if (i + S::STAGES - 1 < count) slices.start(places, shared + next * S::STAGE_ITEMS);
         end_group();
+        next = next + 1 == S::STAGES ? 0 : next + 1;
+        if (i < 0) continue;
         const T* const stage = shared + now * S::STAGE_ITEMS;
         const int k = group * GROUP_DEPTH;
         unit.template multiply<GROUP_DEPTH, S::A_STRIDE, S::B_STRIDE>(
             stage + warp_row * S::A_STRIDE + k, stage + S::A_ITEMS + k * S::B_STRIDE + warp_column);
         now = now + 1 == S::STAGES ? 0 : now + 1;
-        next = next + 1 == S::STAGES ? 0 : next + 1;
     }
     if constexpr (S::GROUPS > 1) {
         add_groups<S>(unit, shared, group);

@@ -6,56 +6,30 @@
 
 // Copies slices of a and images of b. The depth of every part is a multiple of DEPTH.
 template <typename S>
-struct Images {
-    static constexpr int A_STEP = S::THREADS / S::SLICE_PACKS;
-    static constexpr int B_STEP = S::THREADS * LANE_ITEMS;
+struct Images : RowCopies<S> {
+    using Rows = RowCopies<S>;
+    using Rows::left;
+    using Rows::p;
+    static constexpr int STEP = S::THREADS * LANE_ITEMS;  // items of b
     static_assert(S::GROUPS == 1 && S::ACROSS == 1, "a warp multiplies all columns of an image");
-    static_assert(S::THREADS % 128 == 0 && S::B_ITEMS % B_STEP == 0, "four warps, and copies");
-    const GemmProduct<T>& p;
-    const GemmPart* part;  // the next one
+    static_assert(S::THREADS % 128 == 0 && S::B_ITEMS % STEP == 0, "four warps, and copies");
     int first_column;
-    int left = 0;  // items of this part
-    const T *a[S::A_LOADS], *b;
+    const T* b;
 
     INLINE Images(const GemmProducts<T>& all, const GemmProduct<T>& product, int column)
-        : p(product), part(all.part + product.first_part), first_column(column) {}
-    INLINE int count() const {
-        int slices = 0;
-#pragma unroll 1
-        for (int i = 0; i < p.parts; ++i) slices += part[i].depth / S::DEPTH;
-        return slices;
-    }
+        : Rows(all, product), first_column(column) {}
     INLINE Long image_step() const {
         return Long((p.columns + S::COLUMNS - 1) / S::COLUMNS) * S::B_ITEMS;
     }
-    // Rows behind the last one are copies of the first: they are multiplied, and not stored.
-    INLINE void begin_part(const Places<S>& places) {
-        left = part->depth;
-        const T* const from = p.a + part->at + threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
-#pragma unroll
-        for (int i = 0; i < S::A_LOADS; ++i) {
-            const int row = threadIdx.x / S::SLICE_PACKS + i * A_STEP;
-            a[i] = from + places.start(p, *part, places.node[row] >= 0 ? row : 0);
-        }
-        b = p.images + (part->row / S::DEPTH * image_step() +
-                        first_column / S::COLUMNS * S::B_ITEMS + threadIdx.x * LANE_ITEMS);
-        ++part;
-    }
     INLINE void start(const Places<S>& places, T* stage) {
-        if (left <= 0) begin_part(places);
-        T* const to_a = stage + threadIdx.x / S::SLICE_PACKS * S::A_STRIDE +
-                        threadIdx.x % S::SLICE_PACKS * LANE_ITEMS;
-        T* const to_b = stage + S::A_ITEMS + threadIdx.x * LANE_ITEMS;
+        if (left <= 0)
+            b = p.images + (Rows::begin_part(places).row / S::DEPTH * image_step() +
+                            first_column / S::COLUMNS * S::B_ITEMS + threadIdx.x * LANE_ITEMS);
+        T* const to = stage + S::A_ITEMS + threadIdx.x * LANE_ITEMS;
 #pragma unroll
-        for (int i = 0; i < S::A_LOADS; ++i) {
-            start_copy(to_a + i * A_STEP * S::A_STRIDE, a[i], 16);
-            a[i] += S::DEPTH;
-        }
-#pragma unroll
-        for (int i = 0; i < S::B_ITEMS / B_STEP; ++i)
-            start_copy(to_b + i * B_STEP, b + i * B_STEP, 16);
+        for (int i = 0; i < S::B_ITEMS / STEP; ++i) start_copy(to + i * STEP, b + i * STEP, 16);
         b += image_step();
-        left -= S::DEPTH;
+        Rows::start(stage, 16);
     }
 };
 

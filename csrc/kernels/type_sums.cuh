@@ -16,7 +16,7 @@
 //     DEGREE           of the polynomials of their table, odd, in the place in [-1, 1] in an
 //                      interval; 0: rows of units are given
 //     EACH             hidden units of a lane: a warp takes 32 EACH units at a time
-//     LANES            that share an edge in the gradient
+//     LANES, OWN       in the gradient: lanes that share an edge, and units of each
 //     GRADIENT_BLOCKS  of a multiprocessor, whose registers must suffice
 //     MAX_TYPES        of the senders of a list
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
@@ -24,7 +24,6 @@ constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: no bank conflicts
 constexpr int BYTES = sizeof(T) * COLUMNS;                       // of harmonics of an edge
 constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;   // edges of a lane at a time
-constexpr int GROUP = 32 * EACH;                                 // units at a time
 constexpr unsigned ALL = 0xffffffffu;
 
 // Items that follow each other, loaded with few instructions.
@@ -158,7 +157,7 @@ struct Units {
         place = spot.place;
 #pragma unroll
         for (int i = 0; i < PACKS; ++i) {
-            const int at = UNITS % GROUP == 0 || there(unit, i) ? i * PACK * OF : -unit;
+            const int at = UNITS % (COUNT * OF) == 0 || there(unit, i) ? i * PACK * OF : -unit;
 #pragma unroll
             for (int k = 0; k < HALF; ++k)
                 a[k][i] = *(const Loaded*)(row + (k * UNITS + at) * EVERY);
@@ -166,13 +165,13 @@ struct Units {
     }
 };
 
-// A task is GROUP units of a type. With `parts` of a receiver, part k takes tasks k, k + parts,
+// A task is 32 EACH units of a type. With `parts` of a receiver, part k takes tasks k, k + parts,
 // k + 2 parts and so on. If SHARE warps, all of a block, share edges of a receiver, the first one
 // adds the sums of the others.
 template <int SHARE>
 INLINE void add_edges(const TypeSumArguments<T>& p) {
     static_assert(SHARE == 1 || SHARE == WARPS, "warps of a block wait for each other");
-    constexpr int GROUPS = (UNITS + GROUP - 1) / GROUP;
+    constexpr int GROUP = 32 * EACH, GROUPS = (UNITS + GROUP - 1) / GROUP;
     constexpr int AHEAD = 16 / sizeof(T) / EACH;  // edges whose units are loaded ahead
     typedef Units<EACH, 32> Hidden;
     typedef typename Hidden::Some Some;
@@ -305,7 +304,7 @@ INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
 // warp takes 32 / LANES edges of one type at once.
 extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
     type_sums_gradient(const TypeSumArguments<T> p) {
-    constexpr int OWN = GROUP / LANES, AT_ONCE = 32 / LANES;
+    constexpr int GROUP = OWN * LANES, AT_ONCE = 32 / LANES;
     typedef Units<OWN, LANES> Hidden;
     typedef typename Hidden::Some Some;
     static_assert(COLUMNS <= LANES, "a lane returns the sum of one column");

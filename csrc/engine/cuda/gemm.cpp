@@ -136,9 +136,9 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     }
 }
 
-// The tile with which the busiest multiprocessor ends first. A slice of its blocks takes either the
-// time of their multiplications or, where these are few, the latency of one block: blocks wait for
-// memory at the same time. Results must depend neither on the device nor on the number of rows:
+// The tile with which the busiest multiprocessor ends first. Its slices take either the time of
+// their multiplications or, where these are few, the latency of the deepest block's: blocks wait
+// for memory at the same time. Results must depend neither on the device nor on the number of rows:
 // groups of warps change the order of sums, so they are chosen by depth and columns alone. RATE and
 // latencies were measured on an H200.
 template <typename T>
@@ -147,13 +147,13 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
     constexpr int LONG = 512, FEW_COLUMNS = 64;
     constexpr double RATE = 190e3;  // multiplications of a multiprocessor in a us
     bool deep = true, images = true;
-    std::int64_t deepest = 0;
+    std::vector<std::int64_t> depths;
     for (std::int32_t i = 0; i < launch.count; ++i) {
         const GemmProduct<T>& p = launch.product[i];
         std::int64_t depth = 0;
         for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
         deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
-        deepest = std::max(deepest, depth);
+        depths.push_back(depth);
         images = images && (p.parts == 0 || p.images != nullptr);
     }
     std::size_t best = 0;
@@ -161,13 +161,19 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
     for (std::size_t t = 0; t < tiles.size(); ++t) {
         const TileShape& tile = tiles[t];
         if ((tile.groups > 1) != deep || (tile.images && !images)) continue;
-        std::int64_t blocks = 0;
-        for (std::int32_t i = 0; i < launch.count; ++i)
-            blocks += num_blocks(launch.product[i], tile);
-        const double slice = static_cast<double>(ceil_div(blocks, multiprocessors)) * tile.rows *
-                             tile.columns * tile.depth / (tile.efficiency * RATE);
-        const double time =
-            static_cast<double>(ceil_div(deepest, tile.depth)) * std::max(slice, tile.latency);
+        std::int64_t blocks = 0, slices = 0, most = 0;
+        for (std::int32_t i = 0; i < launch.count; ++i) {
+            const std::int64_t of_block = ceil_div(depths[size(i)], std::int64_t(tile.depth));
+            const std::int64_t count = num_blocks(launch.product[i], tile);
+            blocks += count;
+            slices += count * of_block;
+            most = std::max(most, of_block);
+        }
+        const double mean =
+            static_cast<double>(slices) / static_cast<double>(std::max<std::int64_t>(1, blocks));
+        const double busiest = static_cast<double>(ceil_div(blocks, multiprocessors)) * mean *
+                               tile.rows * tile.columns * tile.depth / (tile.efficiency * RATE);
+        const double time = std::max(busiest, static_cast<double>(most) * tile.latency);
         if (time < least) {
             least = time;
             best = t;

@@ -41,7 +41,10 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 template <typename T>
 void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = spec_.description.l_max;
-    const bool few = has_few_harmonics();
+    // A lane has room for several units of an edge: in float64 in the gradient alone, where it does
+    // not load those of the next edges, too.
+    const bool few = l_max <= 3, single = sizeof(T) == 4;
+    const int lanes = few && single ? 16 : 32;
     std::string defines;
     const auto define = [&](const char* name, std::int64_t value) {
         defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
@@ -50,8 +53,10 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("UNITS", spec_.hidden_stride);
     define("DEGREE", from_table_ ? table_->degree() : ROWS);
     define("EACH", units_at_once() / 32);
-    define("LANES", few ? 16 : 32);
-    define("GRADIENT_BLOCKS", few ? 8 : 4);  // of a multiprocessor, that registers are kept for
+    define("LANES", lanes);
+    define("OWN", (few && spec_.hidden_stride > 32 ? 64 : 32) / lanes);
+    // of a multiprocessor, that registers are kept for
+    define("GRADIENT_BLOCKS", !few ? 4 : single ? 8 : 3);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
     sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
     shared_sums_ = kernels_->fixed("type_sums.cuh", "type_sums_shared", defines);

@@ -73,11 +73,9 @@ private:
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
                 const DeviceStream& stream, TypeSumArguments<T> arguments,
                 std::int64_t receivers) const;
-    // Whether a lane has room for several units of an edge.
-    bool has_few_harmonics() const { return sizeof(T) == 4 && spec_.description.l_max <= 3; }
-    // Units that a warp takes at a time.
+    // Units that a warp takes at a time in the forward pass.
     std::int64_t units_at_once() const {
-        return has_few_harmonics() && spec_.hidden_stride > 32 ? 64 : 32;
+        return sizeof(T) == 4 && spec_.description.l_max <= 3 && spec_.hidden_stride > 32 ? 64 : 32;
     }
 
     const ConvSpec& spec_;
