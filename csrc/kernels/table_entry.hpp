@@ -11,4 +11,14 @@ struct TableEntry {
 };
 static_assert(sizeof(TableEntry) == 24);
 
+// Factors of the highest powers of a polynomial that are stored and evaluated in single precision:
+// in double precision they are small.
+template <typename T>
+constexpr int TABLE_SINGLES = sizeof(T) == 8 ? 4 : 0;
+// Items of a column in a row; two single factors are one.
+template <typename T>
+constexpr int table_items(int degree) {
+    return degree + 1 - TABLE_SINGLES<T> / 2;
+}
+
 }  // namespace mdcg

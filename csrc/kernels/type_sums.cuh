@@ -1,5 +1,7 @@
 #include "kernels/harmonic_functions.cuh"
 #include "kernels/type_sums.hpp"
+// after its includes
+#include "kernels/table_column.cuh"
 
 // Sums over the edges of a receiver by type of the sender, where a convolution depends on nothing
 // else of the sender:
@@ -121,30 +123,20 @@ struct Units {
     static INLINE int number(int unit, int j) { return unit + j / PACK * PACK * OF + j % PACK; }
     static INLINE bool there(int unit, int pack) { return unit + pack * PACK * OF < UNITS; }
 #if DEGREE > 0
-    static constexpr int HALF = (DEGREE + 1) / 2, ROW = HALF * UNITS, EVERY = 2;
-    INLINE T factor(int j, int power) const {
-        return a[power / 2][j / PACK].v[j % PACK * 2 + power % 2];
-    }
-    INLINE T value(int j) const {
-        T sum = factor(j, DEGREE);
-#pragma unroll
-        for (int power = DEGREE - 1; power >= 0; --power) sum = sum * place + factor(j, power);
-        return sum;
-    }
-    // The compiler shares the evaluation with `value`.
-    INLINE T slope(int j) const {
-        T sum = factor(j, DEGREE), slope = sum;
-#pragma unroll
-        for (int power = DEGREE - 1; power >= 1; --power) {
-            sum = sum * place + factor(j, power);
-            slope = slope * place + sum;
-        }
-        return slope;
+    typedef TableColumn<DEGREE, T> Column;
+    static constexpr int HALF = Column::PAIRS, ROW = HALF * UNITS, EVERY = 2;
+    INLINE T value(int j, T& slope) const {
+        T value;
+        Column::evaluate(
+            place, [&](int i) { return a[i / 2][j / PACK].v[j % PACK * 2 + i % 2]; }, value, slope);
+        return value;
     }
 #else
     static constexpr int HALF = 1, ROW = UNITS, EVERY = 1;
-    INLINE T value(int j) const { return a[0][j / PACK].v[j % PACK]; }
-    INLINE T slope(int) const { return T(0); }
+    INLINE T value(int j, T& slope) const {
+        slope = T(0);
+        return a[0][j / PACK].v[j % PACK];
+    }
 #endif
     typedef Items<EVERY * PACK> Loaded;
     Loaded a[HALF][PACKS] = {};
@@ -203,8 +195,9 @@ INLINE void add_edges(const TypeSumArguments<T>& p) {
             };
             const auto values = [&](int i) {
                 Some h;
+                T slope;
 #pragma unroll
-                for (int j = 0; j < EACH; ++j) h.v[j] = next[i].value(j);
+                for (int j = 0; j < EACH; ++j) h.v[j] = next[i].value(j, slope);
                 return h;
             };
             const auto add = [&](int at, const Some& h) {
@@ -361,10 +354,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                     const bool counts = e + slot < stop;
                     T d_hidden[OWN] = {}, by_column[COLUMNS] = {}, h[OWN], slope[OWN];
 #pragma unroll
-                    for (int j = 0; j < OWN; ++j) {
-                        h[j] = next.value(j);
-                        slope[j] = next.slope(j);
-                    }
+                    for (int j = 0; j < OWN; ++j) h[j] = next.value(j, slope[j]);
                     load(min(e + AT_ONCE, stop));
 #pragma unroll
                     for (int q = 0; q < QUADS; ++q) {

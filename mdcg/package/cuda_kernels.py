@@ -120,7 +120,11 @@ def _pass(
         "zeroed": list(kernel.zeroed),
         "run": kernel.run,
         "widths": widths,
-        **({} if kernel.degree is None else {"degree": kernel.degree}),
+        **(
+            {}
+            if kernel.degree is None
+            else {"degree": kernel.degree, "singles": kernel.singles}
+        ),
     }
 
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from .device import WARP
 from .text import Plan
 
-__all__ = ["DOUBLE_PLAN", "TableConvPlan", "TableConvTile"]
+__all__ = ["DOUBLE_PLAN", "TABLE_SINGLES", "TableConvPlan", "TableConvTile"]
+
+#: Factors of a polynomial that are single: TABLE_SINGLES in csrc/kernels/table_entry.hpp.
+TABLE_SINGLES = {"float32": 0, "float64": 4}
 
 
 @dataclass(frozen=True)
@@ -117,5 +120,5 @@ class TableConvPlan(Plan):
 #: 12 to 15 % longer. Other models were not timed.
 DOUBLE_PLAN = TableConvPlan(
     forward=TableConvTile(degree=9),
-    backward=TableConvTile(batch=16, imbalance=5, degree=9, components=16),
+    backward=TableConvTile(batch=16, imbalance=5, degree=7, components=16),
 )

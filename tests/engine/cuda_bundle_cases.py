@@ -97,17 +97,19 @@ def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "which", "degree"),
+    ("name", "which", "field", "number"),
     [
-        ("mace_water_float32", "table_forward", 4),
-        ("mace_water_float32", "table_backward", 5),
-        ("mace_water_float32", "table_forward", None),
-        ("mace_water_float64", "table_", 8),
-        ("mace_water_float64", "table_backward", 7),
+        ("mace_water_float32", "table_forward", "degree", 4),
+        ("mace_water_float32", "table_backward", "degree", 5),
+        ("mace_water_float32", "table_forward", "degree", None),
+        ("mace_water_float32", "table_forward", "singles", 4),
+        ("mace_water_float64", "table_", "degree", 8),
+        ("mace_water_float64", "table_backward", "degree", 3),
+        ("mace_water_float64", "table_backward", "singles", None),
     ],
 )
-def test_degrees_of_other_tables_are_refused(
-    tmp_path: Path, name: str, which: str, degree: int | None
+def test_kernels_for_other_tables_are_refused(
+    tmp_path: Path, name: str, which: str, field: str, number: int | None
 ) -> None:
     path = saved(Package.open(DATA / f"{name}.mdcg"), tmp_path / "p.mdcg")
     file = Path(kernels_of(path))
@@ -115,8 +117,8 @@ def test_degrees_of_other_tables_are_refused(
     def change(manifest: dict[str, Any], _: object) -> None:
         for each in manifest["passes"]:
             if each["pass"].startswith(which):
-                each.pop("degree")
-                each.update({} if degree is None else {"degree": degree})
+                each.pop(field)
+                each.update({} if number is None else {field: number})
 
     file.write_bytes(altered(file, change))
     positions, types, cell = water()

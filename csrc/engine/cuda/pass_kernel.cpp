@@ -93,10 +93,13 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
         Variant variant = read(fields);
         lowest = lowest == 0 ? variant.capability : std::min(lowest, variant.capability);
         if (variant.capability > capability || variant.capability <= chosen_.capability) continue;
-        degree_ = 0;
-        if (fields.has("degree"))
-            degree_ =
-                static_cast<int>(fields.integer("degree", MIN_TABLE_DEGREE, MAX_TABLE_DEGREE));
+        const auto number = [&](const char* name, int least) {
+            return fields.has(name)
+                       ? static_cast<int>(fields.integer(name, least, MAX_TABLE_DEGREE))
+                       : 0;
+        };
+        degree_ = number("degree", MIN_TABLE_DEGREE);
+        singles_ = number("singles", 0);
         chosen_ = std::move(variant);
     }
     if (lowest == 0)

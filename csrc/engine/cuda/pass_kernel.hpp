@@ -90,6 +90,7 @@ public:
 
     // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
+    int singles() const { return singles_; }  // factors of these: see TABLE_SINGLES
 
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
@@ -126,7 +127,7 @@ private:
     int layer_;
     std::string where_, pass_;
     Widths widths_;
-    int degree_ = 0;
+    int degree_ = 0, singles_ = 0;
     Variant chosen_;
 };
 

@@ -62,7 +62,8 @@ template <typename T>
 bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
     forward_table_->take_list(graph, stream);
     if (!forward_table_->available()) return false;
-    if (backward_table_ != forward_table_) backward_table_->take_list(graph, stream);
+    backward_table_->take_list(graph, stream);
+    if (!backward_table_->available()) return false;
     while (graph.spans.size() > summed_.size() && summed_.size() < 2)
         summed_.push_back(std::make_unique<DeviceEvent>(stream.device()));
     return true;
@@ -75,17 +76,19 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
     const RadialSpec& radial = spec_.radial;
     const WeightColumns& weights = spec_.description.weights;
     const bool single = sizeof(T) == 4;
-    const auto usable = [](int degree) {
-        return degree >= Table::SPLINE_DEGREE && degree % 2 == 1;
+    const auto usable = [](const CudaPassKernel& kernel) {
+        return Table::possible(kernel.degree()) && kernel.singles() == TABLE_SINGLES<T>;
     };
-    const int wanted = single ? Table::SPLINE_DEGREE : forward_.degree();
-    if (!usable(forward_.degree()) || backward_.degree() != wanted ||
+    if (!usable(forward_) || !usable(backward_) ||
+        (single && backward_.degree() != Table::SPLINE_DEGREE) ||
         !backward_.uses(CudaArgument::n_group))
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
-    forward_table_ = std::make_shared<Table>(radial, weights, forward_.degree(),
+    forward_table_ = std::make_unique<Table>(radial, weights, forward_.degree(),
                                              single ? Table::VALUES : Table::EXACT);
-    backward_table_ = single ? std::make_shared<Table>(radial, weights) : forward_table_;
+    backward_table_ =
+        single ? std::make_unique<Table>(radial, weights)
+               : std::make_unique<Table>(radial, weights, backward_.degree(), Table::EXACT);
     sums_ = CudaSenderSums<T>(kernels);
 }
 

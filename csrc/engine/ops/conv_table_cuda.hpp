@@ -56,9 +56,9 @@ private:
     bool flip_;
     int num_types_;
     CudaPassKernel forward_, backward_;
-    // In double precision both passes have one table. In single precision that of the forward pass
-    // has fewer, longer intervals, of a higher degree: it needs no derivatives.
-    std::shared_ptr<Table> forward_table_, backward_table_;
+    // That of the forward pass has fewer, longer intervals, of a higher degree: there, the next
+    // edge often lies in the same one.
+    std::unique_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
     std::vector<std::unique_ptr<DeviceEvent>> summed_;  // of each buffer of rows
 };

@@ -18,7 +18,7 @@ from ..._version import __version__
 from ...errors import UnsupportedProblemError
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
-from ...plan.table_conv import DOUBLE_PLAN, TableConvPlan, TableConvTile
+from ...plan.table_conv import DOUBLE_PLAN, TABLE_SINGLES, TableConvPlan, TableConvTile
 from ...problem import ConvProblem, Irreps
 from ..common.emit import (
     CudaEntry,
@@ -351,7 +351,8 @@ def emit_table_conv(
         "#define STARTS_ROW(pair) "
         + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),
         template("common/vectors.cuh"),
-        template("common/table_entry.hpp") + argument_struct(arguments),
+        template("common/table_entry.hpp") + template("common/table_column.cuh"),
+        argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
         f"static_assert(sizeof(Record) == {record_bytes(forward, itemsize)});",
@@ -366,4 +367,5 @@ def emit_table_conv(
         run=1,
         zeroed=tuple(zeroed),
         degree=tile.degree,
+        singles=TABLE_SINGLES[problem.dtype],
     )

@@ -306,7 +306,7 @@ class BackwardRoleWriter(TableRoleWriter):
                 f"const Values feature{a} = {self.channels_of(f'next[{a}]')};"
                 for a in range(self.dim)
             ),
-            "const IntervalPoint point(record[k].z);",
+            "const T z = record[k].z;",
             "const Record& following = record[min(k + 1, many - 1)];",
             "const int next_row = following.row, next_far = following.far;",
             "const bool new_row = next_row != loaded_row;",
@@ -365,9 +365,7 @@ class BackwardRoleWriter(TableRoleWriter):
             ]
             body = [
                 f"T w{i}[CHANNELS], slope{i}[CHANNELS];",
-                *each_channel(
-                    [f"w{i}[c] = point.value(a{i}, c);", f"slope{i}[c] = point.slope(a{i}, c);"]
-                ),
+                *each_channel([f"evaluate(a{i}, c, z, w{i}[c], slope{i}[c]);"]),
                 "if (new_row) {",
                 *(f"    {line}" for line in self.load_polynomial(i, "next_polynomials")),
                 "}",

@@ -1,4 +1,4 @@
-// After vectors.cuh, spherical_harmonics.cuh and table_entry.hpp. Defined before are
+// After vectors.cuh, spherical_harmonics.cuh and table_column.cuh. Defined before are
 // L_MAX, NORM (factors of harmonics), DEGREE of the table, BATCH and BACKWARD; for the backward
 // pass PARTS (blocks that share the pairs of a group), PART_STRIDE (of sums over lanes), PLACE (row
 // of the gradient of features of a pair, by its number) and STARTS_ROW (whether a pair has another
@@ -9,9 +9,9 @@ struct alignas(16) Quad {
     T v[QUAD];
 };
 
-// Weights are polynomials of z in [-1, 1], of an odd degree: factors of z^(2 k) and z^(2 k + 1) of
-// all columns stand together, behind them those of the next k.
-constexpr int HALF = (DEGREE + 1) / 2;
+// Weights are polynomials. Items 2 k and 2 k + 1 of all columns stand together, behind them those of
+// the next k.
+typedef mdcg::TableColumn<DEGREE, T> Column;
 struct alignas(2 * sizeof(T)) Two {
     T v[2];
 };
@@ -22,28 +22,11 @@ struct alignas(N * sizeof(Two) < 16 ? N * sizeof(Two) : 16) Pairs {
     Two v[N];
 };
 
-// Where an edge stands in its interval.
-struct IntervalPoint {
-    T z, multiple[DEGREE];  // z (k + 1) / k, for derivatives
-    __device__ __forceinline__ explicit IntervalPoint(T z) : z(z) {
-#pragma unroll
-        for (int k = 1; k < DEGREE; ++k) multiple[k] = z * (T(k + 1) / T(k));
-    }
-    template <int N>
-    __device__ __forceinline__ T value(const Pairs<N> (&a)[HALF], int c) const {
-        T found = a[HALF - 1].v[c].v[1];
-#pragma unroll
-        for (int k = DEGREE - 1; k >= 0; --k) found = a[k / 2].v[c].v[k % 2] + z * found;
-        return found;
-    }
-    template <int N>
-    __device__ __forceinline__ T slope(const Pairs<N> (&a)[HALF], int c) const {
-        T found = a[HALF - 1].v[c].v[1];
-#pragma unroll
-        for (int k = DEGREE - 1; k >= 1; --k) found = a[k / 2].v[c].v[k % 2] + multiple[k] * found;
-        return found;
-    }
-};
+// Of channel c, where an edge stands at z in its interval.
+template <int N>
+MDCG_INLINE void evaluate(const Pairs<N> (&a)[Column::PAIRS], int c, T z, T& value, T& slope) {
+    Column::evaluate(z, [&](int i) { return a[i / 2].v[c].v[i % 2]; }, value, slope);
+}
 
 // What all warps must know of an edge, or of a pair of edges.
 struct alignas(16) Record {

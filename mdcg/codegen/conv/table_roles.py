@@ -92,7 +92,7 @@ class TableRoleWriter:
     def head(self, name: str, parameters: str) -> list[str]:
         """Return the start of the role's function: its channels and where polynomials go."""
         role, width = self.role, self.problem.irreps_in1.dim
-        names = ", ".join(f"a{i}[HALF]" for i in range(len(role.paths)))
+        names = ", ".join(f"a{i}[Column::PAIRS]" for i in range(len(role.paths)))
         return [
             f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
             f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
@@ -141,14 +141,14 @@ class TableRoleWriter:
     def table_row(self, row: str, name: str) -> str:
         """Print the address of a row of the table, with a name."""
         width = self.problem.weight_numel
-        return f"const Two* const {name} = table + Long({row}) * ({width} * HALF);"
+        return f"const Two* const {name} = table + Long({row}) * ({width} * Column::PAIRS);"
 
     def load_polynomial(self, number: int, row: str) -> list[str]:
         """Print the load of a path's polynomials from the address of a row of the table."""
         width, path = self.problem.weight_numel, self.role.paths[number]
         return [
             "#pragma unroll",
-            "for (int k = 0; k < HALF; ++k)",
+            "for (int k = 0; k < Column::PAIRS; ++k)",
             f"    a{number}[k] = *(const Pairs<CHANNELS>*)({row} + k * {width} + "
             f"{path.weight_offset});",
         ]
@@ -301,9 +301,9 @@ class ForwardRoleWriter(TableRoleWriter):
                 f"const Values feature{a} = {self.channels_of(f'{features}[{a}]')};"
                 for a in range(self.dim)
             ),
-            "const IntervalPoint point(record[k].z);",
-            *(f"T w{i}[CHANNELS];" for i in range(len(paths))),
-            *each_channel(f"w{i}[c] = point.value(a{i}, c);" for i in range(len(paths))),
+            "const T z = record[k].z;",
+            *(f"T w{i}[CHANNELS], slope{i};" for i in range(len(paths))),
+            *each_channel(f"evaluate(a{i}, c, z, w{i}[c], slope{i});" for i in range(len(paths))),
             "if (k + 1 < many) load_row(record[k + 1]);",
             f"if ({later} < many) load_features({features}, record[{later}]);",
             f"const T* const m = m_batch + k * {self.table.stride};",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -55,7 +56,7 @@ PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns column
       degree_(degree),
       spline_(false),
       limit_(limit) {
-    if (degree < SPLINE_DEGREE || degree % 2 == 0)
+    if (!possible(degree))
         throw std::invalid_argument("tables have polynomials of an odd degree from 3 on");
     // In double precision the package's knots do not count. With one, the range begins at r_max
     // / 16.
@@ -233,9 +234,15 @@ bool PolynomialTable<T>::within_limit(int receiver, int sender, int intervals) c
             std::fill(slope.begin(), slope.end(), 0.0);
             for (int k = count; k-- > 0;) {
                 const double* a = powers.data() + std::ptrdiff_t(i * count + k) * outputs;
+                const bool single = k >= count - TABLE_SINGLES<T>;
+                const auto next = [&](double sum, double more) {
+                    if (!single) return sum * z + more;
+                    return static_cast<double>(static_cast<float>(sum) * static_cast<float>(z) +
+                                               static_cast<float>(more));
+                };
                 for (int o = 0; o < outputs; ++o) {
-                    slope[size(o)] = slope[size(o)] * z + value[size(o)];
-                    value[size(o)] = value[size(o)] * z + a[o];
+                    slope[size(o)] = next(slope[size(o)], value[size(o)]);
+                    value[size(o)] = next(value[size(o)], a[o]);
                 }
             }
             for (int o = 0; o < outputs; ++o) {
@@ -271,6 +278,7 @@ void PolynomialTable<T>::upload(const std::vector<std::int32_t>& groups,
     else
         clear_on_device(data, size(ZERO_ROWS * width) * sizeof(T), stream);
     const int count = degree_ + 1, outputs = spec_.layers.back().out;
+    const int plain = count - TABLE_SINGLES<T>;
     std::int64_t row = old_rows;
     for (const std::int32_t group : groups) {
         poll_interrupt();
@@ -279,12 +287,24 @@ void PolynomialTable<T>::upload(const std::vector<std::int32_t>& groups,
         const std::vector<double> powers =
             spline ? fit_spline(receiver, sender) : project(receiver, sender, intervals);
         std::vector<T> table(size(intervals * width), T(0));
+        const auto item = [&](std::int64_t interval, int number, int o) {
+            const std::int64_t column = number / 2 * columns_.width + columns_.columns[size(o)];
+            return table.data() + interval * width + 2 * column + number % 2;
+        };
         for (std::int64_t i = 0; i < intervals; ++i)
             for (int k = 0; k < count; ++k)
-                for (int o = 0; o < outputs; ++o)
-                    table[size(i * width +
-                               2 * (k / 2 * columns_.width + columns_.columns[size(o)]) + k % 2)] =
-                        static_cast<T>(powers[size((i * count + k) * outputs + o)]);
+                for (int o = 0; o < outputs; ++o) {
+                    const double power = powers[size((i * count + k) * outputs + o)];
+                    if (k < plain) {
+                        *item(i, k, o) = static_cast<T>(power);
+                        continue;
+                    }
+                    const auto single = static_cast<float>(power);
+                    const int behind = k - plain;
+                    std::memcpy(reinterpret_cast<char*>(item(i, plain + behind / 2, o)) +
+                                    behind % 2 * static_cast<int>(sizeof single),
+                                &single, sizeof single);
+                }
         copy_to_device(data + row * width, table.data(), table.size() * sizeof(T), stream);
         stream.synchronize();
         row += intervals;

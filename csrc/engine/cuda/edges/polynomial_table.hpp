@@ -23,10 +23,11 @@ struct TableLimit {
 
 // A polynomial of an odd degree for each interval of the square root of the length, in z in
 // [-1, 1], the place in the interval counted from its middle. Item
-//     data()[((row * half + k) * width + c) * 2 + i],  half = (degree + 1) / 2,
-// is the factor of z^(2 k + i) in column c of the `width` columns of a row; the derivative by the
-// length is that by z times inverse_step / sqrt(r). Row 0 is zeros, for edges not shorter than the
-// r_max of their types; a length before the first interval is not in the table.
+//     data()[((row * half + k) * width + c) * 2 + i],  half = table_items<T>(degree) / 2,
+// is the factor of z^(2 k + i) in column c of the `width` columns of a row; behind these stand the
+// TABLE_SINGLES<T> last factors, as float. The derivative by the length is that by z times
+// inverse_step / sqrt(r). Row 0 is zeros, for edges not shorter than the r_max of their types; a
+// length before the first interval is not in the table.
 template <typename T>
 class PolynomialTable {
 public:
@@ -34,10 +35,15 @@ public:
     // In double precision, where the table replaces the network. The limit of derivatives is wider:
     // their rounding grows with the number of intervals, to 1.5e-11 where there are MOST of them.
     static constexpr TableLimit EXACT{1e-13, 2e-11, 54};
-    static constexpr int EXACT_DEGREE = 9;
+    static constexpr int EXACT_DEGREE = 7;
     // In single precision, for values alone: well below their rounding, 6e-8.
     static constexpr TableLimit VALUES{1e-8, std::numeric_limits<double>::infinity(), 16};
     static constexpr int MOST = 600;  // intervals
+
+    // Whether there are tables of that degree.
+    static bool possible(int degree) {
+        return degree >= SPLINE_DEGREE + TABLE_SINGLES<T> / 2 && degree % 2 == 1;
+    }
 
     // `spec` has no rows of nodes; columns that no weight stands at are zeros. The table is the
     // spline of degree 3 (RadialSpline) for spec.knots.
@@ -65,7 +71,7 @@ private:
         int intervals;
         bool spline;
     };
-    std::int64_t row_items() const { return (degree_ + 1) * columns_.width; }
+    std::int64_t row_items() const { return table_items<T>(degree_) * columns_.width; }
     double span(int receiver, int sender) const;  // of a table, in square roots of lengths
     std::vector<std::int32_t> missing(const TypePairs& pairs);
     bool choose(const std::vector<std::int32_t>& groups);

@@ -1,0 +1,1 @@
+../../../csrc/kernels/table_column.cuh
