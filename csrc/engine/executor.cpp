@@ -230,7 +230,7 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
     std::int64_t column = 0;
     for (const int id : program_.descriptors) {
         const auto& value = program_.values[size(id)];
-        if (std::find(stage.ops.begin(), stage.ops.end(), value.writer()) != stage.ops.end())
+        if (std::find(stage.ops.begin(), stage.ops.end(), value.last_writer()) != stage.ops.end())
             for (std::int64_t n = range.begin; n < std::min(range.end, graph.num_local); ++n) {
                 double* out =
                     descriptors +

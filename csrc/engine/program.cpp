@@ -114,7 +114,8 @@ void Program::read_ops(const Package& package, ModelInfo info) {
 
 // A sum needs neither memory nor a pass of its own where operations that can add write its terms,
 // and nothing else reads these: the operations then write the sum, one after the other, and begin
-// with the one whose inputs are there first.
+// with the one whose inputs are there first. The operation behind one without inputs is left as it
+// is, because the two may be one: see only_reader.
 void Program::merge_sums() {
     struct Use {
         int writer = -1, writers = 0, first_reader = -1, readers = 0;
@@ -128,8 +129,8 @@ void Program::merge_sums() {
         for (const Operand& input : ops[at(i)]->inputs)
             if (use[at(input.id)].readers++ == 0) use[at(input.id)].first_reader = i;
     }
-    // the last operation that writes an input of another one
-    const auto ready = [&](int i) {
+    // the last operation that writes an input of another one; that one itself: an input is missing
+    const auto ready_after = [&](int i) {
         int last = -1;
         for (const Operand& input : ops[at(i)]->inputs) {
             const Use& of = use[at(input.id)];
@@ -146,17 +147,18 @@ void Program::merge_sums() {
         for (const Operand& term : ops[at(i)]->inputs) {
             const Use& of = use[at(term.id)];
             merges = merges && of.writers == 1 && of.readers == 1 && of.writer < i &&
-                     ops[at(of.writer)]->can_add && ready(of.writer) < of.writer &&
-                     !contains(descriptors, term.id);
+                     ops[at(of.writer)]->can_add && ready_after(of.writer) < of.writer &&
+                     !contains(descriptors, term.id) &&
+                     (of.writer == 0 || !ops[at(of.writer - 1)]->inputs.empty());
             writers.push_back(of.writer);
         }
         if (!merges) continue;
-        // Of the places of these operations the first is behind all that the first one reads, and
-        // so on.
+        // In the order in which their inputs are written, the k-th operation takes the k-th place.
+        // Each stood behind its inputs, so each still does.
         std::vector<int> places = writers;
         std::sort(places.begin(), places.end());
         std::stable_sort(writers.begin(), writers.end(),
-                         [&](int a, int b) { return ready(a) < ready(b); });
+                         [&](int a, int b) { return ready_after(a) < ready_after(b); });
         std::vector<std::unique_ptr<OpSpec>> terms;
         for (const int writer : writers) terms.push_back(std::move(ops[at(writer)]));
         for (std::size_t k = 0; k < terms.size(); ++k) {
@@ -167,13 +169,14 @@ void Program::merge_sums() {
             ops[at(places[k])] = std::move(terms[k]);
         }
         use[at(out.id)].writer = places.back();
-        use[at(out.id)].writers = 2;  // not a term of which one operation writes all
+        use[at(out.id)].writers = 2;  // of several writers: a sum that is a term is not merged
         ops[at(i)].reset();
     }
     ops.erase(std::remove(ops.begin(), ops.end(), nullptr), ops.end());
 }
 
-// Single assignment: every value is written once, by a layer before those that read it.
+// Every value is written before it is read, by one layer of the package. A sum may be written by
+// several operations, of which all but the first add.
 void Program::connect(const Package& package) {
     int first = -1;  // of the operations that see positions
     for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
@@ -200,7 +203,7 @@ void Program::connect(const Package& package) {
             Value& value = values[at(output.id)];
             if (!value.writers.empty() && !output.accumulate)
                 package.fail(where + " writes \"" + value.name + "\", which layer " +
-                             std::to_string(ops[at(value.writer())]->index) +
+                             std::to_string(ops[at(value.last_writer())]->index) +
                              " has written, expected one writer");
             if (contains(value.readers, i))
                 package.fail(where + " reads and writes \"" + value.name + "\"");

@@ -73,14 +73,14 @@ public:
         std::string name;
         Rows rows;
         std::vector<int> writers;  // operations; those after the first add
-        bool merged = false;       // a term that is a part of a sum at once: no operation has it
+        bool merged = false;       // its writer writes a sum in its place: it has no memory
         bool depends_on_positions = false;
         bool has_gradient = false;    // a gradient is wanted and is found
         bool gathered = false;        // read at senders
         bool ghost_gradient = false;  // a gradient is found at senders, ghosts included
         std::vector<int> readers;
         // The operation after which it is whole; -1: none writes it.
-        int writer() const { return writers.empty() ? -1 : writers.back(); }
+        int last_writer() const { return writers.empty() ? -1 : writers.back(); }
     };
 
     std::vector<Value> values;

@@ -138,11 +138,11 @@ void Program::group_backward() {
     }
 }
 
-// With `beside`, an operation on nodes may run at any time after its last input is written and
-// before its first output is read, but not past the nearest operation on edges on either side. In
-// the backward pass it reads gradients of its outputs and writes gradients of its inputs. It may
-// run as early as the stage `earliest`, because operations that write the gradients it reads may be
-// early, too.
+// With `beside`, an operation on nodes may run at any time after its last input is written, and
+// after the operations that wrote to its output before, and before its first output is read, but
+// not past the nearest operation on edges on either side. In the backward pass it reads gradients
+// of its outputs and writes gradients of its inputs. It may run as early as the stage `earliest`,
+// because operations that write the gradients it reads may be early, too.
 std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, int earliest,
                                               bool backward, bool beside) const {
     std::vector<Window> found(ops.size());
@@ -182,8 +182,10 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
             if (backward)
                 between_users(input.id);
             else
-                between(stage_of[at(values[at(input.id)].writer())], -1);
-        for (const Operand& output : ops[i]->outputs) between_users(output.id);
+                between(stage_of[at(values[at(input.id)].last_writer())], -1);
+        // backward, only operations that read the same gradients come later
+        for (const Operand& output : ops[i]->outputs)
+            if (!backward) between_users(output.id);
         const auto next = edges.lower_bound(own);
         if (next != edges.end()) window.end = std::min(window.end, *next);
         if (next != edges.begin()) window.begin = std::max(window.begin, *std::prev(next));
@@ -238,7 +240,7 @@ BufferPlan Program::plan(PlanKind kind) {
         if (value.writers.empty()) continue;
         const std::int64_t width = value.rows.width;
         // the operation before may write this value and read its gradient: see only_reader
-        const int last_writer = value.writer();
+        const int last_writer = value.last_writer();
         int first = value.writers.front();
         if (first > 0 && ops[at(first - 1)]->only_reader == ops[at(first)].get()) --first;
         Interval stages{id, false, width, forward[at(first)].begin, forward[at(last_writer)].end};

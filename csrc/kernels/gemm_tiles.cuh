@@ -78,7 +78,7 @@ struct Places {
 // some rows. Rows behind the last one are copies of the first: they are multiplied, and not stored.
 template <typename S>
 struct RowCopies {
-    static constexpr int STEP = S::THREADS / S::SLICE_PACKS;  // rows
+    static constexpr int ROW_STEP = S::THREADS / S::SLICE_PACKS;
     const GemmProduct<T>& p;
     const GemmPart* part;  // the next one
     int left = 0;          // items of this part
@@ -100,7 +100,7 @@ struct RowCopies {
         const T* const from = p.a + part->at + first_item();
 #pragma unroll
         for (int i = 0; i < S::A_LOADS; ++i) {
-            const int row = first_row() + i * STEP;
+            const int row = first_row() + i * ROW_STEP;
             a[i] = from + places.start(p, *part, places.node[row] >= 0 ? row : 0);
         }
         return *part++;
@@ -109,7 +109,7 @@ struct RowCopies {
         T* const to = stage + first_row() * S::A_STRIDE + first_item();
 #pragma unroll
         for (int i = 0; i < S::A_LOADS; ++i) {
-            start_copy(to + i * STEP * S::A_STRIDE, a[i], bytes);
+            start_copy(to + i * ROW_STEP * S::A_STRIDE, a[i], bytes);
             a[i] += S::DEPTH;
         }
         left -= S::DEPTH;
@@ -122,21 +122,22 @@ struct Slices : RowCopies<S> {
     using Rows = RowCopies<S>;
     using Rows::left;
     using Rows::p;
-    static constexpr int STEP = S::THREADS / S::ROW_PACKS;  // rows of b
+    static constexpr int B_STEP = S::THREADS / S::ROW_PACKS;  // rows
     int column;
     const T* b;
 
     INLINE Slices(const GemmProducts<T>& all, const GemmProduct<T>& product, int first_column)
-        : Rows(all, product), column(first_column + first()) {}
-    static INLINE int first() { return threadIdx.x % S::ROW_PACKS * LANE_ITEMS; }
+        : Rows(all, product), column(first_column + first_of_b()) {}
+    static INLINE int first_of_b() { return threadIdx.x % S::ROW_PACKS * LANE_ITEMS; }
     INLINE void start(const Places<S>& places, T* stage) {
         const int k = threadIdx.x / S::ROW_PACKS;
         if (left <= 0) b = p.b + (Long(Rows::begin_part(places).row + k) * p.columns + column);
-        T* const to = stage + S::A_ITEMS + k * S::B_STRIDE + first();
+        T* const to = stage + S::A_ITEMS + k * S::B_STRIDE + first_of_b();
 #pragma unroll
         for (int i = 0; i < S::B_LOADS; ++i) {
-            const bool there = column < p.columns && k + i * STEP < left;
-            start_copy(to + i * STEP * S::B_STRIDE, b + Long(i * STEP) * p.columns, there ? 16 : 0);
+            const bool there = column < p.columns && k + i * B_STEP < left;
+            start_copy(to + i * B_STEP * S::B_STRIDE, b + Long(i * B_STEP) * p.columns,
+                       there ? 16 : 0);
         }
         b += Long(S::DEPTH) * p.columns;
         Rows::start(stage, max(0, min(left - Rows::first_item(), LANE_ITEMS)) * int(sizeof(T)));

@@ -10,9 +10,9 @@ struct Images : RowCopies<S> {
     using Rows = RowCopies<S>;
     using Rows::left;
     using Rows::p;
-    static constexpr int STEP = S::THREADS * LANE_ITEMS;  // items of b
+    static constexpr int B_STEP = S::THREADS * LANE_ITEMS;  // items of b
     static_assert(S::GROUPS == 1 && S::ACROSS == 1, "a warp multiplies all columns of an image");
-    static_assert(S::THREADS % 128 == 0 && S::B_ITEMS % STEP == 0, "four warps, and copies");
+    static_assert(S::THREADS % 128 == 0 && S::B_ITEMS % B_STEP == 0, "four warps, and copies");
     int first_column;
     const T* b;
 
@@ -27,7 +27,8 @@ struct Images : RowCopies<S> {
                             first_column / S::COLUMNS * S::B_ITEMS + threadIdx.x * LANE_ITEMS);
         T* const to = stage + S::A_ITEMS + threadIdx.x * LANE_ITEMS;
 #pragma unroll
-        for (int i = 0; i < S::B_ITEMS / STEP; ++i) start_copy(to + i * STEP, b + i * STEP, 16);
+        for (int i = 0; i < S::B_ITEMS / B_STEP; ++i)
+            start_copy(to + i * B_STEP, b + i * B_STEP, 16);
         b += image_step();
         Rows::start(stage, 16);
     }

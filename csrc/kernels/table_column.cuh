@@ -3,8 +3,9 @@
 
 namespace mdcg {
 
-// The polynomial of a column in a row of a table, of z in [-1, 1]. at(i) is item i of the column:
-// the factor of z^i, or two of the last factors, which are single. HIGHEST: power.
+// The polynomial of a column in a row of a table, of z in [-1, 1], and its derivative by z. HIGHEST
+// is its degree (DEGREE is a macro of the files that include this one). at(i) is item i of the
+// column: the factor of z^i, or two of the last factors, which are single.
 template <int HIGHEST, typename T>
 struct TableColumn {
     static constexpr int SINGLES = TABLE_SINGLES<T>, PLAIN = HIGHEST + 1 - SINGLES;

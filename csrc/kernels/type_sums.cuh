@@ -1,6 +1,6 @@
 #include "kernels/harmonic_functions.cuh"
 #include "kernels/type_sums.hpp"
-// after its includes
+// reads table_entry.hpp, which type_sums.hpp includes
 #include "kernels/table_column.cuh"
 
 // Sums over the edges of a receiver by type of the sender, where a convolution depends on nothing

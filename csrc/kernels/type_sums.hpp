@@ -19,7 +19,7 @@ struct TypeSumArguments {
     const int* number;                        // [num_types] among those present
     const double* length;                     // [edges]
     const T *unit, *factors;                  // [edges][3], [WIDTH]
-    const void* table;                        // [rows][HALF][UNITS][2]
+    const void* table;                        // of units: PolynomialTable::data
     const TableEntry* places;                 // [num_types][num_types]
     T* hidden;                                // [edges][UNITS]; gradients take their place
     T* sums;                                  // [receivers][WIDTH][num_present][UNITS]

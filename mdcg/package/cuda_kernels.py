@@ -120,11 +120,7 @@ def _pass(
         "zeroed": list(kernel.zeroed),
         "run": kernel.run,
         "widths": widths,
-        **(
-            {}
-            if kernel.degree is None
-            else {"degree": kernel.degree, "singles": kernel.singles}
-        ),
+        **({} if kernel.degree is None else {"degree": kernel.degree, "singles": kernel.singles}),
     }
 
 

@@ -42,8 +42,8 @@ _POSITIONS = 5e-7
 #: In float32 the error of a table is at most this part of what float32 itself makes.
 _SINGLE = 0.3
 #: In float64 errors of weights and of their derivatives are at most these parts of the largest
-#: ones, as in `PolynomialTable::EXACT` of the engine. They are those of rounding, which for
-#: derivatives grows with the number of knots.
+#: ones (1e-13 and 1e-11 on GPUs: `PolynomialTable::EXACT` of the engine). They are those of
+#: rounding, which for derivatives grows with the number of knots.
 _DOUBLE = (1e-13, 2e-11)
 
 

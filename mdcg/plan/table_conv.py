@@ -31,7 +31,7 @@ class TableConvTile:
         Components of outputs, times channels of a lane, that a role may have, unless it is a single
         path; a warp takes paths of one input block until there are as many.
     registers : tuple of (int, int)
-        Forward. Pairs, ascending: where lanes hold no more values from edge to edge than the first
+        Pairs, ascending: where lanes hold no more values from edge to edge than the first
         number, threads have no more registers than the second, if several blocks then fit a
         multiprocessor. 0: the compiler's choice, as beyond the last pair.
     two_channels : int
@@ -49,7 +49,7 @@ class TableConvTile:
         lane than this from edge to edge, and one edge in others. Features are loaded one iteration
         before they are needed.
     degree : int
-        Of the polynomials of the table, odd.
+        Of the polynomials of the table, odd; in float64 at least 5.
     """
 
     batch: int = 32
@@ -100,8 +100,10 @@ class TableConvPlan(Plan):
     Backward, where derivatives are wanted, splines are faster. There, lanes take two channels,
     which share sums over lanes and path matrices; roles that hold much then need kernels of their
     own.
-    Registers are left to the compiler: with 168 instead of 255, lanes of the vectors of MACE medium
-    keep 208 bytes in memory. Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
+    Kernels that hold much have as many registers as the compiler wants: with 168 instead of 255,
+    lanes of the vectors of MACE medium keep 208 bytes in memory. Others have 128, so that four
+    blocks fit a multiprocessor: 5,184 atoms take 1 to 3 % less time with NequIP L, M and S, and the
+    same with MACE (H100). Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
     their shared memory leaves room for fewer blocks.
     """
 
@@ -109,15 +111,22 @@ class TableConvPlan(Plan):
         degree=7, registers=((39, 0), (1024, 128)), two_channels=64, alone=40, two_edges=64
     )
     backward: TableConvTile = TableConvTile(
-        imbalance=2, two_channels=1024, alone=56, shared_bytes=20 * 1024, fill=4
+        registers=((64, 128),),
+        imbalance=2,
+        two_channels=1024,
+        alone=56,
+        shared_bytes=20 * 1024,
+        fill=4,
     )
 
 
-#: Plan in double precision, where the relative error of the table is below 1e-13: degree 9 needs
-#: half of the intervals of degree 7. Registers are left to the compiler. Backward, the paths of the
-#: vectors of MACE medium are divided between two kernels. One for all of them has more values than
-#: registers and keeps 208 bytes per thread in local memory, and a step with 5,184 atoms then takes
-#: 12 to 15 % longer. Other models were not timed.
+#: Plan in double precision, where the relative error of the table is below 1e-13. Its kernels are
+#: limited by the bytes of the table that they read. Forward, edges come by length: the fewer
+#: intervals there are, the more often the next edge lies in the same one, so degree 9 reads less
+#: than degree 7. Backward, each pair of edges reads a row, which is shorter with degree 7.
+#: Registers are left to the compiler. The paths of the vectors of MACE medium are divided between
+#: two kernels in the backward pass: with one for all of them a step with 5,184 atoms takes 0 to 2 %
+#: longer (H100). Other models were not timed.
 DOUBLE_PLAN = TableConvPlan(
     forward=TableConvTile(degree=9),
     backward=TableConvTile(batch=16, imbalance=5, degree=7, components=16),

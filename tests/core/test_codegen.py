@@ -217,6 +217,18 @@ def test_shared_memory_of_teams(dtype: str, degrees: tuple[int, int, int], mul: 
         assert entry.most_teams * entry.shared_bytes <= LEAST_SHARED
 
 
+def test_tables_of_too_low_a_degree_are_refused() -> None:
+    problem = ConvProblem.build("8x0e", "0e", "8x0e", [(0, 0, 0)], layout="ir_mul", dtype="float64")
+    with pytest.raises(UnsupportedProblemError, match="degree 3, expected at least 5 in float64"):
+        emit_table_conv(
+            problem,
+            "forward",
+            wants_x=False,
+            normalization="component",
+            plan=TableConvPlan(forward=TableConvTile(degree=3)),
+        )
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_shared_memory_of_older_devices(dtype: str) -> None:
     """99 KiB per block; what receivers hold is in device memory where that is too little."""

@@ -160,14 +160,12 @@ class Drawn:
         reads = KINDS[kind][0]
         if not kind.startswith("conv"):
             names = [self.value(shape) for shape in reads]
-            if kind.startswith("sum"):  # some terms may be read by nothing else
-                more = [
+            if kind.startswith("sum"):  # terms that nothing else reads, or that others may read
+                alone = [
                     self.add(f"linear_{self.draw(st.sampled_from('SV'))}{reads}")
-                    if self.flip()
-                    else self.value(reads)
-                    for _ in range(self.draw(st.integers(0, 3)))
+                    for _ in range(self.draw(st.integers(0, 2)))
                 ]
-                return self.put(kind, x=more or names)
+                return self.put(kind, x=alone + (names if self.flip() or not alone else []))
             keys = ("x", "density" if kind.startswith("normalize") else "y")
             return self.put(kind, **dict(zip(keys, names, strict=False)))
         radial = {}

@@ -460,7 +460,7 @@ void CudaExecutor<T>::download_descriptors(const Stage& stage) {
     std::int64_t column = 0;
     for (const int id : program_.descriptors) {
         const auto& value = program_.values[size(id)];
-        if (value.writer() == stage.ops[0])
+        if (value.last_writer() == stage.ops[0])
             copy_to_host(descriptors_.as<T>() + column * graph_.num_local, worker_.values[size(id)],
                          size(graph_.num_local * value.rows.width) * sizeof(T), stream_);
         column += value.rows.width;

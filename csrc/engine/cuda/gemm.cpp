@@ -147,13 +147,11 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
     constexpr int LONG = 512, FEW_COLUMNS = 64;
     constexpr double RATE = 190e3;  // multiplications of a multiprocessor in a us
     bool deep = true, images = true;
-    std::vector<std::int64_t> depths;
     for (std::int32_t i = 0; i < launch.count; ++i) {
         const GemmProduct<T>& p = launch.product[i];
         std::int64_t depth = 0;
         for (std::int32_t k = 0; k < p.parts; ++k) depth += launch.part[p.first_part + k].depth;
         deep = deep && depth >= LONG && p.columns <= FEW_COLUMNS;
-        depths.push_back(depth);
         images = images && (p.parts == 0 || p.images != nullptr);
     }
     std::size_t best = 0;
@@ -163,8 +161,11 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
         if ((tile.groups > 1) != deep || (tile.images && !images)) continue;
         std::int64_t blocks = 0, slices = 0, most = 0;
         for (std::int32_t i = 0; i < launch.count; ++i) {
-            const std::int64_t of_block = ceil_div(depths[size(i)], std::int64_t(tile.depth));
-            const std::int64_t count = num_blocks(launch.product[i], tile);
+            const GemmProduct<T>& p = launch.product[i];
+            std::int64_t of_block = 0;
+            for (std::int32_t k = 0; k < p.parts; ++k)
+                of_block += ceil_div(launch.part[p.first_part + k].depth, tile.depth);
+            const std::int64_t count = num_blocks(p, tile);
             blocks += count;
             slices += count * of_block;
             most = std::max(most, of_block);

@@ -84,8 +84,7 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
         !backward_.uses(CudaArgument::n_group))
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
-    forward_table_ = std::make_unique<Table>(radial, weights, forward_.degree(),
-                                             single ? Table::VALUES : Table::EXACT);
+    forward_table_ = std::make_unique<Table>(radial, weights, forward_.degree(), Table::VALUES);
     backward_table_ =
         single ? std::make_unique<Table>(radial, weights)
                : std::make_unique<Table>(radial, weights, backward_.degree(), Table::EXACT);

@@ -56,8 +56,8 @@ private:
     bool flip_;
     int num_types_;
     CudaPassKernel forward_, backward_;
-    // That of the forward pass has fewer, longer intervals, of a higher degree: there, the next
-    // edge often lies in the same one.
+    // The forward table has fewer, longer intervals of a higher degree, because its edges come by
+    // length and the next one often lies in the same interval.
     std::unique_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
     std::vector<std::unique_ptr<DeviceEvent>> summed_;  // of each buffer of rows

@@ -41,9 +41,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 template <typename T>
 void CudaTypeSums<T>::ask_for_kernels() {
     const int l_max = spec_.description.l_max;
-    // A lane has room for several units of an edge: in float64 in the gradient alone, where it does
-    // not load those of the next edges, too.
-    const bool few = l_max <= 3, single = sizeof(T) == 4;
+    const bool few = has_few_harmonics(), single = sizeof(T) == 4;
     const int lanes = few && single ? 16 : 32;
     std::string defines;
     const auto define = [&](const char* name, std::int64_t value) {
@@ -52,9 +50,9 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("L_MAX", l_max);
     define("UNITS", spec_.hidden_stride);
     define("DEGREE", from_table_ ? table_->degree() : ROWS);
-    define("EACH", units_at_once() / 32);
+    define("EACH", units_at_once(false) / 32);
     define("LANES", lanes);
-    define("OWN", (few && spec_.hidden_stride > 32 ? 64 : 32) / lanes);
+    define("OWN", units_at_once(true) / lanes);
     // of a multiprocessor, that registers are kept for
     define("GRADIENT_BLOCKS", !few ? 4 : single ? 8 : 3);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
@@ -229,8 +227,8 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
     if (matrices_.has_gaps() || present_.empty())
         clear_on_device(out, size(graph.num_local * out_width) * sizeof(T), *worker.stream);
     if (present_.empty()) return;
-    const auto tasks =
-        static_cast<std::int64_t>(present_.size()) * ceil_div(spec_.hidden_stride, units_at_once());
+    const auto tasks = static_cast<std::int64_t>(present_.size()) *
+                       ceil_div(spec_.hidden_stride, units_at_once(false));
     walk(worker, edges, false,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
              if (graph.num_local < DeviceEdges::fewest_grouped)

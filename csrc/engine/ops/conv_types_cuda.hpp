@@ -73,9 +73,13 @@ private:
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
                 const DeviceStream& stream, TypeSumArguments<T> arguments,
                 std::int64_t receivers) const;
-    // Units that a warp takes at a time in the forward pass.
-    std::int64_t units_at_once() const {
-        return sizeof(T) == 4 && spec_.description.l_max <= 3 && spec_.hidden_stride > 32 ? 64 : 32;
+    // Whether a lane has room for several units of an edge: in float64 in the gradient alone, whose
+    // lanes hold the units of one edge at a time.
+    bool has_few_harmonics() const { return spec_.description.l_max <= 3; }
+    // Units that a warp takes at a time.
+    std::int64_t units_at_once(bool gradient) const {
+        const bool several = has_few_harmonics() && (sizeof(T) == 4 || gradient);
+        return several && spec_.hidden_stride > 32 ? 64 : 32;
     }
 
     const ConvSpec& spec_;

@@ -89,7 +89,7 @@ public:
     // passes are then skipped.
     virtual bool composes(const Worker<T>&) const { return false; }
 
-    // Writes the rows `nodes` of its outputs.
+    // Writes (or adds to, see Operand) the rows `nodes` of its outputs.
     virtual void forward(Worker<T>& worker, Range nodes) const = 0;
     // Given gradients of its outputs, writes (or adds to, see Operand) those of its inputs that
     // need one, for the rows `nodes`; operations on edges add to worker.edge_gradient.

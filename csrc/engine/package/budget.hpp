@@ -12,11 +12,11 @@ namespace mdcg {
 
 struct Budget {
     double asked = 0, limit = 0;  // bytes
-    double layer_tables = 0;      // that the radial tables of one layer may take
+    double layer_tables = 0;      // that a radial table of one layer may take
 };
 
 // Adds up what a model makes of the tensors and values that the manifest names, each as often as it
-// is named: weights with padding and copies, one radial table of each layer (on GPUs float32 has a
+// is named: weights with padding and copies, one radial table of each layer (on GPUs there is a
 // second one, of values), and the buffers of one block of nodes. Numbers of `item_bytes`; `values`:
 // those of the manifest. Throws EngineError (ErrorKind::file) where that is more than limits.hpp
 // allows for a file of this size.

@@ -258,6 +258,12 @@ def emit_table_conv(
         raise UnsupportedProblemError(f"problem {problem.key()} has paths that are not uvu")
     forward = kind == "forward"
     tile = plan.forward if forward else plan.backward
+    least = 3 + TABLE_SINGLES[problem.dtype] // 2
+    if tile.degree < least:
+        raise UnsupportedProblemError(
+            f"tables have polynomials of degree {tile.degree}, expected at least {least} in "
+            f"{problem.dtype}"
+        )
     itemsize = ITEMSIZE[problem.dtype]
     spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
     words = itemsize // 4

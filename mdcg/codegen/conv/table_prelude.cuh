@@ -9,8 +9,8 @@ struct alignas(16) Quad {
     T v[QUAD];
 };
 
-// Weights are polynomials. Items 2 k and 2 k + 1 of all columns stand together, behind them those of
-// the next k.
+// Weights are polynomials. Items 2 k and 2 k + 1 of all columns stand together, behind them those
+// of the next k.
 typedef mdcg::TableColumn<DEGREE, T> Column;
 struct alignas(2 * sizeof(T)) Two {
     T v[2];

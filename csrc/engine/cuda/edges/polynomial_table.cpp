@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "core/integers.hpp"
@@ -57,7 +58,8 @@ PolynomialTable<T>::PolynomialTable(const RadialSpec& spec, WeightColumns column
       spline_(false),
       limit_(limit) {
     if (!possible(degree))
-        throw std::invalid_argument("tables have polynomials of an odd degree from 3 on");
+        throw std::invalid_argument("no tables have polynomials of degree " +
+                                    std::to_string(degree));
     // In double precision the package's knots do not count. With one, the range begins at r_max
     // / 16.
     const int knots = sizeof(T) == 4 ? spec.knots : 1;

@@ -22,22 +22,25 @@ struct TableLimit {
 };
 
 // A polynomial of an odd degree for each interval of the square root of the length, in z in
-// [-1, 1], the place in the interval counted from its middle. Item
+// [-1, 1], the place in the interval counted from its middle. Column c of the `width` columns of a
+// row has table_items<T>(degree) items. Item n = 2 k + i stands at
 //     data()[((row * half + k) * width + c) * 2 + i],  half = table_items<T>(degree) / 2,
-// is the factor of z^(2 k + i) in column c of the `width` columns of a row; behind these stand the
-// TABLE_SINGLES<T> last factors, as float. The derivative by the length is that by z times
-// inverse_step / sqrt(r). Row 0 is zeros, for edges not shorter than the r_max of their types; a
-// length before the first interval is not in the table.
+// and is the factor of z^n. In double precision the last two items hold two float factors each, the
+// lower power first. The derivative by the length is that by z times inverse_step / sqrt(r). Row 0
+// is zeros, for edges not shorter than the r_max of their types; a length before the first interval
+// is not in the table.
 template <typename T>
 class PolynomialTable {
 public:
     static constexpr int SPLINE_DEGREE = 3;
     // In double precision, where the table replaces the network. The limit of derivatives is wider:
-    // their rounding grows with the number of intervals, to 1.5e-11 where there are MOST of them.
-    static constexpr TableLimit EXACT{1e-13, 2e-11, 54};
+    // their rounding grows with the number of intervals.
+    static constexpr TableLimit EXACT{1e-13, 1e-11, 81};
     static constexpr int EXACT_DEGREE = 7;
-    // In single precision, for values alone: well below their rounding, 6e-8.
-    static constexpr TableLimit VALUES{1e-8, std::numeric_limits<double>::infinity(), 16};
+    // For values alone; in single precision well below their rounding, 6e-8.
+    static constexpr TableLimit VALUES{sizeof(T) == 8 ? EXACT.value : 1e-8,
+                                       std::numeric_limits<double>::infinity(),
+                                       sizeof(T) == 8 ? 36 : 16};
     static constexpr int MOST = 600;  // intervals
 
     // Whether there are tables of that degree.
