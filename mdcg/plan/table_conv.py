@@ -31,7 +31,7 @@ class TableConvTile:
         Components of outputs, times channels of a lane, that a role may have, unless it is a single
         path; a warp takes paths of one input block until there are as many.
     registers : tuple of (int, int)
-        Pairs, ascending: where lanes hold no more values from edge to edge than the first
+        Forward. Pairs, ascending: where lanes hold no more values from edge to edge than the first
         number, threads have no more registers than the second, if several blocks then fit a
         multiprocessor. 0: the compiler's choice, as beyond the last pair.
     two_channels : int
@@ -100,10 +100,9 @@ class TableConvPlan(Plan):
     Backward, where derivatives are wanted, splines are faster. There, lanes take two channels,
     which share sums over lanes and path matrices; roles that hold much then need kernels of their
     own.
-    Kernels that hold much have as many registers as the compiler wants: with 168 instead of 255,
-    lanes of the vectors of MACE medium keep 208 bytes in memory. Others have 128, so that four
-    blocks fit a multiprocessor: 5,184 atoms take 1 to 3 % less time with NequIP L, M and S, and the
-    same with MACE (H100). Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
+    Registers are left to the compiler: with 168 instead of 255, lanes of the vectors of MACE medium
+    keep 208 bytes in memory. With 128 where lanes hold at most 64 values, the kernel for its scalars
+    takes 4 % longer, and a step with 5,184 atoms and NequIP L 4 % longer (H100). Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
     their shared memory leaves room for fewer blocks.
     """
 
@@ -111,7 +110,6 @@ class TableConvPlan(Plan):
         degree=7, registers=((39, 0), (1024, 128)), two_channels=64, alone=40, two_edges=64
     )
     backward: TableConvTile = TableConvTile(
-        registers=((64, 128),),
         imbalance=2,
         two_channels=1024,
         alone=56,
