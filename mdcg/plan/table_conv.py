@@ -101,20 +101,17 @@ class TableConvPlan(Plan):
     which share sums over lanes and path matrices; roles that hold much then need kernels of their
     own.
     Registers are left to the compiler: with 168 instead of 255, lanes of the vectors of MACE medium
-    keep 208 bytes in memory. With 128 where lanes hold at most 64 values, the kernel for its scalars
-    takes 4 % longer, and a step with 5,184 atoms and NequIP L 4 % longer (H100). Batches of 32 edges take 3 to 5 % less time than batches of 16, unless
-    their shared memory leaves room for fewer blocks.
+    keep 208 bytes in memory. With 128 where lanes hold at most 64 values, the kernel for its
+    scalars takes 4 % longer, and a step with 5,184 atoms and NequIP L 4 % longer (H100). Batches of
+    32 edges take 3 to 5 % less time than batches of 16, unless their shared memory leaves room for
+    fewer blocks.
     """
 
     forward: TableConvTile = TableConvTile(
         degree=7, registers=((39, 0), (1024, 128)), two_channels=64, alone=40, two_edges=64
     )
     backward: TableConvTile = TableConvTile(
-        imbalance=2,
-        two_channels=1024,
-        alone=56,
-        shared_bytes=20 * 1024,
-        fill=4,
+        imbalance=2, two_channels=1024, alone=56, shared_bytes=20 * 1024, fill=4
     )
 
 
