@@ -121,7 +121,9 @@ void Program::merge_sums() {
         int writer = -1, writers = 0, first_reader = -1, readers = 0;
     };
     std::vector<Use> use(values.size());
+    std::vector<char> behind_source(ops.size(), 0);
     for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
+        behind_source[at(i)] = i > 0 && ops[at(i - 1)]->inputs.empty();
         for (const Operand& output : ops[at(i)]->outputs) {
             use[at(output.id)].writer = i;
             ++use[at(output.id)].writers;
@@ -148,8 +150,7 @@ void Program::merge_sums() {
             const Use& of = use[at(term.id)];
             merges = merges && of.writers == 1 && of.readers == 1 && of.writer < i &&
                      ops[at(of.writer)]->can_add && ready_after(of.writer) < of.writer &&
-                     !contains(descriptors, term.id) &&
-                     (of.writer == 0 || !ops[at(of.writer - 1)]->inputs.empty());
+                     !contains(descriptors, term.id) && !behind_source[at(of.writer)];
             writers.push_back(of.writer);
         }
         if (!merges) continue;

@@ -56,14 +56,17 @@ def test_terms_of_a_sum(tmp_path: Path, dtype: str, channels: int, typed: bool, 
     inputs = [p.scale(x, np.array([0.7]), "scaled"), x, first]
     found = [p.linear(inputs[i], maps[i], f"term_{i}") for i in (0, 1, 2)[:terms]]
     total = p.sum(found, "total")
-    kept = p.sum([total, first], "kept")  # these two are read twice
+    # right behind a sum that is no layer any more
+    more = [p.linear(total, LinearMap(out, out, {(2, 2): square}), f"more_{i}") for i in "ab"]
+    kept = p.sum([total, first], "kept")  # these two are read more than once
     contract(p, kept)
+    contract(p, p.sum(more, "second_total"), "second_square")
     p.readout(total, "again")
     check(p, tmp_path / "p.mdcg", graph())
     model = open_model(p.package(), tmp_path / "p.mdcg")
     run(model, graph())
     names = [layer["name"] for layer in json.loads(model.report())["layers"]]
-    assert "total" not in names
+    assert not {"total", "second_total"} & {*names}
     assert "kept" in names
     assert terms == 1 or names.index("term_1") < names.index("term_0")
 
