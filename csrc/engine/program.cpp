@@ -114,8 +114,8 @@ void Program::read_ops(const Package& package, ModelInfo info) {
 
 // A sum needs neither memory nor a pass of its own where operations that can add write its terms,
 // and nothing else reads these: the operations then write the sum, one after the other, and begin
-// with the one whose inputs are there first. The operation behind one without inputs is left as it
-// is, because the two may be one: see only_reader.
+// with the one whose inputs are there first. A sum is kept if one of its terms is written right
+// behind an operation without inputs, because these two operations may be fused: see only_reader.
 void Program::merge_sums() {
     struct Use {
         int writer = -1, writers = 0, first_reader = -1, readers = 0;
@@ -131,7 +131,7 @@ void Program::merge_sums() {
         for (const Operand& input : ops[at(i)]->inputs)
             if (use[at(input.id)].readers++ == 0) use[at(input.id)].first_reader = i;
     }
-    // the last operation that writes an input of another one; that one itself: an input is missing
+    // the last operation that writes an input of operation i; i itself if none writes one of them
     const auto ready_after = [&](int i) {
         int last = -1;
         for (const Operand& input : ops[at(i)]->inputs) {
@@ -170,7 +170,7 @@ void Program::merge_sums() {
             ops[at(places[k])] = std::move(terms[k]);
         }
         use[at(out.id)].writer = places.back();
-        use[at(out.id)].writers = 2;  // of several writers: a sum that is a term is not merged
+        use[at(out.id)].writers = 2;  // with several writers it is not merged into another sum
         ops[at(i)].reset();
     }
     ops.erase(std::remove(ops.begin(), ops.end(), nullptr), ops.end());

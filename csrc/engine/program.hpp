@@ -73,7 +73,7 @@ public:
         std::string name;
         Rows rows;
         std::vector<int> writers;  // operations; those after the first add
-        bool merged = false;       // its writer writes a sum in its place: it has no memory
+        bool merged = false;       // its writer adds to a sum instead: it has no memory
         bool depends_on_positions = false;
         bool has_gradient = false;    // a gradient is wanted and is found
         bool gathered = false;        // read at senders

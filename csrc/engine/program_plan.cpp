@@ -138,10 +138,10 @@ void Program::group_backward() {
     }
 }
 
-// With `beside`, an operation on nodes may run at any time after its last input is written, and
-// after the operations that wrote to its output before, and before its first output is read, but
-// not past the nearest operation on edges on either side. In the backward pass it reads gradients
-// of its outputs and writes gradients of its inputs. It may run as early as the stage `earliest`,
+// With `beside`, an operation on nodes may run at any time between the last write of its inputs and
+// the first read of its outputs, but after earlier operations that write these outputs, and not
+// past the nearest operation on edges on either side. In the backward pass it reads gradients of
+// its outputs and writes gradients of its inputs. It may run as early as the stage `earliest`,
 // because operations that write the gradients it reads may be early, too.
 std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, int earliest,
                                               bool backward, bool beside) const {
@@ -183,7 +183,7 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
                 between_users(input.id);
             else
                 between(stage_of[at(values[at(input.id)].last_writer())], -1);
-        // backward, only operations that read the same gradients come later
+        // in the backward pass later users of gradients of outputs only read them
         for (const Operand& output : ops[i]->outputs)
             if (!backward) between_users(output.id);
         const auto next = edges.lower_bound(own);

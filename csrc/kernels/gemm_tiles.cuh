@@ -74,7 +74,7 @@ struct Places {
     }
 };
 
-// Copies a's items of slices to shared memory, part after part. A thread copies the same columns of
+// Copies slices of a to shared memory, part after part. A thread copies the same columns of
 // some rows. Rows behind the last one are copies of the first: they are multiplied, and not stored.
 template <typename S>
 struct RowCopies {
@@ -221,7 +221,7 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
     __syncthreads();
     int now = 0, next = 0;
 #pragma unroll 1
-    for (int i = 1 - S::STAGES; i < count; ++i) {  // below 0: copies alone
+    for (int i = 1 - S::STAGES; i < count; ++i) {  // below 0 it only starts copies
         if (i >= 0) {
             wait_groups<S::STAGES - 2>();
             S::Unit::publish();

@@ -5,7 +5,8 @@ namespace mdcg {
 
 // The polynomial of a column in a row of a table, of z in [-1, 1], and its derivative by z. HIGHEST
 // is its degree (DEGREE is a macro of the files that include this one). at(i) is item i of the
-// column: the factor of z^i, or two of the last factors, which are single.
+// column: the coefficient of z^i, or two of the highest coefficients in float32, the lower power
+// first.
 template <int HIGHEST, typename T>
 struct TableColumn {
     static constexpr int SINGLES = TABLE_SINGLES<T>, PLAIN = HIGHEST + 1 - SINGLES;

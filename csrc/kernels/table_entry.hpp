@@ -11,11 +11,11 @@ struct TableEntry {
 };
 static_assert(sizeof(TableEntry) == 24);
 
-// Factors of the highest powers of a polynomial that are stored and evaluated in single precision.
+// Coefficients of the highest powers that are stored and evaluated in single precision.
 // They are small, and the error that this makes is measured when a table is built.
 template <typename T>
 constexpr int TABLE_SINGLES = sizeof(T) == 8 ? 4 : 0;
-// Items of a column in a row; two single factors are one.
+// Items of a column in a row; two single coefficients are one.
 template <typename T>
 constexpr int table_items(int degree) {
     return degree + 1 - TABLE_SINGLES<T> / 2;

@@ -1,6 +1,6 @@
 #include "kernels/harmonic_functions.cuh"
 #include "kernels/type_sums.hpp"
-// reads table_entry.hpp, which type_sums.hpp includes
+// needs table_entry.hpp, which type_sums.hpp includes
 #include "kernels/table_column.cuh"
 
 // Sums over the edges of a receiver by type of the sender, where a convolution depends on nothing
@@ -18,7 +18,7 @@
 //     DEGREE           of the polynomials of their table, odd, in the place in [-1, 1] in an
 //                      interval; 0: rows of units are given
 //     EACH             hidden units of a lane: a warp takes 32 EACH units at a time
-//     LANES, OWN       in the gradient: lanes that share an edge, and units of each
+//     LANES, OWN       in the gradient: lanes that share an edge, and units per lane
 //     GRADIENT_BLOCKS  of a multiprocessor, whose registers must suffice
 //     MAX_TYPES        of the senders of a list
 constexpr int WARPS = TYPE_SUM_THREADS / 32;

@@ -9,7 +9,8 @@ from .text import Plan
 
 __all__ = ["DOUBLE_PLAN", "TABLE_SINGLES", "TableConvPlan", "TableConvTile"]
 
-#: Factors of a polynomial that are single: TABLE_SINGLES in csrc/kernels/table_entry.hpp.
+#: Number of the highest coefficients that are stored in float32: TABLE_SINGLES in
+#: csrc/kernels/table_entry.hpp.
 TABLE_SINGLES = {"float32": 0, "float64": 4}
 
 
@@ -31,7 +32,7 @@ class TableConvTile:
         Components of outputs, times channels of a lane, that a role may have, unless it is a single
         path; a warp takes paths of one input block until there are as many.
     registers : tuple of (int, int)
-        Forward. Pairs, ascending: where lanes hold no more values from edge to edge than the first
+        Pairs, ascending: where lanes hold no more values from edge to edge than the first
         number, threads have no more registers than the second, if several blocks then fit a
         multiprocessor. 0: the compiler's choice, as beyond the last pair.
     two_channels : int
@@ -115,10 +116,11 @@ class TableConvPlan(Plan):
     )
 
 
-#: Plan in double precision, where the relative error of the table is below 1e-13. Its kernels are
-#: limited by the bytes of the table that they read. Forward, edges come by length: the fewer
-#: intervals there are, the more often the next edge lies in the same one, so degree 9 reads less
-#: than degree 7. Backward, each pair of edges reads a row, which is shorter with degree 7.
+#: Plan in double precision, where errors of tables are at most 1e-13 of the largest weight and
+#: 1e-11 of the largest derivative. Its kernels are limited by the bytes of the table that they read.
+#: Forward, edges come by length: the fewer intervals there are, the more often the next edge lies in
+#: the same one, so degree 9 reads less than degree 7. Backward, most pairs read another row than the
+#: pair before, and rows are shorter with degree 7.
 #: Registers are left to the compiler. The paths of the vectors of MACE medium are divided between
 #: two kernels in the backward pass: with one for all of them a step with 5,184 atoms takes 0 to 2 %
 #: longer (H100). Other models were not timed.

@@ -31,7 +31,7 @@ from .test_conv_layer import (  # noqa: F401
     two_layers,
 )
 
-# in double, slopes of polynomials that stand for networks are good to 1e-11
+# In float64, derivatives from tables have errors up to 1e-11; the limit is twice that.
 LIMIT = {"float64": 2e-11, "float32": 2e-5}
 
 

@@ -41,7 +41,7 @@ def test_linear(tmp_path: Path, dtype: str, channels: int, typed: bool) -> None:
 
 @covering(channels=[7, 32], dtype=["float64", "float32"], typed=[False, True], terms=[1, 2, 3])
 def test_terms_of_a_sum(tmp_path: Path, dtype: str, channels: int, typed: bool, terms: int) -> None:
-    """Layers that write terms write their sum; the one that can run first is not listed first."""
+    """Layers of terms add to the sum; the one whose inputs are ready first runs first."""
     p = Program(3, dtype)
     x = p.features(channels)
     out = Irreps.parse("+".join(f"{channels}x{ir}" for ir in ("0e", "0e", "1o", "2e")))

@@ -90,7 +90,7 @@ public:
 
     // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
-    int singles() const { return singles_; }  // factors of these: see TABLE_SINGLES
+    int singles() const { return singles_; }  // coefficients in float32: see TABLE_SINGLES
 
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;

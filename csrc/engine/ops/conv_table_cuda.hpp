@@ -56,8 +56,8 @@ private:
     bool flip_;
     int num_types_;
     CudaPassKernel forward_, backward_;
-    // The forward table has fewer, longer intervals of a higher degree, because its edges come by
-    // length and the next one often lies in the same interval.
+    // The forward table needs no derivatives. It has fewer, longer intervals and polynomials of a
+    // higher degree: edges come by length, so that the next one often lies in the same interval.
     std::unique_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
     std::vector<std::unique_ptr<DeviceEvent>> summed_;  // of each buffer of rows

@@ -53,7 +53,7 @@ void CudaTypeSums<T>::ask_for_kernels() {
     define("EACH", units_at_once(false) / 32);
     define("LANES", lanes);
     define("OWN", units_at_once(true) / lanes);
-    // of a multiprocessor, that registers are kept for
+    // blocks of a multiprocessor, whose registers must suffice
     define("GRADIENT_BLOCKS", !few ? 4 : single ? 8 : 3);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
     sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);

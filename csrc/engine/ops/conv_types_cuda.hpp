@@ -73,10 +73,10 @@ private:
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
                 const DeviceStream& stream, TypeSumArguments<T> arguments,
                 std::int64_t receivers) const;
-    // Whether a lane has room for several units of an edge: in float64 in the gradient alone, whose
-    // lanes hold the units of one edge at a time.
+    // Whether the harmonics of an edge are few enough for a lane to take several of its units.
     bool has_few_harmonics() const { return spec_.description.l_max <= 3; }
-    // Units that a warp takes at a time.
+    // Units that a warp takes at a time. In float64 lanes take several in the gradient only:
+    // forward, they also hold the units of the edges that are loaded ahead.
     std::int64_t units_at_once(bool gradient) const {
         const bool several = has_few_harmonics() && (sizeof(T) == 4 || gradient);
         return several && spec_.hidden_stride > 32 ? 64 : 32;

@@ -107,7 +107,7 @@ class CudaKernel:
     # program that packs and unpacks node rows, the same for all passes; empty: in ``source``
     copies: str = ""
     degree: int | None = None  # of the polynomials of the table that is read
-    singles: int = 0  # factors of these that are single in double precision
+    singles: int = 0  # highest coefficients of these that are float32, in float64 kernels
 
     @property
     def sources(self) -> tuple[str, ...]:

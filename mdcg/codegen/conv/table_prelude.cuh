@@ -22,7 +22,7 @@ struct alignas(N * sizeof(Two) < 16 ? N * sizeof(Two) : 16) Pairs {
     Two v[N];
 };
 
-// Of channel c, where an edge stands at z in its interval.
+// Evaluates the weight of channel c and its derivative at place z in the interval.
 template <int N>
 MDCG_INLINE void evaluate(const Pairs<N> (&a)[Column::PAIRS], int c, T z, T& value, T& slope) {
     Column::evaluate(z, [&](int i) { return a[i / 2].v[c].v[i % 2]; }, value, slope);

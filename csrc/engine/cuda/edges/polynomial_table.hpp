@@ -25,7 +25,7 @@ struct TableLimit {
 // [-1, 1], the place in the interval counted from its middle. Column c of the `width` columns of a
 // row has table_items<T>(degree) items. Item n = 2 k + i stands at
 //     data()[((row * half + k) * width + c) * 2 + i],  half = table_items<T>(degree) / 2,
-// and is the factor of z^n. In double precision the last two items hold two float factors each, the
+// and is the coefficient of z^n. In double precision the last two items hold two floats each, the
 // lower power first. The derivative by the length is that by z times inverse_step / sqrt(r). Row 0
 // is zeros, for edges not shorter than the r_max of their types; a length before the first interval
 // is not in the table.
@@ -37,7 +37,8 @@ public:
     // their rounding grows with the number of intervals.
     static constexpr TableLimit EXACT{1e-13, 1e-11, 81};
     static constexpr int EXACT_DEGREE = 7;
-    // For values alone; in single precision well below their rounding, 6e-8.
+    // For tables without derivatives. In single precision it is well below the rounding of values,
+    // 6e-8.
     static constexpr TableLimit VALUES{sizeof(T) == 8 ? EXACT.value : 1e-8,
                                        std::numeric_limits<double>::infinity(),
                                        sizeof(T) == 8 ? 36 : 16};
