@@ -117,13 +117,13 @@ class TableConvPlan(Plan):
 
 
 #: Plan in double precision, where errors of tables are at most 1e-13 of the largest weight and
-#: 1e-11 of the largest derivative. Its kernels are limited by the bytes of the table that they read.
-#: Forward, edges come by length: the fewer intervals there are, the more often the next edge lies in
-#: the same one, so degree 9 reads less than degree 7. Backward, most pairs read another row than the
-#: pair before, and rows are shorter with degree 7.
+#: 1e-11 of the largest derivative. Its kernels are limited by the bytes of the table that they
+#: read. Forward, edges come by length: the fewer intervals there are, the more often the next edge
+#: lies in the same one, so degree 9 reads less than degree 7. Backward, most pairs read another
+#: row than the pair before, and rows are shorter with degree 7.
 #: Registers are left to the compiler. The paths of the vectors of MACE medium are divided between
-#: two kernels in the backward pass: with one for all of them a step with 5,184 atoms takes 0 to 2 %
-#: longer (H100). Other models were not timed.
+#: two kernels in the backward pass: with one for all of them a step with 5,184 atoms takes 0 to 2
+#: % longer (H100). Other models were not timed.
 DOUBLE_PLAN = TableConvPlan(
     forward=TableConvTile(degree=9),
     backward=TableConvTile(batch=16, imbalance=5, degree=7, components=16),
