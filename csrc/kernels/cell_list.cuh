@@ -19,7 +19,7 @@ INLINE void bin_of_number(const CellArguments& p, int number, int* at) {
 
 extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments p) {
     const Long i = thread_number();
-    if (i >= p.num_nodes) return;
+    if (i >= p.num_points) return;
     int at[3];
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
@@ -37,11 +37,11 @@ extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments 
     p.key[i] = unsigned(number_of_bin(p, at));
 }
 
-// Where the atoms of each bin begin.
-extern "C" __global__ void __launch_bounds__(256) find_atoms(const CellArguments p) {
+// Where the points of each bin begin.
+extern "C" __global__ void __launch_bounds__(256) find_points(const CellArguments p) {
     const Long b = thread_number();
     if (b > p.num_bins) return;
-    Long low = 0, high = p.num_nodes;
+    Long low = 0, high = p.num_points;
     while (low < high) {
         const Long middle = (low + high) / 2;
         if (p.sorted_key[middle] < unsigned(b))
@@ -52,21 +52,84 @@ extern "C" __global__ void __launch_bounds__(256) find_atoms(const CellArguments
     p.bin_ptr[b] = int(low);
 }
 
-extern "C" __global__ void __launch_bounds__(256) order_types(const CellArguments p) {
-    const Long i = thread_number();
-    if (i < p.num_nodes) p.types[i] = p.given_types[p.node[i]];
-}
-
-// Part of every step: atoms in the cell where the list was made, in its order.
-extern "C" __global__ void __launch_bounds__(256) place_atoms(const CellArguments p) {
-    const Long i = thread_number();
-    if (i >= p.num_nodes) return;
-    const Long from = 3 * Long(p.node[i]);
+// A given point in the cell where the list was made.
+INLINE void place(const CellArguments& p, int point, double* to) {
+    const Long from = 3 * Long(point);
     const double a = p.given_wraps[from], b = p.given_wraps[from + 1], c = p.given_wraps[from + 2];
 #pragma unroll
     for (int k = 0; k < 3; ++k)
-        p.positions[3 * i + k] =
-            p.given[from + k] - (a * p.cell[k] + b * p.cell[3 + k] + c * p.cell[6 + k]);
+        to[k] = p.given[from + k] - (a * p.cell[k] + b * p.cell[3 + k] + c * p.cell[6 + k]);
+}
+
+extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
+    const Long i = thread_number();
+    if (i < p.num_points) place(p, p.sorted[i], p.places + 3 * i);
+}
+
+// Part of every step, where every point is a node of its own.
+extern "C" __global__ void __launch_bounds__(256) place_nodes(const CellArguments p) {
+    const Long i = thread_number();
+    if (i < p.num_points) place(p, p.order[i], p.positions + 3 * i);
+}
+
+// Numbers nodes. A warp divides points that follow each other in the order of their bins into
+// groups: the first point that is left, and those nearest to it and to each other.
+extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArguments p) {
+    constexpr int OWN = GROUPED_POINTS / 32;  // points of a lane
+    const int lane = threadIdx.x;
+    const Long first = Long(blockIdx.x) * GROUPED_POINTS;
+    const int count = int(min(Long(GROUPED_POINTS), p.num_points - first));
+    float at[OWN][3], square[OWN] = {};  // square: sum of distances from the group, Å^2
+    int number[OWN];                     // of its node; -1: none yet
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        const int point = 32 * i + lane;
+        number[i] = point < count ? -1 : count;
+#pragma unroll
+        for (int k = 0; k < 3; ++k)
+            at[i][k] = point < count
+                           ? float(p.places[3 * (first + point) + k] - p.places[3 * first + k])
+                           : 0.0f;
+    }
+    for (int node = 0; node < count; ++node) {
+        const bool begins = p.group < 2 || node % p.group == 0;
+        // the least distance, rounded, with the number of the point
+        unsigned best = ~0u;
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            if (begins) square[i] = 0;
+            const unsigned key = (__float_as_uint(square[i]) & ~0xffu) | unsigned(32 * i + lane);
+            if (number[i] < 0) best = min(best, key);
+        }
+#pragma unroll
+        for (int bit = 16; bit > 0; bit /= 2)
+            best = min(best, __shfl_xor_sync(0xffffffffu, best, bit));
+        const int found = int(best & 0xff);
+        float own[3] = {};
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            if (i != found / 32) continue;
+            if (lane == found % 32) number[i] = node;
+#pragma unroll
+            for (int k = 0; k < 3; ++k) own[k] = at[i][k];
+        }
+#pragma unroll
+        for (int k = 0; k < 3; ++k) own[k] = __shfl_sync(0xffffffffu, own[k], found % 32);
+#pragma unroll
+        for (int i = 0; i < OWN; ++i)
+#pragma unroll
+            for (int k = 0; k < 3; ++k) square[i] += (at[i][k] - own[k]) * (at[i][k] - own[k]);
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        const int point = 32 * i + lane;
+        if (point >= count) continue;
+        const Long node = first + number[i];
+        const int given = p.sorted[first + point];
+        p.order[node] = given;
+        p.point_node[given] = int(node);
+        p.types[node] = p.given_types[given];
+    }
 }
 
 // The bin of the stencil that a lane looks at, and the cell it is in.
@@ -99,15 +162,16 @@ INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
     return found;
 }
 
-// Atoms around a receiver, by a warp: each lane has a bin, and looks at 32 of its atoms at a time.
+// Points around a receiver, by a warp: each lane has a bin, and looks at 32 points of it at once.
 // Products are summed by fma alone, so that counting and writing agree to the last bit.
 template <bool WRITE>
 INLINE void search(const CellArguments& p, int receiver, int lane) {
-    const int row = p.point_node != nullptr ? p.node[receiver] : receiver;
-    if (row >= p.num_local) return;
+    const int given = p.sorted[receiver];
+    if (given >= p.num_local) return;
+    const int row = p.point_node[given];
     int at[3];
     bin_of_number(p, int(p.sorted_key[receiver]), at);
-    const double* const own = p.positions + 3 * Long(receiver);
+    const double* const own = p.places + 3 * Long(receiver);
     const double x = own[0], y = own[1], z = own[2];
     const int bins = (2 * p.stencil[0] + 1) * (2 * p.stencil[1] + 1) * (2 * p.stencil[2] + 1);
     int edges = WRITE ? p.row_ptr[row] : 0;
@@ -118,7 +182,7 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
             const int end = min(bin.end, bin.first + 32);
             unsigned near = 0;
             for (int j = bin.first; j < end; ++j) {
-                const double* const other = p.positions + 3 * Long(j);
+                const double* const other = p.places + 3 * Long(j);
                 const double dx = other[0] + bin.shift[0] - x, dy = other[1] + bin.shift[1] - y,
                              dz = other[2] + bin.shift[2] - z;
                 const double square = fma(dz, dz, fma(dy, dy, dx * dx));
@@ -134,10 +198,9 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
             if (WRITE) {
                 int to = edges + up - __popc(near);
                 for (unsigned rest = near; rest != 0; rest &= rest - 1, ++to) {
-                    const int found = bin.first + __ffs(int(rest)) - 1;
-                    const bool node = p.point_node == nullptr;
-                    p.sender[to] = node ? found : p.point_node[p.node[found]];
-                    p.image[to] = node ? bin.image : p.point_image[p.node[found]];
+                    const int found = p.sorted[bin.first + __ffs(int(rest)) - 1];
+                    p.sender[to] = p.point_node[found];
+                    p.image[to] = p.point_image != nullptr ? p.point_image[found] : bin.image;
                 }
             }
             edges += __shfl_sync(0xffffffffu, up, 31);
@@ -151,10 +214,10 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
 
 extern "C" __global__ void __launch_bounds__(256) count_edges(const CellArguments p) {
     const Long receiver = thread_number() / 32;
-    if (receiver < p.num_nodes) search<false>(p, int(receiver), threadIdx.x % 32);
+    if (receiver < p.num_points) search<false>(p, int(receiver), threadIdx.x % 32);
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_edges(const CellArguments p) {
     const Long receiver = thread_number() / 32;
-    if (receiver < p.num_nodes) search<true>(p, int(receiver), threadIdx.x % 32);
+    if (receiver < p.num_points) search<true>(p, int(receiver), threadIdx.x % 32);
 }

@@ -5,28 +5,35 @@
 
 namespace mdcg {
 
+// Points of which groups are made at a time, less than 256 and a multiple of 32.
+constexpr int GROUPED_POINTS = 96;
+
 struct CellArguments {
-    Long num_nodes, num_bins;
-    const double* given;  // [num_nodes][3] in the order given, as everything of `given`
+    Long num_points, num_bins;
+    const double* given;  // [num_points][3] in the order given, as everything of `given`
     const double* cell;   // [3][3]; open directions: zeros
     double inverse[9], low[3], scale[3];  // low, scale: along each vector, to numbers of bins
     int bins[3], tiles[3], stencil[3], periodic[3];
     double square;  // of the reach, Å^2
     const int* given_types;
-    int* given_wraps;  // [num_nodes][3] cells that an atom is away from the first one
-    unsigned* key;     // [num_nodes] bins of given atoms
+    int* given_wraps;  // [num_points][3] cells that a point is away from the first one
+    unsigned* key;     // [num_points] bins of given points
     const unsigned* sorted_key;
-    const int* node;  // [num_nodes] given number of each
-    int* bin_ptr;     // [num_bins + 1]
-    int* types;
-    double* positions;          // in the first cell
-    int* row_ptr;               // [num_nodes + 1]
+    const int* sorted;          // [num_points] given points in the order of their bins
+    int* bin_ptr;               // [num_bins + 1]
+    double* places;             // [num_points][3] of sorted points, in the first cell
+    int* point_node;            // [num_points] the node that a given point is, or is a copy of
+    const int* point_image;     // [num_points]; null: where bins are
+    Long num_local;             // given points that have edges, the first ones
+    int* row_ptr;               // [num_local + 1]
     unsigned long long* total;  // edges
     int *sender, *image;
-    // Null where every point is a node of its own; else what a given point is a copy of, and where.
-    const int *point_node, *point_image;
-    Long num_local;  // given points that have edges, the first ones
+    // Where every point is a node of its own:
+    Long group;         // receivers that follow each other are near each other, so many at a time
+    int* order;         // [num_points] given point of each node
+    int* types;         // of nodes, as the next
+    double* positions;  // [num_points][3] in the first cell
 };
-static_assert(sizeof(CellArguments) == 328);
+static_assert(sizeof(CellArguments) == 352);
 
 }  // namespace mdcg

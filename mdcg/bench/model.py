@@ -57,8 +57,8 @@ class EngineStep:
     """A package in the engine; a call is a step of dynamics whose neighbour list still holds.
 
     Every call takes positions from the host, computes the vectors of the edges, and returns results
-    to the host, in eV and Å. The first call also puts the edges in order. `precision` is that of
-    products with weights on a GPU; empty: that of the package. `skin` (Å) widens the list.
+    to the host, in eV and Å. The first call also makes the list. `precision` is that of products
+    with weights on a GPU; empty: that of the package. `skin` (Å) widens the list.
     """
 
     def __init__(
@@ -74,35 +74,38 @@ class EngineStep:
             device = "cuda:0"
         with engine_errors():
             self.info = self.model = _core.Model(
-                str(package), device=device, threads=threads, precision=precision
+                str(package), device=device, threads=threads, skin=skin, precision=precision
             )
-            self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
-            self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
-            self._edges = _core.NeighborList(self.model.r_max, skin)
-            self._edges.update(self._positions, atoms.cell.array, atoms.pbc, threads)
-        self.num_edges = int(self._edges.num_edges)
-        self._volume = atoms.cell.volume if settings.stress else None
-        self._known = False
+        self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
+        self._atoms = atoms.copy()
+        self._stress = settings.stress
 
     def __call__(self) -> dict[str, Any]:
         """Return energy, forces and maybe stress."""
         with engine_errors():
             found = self.model.evaluate(
-                self._positions,
+                self._atoms.positions,
                 self._types,
-                edges=self._edges,
-                same_edges=self._known,
-                virial=self._volume is not None,
+                cell=self._atoms.cell.array,
+                periodic=self._atoms.pbc,
+                virial=self._stress,
             )
-        self._known = True
-        if self._volume is not None:
-            found["stress"] = found["virial"] / -self._volume
+        if self._stress:
+            found["stress"] = found["virial"] / -self._atoms.cell.volume
         return found
+
+    def _reported(self, name: str) -> int:
+        return int(json.loads(self.model.report()).get(name, 0))
 
     @property
     def own_bytes(self) -> int:
-        """Summary of the engine's kernels for this structure."""
-        return int(json.loads(self.model.report()).get("bytes", 0))
+        """Bytes of the engine's buffers after a call."""
+        return self._reported("bytes")
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the list after a call, skin included on a GPU."""
+        return self._reported("edges")
 
 
 def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[str, Any]:

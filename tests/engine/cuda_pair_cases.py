@@ -212,6 +212,31 @@ def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
 # -- lists ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("molecules", [1, 64, 343])
+def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
+    """Molecules of three atoms are the groups of a list, in whatever order their atoms are."""
+    size = round(molecules ** (1 / 3))
+    centers = np.stack(np.meshgrid(*[np.arange(size)] * 3), -1).reshape(-1, 3) + 0.5
+    atoms = np.repeat(3.1 * centers, 3, axis=0)
+    atoms += rng.uniform(-0.5, 0.5, atoms.shape)
+    order = rng.permutation(len(atoms))
+    with grouped_from(1):
+        lists = core.CudaLists(5.5, 0.5, pairs=True)
+        cell = 3.1 * size * np.eye(3)
+        found = lists.make(atoms[order], np.zeros(len(atoms), np.int32), cell, (True,) * 3)
+    assert found["group"] == 3
+    node = np.array(found["node"])
+    assert sorted(node) == list(range(len(atoms)))
+    groups = (order[node] // 3).reshape(-1, 3)
+    whole = (groups == groups[:, :1]).all(1).mean()
+    assert whole > 0.95  # the first of a division may take atoms of another molecule
+
+    with grouped_from(10**6):
+        found = lists.make(atoms[order], np.zeros(len(atoms), np.int32), cell, (True,) * 3)
+    assert found["group"] == 1
+    assert sorted(found["node"]) == list(range(len(atoms)))
+
+
 @pytest.mark.parametrize("grouped", [0, 1000])
 @pytest.mark.parametrize("chunk", [30, 8192])
 @pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (40, 40), (31, 45)])
@@ -281,11 +306,11 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     # two buffers hold all rows, or one of them those of a span
     most = found["chunk_edges"] + found["chunk_edges"] // 2
     found_rows = [span["rows"][1] for span in found["spans"]]
-    if len(rows) <= 2 * most:
+    if group == 1 and len(rows) <= 2 * most:
         assert len(found_rows) == min(len(found["chunks"]), 1)
-    else:
-        fewest = -(-len(rows) // most)
-        assert fewest <= len(found_rows) <= 3 * fewest
+    else:  # groups of several receivers: there are enough for four spans
+        fewest = max(4 if group > 1 else 1, -(-len(rows) // most))
+        assert min(fewest, len(found["chunks"])) <= len(found_rows) <= 3 * fewest
         for span, count in zip(found["spans"], found_rows, strict=True):
             begin, end = span["chunks"]
             assert count <= most or end == begin + 1

@@ -52,6 +52,7 @@ public:
         out["node"] = node_;
         if (arrays) {
             out["image"] = integers(graph_.image, graph_.num_edges);
+            cells_.place(stream_);  // as a step does
             std::vector<double> at(static_cast<std::size_t>(3 * nodes));
             mdcg::copy_to_host(at.data(), graph_.positions, 8 * at.size(), stream_);
             stream_.synchronize();

@@ -19,14 +19,17 @@ constexpr std::int64_t MOST_BINS = (std::int64_t(1) << 31) - 64;  // numbers of 
 // Systems with so many more bins have gaps, which the host closes.
 constexpr double MOST_SHRUNK = 64.0;
 
+static_assert(GROUPED_POINTS % DeviceEdges::GROUP == 0, "groups would be divided");
+
 }  // namespace
 
 CudaCellList::CudaCellList(CudaKernels& kernels)
     : sort_(kernels),
       find_bins_(kernels.fixed("cell_list.cuh", "find_bins")),
-      find_atoms_(kernels.fixed("cell_list.cuh", "find_atoms")),
-      order_types_(kernels.fixed("cell_list.cuh", "order_types")),
-      place_atoms_(kernels.fixed("cell_list.cuh", "place_atoms")),
+      find_points_(kernels.fixed("cell_list.cuh", "find_points")),
+      place_points_(kernels.fixed("cell_list.cuh", "place_points")),
+      number_nodes_(kernels.fixed("cell_list.cuh", "number_nodes")),
+      place_nodes_(kernels.fixed("cell_list.cuh", "place_nodes")),
       count_edges_(kernels.fixed("cell_list.cuh", "count_edges")),
       write_edges_(kernels.fixed("cell_list.cuh", "write_edges")),
       nodes_(kernels.device()),
@@ -35,7 +38,6 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
 // Along each vector: where atoms begin, and how far they reach.
 std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const ListPoints& points) {
     CellArguments a{};
-    const std::int64_t num_nodes = points.count;
     const double* const positions = points.positions;
     const double reach = watch.reach();
     Vector3 extent = watch.heights();
@@ -45,7 +47,7 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
         a.low[k] = 0;
         if (a.periodic[k]) continue;
         double high = -std::numeric_limits<double>::infinity(), low = -high;
-        for (std::int64_t i = 0; i < num_nodes; ++i) {
+        for (std::int64_t i = 0; i < points.count; ++i) {
             const double* p = positions + 3 * i;
             const double along =
                 p[0] * a.inverse[k] + p[1] * a.inverse[3 + k] + p[2] * a.inverse[6 + k];
@@ -55,7 +57,7 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
         a.low[k] = low;
         extent[k] = high - low;
     }
-    const std::int64_t most = std::min(BINS_PER_ATOM * num_nodes + FEW_BINS, MOST_BINS);
+    const std::int64_t most = std::min(BINS_PER_ATOM * points.count + FEW_BINS, MOST_BINS);
     const Bins bins = choose_bins(extent, watch.periodic(), reach, most, TILE);
     // the host makes no lists of copies
     if (bins.shrunk > MOST_SHRUNK && !points.copies) return std::nullopt;
@@ -68,7 +70,7 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
         a.stencil[k] = narrow(bins.stencil[k]);
         a.num_bins *= a.tiles[k];
     }
-    a.num_nodes = num_nodes;
+    a.num_points = points.count;
     a.square = reach * reach;
     return a;
 }
@@ -81,7 +83,7 @@ void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream)
 }
 
 void CudaCellList::place(const DeviceStream& stream) const {
-    place_atoms_.launch(stream, (step_.num_nodes + THREADS - 1) / THREADS, THREADS, step_);
+    place_nodes_.launch(stream, ceil_div(step_.num_points, THREADS), THREADS, step_);
 }
 
 void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
@@ -90,26 +92,26 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     CellArguments a = grid;
     const bool copies = points.copies;
     const std::int64_t num_points = points.count;
-    double* places = nullptr;
-    std::int32_t *point_node = nullptr, *point_image = nullptr;
+    std::int32_t *sorted = nullptr, *point_image = nullptr, *spare_values = nullptr,
+                 *work = nullptr, *given_types = nullptr;
     std::uint32_t *sorted_keys = nullptr, *spare_keys = nullptr;
-    std::int32_t *nodes = nullptr, *spare_values = nullptr, *work = nullptr, *given_types = nullptr;
     const auto lay_out = [&](char* start) {
         Layout parts(start, DEVICE_ALIGNMENT);
         parts.take(given_, 3 * num_points);
         parts.take(cell_, 9);
         parts.take(a.total, 1);
         parts.take(a.given_wraps, 3 * num_points);
-        parts.take(nodes, num_points);
-        parts.take(given_types, num_points);
         parts.take(a.key, num_points);
+        parts.take(a.places, 3 * num_points);
+        parts.take(a.point_node, num_points);
+        parts.take(a.order, copies ? 0 : num_points);
+        parts.take(point_image, copies ? num_points : 0);
+        parts.take(sorted, num_points);
+        parts.take(given_types, num_points);
         parts.take(sorted_keys, num_points);
         parts.take(spare_keys, num_points);
         parts.take(spare_values, num_points);
         parts.take(work, CudaSort::work_items(num_points));
-        parts.take(places, copies ? 3 * num_points : 0);
-        parts.take(point_node, copies ? num_points : 0);
-        parts.take(point_image, copies ? num_points : 0);
         return parts.bytes();
     };
     nodes_.grow(lay_out(nullptr));
@@ -120,41 +122,40 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     a.cell = cell_;
     a.given_types = given_types;
     a.sorted_key = sorted_keys;
-    a.node = nodes;
+    a.sorted = sorted;
     a.bin_ptr = bins_.as<std::int32_t>();
-    a.types = graph.types;
-    a.positions = copies ? places : graph.positions;
-    a.row_ptr = graph.row_ptr;
+    a.point_image = copies ? point_image : nullptr;
     a.num_local = points.num_local;
-    if (copies) {
-        a.point_node = point_node;
-        a.point_image = point_image;
-    }
+    a.group = graph.group;
+    a.types = graph.types;
+    a.positions = graph.positions;
+    a.row_ptr = graph.row_ptr;
     step_ = a;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, (threads + THREADS - 1) / THREADS, THREADS, a);
+        function.launch(stream, ceil_div(threads, THREADS), THREADS, a);
     };
     set_cell(watch, stream);
     copy_to_device(given_, points.positions, 24 * size(num_points), stream);
     copy_to_device(copies ? graph.types : given_types, points.types, 4 * size(points.num_nodes),
                    stream);
-    if (copies) {
-        copy_to_device(point_node, points.node, 4 * size(num_points), stream);
-        copy_to_device(point_image, points.image, 4 * size(num_points), stream);
-    }
     clear_on_device(a.total, sizeof(*a.total), stream);
     launch(find_bins_, num_points);
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
-                        nodes, spare_keys, spare_values, work});
-    launch(find_atoms_, a.num_bins + 1);
-    if (!copies) launch(order_types_, num_points);
-    place(stream);
+                        sorted, spare_keys, spare_values, work});
+    launch(find_points_, a.num_bins + 1);
+    launch(place_points_, num_points);
+    if (copies) {
+        copy_to_device(a.point_node, points.node, 4 * size(num_points), stream);
+        copy_to_device(point_image, points.image, 4 * size(num_points), stream);
+    } else {
+        number_nodes_.launch(stream, ceil_div(num_points, GROUPED_POINTS), 32, a);
+    }
     launch(count_edges_, 32 * num_points);
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
     std::vector<std::int32_t> order = graph.take_rows(
-        {a.total, copies ? nullptr : nodes, 0, watch.reach(), "the system has", "split it"},
+        {a.total, copies ? nullptr : a.order, 0, watch.reach(), "the system has", "split it"},
         stream);
     if (!copies) {
         graph.image = graph.image_rows;

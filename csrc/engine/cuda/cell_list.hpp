@@ -51,7 +51,8 @@ public:
 
 private:
     CudaSort sort_;
-    CudaFunction find_bins_, find_atoms_, order_types_, place_atoms_, count_edges_, write_edges_;
+    CudaFunction find_bins_, find_points_, place_points_, number_nodes_, place_nodes_, count_edges_,
+        write_edges_;
     DeviceMemory nodes_, bins_;
     double *given_ = nullptr, *cell_ = nullptr;
     std::array<double, 9> host_cell_{};

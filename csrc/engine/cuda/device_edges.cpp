@@ -62,14 +62,14 @@ void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, c
 }
 
 // Divides units that follow each other into parts of nearly the same size, because the largest part
-// decides how large buffers are: each ends at the unit that is nearest to a multiple of an equal
-// share. before(i) is the size of the first i units. No part is larger than `most`, unless one unit
-// is. Returns the end of each part.
+// decides how large buffers are: each ends at the unit that is nearest to a multiple of the share
+// of one in `number` parts. before(i) is the size of the first i units. No part is larger than
+// `most`, unless one unit is. Returns the end of each part.
 template <typename Before>
-std::vector<std::int64_t> divide(std::int64_t units, std::int64_t most, const Before& before) {
+std::vector<std::int64_t> divide(std::int64_t units, std::int64_t number, std::int64_t most,
+                                 const Before& before) {
     std::vector<std::int64_t> ends;
     const std::int64_t all = before(units);
-    const std::int64_t number = std::max<std::int64_t>(ceil_div(all, most), 1);
     const std::int64_t share = std::max<std::int64_t>(ceil_div(all, number), 1);
     std::int64_t target = 0;
     for (std::int64_t end = 0; end < units;) {
@@ -117,6 +117,7 @@ std::size_t DeviceEdges::bytes() const {
 void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     num_local = local;
     num_nodes = nodes;
+    group = pair_use == PairUse::none ? 0 : num_local >= fewest_grouped ? GROUP : 1;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
             [&](char* start, std::int64_t count) {
                 Layout parts(start, DEVICE_ALIGNMENT);
@@ -164,8 +165,7 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
 
 void DeviceEdges::reserve_edges() {
     num_edges = row_ptr_.back();
-    const bool paired = pair_use != PairUse::none;
-    group = paired ? (num_local >= fewest_grouped ? GROUP : 1) : 0;
+    const bool paired = group > 0;
     make_chunks();
     // nodes are sorted in the same workspace
     lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
@@ -219,8 +219,10 @@ void DeviceEdges::make_chunks() {
     const auto edges = [&](std::int64_t units) { return row_ptr_[size(receivers(units))]; };
     chunks.clear();
     longest_chunk = 0;
+    const std::int64_t least = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
+    const std::int64_t number = ceil_div(least, fewest_spans()) * fewest_spans();  // equal spans
     std::int64_t begin = 0;
-    for (const std::int64_t end : divide(ceil_div(num_local, unit), chunk_edges, edges)) {
+    for (const std::int64_t end : divide(ceil_div(num_local, unit), number, chunk_edges, edges)) {
         CudaChunk chunk{};
         chunk.first_receiver = narrow(receivers(begin));
         chunk.num_receivers = narrow(receivers(end) - receivers(begin));
@@ -240,8 +242,9 @@ void DeviceEdges::make_spans(const std::int32_t* first_rows) {
     std::iota(ends.begin(), ends.end(), 1);
     if (first_rows != nullptr) {
         const std::int64_t rows = first_rows[all];
-        const std::int64_t most = most_span_rows();
-        ends = divide(all, rows <= 2 * most ? std::max<std::int64_t>(rows, 1) : most,
+        std::int64_t number = std::max(ceil_div(rows, most_span_rows()), fewest_spans());
+        if (number == 2) number = 1;
+        ends = divide(all, number, number > 1 ? most_span_rows() : rows,
                       [&](std::int64_t units) { return first_rows[units]; });
     }
     spans.clear();

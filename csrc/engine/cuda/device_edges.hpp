@@ -97,8 +97,10 @@ public:
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
     // If there are several spans, each has at most so many rows of pairs, unless one chunk has
-    // more. A list with at most twice as many is one span.
+    // more. A list with at most twice as many is one span, unless it has receivers enough for
+    // kernels of SPANS spans to fill a device, so that less memory costs little time.
     std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
+    static constexpr std::int64_t SPANS = 4;
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
@@ -174,6 +176,9 @@ public:
 
 private:
     void reserve_edges();
+    std::int64_t fewest_spans() const {
+        return group > 1 && num_local >= SPANS * fewest_grouped ? SPANS : 1;
+    }
     void make_chunks();
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);

@@ -138,12 +138,9 @@ void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arg
     launch_on([&](const Entry&) -> const DeviceStream& { return stream; }, arguments, 1);
 }
 
-void CudaPassKernel::launch(Lanes& lanes, const CudaArguments& arguments, int to, int teams) const {
-    const int count = this->lanes();
-    lanes.fork(count);
+void CudaPassKernel::launch(const Lanes& lanes, const CudaArguments& arguments, int teams) const {
     launch_on([&](const Entry& entry) -> const DeviceStream& { return lanes[entry.lane]; },
               arguments, teams);
-    lanes.join(count, to);
 }
 
 template <typename StreamOf>

@@ -100,9 +100,9 @@ public:
     int lanes() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
-    // Launches each kernel on its lane; lane `to` then waits for all of them. A block has `teams`
+    // Launches each kernel on its lane, between a fork and a join of them. A block has `teams`
     // teams, or as many as its kernel may have, each with the threads and memory of the entry.
-    void launch(Lanes& lanes, const CudaArguments& arguments, int to = 0, int teams = 1) const;
+    void launch(const Lanes& lanes, const CudaArguments& arguments, int teams = 1) const;
 
 private:
     struct Entry {

@@ -134,7 +134,9 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type);
     arguments.set(CudaArgument::n_rows, receivers);
     arguments.set(CudaArgument::out, out);
-    forward_.launch(*worker.lanes, arguments, 0, receivers <= MOST_RECEIVERS_OF_TWO_TEAMS ? 2 : 1);
+    worker.lanes->fork(forward_.lanes());
+    forward_.launch(*worker.lanes, arguments, receivers <= MOST_RECEIVERS_OF_TWO_TEAMS ? 2 : 1);
+    worker.lanes->join(forward_.lanes());
 }
 
 template <typename T>
@@ -173,26 +175,28 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     if (!backward_.uses(A::dx)) {
         CudaSpan all;
         all.num_receivers = graph.num_local;
-        return backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
+        lanes.fork(kernel_lanes);
+        backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
+        return lanes.join(kernel_lanes);
     }
     const PairRows rows(graph);
     T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
     T* const buffers = own + rows.own * x_width_;
     const auto clear = [&](T* from, std::int64_t count) {
-        if (backward_.zeroes(A::dx))
-            clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), *worker.stream);
+        clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), *worker.stream);
     };
-    clear(own, rows.own);
+    if (backward_.zeroes(A::dx)) clear(own, rows.own);
     // If there are several spans, their rows are summed on a lane of their own while kernels of the
     // next span compute. Spans take turns with two buffers; a buffer is used again only after its
-    // rows have been summed.
+    // rows have been summed. Otherwise lanes do not wait for each other: a kernel that takes less
+    // time than others begins the next span while their last blocks still run.
     const bool turns = graph.spans.size() > 1;
     const int sums_lane = turns ? kernel_lanes : 0;
     if (dx != nullptr && !add && turns) {
-        clear_on_device(dx, static_cast<std::size_t>(graph.num_local * row_bytes()),
-                        *worker.stream);
+        clear(dx, graph.num_local);
         add = true;
     }
+    lanes.fork(kernel_lanes);
     for (std::size_t number = 0; number < graph.spans.size(); ++number) {
         const CudaSpan& span = graph.spans[number];
         const std::int64_t parts = blocks_per_group(graph, span);
@@ -202,9 +206,14 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
         arguments.set(A::dx, pair_rows);
         arguments.set(A::own, own - span.first_receiver * parts * x_width_);
-        if (number > 1) summed_[number % 2]->wait(*worker.stream);
-        clear(buffer, span.num_rows);
-        backward_.launch(lanes, arguments, sums_lane);
+        for (int lane = 0; lane < kernel_lanes && number > 1; ++lane)
+            summed_[number % 2]->wait(lanes[lane]);
+        if (backward_.zeroes(A::dx)) {
+            clear(buffer, span.num_rows);
+            lanes.fork(kernel_lanes);
+        }
+        backward_.launch(lanes, arguments);
+        lanes.join(kernel_lanes, sums_lane);
         const DeviceStream& stream = lanes[sums_lane];
         if (dx != nullptr) {
             sums_.run_own(stream, own, span.num_receivers, parts, x_width_,
