@@ -1,9 +1,24 @@
 #include "kernels/common.cuh"
 #include "kernels/copies.hpp"
 
+// The place of item i among rows of one width, in the order of the nodes.
+template <int WIDTH>
+INLINE Long place_in(const CopyArguments& a, Long first, Long i) {
+    const Long item = i - first;
+    return first + WIDTH * Long(a.node[item / WIDTH]) + item % WIDTH;
+}
+
+INLINE Long source_of(const CopyArguments& a, Long i) {
+    if (a.node == nullptr) return i;
+    if (i >= a.virials && i < a.virials + 9 * a.num_nodes) return place_in<9>(a, a.virials, i);
+    if (i >= a.forces && i < a.forces + 3 * a.num_nodes) return place_in<3>(a, a.forces, i);
+    if (i >= a.energies && i < a.energies + a.num_nodes) return place_in<1>(a, a.energies, i);
+    return i;
+}
+
 extern "C" __global__ void copy_items(CopyArguments a) {
     const Long i = thread_number();
-    if (i < a.count) a.to[i] = a.from[i];
+    if (i < a.count) a.to[i] = a.from[source_of(a, i)];
     if (i < a.num_cleared) a.cleared[i] = 0;
     if (i < a.num_marks) a.marks[i] = 0;
 }

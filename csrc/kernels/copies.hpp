@@ -15,7 +15,11 @@ struct CopyArguments {
     Long num_cleared;
     int* marks;
     Long num_marks;
+    // [num_nodes] where rows of results come from, which begin at these items; null: from the same
+    // place as all others.
+    const int* node;
+    Long num_nodes, energies, forces, virials;
 };
-static_assert(sizeof(CopyArguments) == 56);
+static_assert(sizeof(CopyArguments) == 96);
 
 }  // namespace mdcg

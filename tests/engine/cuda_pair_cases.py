@@ -238,7 +238,7 @@ def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("grouped", [0, 1000])
-@pytest.mark.parametrize("chunk", [30, 8192])
+@pytest.mark.parametrize("chunk", [30, 400, 8192])
 @pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (40, 40), (31, 45)])
 def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: Any) -> None:
     lists = core.CudaLists(R_MAX, 0.0, chunk_edges=chunk, pairs=True)
@@ -306,10 +306,11 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     # two buffers hold all rows, or one of them those of a span
     most = found["chunk_edges"] + found["chunk_edges"] // 2
     found_rows = [span["rows"][1] for span in found["spans"]]
-    if group == 1 and len(rows) <= 2 * most:
+    several = group > 1 and len(rows) > found["chunk_edges"] // 2  # four spans
+    if not several and len(rows) <= 2 * most:
         assert len(found_rows) == min(len(found["chunks"]), 1)
-    else:  # groups of several receivers: there are enough for four spans
-        fewest = max(4 if group > 1 else 1, -(-len(rows) // most))
+    else:
+        fewest = max(4 if several else 1, -(-len(rows) // most))
         assert min(fewest, len(found["chunks"])) <= len(found_rows) <= 3 * fewest
         for span, count in zip(found["spans"], found_rows, strict=True):
             begin, end = span["chunks"]

@@ -44,6 +44,8 @@ public:
     void set_cell(const VerletSkin& watch, const DeviceStream& stream);
     // Where positions of a step go, [num_nodes][3] in the order given.
     double* given() const { return given_; }
+    // [num_nodes] on the device.
+    const std::int32_t* node_of_given() const { return step_.point_node; }
     // Part of every step, but of copies: graph.positions from those.
     void place(const DeviceStream& stream) const;
 

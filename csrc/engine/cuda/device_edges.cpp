@@ -220,7 +220,7 @@ void DeviceEdges::make_chunks() {
     chunks.clear();
     longest_chunk = 0;
     const std::int64_t least = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
-    const std::int64_t number = ceil_div(least, fewest_spans()) * fewest_spans();  // equal spans
+    const std::int64_t number = fills_spans() ? ceil_div(least, SPANS) * SPANS : least;
     std::int64_t begin = 0;
     for (const std::int64_t end : divide(ceil_div(num_local, unit), number, chunk_edges, edges)) {
         CudaChunk chunk{};
@@ -242,8 +242,9 @@ void DeviceEdges::make_spans(const std::int32_t* first_rows) {
     std::iota(ends.begin(), ends.end(), 1);
     if (first_rows != nullptr) {
         const std::int64_t rows = first_rows[all];
-        std::int64_t number = std::max(ceil_div(rows, most_span_rows()), fewest_spans());
+        std::int64_t number = std::max<std::int64_t>(ceil_div(rows, most_span_rows()), 1);
         if (number == 2) number = 1;
+        if (fills_spans() && rows > free_rows) number = std::max(number, SPANS);
         ends = divide(all, number, number > 1 ? most_span_rows() : rows,
                       [&](std::int64_t units) { return first_rows[units]; });
     }

@@ -65,7 +65,21 @@ void CudaExecutor<T>::prepare() {
     for (const auto& op : ops_) op->prepare(kernels_, stream_);
     kernels_.load();
     stream_.synchronize();
+    choose_sizes();
     prepared_ = true;
+}
+
+// Chunks have the largest number of edges for which two buffers with one row per edge fit into
+// CHUNK_BYTES. Buffers of rows of pairs may be half as large again (DeviceEdges::most_span_rows).
+template <typename T>
+void CudaExecutor<T>::choose_sizes() {
+    constexpr std::int64_t FEWEST = DeviceEdges::FEWEST_CHUNK_EDGES;
+    DeviceEdges one(kernels_);
+    one.longest_chunk = narrow(FEWEST);
+    const std::size_t fewest = std::max<std::size_t>(scratch_bytes(one), 1);
+    const std::int64_t rows = std::max<std::int64_t>(CHUNK_BYTES<T> / fewest, 1) * FEWEST;
+    graph_.chunk_edges = std::min(rows, DeviceEdges::most_chunk_edges);
+    graph_.free_rows = rows * 5 / 8;
 }
 
 template <typename T>
@@ -81,7 +95,6 @@ template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph, bool reversed) {
     forget_steps();
     reserve_results(graph.num_local, graph.num_nodes, graph.num_nodes);
-    graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, reversed, stream_);
     source_ = Source::graph;
     take_list(graph);
@@ -92,7 +105,6 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     const std::optional<CellArguments> grid = CudaCellList::grid(watch, points);
     if (!grid) return false;
     forget_steps();
-    graph_.chunk_edges = chunk_edges();
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
@@ -111,7 +123,6 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
         kernels_.load();
     }
     forget_steps();
-    graph_.chunk_edges = chunk_edges();
     reserve_results(part.num_nodes(), part.num_nodes(), part.num_nodes());
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
@@ -150,20 +161,6 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
     const auto before = addresses();
     graph_.upload_shifts(graph, system, fresh, stream_);
     if (addresses() != before) forget_steps();
-}
-
-// The largest number of edges for which two buffers with one row per edge fit into CHUNK_BYTES.
-// Buffers of rows of pairs may be half as large again: see DeviceEdges::most_span_rows.
-template <typename T>
-std::int64_t CudaExecutor<T>::chunk_edges() {
-    if (chunk_edges_ > 0) return chunk_edges_;
-    DeviceEdges one(kernels_);
-    one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
-    const std::size_t fewest = scratch_bytes(one);
-    const auto times = static_cast<std::int64_t>(CHUNK_BYTES<T> / std::max<std::size_t>(fewest, 1));
-    chunk_edges_ = std::min(std::max<std::int64_t>(times, 1) * DeviceEdges::FEWEST_CHUNK_EDGES,
-                            DeviceEdges::most_chunk_edges);
-    return chunk_edges_;
 }
 
 template <typename T>
@@ -402,7 +399,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
                               : wanted.forces   ? results_.forces
                               : wanted.gradient ? results_.virial_sums
                                                 : results_.energy_sums,
-                              stream_);
+                              in_given_order() ? cells_.node_of_given() : nullptr, stream_);
             break;
     }
 }

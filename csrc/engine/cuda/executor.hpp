@@ -62,7 +62,9 @@ public:
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 
-    // Of the last run; forces and virials where they were wanted; in the order of the graph.
+    // Of the last run; forces and virials where they were wanted; in the order of the graph, unless
+    // the device has put them in the order given.
+    bool in_given_order() const { return source_ == Source::cells; }
     double energy() const { return energy_; }
     const double* energies() const { return results_.on_host(results_.energies); }  // [num_local]
     const double* forces() const { return results_.on_host(results_.forces); }    // [num_nodes][3]
@@ -98,7 +100,7 @@ private:
     // Before a list: where results and positions go, of nodes and of points that a list is made of.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve(const Graph& graph);
-    std::int64_t chunk_edges();
+    void choose_sizes();
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
     void enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
@@ -126,7 +128,6 @@ private:
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;
-    std::int64_t chunk_edges_ = 0;
     // True if the list has so few edges that single kernels leave the device partly idle. Then the
     // parts of a step are spread over streams. With 437,000 edges, kernels that run at once compete
     // for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to forces

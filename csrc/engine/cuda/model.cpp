@@ -359,21 +359,21 @@ private:
         forces_ms_ = clock.lap();
     }
 
-    // From the order of the graph to that of the system.
+    // In the order of the system.
     void store(const Results& results, int threads) const {
         const CudaExecutor<T>& found = *executor_;
         check_energy(found.energy());
         if (results.energy != nullptr) *results.energy = found.energy();
-        // node is a permutation: sorted, it changes nothing
-        const bool copies = threads == 1 && std::is_sorted(graph_.node.begin(), graph_.node.end());
         const auto scatter = [&](const double* from, std::int64_t count, int width, double* to) {
             if (to == nullptr) return;
-            if (copies) {
+            const bool given = found.in_given_order();
+            if (given && threads == 1) {
                 std::copy_n(from, count * width, to);
                 return;
             }
             share(threads, count, [&](std::int64_t n, int) {
-                std::copy_n(from + width * n, width, to + width * graph_.node[size(n)]);
+                const std::int64_t row = given ? n : graph_.node[size(n)];
+                std::copy_n(from + width * n, width, to + width * row);
             });
         };
         scatter(found.energies(), graph_.num_local, 1, results.energies);

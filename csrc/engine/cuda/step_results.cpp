@@ -11,6 +11,10 @@ namespace {
 
 std::int64_t blocks_of(std::int64_t rows) { return ceil_div(rows, SUM_ROWS); }
 
+std::int64_t item_of(const StepResults::Part& part) {
+    return static_cast<std::int64_t>(part.offset / 8);
+}
+
 }  // namespace
 
 StepResults::StepResults(CudaKernels& kernels)
@@ -42,10 +46,15 @@ void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceSt
 void StepResults::begin(const double* from, double* to, const DeviceEdges& graph,
                         const DeviceStream& stream) const {
     const std::int64_t count = from != nullptr ? 3 * graph.num_nodes : 0;
-    launch_copy(
-        {from, to, count, on_device<double>(flags),
-         static_cast<std::int64_t>(energy_sums.offset / 8), graph.live_rows, graph.num_rows()},
-        stream);
+    CopyArguments a{};
+    a.from = from;
+    a.to = to;
+    a.count = count;
+    a.cleared = on_device<double>(flags);
+    a.num_cleared = item_of(energy_sums);
+    a.marks = graph.live_rows;
+    a.num_marks = graph.num_rows();
+    launch_copy(a, stream);
 }
 
 void StepResults::sum_energies(const DeviceStream& stream) const {
@@ -62,11 +71,18 @@ void StepResults::sum(const Part& rows, std::int64_t count, int width, const Par
     sum_.launch(stream, blocks_of(count), SUM_THREADS, arguments);
 }
 
-void StepResults::download(const Part& last, const DeviceStream& stream) const {
-    const std::size_t bytes = last.offset + last.bytes;
-    launch_copy({device_.as<double>(), host_.as<double>(), static_cast<std::int64_t>(bytes / 8),
-                 nullptr, 0, nullptr, 0},
-                stream);
+void StepResults::download(const Part& last, const std::int32_t* node,
+                           const DeviceStream& stream) const {
+    CopyArguments a{};
+    a.from = device_.as<double>();
+    a.to = host_.as<double>();
+    a.count = static_cast<std::int64_t>((last.offset + last.bytes) / 8);
+    a.node = node;
+    a.num_nodes = num_nodes_;
+    a.energies = item_of(energies);
+    a.forces = item_of(forces);
+    a.virials = item_of(virials);
+    launch_copy(a, stream);
 }
 
 void StepResults::launch_copy(const CopyArguments& arguments, const DeviceStream& stream) const {
