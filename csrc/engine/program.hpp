@@ -42,6 +42,7 @@ struct BufferPlan {
     std::vector<BufferSlot> values, gradients;  // by id
     std::int64_t chunk_width = 0;               // items per row of a chunk buffer
     std::int64_t local_width = 0, total_width = 0;
+    std::vector<std::int64_t> local_in_use;  // by number of a stage: items up to the last in use
 };
 
 // Whether several operations share a stage, chunk by chunk, or each is a stage for all nodes.
@@ -87,6 +88,16 @@ public:
     std::vector<std::unique_ptr<OpSpec>> ops;
     std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
+    // Stages of both passes are numbered one after the other.
+    const Stage& stage(std::size_t number) const {
+        const std::size_t forward = forward_stages.size();
+        return number < forward ? forward_stages[number] : backward_stages[number - forward];
+    }
+    std::size_t number_of(const Stage& stage) const {
+        std::size_t number = 0;
+        while (&this->stage(number) != &stage) ++number;
+        return number;
+    }
     BufferPlan energy_plan, gradient_plan;
     // For separate stages and a backward pass on several streams. Values and gradients keep their
     // memory longer than in gradient_plan, so that operations can run at the same time.

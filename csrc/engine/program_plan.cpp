@@ -19,25 +19,30 @@ struct Interval {
     bool gradient;
     std::int64_t width;
     int begin, end;
+    bool low = false;  // is it placed before others
+};
+
+struct Placed {
+    Interval interval;
+    std::int64_t offset;
+    std::int64_t end() const { return offset + interval.width; }
 };
 
 // Gives overlapping intervals different offsets, large ones first; returns the whole width.
-std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan) {
+std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan,
+                     std::vector<Placed>& placed) {
     std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
+        if (a.low != b.low) return a.low;
         if (a.width != b.width) return a.width > b.width;
         return std::make_pair(a.begin, a.id) < std::make_pair(b.begin, b.id);
     });
-    struct Placed {
-        Interval interval;
-        std::int64_t offset;
-    };
-    std::vector<Placed> placed;
+    placed.clear();
     std::int64_t whole = 0;
     for (const Interval& interval : intervals) {
         std::vector<std::pair<std::int64_t, std::int64_t>> taken;
         for (const Placed& other : placed)
             if (other.interval.begin <= interval.end && interval.begin <= other.interval.end)
-                taken.emplace_back(other.offset, other.offset + other.interval.width);
+                taken.emplace_back(other.offset, other.end());
         std::sort(taken.begin(), taken.end());
         std::int64_t offset = 0;
         for (const auto& [begin, end] : taken) {
@@ -289,9 +294,25 @@ BufferPlan Program::plan(PlanKind kind) {
         if (value.ghost_gradient && !beside)  // this stage is the first that adds to it
             backward_stages[at(zeroed - num_forward)].zeroed.push_back(id);
     }
-    plan.chunk_width = arrange(chunk, plan);
-    plan.local_width = arrange(local, plan);
-    plan.total_width = arrange(total, plan);
+    // Operations on edges may have scratch memory behind the local rows that are in use then: see
+    // CudaExecutor::reserve. So other rows come last.
+    std::vector<char> on_edges;
+    for (const auto* stages : {&forward_stages, &backward_stages})
+        for (const Stage& stage : *stages) {
+            if (stages == &backward_stages && !with_gradient) break;
+            on_edges.push_back(stage.space != IterationSpace::nodes && !stage.exchanges());
+        }
+    for (Interval& rows : local)
+        for (int s = rows.begin; s <= rows.end && stages_ == Stages::separate; ++s)
+            rows.low = rows.low || on_edges[at(s)] != 0;
+    std::vector<Placed> placed;
+    plan.chunk_width = arrange(chunk, plan, placed);
+    plan.total_width = arrange(total, plan, placed);
+    plan.local_width = arrange(local, plan, placed);
+    plan.local_in_use.assign(on_edges.size(), 0);
+    for (const Placed& rows : placed)
+        for (int s = rows.interval.begin; s <= rows.interval.end; ++s)
+            plan.local_in_use[at(s)] = std::max(plan.local_in_use[at(s)], rows.end());
     return plan;
 }
 

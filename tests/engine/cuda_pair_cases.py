@@ -306,12 +306,11 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     # two buffers hold all rows, or one of them those of a span
     most = found["chunk_edges"] + found["chunk_edges"] // 2
     found_rows = [span["rows"][1] for span in found["spans"]]
-    several = group > 1 and len(rows) > found["chunk_edges"] // 2  # four spans
-    if not several and len(rows) <= 2 * most:
+    if len(rows) <= 2 * most:
         assert len(found_rows) == min(len(found["chunks"]), 1)
     else:
-        fewest = max(4 if several else 1, -(-len(rows) // most))
-        assert min(fewest, len(found["chunks"])) <= len(found_rows) <= 3 * fewest
+        fewest = -(-len(rows) // most)
+        assert fewest <= len(found_rows) <= 3 * fewest
         for span, count in zip(found["spans"], found_rows, strict=True):
             begin, end = span["chunks"]
             assert count <= most or end == begin + 1

@@ -31,7 +31,6 @@ public:
           cells_(kernels_),
           watch_(cutoff, skin) {
         graph_.chunk_edges = chunk_edges;
-        graph_.free_rows = chunk_edges / 2;
         if (pairs) graph_.pair_use = mdcg::PairUse::pairs;
         kernels_.load();
     }

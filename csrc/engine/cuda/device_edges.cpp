@@ -62,14 +62,14 @@ void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, c
 }
 
 // Divides units that follow each other into parts of nearly the same size, because the largest part
-// decides how large buffers are: each ends at the unit that is nearest to a multiple of the share
-// of one in `number` parts. before(i) is the size of the first i units. No part is larger than
-// `most`, unless one unit is. Returns the end of each part.
+// decides how large buffers are: each ends at the unit that is nearest to a multiple of an equal
+// share. before(i) is the size of the first i units. No part is larger than `most`, unless one unit
+// is. Returns the end of each part.
 template <typename Before>
-std::vector<std::int64_t> divide(std::int64_t units, std::int64_t number, std::int64_t most,
-                                 const Before& before) {
+std::vector<std::int64_t> divide(std::int64_t units, std::int64_t most, const Before& before) {
     std::vector<std::int64_t> ends;
     const std::int64_t all = before(units);
+    const std::int64_t number = std::max<std::int64_t>(ceil_div(all, most), 1);
     const std::int64_t share = std::max<std::int64_t>(ceil_div(all, number), 1);
     std::int64_t target = 0;
     for (std::int64_t end = 0; end < units;) {
@@ -219,10 +219,8 @@ void DeviceEdges::make_chunks() {
     const auto edges = [&](std::int64_t units) { return row_ptr_[size(receivers(units))]; };
     chunks.clear();
     longest_chunk = 0;
-    const std::int64_t least = std::max<std::int64_t>(ceil_div(num_edges, chunk_edges), 1);
-    const std::int64_t number = fills_spans() ? ceil_div(least, SPANS) * SPANS : least;
     std::int64_t begin = 0;
-    for (const std::int64_t end : divide(ceil_div(num_local, unit), number, chunk_edges, edges)) {
+    for (const std::int64_t end : divide(ceil_div(num_local, unit), chunk_edges, edges)) {
         CudaChunk chunk{};
         chunk.first_receiver = narrow(receivers(begin));
         chunk.num_receivers = narrow(receivers(end) - receivers(begin));
@@ -242,10 +240,8 @@ void DeviceEdges::make_spans(const std::int32_t* first_rows) {
     std::iota(ends.begin(), ends.end(), 1);
     if (first_rows != nullptr) {
         const std::int64_t rows = first_rows[all];
-        std::int64_t number = std::max<std::int64_t>(ceil_div(rows, most_span_rows()), 1);
-        if (number == 2) number = 1;
-        if (fills_spans() && rows > free_rows) number = std::max(number, SPANS);
-        ends = divide(all, number, number > 1 ? most_span_rows() : rows,
+        const std::int64_t most = most_span_rows();
+        ends = divide(all, rows <= 2 * most ? std::max<std::int64_t>(rows, 1) : most,
                       [&](std::int64_t units) { return first_rows[units]; });
     }
     spans.clear();

@@ -93,16 +93,12 @@ public:
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
-    std::int64_t free_rows = FEWEST_CHUNK_EDGES;    // likewise, of pairs: see SPANS
     PairUse pair_use = PairUse::none;               // likewise
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
     // If there are several spans, each has at most so many rows of pairs, unless one chunk has
-    // more. A list with at most twice as many is one span, unless it has more than free_rows, and
-    // receivers enough for kernels of SPANS spans to fill a device. Two of four spans need half the
-    // memory, and a step takes 1 to 4 % longer.
+    // more. A list with at most twice as many is one span.
     std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
-    static constexpr std::int64_t SPANS = 4;
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
@@ -178,7 +174,6 @@ public:
 
 private:
     void reserve_edges();
-    bool fills_spans() const { return group > 1 && num_local >= SPANS * fewest_grouped; }
     void make_chunks();
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);

@@ -65,21 +65,7 @@ void CudaExecutor<T>::prepare() {
     for (const auto& op : ops_) op->prepare(kernels_, stream_);
     kernels_.load();
     stream_.synchronize();
-    choose_sizes();
     prepared_ = true;
-}
-
-// Chunks have the largest number of edges for which two buffers with one row per edge fit into
-// CHUNK_BYTES. Buffers of rows of pairs may be half as large again (DeviceEdges::most_span_rows).
-template <typename T>
-void CudaExecutor<T>::choose_sizes() {
-    constexpr std::int64_t FEWEST = DeviceEdges::FEWEST_CHUNK_EDGES;
-    DeviceEdges one(kernels_);
-    one.longest_chunk = narrow(FEWEST);
-    const std::size_t fewest = std::max<std::size_t>(scratch_bytes(one), 1);
-    const std::int64_t rows = std::max<std::int64_t>(CHUNK_BYTES<T> / fewest, 1) * FEWEST;
-    graph_.chunk_edges = std::min(rows, DeviceEdges::most_chunk_edges);
-    graph_.free_rows = rows * 5 / 8;
 }
 
 template <typename T>
@@ -95,6 +81,7 @@ template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph, bool reversed) {
     forget_steps();
     reserve_results(graph.num_local, graph.num_nodes, graph.num_nodes);
+    graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, reversed, stream_);
     source_ = Source::graph;
     take_list(graph);
@@ -105,6 +92,7 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     const std::optional<CellArguments> grid = CudaCellList::grid(watch, points);
     if (!grid) return false;
     forget_steps();
+    graph_.chunk_edges = chunk_edges();
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
@@ -123,6 +111,7 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
         kernels_.load();
     }
     forget_steps();
+    graph_.chunk_edges = chunk_edges();
     reserve_results(part.num_nodes(), part.num_nodes(), part.num_nodes());
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
@@ -150,7 +139,7 @@ void CudaExecutor<T>::take_list(const Graph& graph) {
         op->take_list(graph_, stream_);
         graph_.gradient_lanes = std::max(graph_.gradient_lanes, op->gradient_lanes());
     }
-    reserve(graph);
+    reserve();
 }
 
 template <typename T>
@@ -163,11 +152,18 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
     if (addresses() != before) forget_steps();
 }
 
+// The largest number of edges for which two buffers with one row per edge fit into CHUNK_BYTES.
+// Buffers of rows of pairs may be half as large again: see DeviceEdges::most_span_rows.
 template <typename T>
-std::size_t CudaExecutor<T>::scratch_bytes(const DeviceEdges& graph) const {
-    std::size_t most = 0;
-    for (const auto& op : ops_) most = std::max(most, op->scratch_bytes(graph));
-    return most;
+std::int64_t CudaExecutor<T>::chunk_edges() {
+    if (chunk_edges_ > 0) return chunk_edges_;
+    DeviceEdges one(kernels_);
+    one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
+    std::size_t fewest = 1;
+    for (const auto& op : ops_) fewest = std::max(fewest, op->scratch_bytes(one));
+    const auto times = static_cast<std::int64_t>(std::max<std::size_t>(CHUNK_BYTES<T> / fewest, 1));
+    chunk_edges_ = std::min(times * DeviceEdges::FEWEST_CHUNK_EDGES, DeviceEdges::most_chunk_edges);
+    return chunk_edges_;
 }
 
 // Results first, which are larger: memory that grows takes an eighth more than it needs where it
@@ -178,17 +174,30 @@ void CudaExecutor<T>::reserve_results(std::int64_t local, std::int64_t nodes, st
     positions_.grow(24 * size(points) + 1);
 }
 
-// What both kinds of evaluation need at most, so that captured steps keep their addresses.
 template <typename T>
-void CudaExecutor<T>::reserve(const Graph& graph) {
-    const std::int64_t local = graph.num_local, nodes = graph.num_nodes;
-    std::size_t rows = 0;
-    for (const BufferPlan* plan : {&plan_of(false), &plan_of(true)})
-        rows = std::max(rows, size(plan->local_width * local +
-                                   (plan->total_width + plan->chunk_width) * nodes));
-    arena_.grow(rows * sizeof(T));
+std::size_t CudaExecutor<T>::end_of_rows(const BufferPlan& plan, std::int64_t local_width) const {
+    constexpr auto ALIGNED = static_cast<std::int64_t>(DEVICE_ALIGNMENT / sizeof(T));
+    const std::int64_t items =
+        (plan.total_width + plan.chunk_width) * graph_.num_nodes + local_width * graph_.num_local;
+    return size(ceil_div(items, ALIGNED)) * DEVICE_ALIGNMENT;
+}
+
+// What both kinds of evaluation need at most, so that captured steps keep their addresses. Scratch
+// memory of an operation is behind the rows that are in use while it runs.
+template <typename T>
+void CudaExecutor<T>::reserve() {
+    std::size_t most = 0;
+    for (const bool gradient : {false, true}) {
+        const BufferPlan& plan = plan_of(gradient);
+        most = std::max(most, end_of_rows(plan, plan.local_width));
+        for (std::size_t i = 0; i < plan.local_in_use.size(); ++i) {
+            const auto& op = ops_[size(program_.stage(i).ops[0])];
+            most =
+                std::max(most, end_of_rows(plan, plan.local_in_use[i]) + op->scratch_bytes(graph_));
+        }
+    }
+    arena_.grow(most);
     edge_gradient_.grow(std::max<std::size_t>(1, graph_.gradient_bytes()));
-    scratch_.grow(scratch_bytes(graph_));
     worker_.types = graph_.types;
     worker_.energies = on_device(results_.energies);
     worker_.failures = results_.on_device<int>(results_.flags);
@@ -216,12 +225,10 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
 template <typename T>
 void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const Wanted& wanted) {
     const BufferPlan& plan = plan_of(wanted.gradient);
-    T* const local = arena_.template as<T>();
-    T* const total = local + plan.local_width * graph_.num_local;
-    this->bind(plan,
-               {local, total, total + plan.total_width * graph_.num_nodes, graph_.num_local,
-                graph_.num_nodes},
-               worker_);
+    T* const total = arena_.template as<T>();
+    T* const chunk = total + plan.total_width * graph_.num_nodes;
+    T* const local = chunk + plan.chunk_width * graph_.num_nodes;
+    this->bind(plan, {local, total, chunk, graph_.num_local, graph_.num_nodes}, worker_);
     worker_.with_gradient = wanted.gradient;
     worker_.exact = false;
     worker_.communicator = communicator;
@@ -406,6 +413,10 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
 
 template <typename T>
 void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
+    const BufferPlan& plan = plan_of(worker_.with_gradient);
+    const std::size_t in_use = end_of_rows(plan, plan.local_in_use[program_.number_of(stage)]);
+    worker_.free_memory = arena_.template as<char>() + in_use;
+    worker_.free_bytes = arena_.bytes() - in_use;
     for (const int id : stage.zeroed) {
         const std::int64_t width = program_.values[size(id)].rows.width;
         clear_on_device(worker_.gradients[size(id)] + graph_.num_local * width,

@@ -99,9 +99,10 @@ private:
     void take_list(const Graph& graph);
     // Before a list: where results and positions go, of nodes and of points that a list is made of.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
-    void reserve(const Graph& graph);
-    void choose_sizes();
-    std::size_t scratch_bytes(const DeviceEdges& graph) const;
+    void reserve();
+    // Bytes of the arena up to so many items of each local node, aligned.
+    std::size_t end_of_rows(const BufferPlan& plan, std::int64_t local_width) const;
+    std::int64_t chunk_edges();
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
     void enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
                            const Wanted& wanted);
@@ -128,6 +129,7 @@ private:
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;
+    std::int64_t chunk_edges_ = 0;
     // True if the list has so few edges that single kernels leave the device partly idle. Then the
     // parts of a step are spread over streams. With 437,000 edges, kernels that run at once compete
     // for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to forces

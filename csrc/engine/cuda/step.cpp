@@ -1,6 +1,7 @@
 #include "engine/cuda/step.hpp"
 
 #include <cstdint>
+#include <limits>
 
 #include "core/integers.hpp"
 
@@ -30,6 +31,9 @@ bool must_follow(const Uses& later, const Uses& earlier) {
     return overlap(later.writes, earlier.writes) || overlap(later.writes, earlier.reads) ||
            overlap(later.reads, earlier.writes);
 }
+
+// Scratch memory of operations on edges is behind the local rows: see CudaExecutor::reserve.
+constexpr std::int64_t SCRATCH_END = std::numeric_limits<std::int64_t>::max();
 
 // Larger programs run on one stream.
 constexpr std::size_t MOST_PARTS = 1000, MOST_OPERANDS = 5000;
@@ -129,7 +133,11 @@ private:
         const OpSpec& op = this->op(part);
         const bool forward = part.kind == StepPart::forward;
         if (forward && op.gives_energy()) uses.writes.push_back({MemoryRange::energies});
-        if (!forward && !may_move(part)) uses.writes.push_back({MemoryRange::edge_gradient});
+        if (!may_move(part)) {
+            if (!forward) uses.writes.push_back({MemoryRange::edge_gradient});
+            const std::size_t number = program_.number_of(*part.stage);
+            uses.writes.push_back({MemoryRange::local, plan_.local_in_use[number], SCRATCH_END});
+        }
         for (const Operand& input : op.inputs) {
             if (forward || input.saved_for_backward) add(uses.reads, plan_.values, input.id);
             if (!forward && input.needs_gradient) add(uses.writes, plan_.gradients, input.id);

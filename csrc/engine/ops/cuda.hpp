@@ -49,12 +49,16 @@ public:
     int* short_edges = nullptr;
     bool exact = false;  // without tables
 
-    // Device memory until the next call, aligned to 256 bytes. Grows before a capture only.
+    // Device memory until the next call, aligned to 256 bytes: at most what the operation has asked
+    // for by scratch_bytes. Evaluations without tables may have more, which is not captured.
     char* device_scratch(std::size_t bytes) {
+        if (bytes <= free_bytes) return free_memory;
         scratch_memory->reserve(bytes);
         return scratch_memory->template as<char>();
     }
 
+    char* free_memory = nullptr;
+    std::size_t free_bytes = 0;
     DeviceMemory* scratch_memory = nullptr;
 };
 
