@@ -40,6 +40,9 @@ Program::Program(const Package& package, const ModelInfo& info, Stages stages)
     find_gradients();
     group_forward();
     group_backward();
+    std::size_t count = 0;
+    for (Stage& stage : forward_stages) stage.number = count++;
+    for (Stage& stage : backward_stages) stage.number = count++;
     energy_plan = plan(PlanKind::energy);
     gradient_plan = plan(PlanKind::gradient);
     if (stages_ == Stages::separate) stream_plan = plan(PlanKind::streams);

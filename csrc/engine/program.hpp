@@ -16,6 +16,7 @@ namespace mdcg {
 struct Stage {
     IterationSpace space = IterationSpace::nodes;  // what the chunks are of; see rows()
     bool over_ghosts = false;  // forward: chunks of all nodes (values that types alone decide)
+    std::size_t number = 0;    // among the stages of both passes, those of the backward pass last
     std::vector<int> ops;      // in order of execution
     // Backward: values whose gradients of ghosts come into being in this stage. The executor zeroes
     // these rows before it, operations only add to them, and the exchange reads them once they are
@@ -42,7 +43,9 @@ struct BufferPlan {
     std::vector<BufferSlot> values, gradients;  // by id
     std::int64_t chunk_width = 0;               // items per row of a chunk buffer
     std::int64_t local_width = 0, total_width = 0;
-    std::vector<std::int64_t> local_in_use;  // by number of a stage: items up to the last in use
+    // For each stage (see Program::stage): where the last local row that is in use ends. What is
+    // behind it is free during the stage. Devices alone use this.
+    std::vector<std::int64_t> local_in_use;
 };
 
 // Whether several operations share a stage, chunk by chunk, or each is a stage for all nodes.
@@ -88,15 +91,9 @@ public:
     std::vector<std::unique_ptr<OpSpec>> ops;
     std::vector<char> backward_active;  // by operation
     std::vector<Stage> forward_stages, backward_stages;
-    // Stages of both passes are numbered one after the other.
     const Stage& stage(std::size_t number) const {
         const std::size_t forward = forward_stages.size();
         return number < forward ? forward_stages[number] : backward_stages[number - forward];
-    }
-    std::size_t number_of(const Stage& stage) const {
-        std::size_t number = 0;
-        while (&this->stage(number) != &stage) ++number;
-        return number;
     }
     BufferPlan energy_plan, gradient_plan;
     // For separate stages and a backward pass on several streams. Values and gradients keep their

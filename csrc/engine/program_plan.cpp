@@ -19,7 +19,7 @@ struct Interval {
     bool gradient;
     std::int64_t width;
     int begin, end;
-    bool low = false;  // is it placed before others
+    bool on_edges = false;  // does it exist during an operation on edges
 };
 
 struct Placed {
@@ -28,11 +28,12 @@ struct Placed {
     std::int64_t end() const { return offset + interval.width; }
 };
 
-// Gives overlapping intervals different offsets, large ones first; returns the whole width.
+// Gives overlapping intervals different offsets: first those that exist during operations on edges,
+// then the others, wide ones first. Returns the whole width.
 std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan,
                      std::vector<Placed>& placed) {
     std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
-        if (a.low != b.low) return a.low;
+        if (a.on_edges != b.on_edges) return a.on_edges;
         if (a.width != b.width) return a.width > b.width;
         return std::make_pair(a.begin, a.id) < std::make_pair(b.begin, b.id);
     });
@@ -304,7 +305,7 @@ BufferPlan Program::plan(PlanKind kind) {
         }
     for (Interval& rows : local)
         for (int s = rows.begin; s <= rows.end && stages_ == Stages::separate; ++s)
-            rows.low = rows.low || on_edges[at(s)] != 0;
+            rows.on_edges = rows.on_edges || on_edges[at(s)] != 0;
     std::vector<Placed> placed;
     plan.chunk_width = arrange(chunk, plan, placed);
     plan.total_width = arrange(total, plan, placed);

@@ -72,14 +72,16 @@ extern "C" __global__ void __launch_bounds__(256) place_nodes(const CellArgument
     if (i < p.num_points) place(p, p.order[i], p.positions + 3 * i);
 }
 
-// Numbers nodes. A warp divides points that follow each other in the order of their bins into
-// groups: the first point that is left, and those nearest to it and to each other.
+// Numbers nodes. A warp divides points that follow each other in the order of bins into groups. A
+// group begins with the first point that has no node yet. Then the point is added whose squared
+// distances from the points of the group have the least sum, until the group is full. Periodic
+// images do not count. Nodes without groups are in the order of bins.
 extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArguments p) {
     constexpr int OWN = GROUPED_POINTS / 32;  // points of a lane
     const int lane = threadIdx.x;
     const Long first = Long(blockIdx.x) * GROUPED_POINTS;
     const int count = int(min(Long(GROUPED_POINTS), p.num_points - first));
-    float at[OWN][3], square[OWN] = {};  // square: sum of distances from the group, Å^2
+    float at[OWN][3], square[OWN] = {};  // sums of squared distances from the group, Å^2
     int number[OWN];                     // of its node; -1: none yet
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {

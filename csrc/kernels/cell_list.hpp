@@ -5,8 +5,9 @@
 
 namespace mdcg {
 
-// Points of which groups are made at a time, less than 256 and a multiple of 32.
+// A warp divides so many points into groups. Their numbers have 8 bits.
 constexpr int GROUPED_POINTS = 96;
+static_assert(GROUPED_POINTS % 32 == 0 && GROUPED_POINTS < 256);
 
 struct CellArguments {
     Long num_points, num_bins;
@@ -28,11 +29,12 @@ struct CellArguments {
     int* row_ptr;               // [num_local + 1]
     unsigned long long* total;  // edges
     int *sender, *image;
-    // Where every point is a node of its own:
-    Long group;         // receivers that follow each other are near each other, so many at a time
+    // Where every point is a node of its own. Nodes k * group to (k + 1) * group - 1 are near each
+    // other; below 2: nodes are in the order of bins.
+    Long group;
     int* order;         // [num_points] given point of each node
-    int* types;         // of nodes, as the next
-    double* positions;  // [num_points][3] in the first cell
+    int* types;         // [num_points] by node
+    double* positions;  // [num_points][3] by node, in the first cell
 };
 static_assert(sizeof(CellArguments) == 352);
 

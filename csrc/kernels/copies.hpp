@@ -15,8 +15,8 @@ struct CopyArguments {
     Long num_cleared;
     int* marks;
     Long num_marks;
-    // [num_nodes] where rows of results come from, which begin at these items; null: from the same
-    // place as all others.
+    // [num_nodes] Row node[i] of the energies, forces and virials is copied to row i; null: row i.
+    // All nodes are local. The first item of each of these parts follows.
     const int* node;
     Long num_nodes, energies, forces, virials;
 };

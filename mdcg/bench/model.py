@@ -77,21 +77,18 @@ class EngineStep:
                 str(package), device=device, threads=threads, skin=skin, precision=precision
             )
         self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
-        self._atoms = atoms.copy()
-        self._stress = settings.stress
+        self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
+        self._cell = {"cell": atoms.cell.array.copy(), "periodic": atoms.pbc.copy()}
+        self._volume = atoms.cell.volume if settings.stress else None
 
     def __call__(self) -> dict[str, Any]:
         """Return energy, forces and maybe stress."""
         with engine_errors():
             found = self.model.evaluate(
-                self._atoms.positions,
-                self._types,
-                cell=self._atoms.cell.array,
-                periodic=self._atoms.pbc,
-                virial=self._stress,
+                self._positions, self._types, virial=self._volume is not None, **self._cell
             )
-        if self._stress:
-            found["stress"] = found["virial"] / -self._atoms.cell.volume
+        if self._volume is not None:
+            found["stress"] = found["virial"] / -self._volume
         return found
 
     def _reported(self, name: str) -> int:
@@ -166,8 +163,9 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Time energy and forces of all implementations side by side, structure by structure.
 
-    The neighbour list and the conversion of the structure are outside of the timed span. The clock
-    is the host's, on a CUDA device around a call that is waited for. `exact` is the original in
+    Making the neighbour list and converting the structure are outside of the timed span; the check
+    of the engine whether its list still holds is inside. The clock is the host's, on a CUDA device
+    around a call that is waited for. `exact` is the original in
     float64, which all are compared with where there is memory for it. Yields facts of model and
     structure, ``rows``, one for each implementation, and ``refused``: what has no time, and why.
     """

@@ -46,6 +46,7 @@ def compare(
     cell = size * R_MAX * np.eye(3)
     cell[1, 0] = 0.1 * R_MAX
     grid = np.stack(np.meshgrid(*[np.arange(n) / n for n in counts]), -1).reshape(-1, 3)
+    rng.shuffle(grid)  # results are in this order, and nodes of lists in another one
     positions = (grid + rng.uniform(-0.1, 0.1, grid.shape) / np.array(counts)) @ cell
     near = _core.NeighborList(R_MAX, 0.0)
     near.update(positions, cell, [True] * 3)
@@ -69,7 +70,9 @@ def layers(dtype: str = "float64", by_pair: bool = False, knots: int = 512) -> M
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("grouped", [0, 1000])
-@pytest.mark.parametrize(("size", "counts"), [(0.8, (2, 2, 1)), (1.7, (3, 2, 3)), (2.4, (2, 5, 2))])
+@pytest.mark.parametrize(
+    ("size", "counts"), [(0.8, (2, 2, 1)), (1.7, (3, 2, 3)), (2.4, (2, 5, 2)), (3.0, (5, 5, 4))]
+)
 def test_edges_with_reverses(
     tmp_path: Path, dtype: str, grouped: int, size: float, counts: Any, rng: Any
 ) -> None:

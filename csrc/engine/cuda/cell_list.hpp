@@ -33,9 +33,9 @@ public:
     // The bins of points whose positions a watch has just looked at. None where the host's list
     // serves better: systems with many empty bins; never of copies.
     static std::optional<CellArguments> grid(const VerletSkin& watch, const ListPoints& points);
-    // Makes `graph` of all pairs within the reach of the watch (in the order given). Throws
-    // EngineError or GeometryError where there are too many edges. Synchronizes. `node` becomes the
-    // given number of each node.
+    // Makes `graph` of all pairs within the reach of the watch, but for positions, which `place`
+    // writes. Throws EngineError or GeometryError where there are too many edges. Synchronizes.
+    // `node` becomes the given number of each node.
     void make(const CellArguments& grid, const VerletSkin& watch, const ListPoints& points,
               int num_types, const DeviceStream& stream, DeviceEdges& graph,
               std::vector<std::int32_t>& node);
@@ -44,7 +44,7 @@ public:
     void set_cell(const VerletSkin& watch, const DeviceStream& stream);
     // Where positions of a step go, [num_nodes][3] in the order given.
     double* given() const { return given_; }
-    // [num_nodes] on the device.
+    // [num_nodes] the node that each given atom is; on the device.
     const std::int32_t* node_of_given() const { return step_.point_node; }
     // Part of every step, but of copies: graph.positions from those.
     void place(const DeviceStream& stream) const;
@@ -58,7 +58,7 @@ private:
     DeviceMemory nodes_, bins_;
     double *given_ = nullptr, *cell_ = nullptr;
     std::array<double, 9> host_cell_{};
-    CellArguments step_{};  // of place
+    CellArguments step_{};  // of the list, for steps
 };
 
 }  // namespace mdcg

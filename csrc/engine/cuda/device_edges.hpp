@@ -40,8 +40,9 @@ struct CudaSpan {
 // the last of these counts.
 enum class PairUse { none, pairs, edges };
 
-// A list is made in steps: reserve_nodes, and row_ptr and types are written; take_rows, and sender
-// (and image) are written; complete. What fits into the memory there is keeps its address.
+// A list is made in steps: reserve_nodes, which decides `group`, and row_ptr and types are written;
+// take_rows, and sender (and image) are written; complete. What fits into the memory there is keeps
+// its address.
 class DeviceEdges {
 public:
     // Edges of a chunk, unless one receiver has more: by what is kept for each.

@@ -183,7 +183,8 @@ std::size_t CudaExecutor<T>::end_of_rows(const BufferPlan& plan, std::int64_t lo
 }
 
 // What both kinds of evaluation need at most, so that captured steps keep their addresses. Scratch
-// memory of an operation is behind the rows that are in use while it runs.
+// memory of an operation is behind the rows that are in use while it runs. scratch_bytes is the
+// larger of what its two passes ask for.
 template <typename T>
 void CudaExecutor<T>::reserve() {
     std::size_t most = 0;
@@ -296,7 +297,6 @@ void CudaExecutor<T>::prepare_exact() {
 // Layer by layer, with the time of each.
 template <typename T>
 void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
-    const void* const scratch = scratch_.data();
     events_[0]->record(stream_);
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
         enqueue(step.parts[i], wanted);
@@ -313,8 +313,6 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
         (part.kind == StepPart::forward ? time.forward : time.backward) =
             events_[i + 1]->since(*events_[i]);
     }
-    // captured steps hold the old address of the scratch memory
-    if (scratch_.data() != scratch) forget_steps();
 }
 
 template <typename T>
@@ -414,7 +412,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
 template <typename T>
 void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
     const BufferPlan& plan = plan_of(worker_.with_gradient);
-    const std::size_t in_use = end_of_rows(plan, plan.local_in_use[program_.number_of(stage)]);
+    const std::size_t in_use = end_of_rows(plan, plan.local_in_use[stage.number]);
     worker_.free_memory = arena_.template as<char>() + in_use;
     worker_.free_bytes = arena_.bytes() - in_use;
     for (const int id : stage.zeroed) {

@@ -100,7 +100,8 @@ private:
     // Before a list: where results and positions go, of nodes and of points that a list is made of.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve();
-    // Bytes of the arena up to so many items of each local node, aligned.
+    // Bytes of the arena before a column of its local rows, aligned: all total and chunk rows, and
+    // local rows up to there.
     std::size_t end_of_rows(const BufferPlan& plan, std::int64_t local_width) const;
     std::int64_t chunk_edges();
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);

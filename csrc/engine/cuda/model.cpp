@@ -364,9 +364,11 @@ private:
         const CudaExecutor<T>& found = *executor_;
         check_energy(found.energy());
         if (results.energy != nullptr) *results.energy = found.energy();
+        // node is a permutation: sorted, it changes nothing
+        const bool given =
+            found.in_given_order() || std::is_sorted(graph_.node.begin(), graph_.node.end());
         const auto scatter = [&](const double* from, std::int64_t count, int width, double* to) {
             if (to == nullptr) return;
-            const bool given = found.in_given_order();
             if (given && threads == 1) {
                 std::copy_n(from, count * width, to);
                 return;

@@ -135,8 +135,8 @@ private:
         if (forward && op.gives_energy()) uses.writes.push_back({MemoryRange::energies});
         if (!may_move(part)) {
             if (!forward) uses.writes.push_back({MemoryRange::edge_gradient});
-            const std::size_t number = program_.number_of(*part.stage);
-            uses.writes.push_back({MemoryRange::local, plan_.local_in_use[number], SCRATCH_END});
+            const std::int64_t begin = plan_.local_in_use[part.stage->number];
+            uses.writes.push_back({MemoryRange::local, begin, SCRATCH_END});
         }
         for (const Operand& input : op.inputs) {
             if (forward || input.saved_for_backward) add(uses.reads, plan_.values, input.id);

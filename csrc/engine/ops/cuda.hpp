@@ -49,17 +49,18 @@ public:
     int* short_edges = nullptr;
     bool exact = false;  // without tables
 
-    // Device memory until the next call, aligned to 256 bytes: at most what the operation has asked
-    // for by scratch_bytes. Evaluations without tables may have more, which is not captured.
+    // Device memory, aligned to 256 bytes, until this forward or backward has ended. Then other
+    // rows have the same place. An operation asks for at most what its scratch_bytes returns. Only
+    // evaluations without tables, which are never captured, may ask for more.
     char* device_scratch(std::size_t bytes) {
         if (bytes <= free_bytes) return free_memory;
         scratch_memory->reserve(bytes);
         return scratch_memory->template as<char>();
     }
 
-    char* free_memory = nullptr;
+    char* free_memory = nullptr;  // what is free of the arena while the operation runs
     std::size_t free_bytes = 0;
-    DeviceMemory* scratch_memory = nullptr;
+    DeviceMemory* scratch_memory = nullptr;  // of evaluations without tables
 };
 
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes. Operations on
