@@ -43,8 +43,8 @@ struct BufferPlan {
     std::vector<BufferSlot> values, gradients;  // by id
     std::int64_t chunk_width = 0;               // items per row of a chunk buffer
     std::int64_t local_width = 0, total_width = 0;
-    // For each stage (see Program::stage): where the last local row that is in use ends. What is
-    // behind it is free during the stage. Devices alone use this.
+    // For each stage (see Program::stage): where the local matrices that are in use end, in items
+    // per node. Memory behind is free during the stage. Only the executor of devices uses this.
     std::vector<std::int64_t> local_in_use;
 };
 

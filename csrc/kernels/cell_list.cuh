@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
     }
     for (int node = 0; node < count; ++node) {
         const bool begins = p.group < 2 || node % p.group == 0;
-        // the least distance, rounded, with the number of the point
+        // the sum of squared distances in 24 bits, and the number of the point in 8
         unsigned best = ~0u;
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {

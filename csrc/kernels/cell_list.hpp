@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-// A warp divides so many points into groups. Their numbers have 8 bits.
+// A warp divides so many points that follow each other into groups. It numbers them with 8 bits.
 constexpr int GROUPED_POINTS = 96;
 static_assert(GROUPED_POINTS % 32 == 0 && GROUPED_POINTS < 256);
 
@@ -24,13 +24,13 @@ struct CellArguments {
     int* bin_ptr;               // [num_bins + 1]
     double* places;             // [num_points][3] of sorted points, in the first cell
     int* point_node;            // [num_points] the node that a given point is, or is a copy of
-    const int* point_image;     // [num_points]; null: where bins are
+    const int* point_image;     // [num_points]; null: that of the bin in which it is found
     Long num_local;             // given points that have edges, the first ones
     int* row_ptr;               // [num_local + 1]
     unsigned long long* total;  // edges
     int *sender, *image;
-    // Where every point is a node of its own. Nodes k * group to (k + 1) * group - 1 are near each
-    // other; below 2: nodes are in the order of bins.
+    // The others are used only where every point is a node. Nodes k * group to (k + 1) * group - 1
+    // are close in space; if group < 2, nodes are in the order of bins.
     Long group;
     int* order;         // [num_points] given point of each node
     int* types;         // [num_points] by node

@@ -101,7 +101,7 @@ class EngineStep:
 
     @property
     def num_edges(self) -> int:
-        """Edges of the list after a call, skin included on a GPU."""
+        """Number of edges after a call; on a GPU with those within the skin, on a CPU without."""
         return self._reported("edges")
 
 
@@ -163,11 +163,11 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Time energy and forces of all implementations side by side, structure by structure.
 
-    Making the neighbour list and converting the structure are outside of the timed span; the check
-    of the engine whether its list still holds is inside. The clock is the host's, on a CUDA device
-    around a call that is waited for. `exact` is the original in
-    float64, which all are compared with where there is memory for it. Yields facts of model and
-    structure, ``rows``, one for each implementation, and ``refused``: what has no time, and why.
+    The timed span excludes making the neighbour list and converting the structure, and includes the
+    engine's check that its list is still valid. The clock is the host's, on a CUDA device around a
+    call that is waited for. `exact` is the original in float64, which all are compared with where
+    there is memory for it. Yields facts of model and structure, ``rows``, one for each
+    implementation, and ``refused``: what has no time, and why.
     """
     refused: _Refused = []
     prepared: dict[str, Prepared] = {}

@@ -62,8 +62,8 @@ public:
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 
-    // Of the last run; forces and virials where they were wanted; in the order of the graph, unless
-    // the device has put them in the order given.
+    // The results below belong to the last run. They are in the order given if in_given_order(),
+    // and else in the order of the graph. Forces and virials are there where they were wanted.
     bool in_given_order() const { return source_ == Source::cells; }
     double energy() const { return energy_; }
     const double* energies() const { return results_.on_host(results_.energies); }  // [num_local]
@@ -100,8 +100,8 @@ private:
     // Before a list: where results and positions go, of nodes and of points that a list is made of.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve();
-    // Bytes of the arena before a column of its local rows, aligned: all total and chunk rows, and
-    // local rows up to there.
+    // Returns the aligned number of bytes that the total rows, the chunk rows and the first
+    // `local_width` items of local rows take.
     std::size_t end_of_rows(const BufferPlan& plan, std::int64_t local_width) const;
     std::int64_t chunk_edges();
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);

@@ -32,7 +32,8 @@ bool must_follow(const Uses& later, const Uses& earlier) {
            overlap(later.reads, earlier.writes);
 }
 
-// Scratch memory of operations on edges is behind the local rows: see CudaExecutor::reserve.
+// Scratch memory of operations on edges begins where the local rows in use end, and may overlap all
+// that are behind: see CudaExecutor::reserve.
 constexpr std::int64_t SCRATCH_END = std::numeric_limits<std::int64_t>::max();
 
 // Larger programs run on one stream.

@@ -188,9 +188,9 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     if (backward_.zeroes(A::dx)) clear(own, rows.own);
     // If there are several spans, their rows are summed on a lane of their own while kernels of the
     // next span compute. Spans take turns with two buffers; a buffer is used again only after its
-    // rows have been summed. Otherwise lanes do not wait for each other, unless rows must be
-    // cleared first: a kernel that takes less time than others begins the next span while their
-    // last blocks still run.
+    // rows have been summed. Apart from that, lanes of kernels do not wait for each other between
+    // spans, unless rows must be cleared first: a short kernel begins the next span while the last
+    // blocks of longer ones still run.
     const bool turns = graph.spans.size() > 1;
     const int sums_lane = turns ? kernel_lanes : 0;
     if (dx != nullptr && !add && turns) {
