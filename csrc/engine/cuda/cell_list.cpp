@@ -19,7 +19,7 @@ constexpr std::int64_t MOST_BINS = (std::int64_t(1) << 31) - 64;  // numbers of 
 // Systems with so many more bins have gaps, which the host closes.
 constexpr double MOST_SHRUNK = 64.0;
 
-static_assert(GROUPED_POINTS % DeviceEdges::GROUP == 0, "groups would be divided");
+static_assert(GROUPED_POINTS % DeviceEdges::GROUP == 0, "a division has whole groups");
 
 }  // namespace
 
