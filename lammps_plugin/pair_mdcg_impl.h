@@ -51,7 +51,11 @@ struct PairMDCG::Nodes {
   bool is_image(int ghost) const { return node[ghost] >= 0 && atom[node[ghost]] != ghost; }
   std::int32_t image_of(int ghost, const Atom *atoms, const Domain *domain);
   void take_copies(const Atom *atoms, const Domain *domain);
-  void take_positions(const Atom *atoms);
+  // The first of LAMMPS' rows, if those of the nodes stand one behind the other: all atoms of this
+  // rank are nodes, and there are no others. Else null.
+  double *rows_of_all(double **rows) const;
+  // [num_nodes][3]
+  const double *take_positions(const Atom *atoms);
   void take_shifts(const Atom *atoms, const Domain *domain);
   double bytes() const;
 };
