@@ -1,5 +1,6 @@
 #include "kernels/cell_list.hpp"
 #include "kernels/common.cuh"
+#include "kernels/wraps.cuh"
 
 // No image: three zeros of 10 bits.
 constexpr int CENTER = 512 << 20 | 512 << 10 | 512;
@@ -52,24 +53,13 @@ extern "C" __global__ void __launch_bounds__(256) find_points(const CellArgument
     p.bin_ptr[b] = int(low);
 }
 
-// A given point in the cell where the list was made.
-INLINE void place(const CellArguments& p, int point, double* to) {
-    const Long from = 3 * Long(point);
-    const double a = p.given_wraps[from], b = p.given_wraps[from + 1], c = p.given_wraps[from + 2];
-#pragma unroll
-    for (int k = 0; k < 3; ++k)
-        to[k] = p.given[from + k] - (a * p.cell[k] + b * p.cell[3 + k] + c * p.cell[6 + k]);
-}
-
 extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
     const Long i = thread_number();
-    if (i < p.num_points) place(p, p.sorted[i], p.places + 3 * i);
-}
-
-// Part of every step, where every point is a node of its own.
-extern "C" __global__ void __launch_bounds__(256) place_nodes(const CellArguments p) {
-    const Long i = thread_number();
-    if (i < p.num_points) place(p, p.order[i], p.positions + 3 * i);
+    if (i >= p.num_points) return;
+    const Long from = 3 * Long(p.sorted[i]);
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        p.places[3 * i + k] = unwrapped(p.given[from + k], p.given_wraps + from, p.cell, k);
 }
 
 // Numbers nodes. A warp divides points that follow each other in the order of bins into groups. A

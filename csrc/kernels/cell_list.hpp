@@ -32,10 +32,9 @@ struct CellArguments {
     // The others are used only where every point is a node. Nodes k * group to (k + 1) * group - 1
     // are close in space; if group < 2, nodes are in the order of bins.
     Long group;
-    int* order;         // [num_points] given point of each node
-    int* types;         // [num_points] by node
-    double* positions;  // [num_points][3] by node, in the first cell
+    int* order;  // [num_points] given point of each node
+    int* types;  // [num_points] by node
 };
-static_assert(sizeof(CellArguments) == 352);
+static_assert(sizeof(CellArguments) == 344);
 
 }  // namespace mdcg

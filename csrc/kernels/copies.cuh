@@ -1,5 +1,6 @@
 #include "kernels/common.cuh"
 #include "kernels/copies.hpp"
+#include "kernels/wraps.cuh"
 
 // The place of item i among rows of one width, in the order of the nodes.
 template <int WIDTH>
@@ -18,7 +19,14 @@ INLINE Long source_of(const CopyArguments& a, Long i) {
 
 extern "C" __global__ void copy_items(CopyArguments a) {
     const Long i = thread_number();
-    if (i < a.count) a.to[i] = a.from[source_of(a, i)];
+    if (i < a.count && a.placed.node != nullptr) {
+        const Long atom = i / 3;
+        const int k = int(i % 3);
+        a.to[3 * Long(a.placed.node[atom]) + k] =
+            unwrapped(a.from[i], a.placed.wraps + 3 * atom, a.placed.cell, k);
+    } else if (i < a.count) {
+        a.to[i] = a.from[source_of(a, i)];
+    }
     if (i < a.num_cleared) a.cleared[i] = 0;
     if (i < a.num_marks) a.marks[i] = 0;
 }

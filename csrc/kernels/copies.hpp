@@ -5,6 +5,14 @@
 
 namespace mdcg {
 
+// Where a step puts the positions of atoms: in the order of the nodes, and in the cell where the
+// list was made. Null pointers: as they are given.
+struct PlacedNodes {
+    const int* node;     // [atoms]
+    const int* wraps;    // [atoms][3] cells that an atom is away from there
+    const double* cell;  // [3][3] rows are vectors; open directions: zeros
+};
+
 // Copies numbers, from or to the device or page-locked memory of the host, and sets other numbers
 // and marks to zero.
 struct CopyArguments {
@@ -15,11 +23,12 @@ struct CopyArguments {
     Long num_cleared;
     int* marks;
     Long num_marks;
+    PlacedNodes placed;  // of positions
     // [num_nodes] Row node[i] of the energies, forces and virials is copied to row i; null: row i.
     // All nodes are local. The first item of each of these parts follows.
     const int* node;
     Long num_nodes, energies, forces, virials;
 };
-static_assert(sizeof(CopyArguments) == 96);
+static_assert(sizeof(CopyArguments) == 120);
 
 }  // namespace mdcg

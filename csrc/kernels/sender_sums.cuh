@@ -1,8 +1,9 @@
 #include "kernels/common.cuh"
 #include "kernels/sender_sums.hpp"
 
-// Sums what edges of a span give to each sender. Each of p.parts threads takes a part of the edges,
-// in their order; the parts are added in order. Rows that do not count may hold anything.
+// Sums what edges of a span give to each sender, and rows of its own. Each of p.parts threads takes
+// a part of the edges, in their order; the parts are added in order. Rows that do not count may
+// hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {
     constexpr int AHEAD = 8;  // rows on their way from memory at a time
@@ -11,7 +12,16 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     const Long i = Long(blockIdx.x) * items + int(threadIdx.x) % items;
     const Long s = i / p.width, c = i - s * p.width;
     const bool there = s < p.senders;
+    const int node = !there ? 0 : p.sender != nullptr ? p.sender[s] : p.first_own + int(s);
+    const bool has_own = unsigned(node - p.first_own) < unsigned(p.num_own);
     Pack sum = {};
+    const auto add = [&](const Pack& row) {
+#pragma unroll
+        for (int j = 0; j < LANE_ITEMS; ++j) sum.v[j] += row.v[j];
+    };
+    if (there && has_own)
+        for (int k = part; k < p.own_parts; k += p.parts)
+            add(p.own[(Long(node - p.first_own) * p.own_parts + k) * p.width + c]);
     // Neighbouring threads of a group have the same sender. Each finds out whether another edge is
     // live and tells the others, because that takes two loads, one after the other.
     const int lane = threadIdx.x % 32, place = lane % p.group;
@@ -21,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
         const int edge = p.edge[at];
         return unsigned(edge - p.first_edge) < unsigned(p.num_edges) && p.length[edge] < DEAD;
     };
-    if (there) {
+    if (there && p.row_ptr != nullptr) {
         const int begin = p.row_ptr[s], count = p.row_ptr[s + 1] - begin;
         const int end = begin + count * (part + 1) / p.parts;
         for (int first = begin + count * part / p.parts; first < end; first += p.group) {
@@ -41,9 +51,7 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
                     live &= live - 1;
                 }
 #pragma unroll
-                for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                    for (int j = 0; j < LANE_ITEMS; ++j) sum.v[j] += row[a].v[j];
+                for (int a = 0; a < AHEAD; ++a) add(row[a]);
             }
         }
     }
@@ -52,24 +60,8 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
         __syncthreads();
     }
     if (part > 0 || !there) return;
-    for (int other = 1; other < p.parts; ++other)
-#pragma unroll
-        for (int j = 0; j < LANE_ITEMS; ++j) sum.v[j] += sums[threadIdx.x + other * items].v[j];
-    Pack* const to = p.target + p.sender[s] * p.width + c;
-    Pack total = *to;
-#pragma unroll
-    for (int j = 0; j < LANE_ITEMS; ++j) total.v[j] += sum.v[j];
-    *to = total;
-}
-
-extern "C" __global__ void __launch_bounds__(SENDER_THREADS) sum_own(const OwnSumArguments<T> p) {
-    const Long i = thread_number(), receiver = i / p.width, c = i - receiver * p.width;
-    if (receiver >= p.receivers) return;
-    Pack total = p.add ? p.target[i] : Pack{};
-    for (Long part = 0; part < p.parts; ++part) {
-        const Pack row = p.rows[(receiver * p.parts + part) * p.width + c];
-#pragma unroll
-        for (int j = 0; j < LANE_ITEMS; ++j) total.v[j] += row.v[j];
-    }
-    p.target[i] = total;
+    for (int other = 1; other < p.parts; ++other) add(sums[threadIdx.x + other * items]);
+    Pack* const to = p.target + node * p.width + c;
+    if (p.add || !has_own) add(*to);
+    *to = sum;
 }

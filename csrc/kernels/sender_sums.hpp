@@ -11,29 +11,24 @@ template <typename T>
 struct SenderSumArguments {
     const PackOf<T>* __restrict__ rows;  // [edges, or rows of pairs][width]
     PackOf<T>* __restrict__ target;      // [nodes][width], added to
-    const int* __restrict__ sender;      // [senders] node
-    const int* __restrict__ row_ptr;     // [senders + 1]
+    const int* __restrict__ sender;      // [senders] node; null: those of `own`
+    const int* __restrict__ row_ptr;     // [senders + 1]; null: there are no rows
     // Rows of edges: the edges of a span by sender, of which those outside of the chunk and those
     // beyond r_max are skipped, and the lengths of all edges.
     const int* __restrict__ edge;
     const double* __restrict__ length;
     // Rows of pairs, which are by sender: 0 for those that do not count. Null: rows of edges.
     const int* __restrict__ live_rows;
+    // Rows that blocks have summed for the nodes from first_own on: [num_own][own_parts][width].
+    // Where add is 0, the targets of these nodes are written instead of added to.
+    const PackOf<T>* __restrict__ own;
     Long senders, width;        // width in packs
     int first_edge, num_edges;  // of the chunk, and of the rows of edges
     int parts;                  // of the edges of a sender, each summed by a thread
     int group;                  // threads with the same sender: a power of two
+    int first_own, num_own, own_parts, add;
 };
-static_assert(sizeof(SenderSumArguments<float>) == 88 && sizeof(SenderSumArguments<double>) == 88);
-
-// Rows that blocks have summed for their receivers.
-template <typename T>
-struct OwnSumArguments {
-    const PackOf<T>* __restrict__ rows;  // [receivers][parts][width]
-    PackOf<T>* __restrict__ target;      // [receivers][width]
-    Long receivers, width, parts;
-    Long add;  // to the target
-};
-static_assert(sizeof(OwnSumArguments<float>) == 48 && sizeof(OwnSumArguments<double>) == 48);
+static_assert(sizeof(SenderSumArguments<float>) == 112 &&
+              sizeof(SenderSumArguments<double>) == 112);
 
 }  // namespace mdcg

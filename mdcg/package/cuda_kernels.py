@@ -120,6 +120,7 @@ def _pass(
         "zeroed": list(kernel.zeroed),
         "run": kernel.run,
         "widths": widths,
+        "resident": kernel.resident,
         **({} if kernel.degree is None else {"degree": kernel.degree, "singles": kernel.singles}),
     }
 

@@ -198,7 +198,7 @@ def test_groups_have_one_size() -> None:
     [("float32", (3, 4, 4), 64), ("float64", (2, 3, 3), 32), ("float64", (3, 3, 3), 64)],
 )
 def test_shared_memory_of_teams(dtype: str, degrees: tuple[int, int, int], mul: int) -> None:
-    """Two teams of warps where both fit into a block."""
+    """As many teams of warps as fit into a block."""
     x, y, out = (range(degree + 1) for degree in degrees)
     name = ["0e", "1o", "2e", "3o", "4e"]
     couplings = [(i, j, k) for i in x for j in y for k in out if (i + j + k) % 2 == 0]
@@ -310,4 +310,4 @@ def test_kernels_of_different_lanes_write_to_different_blocks(
     assert lanes == set(range(len(lanes)))
     for lane in lanes - {0}:
         assert (f"p.de + {lane} * p.n_de" in kernel.source) == (kind == "backward")
-    assert all(entry.most_teams == (2 if kind == "forward" else 1) for entry in kernel.entries)
+    assert all(entry.most_teams == (4 if kind == "forward" else 1) for entry in kernel.entries)

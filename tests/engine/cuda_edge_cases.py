@@ -13,7 +13,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of, core, grouped_from
+from ..internals.internals import chunks_of, core
 from . import test_conv_layer as layers
 from .cuda_models import compare_models, open_both
 from .small_package import SmallPackage, radial_network
@@ -47,10 +47,9 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "compare", compare)
 
 
-@pytest.mark.parametrize("grouped", [0, 1000])
-def test_several_chunks_of_rows(tmp_path: Path, grouped: int) -> None:
+def test_several_chunks_of_rows(tmp_path: Path) -> None:
     path = model_of_features("sender", "receiver").write(tmp_path)
-    with chunks_of(40), grouped_from(grouped):
+    with chunks_of(40):
         compare(path, system(40, 150))
 
 

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 
 from mdcg.package import Package
 
-from ..internals.internals import grouped_from, small_up_to
+from ..internals.internals import filling_from, small_up_to
 from . import random_programs
 from .capi import Exchange, Rank
 from .cuda_cases import assert_equal, both, saved
@@ -44,7 +44,7 @@ def test_random_programs(folder: Path, package: Package, cuts: Any, small: int) 
         for part in parts(g, *cuts)
     ]
     exchange = Exchange(len(ranks), len(g["positions"]))
-    with small_up_to(small), grouped_from(small):
+    with small_up_to(small), filling_from(small):
         for step in range(4):
             got = evaluate_together(ranks, g, exchange, same_edges=step % 2 == 1)
             assert_same(got, want, 1e-10)

@@ -29,11 +29,14 @@ POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 
 @pytest.mark.parametrize(("parts", "width"), [(1, 32), (4, 32), (1, 20), (1, 256), (4, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize(("marked", "own_parts"), [(False, 0), (True, 0), (True, 7)])
 def test_sums_by_sender_skip_dead_rows(
-    dtype: str, parts: int, width: int, marked: bool, rng: Any
+    dtype: str, parts: int, width: int, marked: bool, own_parts: int, rng: Any
 ) -> None:
-    """Rows of dead edges or pairs may hold anything; so may edges outside of the chunk."""
+    """Rows of dead edges or pairs may hold anything; so may edges outside of the chunk.
+
+    Targets of nodes that have rows of their own are written, others are added to.
+    """
     device = Device()
     edges, senders, nodes = 270, 6, 9
     first, count = (0, edges) if marked else (13, 200)  # edges that have rows
@@ -49,6 +52,10 @@ def test_sums_by_sender_skip_dead_rows(
     rows[number[live]] = rng.normal(size=(live.sum(), width))
     target = rng.normal(size=(nodes, width)).astype(dtype)
     want = target.astype(float)
+    first_own, num_own = 2, 4 * min(own_parts, 1)
+    own = rng.normal(size=(num_own, own_parts, width)).astype(dtype)
+    for node in set(sender) & set(range(first_own, first_own + num_own)):
+        want[node] = own[node - first_own].sum(0)
     for k in np.flatnonzero(live):
         want[sender[ends[k]]] += rows[number[k]]
     out = device.upload(target)
@@ -60,12 +67,22 @@ def test_sums_by_sender_skip_dead_rows(
         edge=(POINTER, 0 if marked else device.upload(edge)),
         length=(POINTER, 0 if marked else device.upload(length)),
         live_rows=(POINTER, device.upload(live.astype(np.int32)) if marked else 0),
+        own=(POINTER, device.upload(own)),
         senders=(LONG, senders),
         width=(LONG, packs),
-        first_edge=(INT, first),
-        num_edges=(INT, count),
-        parts=(INT, parts),
-        group=(INT, math.gcd(packs, 32)),
+        **{
+            name: (INT, value)
+            for name, value in {
+                "first_edge": first,
+                "num_edges": count,
+                "parts": parts,
+                "group": math.gcd(packs, 32),
+                "first_own": first_own,
+                "num_own": num_own,
+                "own_parts": own_parts,
+                "add": 0,
+            }.items()
+        },
     )
     blocks = -(-parts * senders * packs // 256)
     device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", blocks, 256, arguments)
@@ -119,10 +136,11 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         order = np.argsort(own, kind="stable")
         np.testing.assert_array_equal(f["edge_of_place"][first : first + count], first + order)
         np.testing.assert_array_equal(f["place"][first : first + count][order], np.arange(count))
-        unique, begin = np.unique(own[order], return_index=True)
-        assert senders == len(unique)
+        names = np.arange(nodes) if len(found["spans"]) == 1 else np.unique(own)
+        begin = np.searchsorted(own[order], names)
+        assert senders == len(names)
         at = slice(first_sender, first_sender + senders)
-        np.testing.assert_array_equal(f["span_sender"][at], unique)
+        np.testing.assert_array_equal(f["span_sender"][at], names)
         ptr = f["span_sender_ptr"][at.start + number : at.stop + number + 1]
         np.testing.assert_array_equal(ptr, [*begin, count])
 

@@ -17,7 +17,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of, core, grouped_from
+from ..internals.internals import chunks_of, core
 from .cuda_device import Device, program, structure
 from .cuda_list_cases import check_spans
 from .cuda_models import check_short_edges, compare_models, open_both, passes
@@ -69,43 +69,37 @@ def layers(dtype: str = "float64", by_pair: bool = False, knots: int = 512) -> M
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("grouped", [0, 1000])
 @pytest.mark.parametrize(
     ("size", "counts"), [(0.8, (2, 2, 1)), (1.7, (3, 2, 3)), (2.4, (2, 5, 2)), (3.0, (5, 5, 4))]
 )
 def test_edges_with_reverses(
-    tmp_path: Path, dtype: str, grouped: int, size: float, counts: Any, rng: Any
+    tmp_path: Path, dtype: str, size: float, counts: Any, rng: Any
 ) -> None:
     """In a small cell, several edges of a pair of nodes, and edges of a node with itself."""
     path = layers(dtype).write(tmp_path)
     assert {"table_forward", "table_backward"} <= passes(path)
-    with grouped_from(grouped):
-        compare(path, size, counts, rng)
+    compare(path, size, counts, rng)
 
 
-@pytest.mark.parametrize("grouped", [0, 1000])
 @pytest.mark.parametrize("chunk", [8, 150, 400])
-def test_spans_of_chunks(tmp_path: Path, grouped: int, chunk: int, rng: Any) -> None:
+def test_spans_of_chunks(tmp_path: Path, chunk: int, rng: Any) -> None:
     """Many that take turns, and one span of several chunks."""
-    with grouped_from(grouped), chunks_of(chunk):
+    with chunks_of(chunk):
         compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
 
 
-@pytest.mark.parametrize("grouped", [0, 1000])
-def test_short_edges_in_spans_of_chunks(tmp_path: Path, grouped: int) -> None:
+def test_short_edges_in_spans_of_chunks(tmp_path: Path) -> None:
     """Kernels for edges too short for tables go chunk by chunk, in several spans."""
     (tmp_path / "exact").mkdir()
     exact = _core.Model(layers(knots=0).write(tmp_path / "exact"), kernels="generic")
-    with grouped_from(grouped), chunks_of(20):
+    with chunks_of(20):
         cuda = _core.Model(layers().write(tmp_path), device="cuda")
         check_short_edges(exact, cuda, 1 / 20, True, nodes=40, edges=400)
 
 
-@pytest.mark.parametrize("grouped", [0, 1000])
-def test_weights_that_differ_by_direction(tmp_path: Path, grouped: int, rng: Any) -> None:
+def test_weights_that_differ_by_direction(tmp_path: Path, rng: Any) -> None:
     """Cutoffs of the types of receiver and sender."""
-    with grouped_from(grouped):
-        compare(layers(by_pair=True).write(tmp_path), 1.7, (3, 2, 2), rng)
+    compare(layers(by_pair=True).write(tmp_path), 1.7, (3, 2, 2), rng)
 
 
 def test_more_channels_than_shared_memory_has_room_for(tmp_path: Path, rng: Any) -> None:
@@ -132,26 +126,24 @@ def test_other_shifts_of_the_same_edges(tmp_path: Path, rng: Any) -> None:
     assert error < 1e-11 * np.abs(want["forces"]).max()
 
 
-@pytest.mark.parametrize("grouped", [0, 1000])
-def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, grouped: int, rng: Any) -> None:
+def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, rng: Any) -> None:
     """Within a skin, in steps that are captured: rows of dead pairs do not count."""
     path = layers().write(tmp_path)
     cell = 6 * R_MAX * np.eye(3)
     pairs = cell[0, 0] * np.stack(np.meshgrid([0.0, 0.5], [0.0, 0.5], [0.25], indexing="ij"), -1)
     first = pairs.reshape(-1, 3)
     types = rng.integers(2, size=3 * len(first)).astype(np.int32)
-    with grouped_from(grouped):
-        moved = _core.Model(path, device="cuda", skin=0.8 * R_MAX)
-        for part in (0.7, 1.3, 0.75, 1.3, 1.35, 0.7, 1.3):
-            half = 0.5 * part * R_MAX * np.array([1.0, 0.0, 0.0])
-            third = first - half + 0.6 * R_MAX * np.array([0.0, 1.0, 0.0])  # stays with the first
-            positions = np.concatenate([first - half, third, first + half])
-            where = {"cell": cell, "periodic": [True] * 3, "virial": True}
-            found = moved.evaluate(positions, types, **where)
-            want = _core.Model(path, device="cuda").evaluate(positions, types, **where)
-            assert np.any(want["forces"][-len(first) :]) == (part < 1)
-            for name in ("forces", "virial"):
-                np.testing.assert_allclose(found[name], want[name], rtol=0, atol=1e-11)
+    moved = _core.Model(path, device="cuda", skin=0.8 * R_MAX)
+    for part in (0.7, 1.3, 0.75, 1.3, 1.35, 0.7, 1.3):
+        half = 0.5 * part * R_MAX * np.array([1.0, 0.0, 0.0])
+        third = first - half + 0.6 * R_MAX * np.array([0.0, 1.0, 0.0])  # stays with the first
+        positions = np.concatenate([first - half, third, first + half])
+        where = {"cell": cell, "periodic": [True] * 3, "virial": True}
+        found = moved.evaluate(positions, types, **where)
+        want = _core.Model(path, device="cuda").evaluate(positions, types, **where)
+        assert np.any(want["forces"][-len(first) :]) == (part < 1)
+        for name in ("forces", "virial"):
+            np.testing.assert_allclose(found[name], want[name], rtol=0, atol=1e-11)
     assert json.loads(moved.report())["neighbor_lists_built"] == 1
 
 
@@ -205,7 +197,7 @@ def test_one_block_for_each_group(tmp_path: Path, rng: Any) -> None:
     model = Model(knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
-    compare(model.write(tmp_path), 4.0, (6, 6, 6), rng)
+    compare(model.write(tmp_path), 9.0, (12, 12, 11), rng)
 
 
 def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
@@ -223,10 +215,9 @@ def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
     atoms = np.repeat(3.1 * centers, 3, axis=0)
     atoms += rng.uniform(-0.5, 0.5, atoms.shape)
     order = rng.permutation(len(atoms))
-    with grouped_from(1):
-        lists = core.CudaLists(5.5, 0.5, pairs=True)
-        cell = 3.1 * size * np.eye(3)
-        found = lists.make(atoms[order], np.zeros(len(atoms), np.int32), cell, (True,) * 3)
+    lists = core.CudaLists(5.5, 0.5, pairs=True)
+    cell = 3.1 * size * np.eye(3)
+    found = lists.make(atoms[order], np.zeros(len(atoms), np.int32), cell, (True,) * 3)
     assert found["group"] == 3
     node = np.array(found["node"])
     assert sorted(node) == list(range(len(atoms)))
@@ -234,16 +225,10 @@ def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
     whole = (groups == groups[:, :1]).all(1).mean()
     assert whole > 0.95  # 96 atoms that are divided may begin or end inside a molecule
 
-    with grouped_from(10**6):
-        found = lists.make(atoms[order], np.zeros(len(atoms), np.int32), cell, (True,) * 3)
-    assert found["group"] == 1
-    assert sorted(found["node"]) == list(range(len(atoms)))
 
-
-@pytest.mark.parametrize("grouped", [0, 1000])
 @pytest.mark.parametrize("chunk", [30, 400, 8192])
 @pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (40, 40), (31, 45)])
-def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: Any) -> None:
+def test_lists_of_pairs(local: int, nodes: int, chunk: int, rng: Any) -> None:
     lists = core.CudaLists(R_MAX, 0.0, chunk_edges=chunk, pairs=True)
     count = 300 if local else 0
     ends = rng.integers(max(local, 1), size=(2, count))
@@ -253,15 +238,14 @@ def test_lists_of_pairs(local: int, nodes: int, chunk: int, grouped: int, rng: A
     else:
         sender, receiver = np.concatenate([ends, ends[::-1]], axis=1)
     types = np.zeros(nodes, np.int32)
-    with grouped_from(grouped):
-        ends = (sender.astype(np.int32), receiver.astype(np.int32))
-        found = lists.take(local, types, *ends, reversed=True)
-        check_pairs(found, local, alone=False)
-        if local > 1:  # without one reverse, all edges are listed
-            one = np.flatnonzero((sender < local) & (sender != receiver))[0]
-            rest = np.delete(np.stack([sender, receiver]), one, axis=1).astype(np.int32)
-            check_pairs(lists.take(local, types, *rest, reversed=True), local, alone=True)
-        check_pairs(lists.take(local, types, *ends), local, alone=True)
+    ends = (sender.astype(np.int32), receiver.astype(np.int32))
+    found = lists.take(local, types, *ends, reversed=True)
+    check_pairs(found, local, alone=False)
+    if local > 1:  # without one reverse, all edges are listed
+        one = np.flatnonzero((sender < local) & (sender != receiver))[0]
+        rest = np.delete(np.stack([sender, receiver]), one, axis=1).astype(np.int32)
+        check_pairs(lists.take(local, types, *rest, reversed=True), local, alone=True)
+    check_pairs(lists.take(local, types, *ends), local, alone=True)
 
 
 def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:

@@ -16,6 +16,7 @@ from mdcg import _core
 from mdcg.package import Package
 from mdcg.package.cuda_kernels import cuda_passes
 
+from ..internals.internals import filling_from
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, system, two_layers
 
@@ -68,7 +69,7 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
-    """Two teams with equal and unequal numbers of batches of 32 edges, or with no edge."""
+    """Teams with equal and unequal numbers of batches of 32 edges, or with no edge."""
     counts = [0, 1, 2, 31, 63, 64, 65, 66, 127, 128, 129, 3]
     receiver = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     s = system(len(counts), len(receiver))
@@ -78,14 +79,16 @@ def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
     shifts = vectors - (s.positions[receiver] - s.positions[s.sender])
     s = System(s.positions, s.types, s.sender, receiver, shifts)
     model = Model(dtype=dtype, knots=512)
-    # the kernel for 330 channels has too many threads for two teams
+    # the kernel for 330 channels has too many threads for two teams, others have two or more
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "330x0e+40x1o")
     model.energy(model.conv(x, "330x0e+40x1o", 1, "330x0e+40x0e+40x1o"))
     path = model.write(tmp_path)
     package = Package.open(path)
     found, _ = cuda_passes(package.layers, package.tensors)
     last = [each["entries"] for each in found if each["pass"] == "table_forward"][-1]
-    assert {entry["most_teams"] for entry in last} == {1, 2}
+    teams = {entry["most_teams"] for entry in last}
+    assert min(teams) == 1
+    assert max(teams) >= 4
     compare(path, s, LIMIT[dtype])
 
 
@@ -95,7 +98,8 @@ def test_many_receivers(tmp_path: Path, dtype: str) -> None:
     model = Model(dtype=dtype, knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))
-    compare(model.write(tmp_path), system(300, 900), LIMIT[dtype])
+    with filling_from(300):
+        compare(model.write(tmp_path), system(300, 900), LIMIT[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -15,7 +15,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of, grouped_from
+from ..internals.internals import chunks_of, filling_from
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both
 from .test_conv_layer import System, system, type_model
 
@@ -28,7 +28,7 @@ def lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """In long lists a warp takes a receiver; in short ones, the warps of a block share one."""
     if request.param == "long":
         monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
-    with grouped_from(0 if request.param == "long" else 1000):
+    with filling_from(0 if request.param == "long" else 1000):
         yield
 
 

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/cuda/cell_list.hpp"
+#include "engine/cuda/step_results.hpp"
 #include "python_code.hpp"
 
 namespace py = pybind11;
@@ -29,6 +31,7 @@ public:
           kernels_(compiled_by_python(device), sizeof(float)),
           graph_(kernels_),
           cells_(kernels_),
+          results_(kernels_),
           watch_(cutoff, skin) {
         graph_.chunk_edges = chunk_edges;
         if (pairs) graph_.pair_use = mdcg::PairUse::pairs;
@@ -52,7 +55,7 @@ public:
         out["node"] = node_;
         if (arrays) {
             out["image"] = integers(graph_.image, graph_.num_edges);
-            cells_.place(stream_);  // as a step does
+            place(positions);
             std::vector<double> at(static_cast<std::size_t>(3 * nodes));
             mdcg::copy_to_host(at.data(), graph_.positions, 8 * at.size(), stream_);
             stream_.synchronize();
@@ -80,6 +83,16 @@ public:
     }
 
 private:
+    // As a step does.
+    void place(const Matrix& positions) {
+        mdcg::PinnedMemory given(stream_.device());
+        given.grow(8 * static_cast<std::size_t>(positions.size()));
+        std::copy_n(positions.data(), positions.size(), given.as<double>());
+        results_.reserve(graph_.num_local, graph_.num_nodes, stream_);
+        results_.begin(given.as<double>(), cells_.placed_nodes(), graph_, stream_);
+        stream_.synchronize();
+    }
+
     std::vector<std::int32_t> integers(const std::int32_t* from, std::int64_t count) const {
         std::vector<std::int32_t> to(static_cast<std::size_t>(count));
         mdcg::copy_to_host(to.data(), from, 4 * to.size(), stream_);
@@ -151,6 +164,7 @@ private:
     mdcg::CudaKernels kernels_;
     mdcg::DeviceEdges graph_;
     mdcg::CudaCellList cells_;
+    mdcg::StepResults results_;
     mdcg::VerletSkin watch_;
     std::vector<std::int32_t> node_;
 };
@@ -171,9 +185,9 @@ void register_cuda_lists(py::module_& m) {
         },
         py::arg("edges"), "Of lists that are made from now on; returns it as it was.");
     m.def(
-        "set_fewest_grouped",
+        "set_fewest_filling",
         [](std::int64_t receivers) {
-            return std::exchange(mdcg::DeviceEdges::fewest_grouped, receivers);
+            return std::exchange(mdcg::DeviceEdges::fewest_filling, receivers);
         },
         py::arg("receivers"), "Of lists that are made from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")

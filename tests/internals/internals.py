@@ -84,6 +84,6 @@ def chunks_of(edges: int) -> AbstractContextManager[None]:
     return _limit(core.set_most_chunk_edges, edges)
 
 
-def grouped_from(receivers: int) -> AbstractContextManager[None]:
-    """Let lists of at least so many receivers that are made inside have groups of several."""
-    return _limit(core.set_fewest_grouped, receivers)
+def filling_from(receivers: int) -> AbstractContextManager[None]:
+    """Let warps share the edges of a receiver in lists of fewer receivers that are used inside."""
+    return _limit(core.set_fewest_filling, receivers)

@@ -29,7 +29,6 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       find_points_(kernels.fixed("cell_list.cuh", "find_points")),
       place_points_(kernels.fixed("cell_list.cuh", "place_points")),
       number_nodes_(kernels.fixed("cell_list.cuh", "number_nodes")),
-      place_nodes_(kernels.fixed("cell_list.cuh", "place_nodes")),
       count_edges_(kernels.fixed("cell_list.cuh", "count_edges")),
       write_edges_(kernels.fixed("cell_list.cuh", "write_edges")),
       nodes_(kernels.device()),
@@ -82,22 +81,19 @@ void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream)
     copy_to_device(cell_, host_cell_.data(), sizeof(host_cell_), stream);
 }
 
-void CudaCellList::place(const DeviceStream& stream) const {
-    place_nodes_.launch(stream, ceil_div(step_.num_points, THREADS), THREADS, step_);
-}
-
 void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
                         const ListPoints& points, int num_types, const DeviceStream& stream,
                         DeviceEdges& graph, std::vector<std::int32_t>& node) {
     CellArguments a = grid;
     const bool copies = points.copies;
     const std::int64_t num_points = points.count;
+    double* given = nullptr;
     std::int32_t *sorted = nullptr, *point_image = nullptr, *spare_values = nullptr,
                  *work = nullptr, *given_types = nullptr;
     std::uint32_t *sorted_keys = nullptr, *spare_keys = nullptr;
     const auto lay_out = [&](char* start) {
         Layout parts(start, DEVICE_ALIGNMENT);
-        parts.take(given_, 3 * num_points);
+        parts.take(given, 3 * num_points);
         parts.take(cell_, 9);
         parts.take(a.total, 1);
         parts.take(a.given_wraps, 3 * num_points);
@@ -118,7 +114,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     lay_out(nodes_.as<char>());
     bins_.grow(4 * size(a.num_bins + 1));
     graph.reserve_nodes(points.num_local, points.num_nodes);
-    a.given = given_;
+    a.given = given;
     a.cell = cell_;
     a.given_types = given_types;
     a.sorted_key = sorted_keys;
@@ -128,15 +124,14 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     a.num_local = points.num_local;
     a.group = graph.group;
     a.types = graph.types;
-    a.positions = graph.positions;
     a.row_ptr = graph.row_ptr;
-    step_ = a;
+    list_ = a;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, ceil_div(threads, THREADS), THREADS, a);
     };
     set_cell(watch, stream);
-    copy_to_device(given_, points.positions, 24 * size(num_points), stream);
+    copy_to_device(given, points.positions, 24 * size(num_points), stream);
     copy_to_device(copies ? graph.types : given_types, points.types, 4 * size(points.num_nodes),
                    stream);
     clear_on_device(a.total, sizeof(*a.total), stream);

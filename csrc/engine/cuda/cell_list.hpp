@@ -9,6 +9,7 @@
 #include "engine/cuda/device_edges.hpp"
 #include "engine/neighbors/verlet_skin.hpp"
 #include "kernels/cell_list.hpp"
+#include "kernels/copies.hpp"
 
 namespace mdcg {
 
@@ -33,32 +34,27 @@ public:
     // The bins of points whose positions a watch has just looked at. None where the host's list
     // serves better: systems with many empty bins; never of copies.
     static std::optional<CellArguments> grid(const VerletSkin& watch, const ListPoints& points);
-    // Makes `graph` of all pairs within the reach of the watch, but for positions, which `place`
-    // writes. Throws EngineError or GeometryError where there are too many edges. Synchronizes.
-    // `node` becomes the given number of each node.
+    // Makes `graph` of all pairs within the reach of the watch, but for positions. Throws
+    // EngineError or GeometryError where there are too many edges. Synchronizes. `node` becomes the
+    // given number of each node.
     void make(const CellArguments& grid, const VerletSkin& watch, const ListPoints& points,
               int num_types, const DeviceStream& stream, DeviceEdges& graph,
               std::vector<std::int32_t>& node);
 
     // The cell of later steps. Enqueues.
     void set_cell(const VerletSkin& watch, const DeviceStream& stream);
-    // Where positions of a step go, [num_nodes][3] in the order given.
-    double* given() const { return given_; }
-    // [num_nodes] the node that each given atom is; on the device.
-    const std::int32_t* node_of_given() const { return step_.point_node; }
-    // Part of every step, but of copies: graph.positions from those.
-    void place(const DeviceStream& stream) const;
+    // Where a step puts positions; not for copies.
+    PlacedNodes placed_nodes() const { return {list_.point_node, list_.given_wraps, cell_}; }
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
 private:
     CudaSort sort_;
-    CudaFunction find_bins_, find_points_, place_points_, number_nodes_, place_nodes_, count_edges_,
-        write_edges_;
+    CudaFunction find_bins_, find_points_, place_points_, number_nodes_, count_edges_, write_edges_;
     DeviceMemory nodes_, bins_;
-    double *given_ = nullptr, *cell_ = nullptr;
+    double* cell_ = nullptr;
     std::array<double, 9> host_cell_{};
-    CellArguments step_{};  // of the list, for steps
+    CellArguments list_{};
 };
 
 }  // namespace mdcg

@@ -117,7 +117,7 @@ std::size_t DeviceEdges::bytes() const {
 void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     num_local = local;
     num_nodes = nodes;
-    group = pair_use == PairUse::none ? 0 : num_local >= fewest_grouped ? GROUP : 1;
+    group = pair_use == PairUse::none ? 0 : GROUP;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
             [&](char* start, std::int64_t count) {
                 Layout parts(start, DEVICE_ALIGNMENT);
@@ -210,7 +210,7 @@ double* DeviceEdges::reserve_shifts() {
 
 std::int64_t DeviceEdges::most_chunk_edges = 131072;
 std::int64_t DeviceEdges::most_small_edges = 131072;
-std::int64_t DeviceEdges::fewest_grouped = 1200;
+std::int64_t DeviceEdges::fewest_filling = 1000;
 
 // Chunks of groups of receivers, which are the units of `divide`.
 void DeviceEdges::make_chunks() {
@@ -387,9 +387,11 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     }
     a.edge_of_place = edge_of_place;
     count();
+    const bool all_nodes = spans.size() == 1;
     for (std::size_t s = 0; s < spans.size(); ++s) {
         spans[s].first_sender = first_senders[s];
-        spans[s].num_senders = first_senders[s + 1] - first_senders[s];
+        spans[s].num_senders =
+            all_nodes ? narrow(num_nodes) : first_senders[s + 1] - first_senders[s];
         if (group == 0) continue;
         spans[s].first_row = first_rows[s];
         spans[s].num_rows = first_rows[s + 1] - first_rows[s];
@@ -400,7 +402,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         pairs.receiver.push_back(narrow(i / num_types));
         pairs.sender.push_back(narrow(i % num_types));
     }
-    const std::int64_t found = first_senders[a.num_spans];
+    const std::int64_t found = all_nodes ? num_nodes : first_senders[a.num_spans];
     const std::int64_t pointers = found + a.num_spans;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
@@ -410,7 +412,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.span_sender = span_sender;
     a.span_sender_ptr = span_sender_ptr;
     a.span_row_ptr = span_row_ptr;
-    launch(write_senders_, std::max<std::int64_t>(num_edges, a.num_spans));
+    launch(write_senders_, std::max<std::int64_t>({num_edges, a.num_spans, num_nodes + 1}));
     if (group > 0) launch(order_rows_, num_edges);
 }
 

@@ -50,11 +50,12 @@ public:
     // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
     // receiver or group has more; and lists of at most so many are small (see CudaExecutor).
     static std::int64_t most_chunk_edges, most_small_edges;
-    // Lists of at least fewest_grouped receivers fill a device. They have groups of GROUP
-    // receivers, for which generated kernels have room (mdcg/codegen/conv/table_blocks.py); shorter
-    // lists have groups of one.
+    // Receivers of a group, for which generated kernels have room
+    // (mdcg/codegen/conv/table_blocks.py).
     static constexpr std::int64_t GROUP = 3;
-    static std::int64_t fewest_grouped;
+    // With fewer receivers, a warp for each leaves most of a device idle, so that several warps
+    // share the edges of a receiver. Tests set this, too.
+    static std::int64_t fewest_filling;
 
     explicit DeviceEdges(CudaKernels& kernels);
 
@@ -122,15 +123,17 @@ public:
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
     // By sender inside each span: the place of an edge; senders in order, and where the places of
-    // each begin (first_sender + span number: one more per span).
+    // each begin (from first_pointer on: one more per span). The senders of an only span are all
+    // nodes.
     std::int32_t* place = nullptr;            // [num_edges], relative to the span
     std::int32_t* edge_of_place = nullptr;    // [num_edges]; of one span the same as by_sender
     std::int32_t* span_sender = nullptr;      // node
     std::int32_t* span_sender_ptr = nullptr;  // relative to the span
     // Pairs, unless pair_use is none: `group` receivers that follow each other are a group (chunks
-    // are whole groups), and a pair is listed with one of its two edges, in the group of that
-    // edge's receiver. Edges without a reverse between local nodes are listed alone. A group writes
-    // one row for each of its senders. Rows are in order of span, sender and group.
+    // are whole groups; 0: there are no pairs), and a pair is listed with one of its two edges, in
+    // the group of that edge's receiver. Edges without a reverse between local nodes are listed
+    // alone. A group writes one row for each of its senders. Rows are in order of span, sender and
+    // group.
     std::int64_t group = 0;
     std::int64_t* one_way = nullptr;   // [1] not 0: all edges are listed alone
     std::int32_t* by_group = nullptr;  // [num_edges] edges by group, then by sender and receiver
@@ -166,6 +169,10 @@ public:
     // Rows that all groups write; 0 without pairs.
     std::int64_t num_rows() const {
         return spans.empty() ? 0 : std::int64_t(spans.back().first_row) + spans.back().num_rows;
+    }
+    // Of a span, in span_sender_ptr and span_row_ptr.
+    std::int64_t first_pointer(std::size_t span) const {
+        return spans[span].first_sender + static_cast<std::int64_t>(span);
     }
     std::size_t gradient_bytes() const {
         return static_cast<std::size_t>(3 * num_edges * gradient_lanes * item_bytes_);

@@ -372,9 +372,8 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
     switch (part.kind) {
         case StepPart::start:
             results_.begin(source_ == Source::batch ? nullptr : positions(),
-                           source_ == Source::cells ? cells_.given() : graph_.positions, graph_,
+                           in_given_order() ? cells_.placed_nodes() : PlacedNodes{}, graph_,
                            stream_);
-            if (source_ == Source::cells) cells_.place(stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             if (points_) points_->place(graph_.positions, stream_);
             if (points_ && wanted.gradient) points_->clear_forces(stream_);
@@ -404,7 +403,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
                               : wanted.forces   ? results_.forces
                               : wanted.gradient ? results_.virial_sums
                                                 : results_.energy_sums,
-                              in_given_order() ? cells_.node_of_given() : nullptr, stream_);
+                              in_given_order() ? cells_.placed_nodes().node : nullptr, stream_);
             break;
     }
 }

@@ -58,6 +58,7 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
     variant.arguments = read_arguments(fields, "arguments");
     variant.zeroed = read_arguments(fields, "zeroed");
     variant.run = fields.integer("run", 1, 1 << 24);
+    variant.resident = static_cast<int>(fields.integer("resident", 1, 32));
     for (const Fields& each : fields.objects("entries")) {
         Entry entry;
         entry.name = each.text("name");

@@ -91,10 +91,13 @@ public:
     // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
     int singles() const { return singles_; }  // coefficients in float32: see TABLE_SINGLES
+    // Likewise: blocks that a multiprocessor holds, by an estimate that is the same on all devices.
+    int resident() const { return chosen_.resident; }
 
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
+    int count() const { return static_cast<int>(chosen_.entries.size()); }
     // Lanes that the kernels may run on, at least 1. Kernels of different lanes write to different
     // memory, but for `short_edges`, which all of them may set; `de` has a part for each lane.
     int lanes() const;
@@ -114,7 +117,8 @@ private:
         CudaFunction function;
     };
     struct Variant {
-        int capability = 0;                 // at least
+        int capability = 0;  // at least
+        int resident = 1;
         std::vector<std::string> programs;  // text_key
         std::vector<Entry> entries;
         std::vector<CudaArgument> arguments, zeroed;

@@ -43,13 +43,13 @@ void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceSt
     host_.grow(end);
 }
 
-void StepResults::begin(const double* from, double* to, const DeviceEdges& graph,
+void StepResults::begin(const double* from, const PlacedNodes& placed, const DeviceEdges& graph,
                         const DeviceStream& stream) const {
-    const std::int64_t count = from != nullptr ? 3 * graph.num_nodes : 0;
     CopyArguments a{};
     a.from = from;
-    a.to = to;
-    a.count = count;
+    a.to = graph.positions;
+    a.count = from != nullptr ? 3 * graph.num_nodes : 0;
+    a.placed = placed;
     a.cleared = on_device<double>(flags);
     a.num_cleared = item_of(energy_sums);
     a.marks = graph.live_rows;

@@ -27,9 +27,9 @@ public:
 
     // These enqueue, inside captures too. A kernel copies in place of the driver, whose copies
     // delay the kernels before and after them by some us.
-    // Copies positions from page-locked memory of the host (null: none), and clears flags, energies
-    // and marks of rows.
-    void begin(const double* from, double* to, const DeviceEdges& graph,
+    // Copies positions from page-locked memory of the host (null: none) to those of the nodes, and
+    // clears flags, energies and marks of rows.
+    void begin(const double* from, const PlacedNodes& placed, const DeviceEdges& graph,
                const DeviceStream& stream) const;
     void sum_energies(const DeviceStream& stream) const;
     void sum_virials(const DeviceStream& stream) const;

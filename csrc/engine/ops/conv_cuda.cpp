@@ -315,7 +315,7 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
             gemm_.run(stream, edges, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
             edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
             if (spec_.x.needs_gradient)
-                sums_.run(stream, graph, span, &chunk, s.dx, x_width, worker.gradient(spec_.x));
+                sums_.run(stream, graph, span, chunk, s.dx, x_width, worker.gradient(spec_.x));
         }
 }
 

@@ -8,26 +8,33 @@ namespace mdcg {
 
 namespace {
 
-// Up to so many receivers, two teams of warps share the edges of a receiver in kernels of the
-// forward pass that can have them: one team would leave multiprocessors idle. The order of sums
-// depends on this number, so it is the same on all devices.
-constexpr std::int64_t MOST_RECEIVERS_OF_TWO_TEAMS = 256;
+// Teams of warps that share the edges of a receiver in kernels of the forward pass that can have
+// so many. The order of sums depends on it, so it is the same on all devices.
+int teams_per_receiver(std::int64_t receivers) {
+    if (receivers >= DeviceEdges::fewest_filling) return 1;
+    return receivers > 512 ? 2 : 4;
+}
 
 // Blocks of the backward pass that share the pairs of a group, so that a few groups still fill a
-// device. One block computes the whole gradient of a pair, so that this does not depend on the
-// number; sums over the pairs of a group do, so that it is the same on all devices.
-std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span) {
-    constexpr std::int64_t BLOCKS = 3 * 132, MOST = 4;  // three for each multiprocessor of an H100
+// device: together as many as an H100 holds. Where there are several kernels, smaller blocks of the
+// longest one leave less of the device idle before others begin. One block computes the whole
+// gradient of a pair, so that this does not depend on the number; sums over the pairs of a group
+// do, so that it is the same on all devices.
+std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span,
+                              const CudaPassKernel& kernels) {
+    constexpr std::int64_t MULTIPROCESSORS = 132, MOST = 16;
     const std::int64_t groups = ceil_div(span.num_receivers, graph.group);
-    return std::clamp<std::int64_t>(BLOCKS / std::max<std::int64_t>(groups, 1), 1, MOST);
+    const std::int64_t resident = MULTIPROCESSORS * kernels.resident();
+    if (groups == 0 || groups >= resident) return 1;
+    return std::clamp<std::int64_t>(resident / groups, std::min(kernels.count(), 2), MOST);
 }
 
 // Rows that the backward pass keeps: of receivers, and of the largest span.
 struct PairRows {
     std::int64_t own = 0, most = 0;
-    explicit PairRows(const DeviceEdges& graph) {
+    PairRows(const DeviceEdges& graph, const CudaPassKernel& kernels) {
         for (const CudaSpan& span : graph.spans) {
-            own += span.num_receivers * blocks_per_group(graph, span);
+            own += span.num_receivers * blocks_per_group(graph, span, kernels);
             most = std::max<std::int64_t>(most, span.num_rows);
         }
     }
@@ -97,7 +104,7 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     // before there is a list: two buffers, each of as many rows as a chunk has edges
     if (graph.chunks.empty())
         return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
-    const PairRows rows(graph);
+    const PairRows rows(graph, backward_);
     const std::int64_t buffers = graph.spans.size() == 1 ? 1 : 2;
     return static_cast<std::size_t>((buffers * rows.most + rows.own) * row_bytes());
 }
@@ -135,7 +142,7 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     arguments.set(CudaArgument::n_rows, receivers);
     arguments.set(CudaArgument::out, out);
     worker.lanes->fork(forward_.lanes());
-    forward_.launch(*worker.lanes, arguments, receivers <= MOST_RECEIVERS_OF_TWO_TEAMS ? 2 : 1);
+    forward_.launch(*worker.lanes, arguments, teams_per_receiver(receivers));
     worker.lanes->join(forward_.lanes());
 }
 
@@ -144,7 +151,7 @@ CudaArguments CudaTableConv<T>::pair_arguments(const CudaWorker<T>& worker, cons
                                                bool by_type, const T* gradient,
                                                const CudaSpan& span) const {
     const DeviceEdges& graph = *worker.edges;
-    const std::int64_t parts = blocks_per_group(graph, span);
+    const std::int64_t parts = blocks_per_group(graph, span, backward_);
     CudaArguments found = arguments(worker, *backward_table_, x, by_type);
     using A = CudaArgument;
     found.set(A::n_rows, ceil_div(span.num_receivers, graph.group) * parts);
@@ -179,7 +186,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
         return lanes.join(kernel_lanes);
     }
-    const PairRows rows(graph);
+    const PairRows rows(graph, backward_);
     T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
     T* const buffers = own + rows.own * x_width_;
     const auto clear = [&](T* from, std::int64_t count) {
@@ -200,7 +207,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     lanes.fork(kernel_lanes);
     for (std::size_t number = 0; number < graph.spans.size(); ++number) {
         const CudaSpan& span = graph.spans[number];
-        const std::int64_t parts = blocks_per_group(graph, span);
+        const std::int64_t parts = blocks_per_group(graph, span, backward_);
         T* const buffer = buffers + (number % 2 == 1 ? rows.most * x_width_ : 0);
         // addresses of what row 0 and receiver 0 would have
         T* const pair_rows = buffer - span.first_row * x_width_;
@@ -217,9 +224,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         lanes.join(kernel_lanes, sums_lane);
         const DeviceStream& stream = lanes[sums_lane];
         if (dx != nullptr) {
-            sums_.run_own(stream, own, span.num_receivers, parts, x_width_,
-                          dx + span.first_receiver * x_width_, add);
-            sums_.run(stream, graph, number, nullptr, pair_rows, x_width_, dx);
+            sums_.run(stream, graph, number, pair_rows, {own, parts}, x_width_, dx, add);
         }
         if (turns) summed_[number % 2]->record(stream);
         own += span.num_receivers * parts * x_width_;

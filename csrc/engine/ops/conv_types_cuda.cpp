@@ -231,7 +231,7 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
                        ceil_div(spec_.hidden_stride, units_at_once(false));
     walk(worker, edges, false,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
-             if (graph.num_local < DeviceEdges::fewest_grouped)
+             if (graph.num_local < DeviceEdges::fewest_filling)
                  launch(shared_sums_, WARPS, tasks, *worker.stream, arguments, count);
              else
                  launch(sums_, 1, tasks, *worker.stream, arguments, count);

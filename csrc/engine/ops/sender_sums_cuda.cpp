@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "core/integers.hpp"
-#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -13,52 +12,77 @@ namespace {
 // decides in which order edges are added.
 constexpr std::int64_t FEW_ITEMS = std::int64_t(1) << 17;
 
-}  // namespace
-
 template <typename T>
-CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
-    : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")),
-      own_(kernels.fixed("sender_sums.cuh", "sum_own")) {}
+const PackOf<T>* packs(const T* rows) {
+    return reinterpret_cast<const PackOf<T>*>(rows);
+}
 
+// The senders of a span.
 template <typename T>
-void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
-                            std::size_t number, const CudaChunk* chunk, const T* rows,
-                            std::int64_t width, T* target) const {
+SenderSumArguments<T> senders_of(const DeviceEdges& graph, std::size_t number, const T* rows,
+                                 std::int64_t width, T* target) {
     const CudaSpan& span = graph.spans[number];
-    // one pointer more than senders in every span before
-    const std::int64_t pointer = span.first_sender + static_cast<std::int64_t>(number);
     SenderSumArguments<T> sums{};
-    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
+    sums.rows = packs(rows);
     sums.target = reinterpret_cast<PackOf<T>*>(target);
     sums.sender = graph.span_sender + span.first_sender;
     sums.senders = span.num_senders;
     sums.width = width / PackOf<T>::ITEMS;
-    if (chunk == nullptr) {
-        sums.row_ptr = graph.span_row_ptr + pointer;
-        sums.live_rows = graph.live_rows;
-    } else {
-        sums.row_ptr = graph.span_sender_ptr + pointer;
-        sums.edge = graph.edge_of_place + span.first_edge;
-        sums.length = graph.length;
-        sums.first_edge = chunk->first_edge;
-        sums.num_edges = chunk->num_edges;
+    return sums;
+}
+
+}  // namespace
+
+template <typename T>
+CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
+    : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")) {}
+
+template <typename T>
+void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
+                            std::size_t number, const CudaChunk& chunk, const T* rows,
+                            std::int64_t width, T* target) const {
+    SenderSumArguments<T> sums = senders_of(graph, number, rows, width, target);
+    sums.row_ptr = graph.span_sender_ptr + graph.first_pointer(number);
+    sums.edge = graph.edge_of_place + graph.spans[number].first_edge;
+    sums.length = graph.length;
+    sums.first_edge = chunk.first_edge;
+    sums.num_edges = chunk.num_edges;
+    launch(stream, sums);
+}
+
+template <typename T>
+void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
+                            std::size_t number, const T* rows, const Own& own, std::int64_t width,
+                            T* target, bool add) const {
+    const CudaSpan& span = graph.spans[number];
+    SenderSumArguments<T> sums = senders_of(graph, number, rows, width, target);
+    const auto add_own = [&](SenderSumArguments<T>& to) {
+        to.own = packs(own.rows);
+        to.own_parts = narrow(own.parts);
+        to.first_own = span.first_receiver;
+        to.num_own = span.num_receivers;
+        to.add = add;
+    };
+    if (graph.spans.size() == 1) {
+        add_own(sums);
+    } else {  // some of the receivers are no senders
+        SenderSumArguments<T> receivers = sums;
+        receivers.sender = nullptr;
+        receivers.senders = span.num_receivers;
+        add_own(receivers);
+        launch(stream, receivers);
     }
+    sums.row_ptr = graph.span_row_ptr + graph.first_pointer(number);
+    sums.live_rows = graph.live_rows;
+    launch(stream, sums);
+}
+
+template <typename T>
+void CudaSenderSums<T>::launch(const DeviceStream& stream, SenderSumArguments<T> sums) const {
     const std::int64_t items = sums.senders * sums.width;
     sums.parts = items <= FEW_ITEMS ? 4 : 1;
     sums.group = static_cast<int>(std::gcd(sums.width, Long(32)));
     sum_.launch(stream, ceil_div(items, SENDER_THREADS / sums.parts), SENDER_THREADS, sums);
-}
-
-template <typename T>
-void CudaSenderSums<T>::run_own(const DeviceStream& stream, const T* rows, std::int64_t receivers,
-                                std::int64_t parts, std::int64_t width, T* target, bool add) const {
-    const OwnSumArguments<T> sums{reinterpret_cast<const PackOf<T>*>(rows),
-                                  reinterpret_cast<PackOf<T>*>(target),
-                                  receivers,
-                                  width / PackOf<T>::ITEMS,
-                                  parts,
-                                  add};
-    own_.launch(stream, ceil_div(receivers * sums.width, SENDER_THREADS), SENDER_THREADS, sums);
 }
 
 template class CudaSenderSums<float>;

@@ -1,10 +1,12 @@
-// Sums of rows by their senders: rows of pairs span by span, rows of edges chunk by chunk.
+// Sums of rows by node: rows of senders, which are those of pairs of a span or of edges of a chunk,
+// and rows that blocks have summed for receivers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "engine/ops/cuda.hpp"
+#include "kernels/sender_sums.hpp"
 
 namespace mdcg {
 
@@ -14,19 +16,28 @@ public:
     CudaSenderSums() = default;
     explicit CudaSenderSums(CudaKernels& kernels);
 
-    // Adds each row to the row of `target` of its sender, in a fixed order. With a chunk of the
-    // span, rows are those of its edges, in their order. Without, they are those of pairs of the
-    // span, and `rows` is the address that row 0 of the list would have. Rows of dead edges, and of
-    // pairs that are all dead, may hold anything. `width` is a multiple of 16 bytes.
+    // Rows of the receivers of a span: [receivers][parts][width].
+    struct Own {
+        const T* rows;
+        std::int64_t parts;
+    };
+
+    // Adds each row of an edge of a chunk to the row of `target` of its sender, in a fixed order.
+    // Rows are in the order of edges; those of dead edges may hold anything. `width` is a multiple
+    // of 16 bytes.
     void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t span,
-             const CudaChunk* chunk, const T* rows, std::int64_t width, T* target) const;
-    // Sums rows [receivers][parts][width] of each receiver, and writes them to those of `target` or
-    // adds them.
-    void run_own(const DeviceStream& stream, const T* rows, std::int64_t receivers,
-                 std::int64_t parts, std::int64_t width, T* target, bool add) const;
+             const CudaChunk& chunk, const T* rows, std::int64_t width, T* target) const;
+    // The same with rows of the pairs of a span, and rows of its receivers. `rows` is the address
+    // that row 0 of the list would have; those of pairs that are all dead may hold anything. Where
+    // `add` is false, rows of `target` of local nodes are written, and those of others added to.
+    // Then the list has one span.
+    void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t span, const T* rows,
+             const Own& own, std::int64_t width, T* target, bool add) const;
 
 private:
-    CudaFunction sum_, own_;
+    void launch(const DeviceStream& stream, SenderSumArguments<T> sums) const;
+
+    CudaFunction sum_;
 };
 
 }  // namespace mdcg

@@ -108,6 +108,7 @@ class CudaKernel:
     copies: str = ""
     degree: int | None = None  # of the polynomials of the table that is read
     singles: int = 0  # highest coefficients of these that are float32, in float64 kernels
+    resident: int = 1  # blocks that a multiprocessor holds, by estimate
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
 A warp takes the channels of 32 lanes of a block of the features, with all their paths. In the
-forward pass a block of threads takes a receiver; in small systems two teams of its warps share the
+forward pass a block of threads takes a receiver; in small systems teams of its warps share the
 receiver's edges. Edges come roughly by length, so that polynomials of the table stay in registers
 for the next edges. In the backward pass a block takes a group of receivers, or a part of the
 group's pairs: each edge together with its reverse, which has the same weights (table_pairs.py).
@@ -33,7 +33,14 @@ from ..common.lowering import LoweredProblem, lower
 from ..common.spec import KernelSpec
 from .cuda import share_groups, store_nonzeros
 from .cuda_paths import NonzeroTable
-from .table_blocks import TableBlock, held_per_lane, kernel_sets, lanes_of, record_bytes
+from .table_blocks import (
+    TableBlock,
+    held_per_lane,
+    kernel_sets,
+    lanes_of,
+    record_bytes,
+    resident_of,
+)
 from .table_pairs import BackwardRoleWriter, part_stride
 from .table_roles import ForwardRoleWriter
 
@@ -374,4 +381,5 @@ def emit_table_conv(
         zeroed=tuple(zeroed),
         degree=tile.degree,
         singles=TABLE_SINGLES[problem.dtype],
+        resident=1 if forward else resident_of(sets, words),
     )

@@ -18,6 +18,10 @@ MAX_LANES = 4
 GROUP = 3
 # Blocks of several teams have at most so many threads, which can have 255 registers each.
 MOST_TEAM_THREADS = 256
+# Words of 4 bytes that a lane of the backward pass keeps from edge to edge, at most, and how many
+# blocks of 4 warps a multiprocessor then holds. Kernels for vectors of MACE medium keep 96 words
+# and have 252 registers, those for its scalars 64 and 168, those of NequIP S 12 and 120.
+_RESIDENT = ((24, 4), (64, 3))
 
 __all__ = [
     "GROUP",
@@ -27,6 +31,7 @@ __all__ = [
     "kernel_sets",
     "lanes_of",
     "record_bytes",
+    "resident_of",
 ]
 
 
@@ -56,8 +61,10 @@ class TableBlock:
     @property
     def most_teams(self) -> int:
         """Largest number of teams of a block, each with a part of the edges (forward pass)."""
-        fits = 2 * self.threads <= MOST_TEAM_THREADS and 2 * self._team_bytes <= self.most_shared
-        return 2 if self.forward and fits else 1
+        if not self.forward:
+            return 1
+        fit = min(MOST_TEAM_THREADS // self.threads, self.most_shared // self._team_bytes)
+        return max(1, fit)
 
     @property
     def warps(self) -> int:
@@ -171,6 +178,12 @@ def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
         and max(work) <= tile.imbalance * min(work)
         and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
     )
+
+
+def resident_of(sets: list[RoleSet], words: int) -> int:
+    """Return how many blocks of the backward pass a multiprocessor holds, by what lanes keep."""
+    held = words * max(held_per_lane(role) for kernel in sets for role in kernel.roles)
+    return next((blocks for most, blocks in _RESIDENT if held <= most), 2)
 
 
 def lanes_of(sets: list[RoleSet], forward: bool) -> list[int]:

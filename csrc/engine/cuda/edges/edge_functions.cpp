@@ -244,7 +244,8 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
         // spans are chunks: see CudaOp::sums_chunks
         const CudaSpan& span = graph.spans.at(static_cast<std::size_t>(number));
         sum({span.num_senders, graph.span_sender + span.first_sender, 0,
-             graph.span_sender_ptr + span.first_sender + number, 0, w.d_sender, ends.d_sender, 0});
+             graph.span_sender_ptr + graph.first_pointer(size(number)), 0, w.d_sender,
+             ends.d_sender, 0});
     }
     if (ends.d_receiver != nullptr)
         sum({chunk.num_receivers, nullptr, chunk.first_receiver,
