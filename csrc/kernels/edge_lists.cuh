@@ -108,12 +108,8 @@ extern "C" __global__ void __launch_bounds__(256) count_senders(const ListArgume
 
 extern "C" __global__ void __launch_bounds__(256) write_senders(const ListArguments p) {
     const Long i = thread_number();
-    if (p.num_spans == 1) {
-        if (i < p.num_nodes) p.span_sender[i] = int(i);
-        if (i <= p.num_nodes) {
-            p.span_sender_ptr[i] = p.sender_ptr[i];
-            if (p.group != 0) p.span_row_ptr[i] = p.row_runs[p.sender_ptr[i]];
-        }
+    if (p.num_spans == 1) {  // all nodes count as senders
+        if (p.group != 0 && i <= p.num_nodes) p.span_row_ptr[i] = p.row_runs[p.sender_ptr[i]];
     } else if (i < p.num_edges && p.runs[i] != p.runs[i + 1]) {
         const int c = span_of(p, i);
         p.span_sender[p.runs[i]] = p.sender[p.edge_of_place[i]];

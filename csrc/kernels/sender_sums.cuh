@@ -2,8 +2,8 @@
 #include "kernels/sender_sums.hpp"
 
 // Sums what edges of a span give to each sender, and rows of its own. Each of p.parts threads takes
-// a part of the edges, in their order; the parts are added in order. Rows that do not count may
-// hold anything.
+// some of its own rows and a part of the edges, in their order; the sums of the threads are added
+// in order. Rows that do not count may hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {
     constexpr int AHEAD = 8;  // rows on their way from memory at a time

@@ -10,7 +10,7 @@ constexpr int SENDER_THREADS = 256;  // of a block
 template <typename T>
 struct SenderSumArguments {
     const PackOf<T>* __restrict__ rows;  // [edges, or rows of pairs][width]
-    PackOf<T>* __restrict__ target;      // [nodes][width], added to
+    PackOf<T>* __restrict__ target;      // [nodes][width], added to or written: see `add`
     const int* __restrict__ sender;      // [senders] node; null: those of `own`
     const int* __restrict__ row_ptr;     // [senders + 1]; null: there are no rows
     // Rows of edges: the edges of a span by sender, of which those outside of the chunk and those
@@ -24,7 +24,7 @@ struct SenderSumArguments {
     const PackOf<T>* __restrict__ own;
     Long senders, width;        // width in packs
     int first_edge, num_edges;  // of the chunk, and of the rows of edges
-    int parts;                  // of the edges of a sender, each summed by a thread
+    int parts;                  // threads that share the edges and rows of a sender
     int group;                  // threads with the same sender: a power of two
     int first_own, num_own, own_parts, add;
 };

@@ -1,5 +1,6 @@
 // Atoms in the cell where their list was made.
 #pragma once
+#include "kernels/common.cuh"
 
 // Coordinate k of an atom whose given coordinate is `along`; `wraps` are the whole vectors of
 // the cell that it is away from there.

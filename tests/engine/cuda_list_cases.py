@@ -5,9 +5,7 @@ No file of tests by its name: test_cuda_cases.py runs it, on a device that is em
 
 from __future__ import annotations
 
-import ctypes
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,77 +17,9 @@ from mdcg import _core
 from ..internals.internals import core
 from .capi import Rank
 from .cuda_cases import assert_close, assert_equal, both
-from .cuda_device import Device, program, structure
 from .programs import graph, run
 from .test_ghosts import WANT
 from .test_program import two_layers
-
-POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
-
-
-@pytest.mark.parametrize(("parts", "width"), [(1, 32), (4, 32), (1, 20), (1, 256), (4, 40)])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("marked", "own_parts"), [(False, 0), (True, 0), (True, 7)])
-def test_sums_by_sender_skip_dead_rows(
-    dtype: str, parts: int, width: int, marked: bool, own_parts: int, rng: Any
-) -> None:
-    """Rows of dead edges or pairs may hold anything; so may edges outside of the chunk.
-
-    Targets of nodes that have rows of their own are written, others are added to.
-    """
-    device = Device()
-    edges, senders, nodes = 270, 6, 9
-    first, count = (0, edges) if marked else (13, 200)  # edges that have rows
-    packs = width * np.dtype(dtype).itemsize // 16
-    ends = np.sort(rng.integers(senders, size=edges))
-    row_ptr = np.searchsorted(ends, np.arange(senders + 1)).astype(np.int32)
-    sender = rng.permutation(nodes)[:senders].astype(np.int32)
-    edge = rng.permutation(edges).astype(np.int32)
-    length = np.where(rng.random(edges) < 0.4, 1e3, 2.0)
-    number = np.arange(edges) if marked else edge - first
-    live = (length[edge] < 1e3) & (number >= 0) & (number < count)
-    rows = np.full((count, width), np.nan, dtype)
-    rows[number[live]] = rng.normal(size=(live.sum(), width))
-    target = rng.normal(size=(nodes, width)).astype(dtype)
-    want = target.astype(float)
-    first_own, num_own = 2, 4 * min(own_parts, 1)
-    own = rng.normal(size=(num_own, own_parts, width)).astype(dtype)
-    for node in set(sender) & set(range(first_own, first_own + num_own)):
-        want[node] = own[node - first_own].sum(0)
-    for k in np.flatnonzero(live):
-        want[sender[ends[k]]] += rows[number[k]]
-    out = device.upload(target)
-    arguments = structure(
-        rows=(POINTER, device.upload(rows)),
-        target=(POINTER, out),
-        sender=(POINTER, device.upload(sender)),
-        row_ptr=(POINTER, device.upload(row_ptr)),
-        edge=(POINTER, 0 if marked else device.upload(edge)),
-        length=(POINTER, 0 if marked else device.upload(length)),
-        live_rows=(POINTER, device.upload(live.astype(np.int32)) if marked else 0),
-        own=(POINTER, device.upload(own)),
-        senders=(LONG, senders),
-        width=(LONG, packs),
-        **{
-            name: (INT, value)
-            for name, value in {
-                "first_edge": first,
-                "num_edges": count,
-                "parts": parts,
-                "group": math.gcd(packs, 32),
-                "first_own": first_own,
-                "num_own": num_own,
-                "own_parts": own_parts,
-                "add": 0,
-            }.items()
-        },
-    )
-    blocks = -(-parts * senders * packs // 256)
-    device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", blocks, 256, arguments)
-    found = device.download(out, target)
-    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
-    device.release()
-
 
 # -- edges by sender ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,7 @@ from .cuda_models import check_short_edges, compare_models, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, two_layers
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
-POINTER, LONG = ctypes.c_uint64, ctypes.c_longlong
+POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 
 
 class Listed:
@@ -192,8 +193,74 @@ def test_edges_in_order_of_length(dtype: str, rng: Any) -> None:
     device.release()
 
 
+@pytest.mark.parametrize(("parts", "width"), [(1, 32), (4, 32), (1, 20), (1, 256), (4, 40)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("marked", "own_parts", "add"), [(False, 0, 0), (True, 0, 0), (True, 7, 0), (True, 2, 1)]
+)
+def test_sums_by_sender_skip_dead_rows(
+    dtype: str, parts: int, width: int, marked: bool, own_parts: int, add: int, rng: Any
+) -> None:
+    """Rows of dead edges or pairs may hold anything; so may edges outside of the chunk.
+
+    Targets of nodes that have rows of their own are written, unless `add`; others are added to.
+    """
+    device = Device()
+    edges, senders, nodes = 270, 6, 9
+    first, count = (0, edges) if marked else (13, 200)  # edges that have rows
+    packs = width * np.dtype(dtype).itemsize // 16
+    ends = np.sort(rng.integers(senders, size=edges))
+    row_ptr = np.searchsorted(ends, np.arange(senders + 1)).astype(np.int32)
+    sender = rng.permutation(nodes)[:senders].astype(np.int32)
+    edge = rng.permutation(edges).astype(np.int32)
+    length = np.where(rng.random(edges) < 0.4, 1e3, 2.0)
+    number = np.arange(edges) if marked else edge - first
+    live = (length[edge] < 1e3) & (number >= 0) & (number < count)
+    rows = np.full((count, width), np.nan, dtype)
+    rows[number[live]] = rng.normal(size=(live.sum(), width))
+    target = rng.normal(size=(nodes, width)).astype(dtype)
+    want = target.astype(float)
+    first_own, num_own = 2, 4 * min(own_parts, 1)
+    own = rng.normal(size=(num_own, own_parts, width)).astype(dtype)
+    for node in set(sender) & set(range(first_own, first_own + num_own)):
+        want[node] = add * want[node] + own[node - first_own].sum(0)
+    for k in np.flatnonzero(live):
+        want[sender[ends[k]]] += rows[number[k]]
+    out = device.upload(target)
+    arguments = structure(
+        rows=(POINTER, device.upload(rows)),
+        target=(POINTER, out),
+        sender=(POINTER, device.upload(sender)),
+        row_ptr=(POINTER, device.upload(row_ptr)),
+        edge=(POINTER, 0 if marked else device.upload(edge)),
+        length=(POINTER, 0 if marked else device.upload(length)),
+        live_rows=(POINTER, device.upload(live.astype(np.int32)) if marked else 0),
+        own=(POINTER, device.upload(own)),
+        senders=(LONG, senders),
+        width=(LONG, packs),
+        **{
+            name: (INT, value)
+            for name, value in {
+                "first_edge": first,
+                "num_edges": count,
+                "parts": parts,
+                "group": math.gcd(packs, 32),
+                "first_own": first_own,
+                "num_own": num_own,
+                "own_parts": own_parts,
+                "add": add,
+            }.items()
+        },
+    )
+    blocks = -(-parts * senders * packs // 256)
+    device.launch(program(dtype, "sender_sums.cuh"), "sum_by_sender", blocks, 256, arguments)
+    found = device.download(out, target)
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
+    device.release()
+
+
 def test_one_block_for_each_group(tmp_path: Path, rng: Any) -> None:
-    """So many groups that blocks do not share them."""
+    """So many groups, at least four for each multiprocessor, that blocks do not share them."""
     model = Model(knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))

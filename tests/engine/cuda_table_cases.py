@@ -93,13 +93,14 @@ def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_many_receivers(tmp_path: Path, dtype: str) -> None:
-    """So many that one team has all edges of each, also in the forward pass."""
+@pytest.mark.parametrize(("receivers", "filling"), [(300, 300), (514, 1000)])
+def test_many_receivers(tmp_path: Path, dtype: str, receivers: int, filling: int) -> None:
+    """So many that one team, or two of four, have the edges of each in the forward pass."""
     model = Model(dtype=dtype, knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))
-    with filling_from(300):
-        compare(model.write(tmp_path), system(300, 900), LIMIT[dtype])
+    with filling_from(filling):
+        compare(model.write(tmp_path), system(receivers, 3 * receivers), LIMIT[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

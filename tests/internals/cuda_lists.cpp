@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -148,7 +149,10 @@ private:
         const auto span_count = static_cast<std::int64_t>(g.spans.size());
         std::int64_t senders = 0;
         for (const mdcg::CudaSpan& s : g.spans) senders += s.num_senders;
-        out["span_sender"] = integers(g.span_sender, senders);
+        std::vector<std::int32_t> nodes(static_cast<std::size_t>(senders));
+        std::iota(nodes.begin(), nodes.end(), 0);
+        out["span_sender"] =
+            g.span_sender != nullptr ? integers(g.span_sender, senders) : std::move(nodes);
         out["span_sender_ptr"] = integers(g.span_sender_ptr, senders + span_count);
         out["group"] = g.group;
         if (g.group == 0) return out;
@@ -189,7 +193,7 @@ void register_cuda_lists(py::module_& m) {
         [](std::int64_t receivers) {
             return std::exchange(mdcg::DeviceEdges::fewest_filling, receivers);
         },
-        py::arg("receivers"), "Of lists that are made from now on; returns it as it was.");
+        py::arg("receivers"), "Of lists that are used from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int, bool>(), py::arg("cutoff"),
              py::arg("skin"), py::arg("num_types") = 1, py::arg("chunk_edges") = 8192,

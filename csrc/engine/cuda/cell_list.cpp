@@ -125,7 +125,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     a.group = graph.group;
     a.types = graph.types;
     a.row_ptr = graph.row_ptr;
-    list_ = a;
+    placed_ = {a.point_node, a.given_wraps, cell_};
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, ceil_div(threads, THREADS), THREADS, a);

@@ -34,9 +34,9 @@ public:
     // The bins of points whose positions a watch has just looked at. None where the host's list
     // serves better: systems with many empty bins; never of copies.
     static std::optional<CellArguments> grid(const VerletSkin& watch, const ListPoints& points);
-    // Makes `graph` of all pairs within the reach of the watch, but for positions. Throws
-    // EngineError or GeometryError where there are too many edges. Synchronizes. `node` becomes the
-    // given number of each node.
+    // Makes all of `graph` but its positions, which each step writes, of all pairs within the reach
+    // of the watch. Throws EngineError or GeometryError where there are too many edges.
+    // Synchronizes. `node` becomes the given number of each node.
     void make(const CellArguments& grid, const VerletSkin& watch, const ListPoints& points,
               int num_types, const DeviceStream& stream, DeviceEdges& graph,
               std::vector<std::int32_t>& node);
@@ -44,7 +44,7 @@ public:
     // The cell of later steps. Enqueues.
     void set_cell(const VerletSkin& watch, const DeviceStream& stream);
     // Where a step puts positions; not for copies.
-    PlacedNodes placed_nodes() const { return {list_.point_node, list_.given_wraps, cell_}; }
+    const PlacedNodes& placed_nodes() const { return placed_; }
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
@@ -54,7 +54,7 @@ private:
     DeviceMemory nodes_, bins_;
     double* cell_ = nullptr;
     std::array<double, 9> host_cell_{};
-    CellArguments list_{};
+    PlacedNodes placed_{};
 };
 
 }  // namespace mdcg

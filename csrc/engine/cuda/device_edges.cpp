@@ -402,13 +402,17 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         pairs.receiver.push_back(narrow(i / num_types));
         pairs.sender.push_back(narrow(i % num_types));
     }
-    const std::int64_t found = all_nodes ? num_nodes : first_senders[a.num_spans];
-    const std::int64_t pointers = found + a.num_spans;
+    const std::int64_t found = all_nodes ? 0 : first_senders[a.num_spans];
+    const std::int64_t pointers = (all_nodes ? num_nodes : found) + a.num_spans;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
     parts.take(span_sender, found);
-    parts.take(span_sender_ptr, pointers);
+    parts.take(span_sender_ptr, all_nodes ? 0 : pointers);
     parts.take(span_row_ptr, group > 0 ? pointers : 0);
+    if (all_nodes) {
+        span_sender = nullptr;
+        span_sender_ptr = sender_ptr;
+    }
     a.span_sender = span_sender;
     a.span_sender_ptr = span_sender_ptr;
     a.span_row_ptr = span_row_ptr;

@@ -123,11 +123,11 @@ public:
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
     // By sender inside each span: the place of an edge; senders in order, and where the places of
-    // each begin (from first_pointer on: one more per span). The senders of an only span are all
-    // nodes.
+    // each begin (from first_pointer on: one more per span). If there is one span, all nodes count
+    // as its senders, also those without edges.
     std::int32_t* place = nullptr;            // [num_edges], relative to the span
     std::int32_t* edge_of_place = nullptr;    // [num_edges]; of one span the same as by_sender
-    std::int32_t* span_sender = nullptr;      // node
+    std::int32_t* span_sender = nullptr;      // node; null: one span
     std::int32_t* span_sender_ptr = nullptr;  // relative to the span
     // Pairs, unless pair_use is none: `group` receivers that follow each other are a group (chunks
     // are whole groups; 0: there are no pairs), and a pair is listed with one of its two edges, in

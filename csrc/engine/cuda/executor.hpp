@@ -136,7 +136,7 @@ private:
     // for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to forces
     // and to rows that are not values of the program, so that their dependencies are unknown.
     bool small_ = false;
-    // Where the positions of a step go.
+    // What made the list.
     enum class Source { graph, cells, batch } source_ = Source::graph;
     std::unique_ptr<CudaBatch> batch_;  // made by the first one
     CudaGeometry<T> geometry_;

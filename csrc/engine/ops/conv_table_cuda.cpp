@@ -15,11 +15,11 @@ int teams_per_receiver(std::int64_t receivers) {
     return receivers > 512 ? 2 : 4;
 }
 
-// Blocks of the backward pass that share the pairs of a group, so that a few groups still fill a
-// device: together as many as an H100 holds. Where there are several kernels, smaller blocks of the
-// longest one leave less of the device idle before others begin. One block computes the whole
-// gradient of a pair, so that this does not depend on the number; sums over the pairs of a group
-// do, so that it is the same on all devices.
+// Blocks of the backward pass that share the pairs of a group: together as many as an H100 holds,
+// by estimate, so that a few groups still fill a device. Where there are several kernels, at least
+// two, because smaller blocks of the longest kernel leave less of the device idle before blocks of
+// others begin. The number is the same on all devices, because the order of sums over the pairs of
+// a group depends on it. Gradients of pairs do not: one block computes all of a pair.
 std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span,
                               const CudaPassKernel& kernels) {
     constexpr std::int64_t MULTIPROCESSORS = 132, MOST = 16;
@@ -29,16 +29,17 @@ std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span,
     return std::clamp<std::int64_t>(resident / groups, std::min(kernels.count(), 2), MOST);
 }
 
-// Rows that the backward pass keeps: of receivers, and of the largest span.
-struct PairRows {
-    std::int64_t own = 0, most = 0;
-    PairRows(const DeviceEdges& graph, const CudaPassKernel& kernels) {
-        for (const CudaSpan& span : graph.spans) {
-            own += span.num_receivers * blocks_per_group(graph, span, kernels);
-            most = std::max<std::int64_t>(most, span.num_rows);
-        }
-    }
-};
+// Rows that the backward pass keeps of a span: its receivers' own, and those of its pairs.
+std::int64_t rows_of(const DeviceEdges& graph, const CudaSpan& span,
+                     const CudaPassKernel& kernels) {
+    return span.num_receivers * blocks_per_group(graph, span, kernels) + span.num_rows;
+}
+
+std::int64_t most_rows(const DeviceEdges& graph, const CudaPassKernel& kernels) {
+    std::int64_t most = 0;
+    for (const CudaSpan& span : graph.spans) most = std::max(most, rows_of(graph, span, kernels));
+    return most;
+}
 
 }  // namespace
 
@@ -104,9 +105,8 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     // before there is a list: two buffers, each of as many rows as a chunk has edges
     if (graph.chunks.empty())
         return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
-    const PairRows rows(graph, backward_);
     const std::int64_t buffers = graph.spans.size() == 1 ? 1 : 2;
-    return static_cast<std::size_t>((buffers * rows.most + rows.own) * row_bytes());
+    return static_cast<std::size_t>(buffers * most_rows(graph, backward_) * row_bytes());
 }
 
 template <typename T>
@@ -186,13 +186,11 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
         backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
         return lanes.join(kernel_lanes);
     }
-    const PairRows rows(graph, backward_);
-    T* own = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
-    T* const buffers = own + rows.own * x_width_;
+    const std::int64_t most = most_rows(graph, backward_);
+    T* const buffers = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
     const auto clear = [&](T* from, std::int64_t count) {
         clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), *worker.stream);
     };
-    if (backward_.zeroes(A::dx)) clear(own, rows.own);
     // If there are several spans, their rows are summed on a lane of their own while kernels of the
     // next span compute. Spans take turns with two buffers; a buffer is used again only after its
     // rows have been summed. Apart from that, lanes of kernels do not wait for each other between
@@ -208,26 +206,24 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     for (std::size_t number = 0; number < graph.spans.size(); ++number) {
         const CudaSpan& span = graph.spans[number];
         const std::int64_t parts = blocks_per_group(graph, span, backward_);
-        T* const buffer = buffers + (number % 2 == 1 ? rows.most * x_width_ : 0);
+        T* const own = buffers + (number % 2 == 1 ? most * x_width_ : 0);
         // addresses of what row 0 and receiver 0 would have
-        T* const pair_rows = buffer - span.first_row * x_width_;
+        T* const pair_rows = own + (span.num_receivers * parts - span.first_row) * x_width_;
         CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
         arguments.set(A::dx, pair_rows);
         arguments.set(A::own, own - span.first_receiver * parts * x_width_);
         for (int lane = 0; lane < kernel_lanes && number > 1; ++lane)
             summed_[number % 2]->wait(lanes[lane]);
         if (backward_.zeroes(A::dx)) {
-            clear(buffer, span.num_rows);
+            clear(own, rows_of(graph, span, backward_));
             lanes.fork(kernel_lanes);
         }
         backward_.launch(lanes, arguments);
         lanes.join(kernel_lanes, sums_lane);
         const DeviceStream& stream = lanes[sums_lane];
-        if (dx != nullptr) {
+        if (dx != nullptr)
             sums_.run(stream, graph, number, pair_rows, {own, parts}, x_width_, dx, add);
-        }
         if (turns) summed_[number % 2]->record(stream);
-        own += span.num_receivers * parts * x_width_;
     }
     if (turns) lanes.join(kernel_lanes + 1);
 }

@@ -30,7 +30,7 @@ public:
     // The same with rows of the pairs of a span, and rows of its receivers. `rows` is the address
     // that row 0 of the list would have; those of pairs that are all dead may hold anything. Where
     // `add` is false, rows of `target` of local nodes are written, and those of others added to.
-    // Then the list has one span.
+    // Then the list must have one span.
     void run(const DeviceStream& stream, const DeviceEdges& graph, std::size_t span, const T* rows,
              const Own& own, std::int64_t width, T* target, bool add) const;
 

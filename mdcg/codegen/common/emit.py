@@ -108,7 +108,8 @@ class CudaKernel:
     copies: str = ""
     degree: int | None = None  # of the polynomials of the table that is read
     singles: int = 0  # highest coefficients of these that are float32, in float64 kernels
-    resident: int = 1  # blocks that a multiprocessor holds, by estimate
+    # blocks that a multiprocessor holds, by estimate; of backward passes that read tables
+    resident: int = 1
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -35,11 +35,11 @@ from .cuda import share_groups, store_nonzeros
 from .cuda_paths import NonzeroTable
 from .table_blocks import (
     TableBlock,
+    estimated_resident,
     held_per_lane,
     kernel_sets,
     lanes_of,
     record_bytes,
-    resident_of,
 )
 from .table_pairs import BackwardRoleWriter, part_stride
 from .table_roles import ForwardRoleWriter
@@ -381,5 +381,5 @@ def emit_table_conv(
         zeroed=tuple(zeroed),
         degree=tile.degree,
         singles=TABLE_SINGLES[problem.dtype],
-        resident=1 if forward else resident_of(sets, words),
+        resident=1 if forward else estimated_resident(sets, words),
     )

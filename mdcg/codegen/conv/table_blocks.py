@@ -27,11 +27,11 @@ __all__ = [
     "GROUP",
     "MAX_LANES",
     "TableBlock",
+    "estimated_resident",
     "held_per_lane",
     "kernel_sets",
     "lanes_of",
     "record_bytes",
-    "resident_of",
 ]
 
 
@@ -180,7 +180,7 @@ def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
     )
 
 
-def resident_of(sets: list[RoleSet], words: int) -> int:
+def estimated_resident(sets: list[RoleSet], words: int) -> int:
     """Return how many blocks of the backward pass a multiprocessor holds, by what lanes keep."""
     held = words * max(held_per_lane(role) for kernel in sets for role in kernel.roles)
     return next((blocks for most, blocks in _RESIDENT if held <= most), 2)
