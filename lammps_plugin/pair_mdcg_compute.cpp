@@ -135,12 +135,13 @@ void PairMDCG::compute(int eflag, int vflag)
 // Nodes as they are now, for the engine; with `make_edges` it finds the neighbours itself.
 mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
 {
+  nodes.take_positions(atom);
   nodes.take_shifts(atom, domain);
   mdcg_system system{};
   system.size = sizeof(system);
   system.num_local = nodes.num_local;
   system.num_nodes = nodes.num_nodes;
-  system.positions = nodes.take_positions(atom);
+  system.positions = nodes.positions.data();
   if (make_edges) {
     system.make_edges = 1;
     system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
@@ -220,13 +221,9 @@ void PairMDCG::add_results(const Member &member, const Nodes &nodes, const doubl
   Impl &it = *impl;
   const double unit = it.energy_unit * weight;
   static constexpr int PLACE[6] = {0, 4, 8, 1, 2, 5};    // xx yy zz xy xz yz
-  if (double *all = nodes.rows_of_all(atom->f)) {
-    for (std::int64_t i = 0; i < 3 * nodes.num_nodes; i++) all[i] += unit * member.forces[i];
-  } else {
-    for (std::int64_t n = 0; n < nodes.num_nodes; n++) {
-      double *force = atom->f[nodes.atom[n]];
-      for (int k = 0; k < 3; k++) force[k] += unit * member.forces[3 * n + k];
-    }
+  for (std::int64_t n = 0; n < nodes.num_nodes; n++) {
+    double *force = atom->f[nodes.atom[n]];
+    for (int k = 0; k < 3; k++) force[k] += unit * member.forces[3 * n + k];
   }
   if (eflag_global) eng_vdwl += unit * member.energy;
   if (eflag_atom)

@@ -259,20 +259,11 @@ bool PairMDCG::new_neighbors()
   return any != 0;
 }
 
-double *PairMDCG::Nodes::rows_of_all(double **rows) const
+void PairMDCG::Nodes::take_positions(const Atom *atoms)
 {
-  const std::int64_t last = num_nodes - 1;
-  const bool all = num_nodes > 0 && num_local == num_nodes && atom[last] == last;
-  return all && rows[last] == rows[0] + 3 * last ? rows[0] : nullptr;
-}
-
-const double *PairMDCG::Nodes::take_positions(const Atom *atoms)
-{
-  if (const double *all = rows_of_all(atoms->x)) return all;
   positions.resize(3 * num_nodes);
   for (std::int64_t n = 0; n < num_nodes; n++)
     std::memcpy(&positions[3 * n], atoms->x[atom[n]], 3 * sizeof(double));
-  return positions.data();
 }
 
 // The shifts of edges that lead across the boundary: those of the box, unless atoms and ghosts are

@@ -51,11 +51,7 @@ struct PairMDCG::Nodes {
   bool is_image(int ghost) const { return node[ghost] >= 0 && atom[node[ghost]] != ghost; }
   std::int32_t image_of(int ghost, const Atom *atoms, const Domain *domain);
   void take_copies(const Atom *atoms, const Domain *domain);
-  // The first of LAMMPS' rows, if the nodes are the first atoms of this rank, in their order, and
-  // their rows stand one behind the other. Else null.
-  double *rows_of_all(double **rows) const;
-  // [num_nodes][3]
-  const double *take_positions(const Atom *atoms);
+  void take_positions(const Atom *atoms);
   void take_shifts(const Atom *atoms, const Domain *domain);
   double bytes() const;
 };

@@ -409,10 +409,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     parts.take(span_sender, found);
     parts.take(span_sender_ptr, all_nodes ? 0 : pointers);
     parts.take(span_row_ptr, group > 0 ? pointers : 0);
-    if (all_nodes) {
-        span_sender = nullptr;
-        span_sender_ptr = sender_ptr;
-    }
+    if (all_nodes) span_sender = nullptr, span_sender_ptr = sender_ptr;
     a.span_sender = span_sender;
     a.span_sender_ptr = span_sender_ptr;
     a.span_row_ptr = span_row_ptr;

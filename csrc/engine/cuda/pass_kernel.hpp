@@ -97,9 +97,8 @@ public:
     // Likewise: must an operand be zero before the launch; is it used at all.
     bool zeroes(CudaArgument name) const;
     bool uses(CudaArgument name) const;
-    int count() const {  // of kernels
-        return static_cast<int>(chosen_.entries.size());
-    }
+    // Of kernels.
+    int count() const { return static_cast<int>(chosen_.entries.size()); }
     // Lanes that the kernels may run on, at least 1. Kernels of different lanes write to different
     // memory, but for `short_edges`, which all of them may set; `de` has a part for each lane.
     int lanes() const;

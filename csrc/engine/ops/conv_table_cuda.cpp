@@ -88,8 +88,7 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
         return Table::possible(kernel.degree()) && kernel.singles() == TABLE_SINGLES<T>;
     };
     if (!usable(forward_) || !usable(backward_) ||
-        (single && backward_.degree() != Table::SPLINE_DEGREE) ||
-        !backward_.uses(CudaArgument::n_group))
+        (single && backward_.degree() != Table::SPLINE_DEGREE))
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
     forward_table_ = std::make_unique<Table>(radial, weights, forward_.degree(), Table::VALUES);
