@@ -38,9 +38,17 @@ extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments 
     p.key[i] = unsigned(number_of_bin(p, at));
 }
 
-// Where the points of each bin begin.
-extern "C" __global__ void __launch_bounds__(256) find_points(const CellArguments p) {
+INLINE void place_point(const CellArguments& p, Long i) {
+    const Long from = 3 * Long(p.sorted[i]);
+#pragma unroll
+    for (int k = 0; k < 3; ++k)
+        p.places[3 * i + k] = unwrapped(p.given[from + k], p.given_wraps + from, p.cell, k);
+}
+
+// Where the points of each bin begin, and where sorted points are.
+extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
     const Long b = thread_number();
+    if (b < p.num_points) place_point(p, b);
     if (b > p.num_bins) return;
     Long low = 0, high = p.num_points;
     while (low < high) {
@@ -51,15 +59,6 @@ extern "C" __global__ void __launch_bounds__(256) find_points(const CellArgument
             high = middle;
     }
     p.bin_ptr[b] = int(low);
-}
-
-extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
-    const Long i = thread_number();
-    if (i >= p.num_points) return;
-    const Long from = 3 * Long(p.sorted[i]);
-#pragma unroll
-    for (int k = 0; k < 3; ++k)
-        p.places[3 * i + k] = unwrapped(p.given[from + k], p.given_wraps + from, p.cell, k);
 }
 
 // Numbers nodes. A warp divides points that follow each other in the order of bins into groups. A
@@ -83,8 +82,11 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
                            ? float(p.places[3 * (first + point) + k] - p.places[3 * first + k])
                            : 0.0f;
     }
+    const int group = max(int(p.group), 1);
+    int left = 0;  // points that the group still lacks
     for (int node = 0; node < count; ++node) {
-        const bool begins = p.group < 2 || node % p.group == 0;
+        const bool begins = left == 0;
+        left = begins ? group - 1 : left - 1;
         // the sum of squared distances in 24 bits, and the number of the point in 8
         unsigned best = ~0u;
 #pragma unroll
@@ -93,10 +95,7 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
             const unsigned key = (__float_as_uint(square[i]) & ~0xffu) | unsigned(32 * i + lane);
             if (number[i] < 0) best = min(best, key);
         }
-#pragma unroll
-        for (int bit = 16; bit > 0; bit /= 2)
-            best = min(best, __shfl_xor_sync(0xffffffffu, best, bit));
-        const int found = int(best & 0xff);
+        const int found = int(__reduce_min_sync(0xffffffffu, best) & 0xff);
         float own[3] = {};
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {

@@ -67,9 +67,39 @@ extern "C" __global__ void __launch_bounds__(256) find_spans(const ListArguments
     if (i < p.num_edges) p.span_key[i] = unsigned(span_of(p, p.by_sender[i]));
 }
 
-extern "C" __global__ void __launch_bounds__(256) find_groups(const ListArguments p) {
-    const Long i = thread_number();
-    if (i < p.num_edges) p.group_key[i] = unsigned(p.receiver[p.by_sender[i]] / p.group);
+// A block per group of receivers. It orders their edges by sender and then by receiver: the place
+// of an edge is the number of edges that come before it.
+extern "C" __global__ void __launch_bounds__(256) order_groups(const ListArguments p) {
+    struct alignas(16) Four {
+        unsigned v[4];
+    };
+    __shared__ Four senders[256 / 4];
+    const Long receiver = blockIdx.x * p.group;
+    const int first = p.row_ptr[receiver], end = p.row_ptr[min(receiver + p.group, p.num_local)];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int begin = first; begin < end; begin += 256) {
+        const int edge = begin + int(threadIdx.x), own_32 = begin + 32 * warp;
+        const unsigned own = edge < end ? unsigned(p.sender[edge]) : ~0u;
+        // edges of this warp that come before because their receivers do
+        int place = first + __popc(__match_any_sync(0xffffffffu, own) & ((1u << lane) - 1));
+        for (int tile = first; tile < end; tile += 256) {
+            const int other = tile + int(threadIdx.x);
+            __syncthreads();  // the tile before has been read
+            ((unsigned*)senders)[threadIdx.x] = other < end ? unsigned(p.sender[other]) : ~0u;
+            __syncthreads();
+            if (own_32 >= end) continue;
+            for (int these = tile; these < min(tile + 256, end); these += 32) {
+                const unsigned bound = these < own_32 ? own + 1 : own;
+#pragma unroll
+                for (int k = 0; k < 8; ++k) {
+                    const Four found = senders[(these - tile) / 4 + k];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) place += found.v[i] < bound;
+                }
+            }
+        }
+        if (edge < end) p.by_group[place] = edge;
+    }
 }
 
 // Whether an edge is in the list of its receiver's group. One edge of each pair is. All pairs

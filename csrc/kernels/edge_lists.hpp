@@ -24,13 +24,12 @@ struct ListArguments {
     int *span_sender, *span_sender_ptr;
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
     Long* one_way;
-    unsigned* group_key;  // [num_edges] of by_sender
     int* row_runs;        // [num_edges + 1] does a row begin; then how many before
     int* span_first_row;  // [num_spans + 1]
     int *row_of_edge, *span_row_ptr;
-    const int* by_group;
+    int* by_group;
     int* pair_row;
 };
-static_assert(sizeof(ListArguments) == 264);
+static_assert(sizeof(ListArguments) == 256);
 
 }  // namespace mdcg

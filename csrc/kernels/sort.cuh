@@ -4,49 +4,75 @@
 // Tiles of a sort: a block's items, of which every warp has its own part.
 constexpr int WARPS = 8, WARP_ITEMS = SORT_TILE / WARPS;
 // Tiles of sums: 16 items of each thread.
-constexpr int SCAN_ITEMS = SCAN_TILE / 256;
+constexpr int SCAN_ITEMS = 16, SCAN_THREADS = SCAN_TILE / SCAN_ITEMS;
+static_assert(SCAN_THREADS == 32 * 32, "a lane for the sum of each warp");
+struct alignas(16) Four {
+    int v[4];
+};
 
-INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
-    __shared__ int sums[WARPS];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Long first = tile * SCAN_TILE + threadIdx.x * SCAN_ITEMS;
-    int v[SCAN_ITEMS], sum = 0;
-#pragma unroll
-    for (int j = 0; j < SCAN_ITEMS; ++j) {
-        v[j] = first + j < p.count ? p.values[first + j] : 0;
-        sum += v[j];
-    }
-    int up = sum;  // of the lanes up to this one
+// Sums of all items of the lanes up to this one.
+INLINE int sum_of_lanes(int sum, int lane) {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, up, step);
-        if (lane >= step) up += other;
+        const int other = __shfl_up_sync(0xffffffffu, sum, step);
+        if (lane >= step) sum += other;
     }
+    return sum;
+}
+
+INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
+    __shared__ int sums[32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Long first = tile * SCAN_TILE + threadIdx.x * SCAN_ITEMS;
+    const bool whole = first + SCAN_ITEMS <= p.count;
+    Four v[SCAN_ITEMS / 4];
+#pragma unroll
+    for (int j = 0; j < SCAN_ITEMS / 4; ++j) {
+        if (whole) {
+            v[j] = ((const Four*)(p.values + first))[j];
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            v[j].v[i] = first + 4 * j + i < p.count ? p.values[first + 4 * j + i] : 0;
+    }
+    int sum = 0;
+#pragma unroll
+    for (int j = 0; j < SCAN_ITEMS; ++j) sum += v[j / 4].v[j % 4];
+    const int up = sum_of_lanes(sum, lane);
     __syncthreads();  // of the tile before
     if (lane == 31) sums[warp] = up;
     __syncthreads();
-    int at = before + up - sum, total = before;
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-        if (w < warp) at += sums[w];
-        total += sums[w];
-    }
+    const int warps = before + sum_of_lanes(sums[lane], lane);
+    const int of_others = __shfl_sync(0xffffffffu, warps, max(warp - 1, 0));
+    int at = (warp > 0 ? of_others : before) + up - sum;
 #pragma unroll
     for (int j = 0; j < SCAN_ITEMS; ++j) {
-        if (first + j < p.count) p.values[first + j] = at;
-        at += v[j];
+        const int item = v[j / 4].v[j % 4];
+        v[j / 4].v[j % 4] = at;
+        at += item;
     }
-    return total;
+#pragma unroll
+    for (int j = 0; j < SCAN_ITEMS / 4; ++j) {
+        if (whole) {
+            ((Four*)(p.values + first))[j] = v[j];
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if (first + 4 * j + i < p.count) p.values[first + 4 * j + i] = v[j].v[i];
+    }
+    return __shfl_sync(0xffffffffu, warps, 31);
 }
 
 // One block.
-extern "C" __global__ void __launch_bounds__(256) scan_all(const ScanArguments p) {
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS) scan_all(const ScanArguments p) {
     int total = 0;
     for (Long tile = 0; tile * SCAN_TILE < p.count; ++tile) total = scan_tile(p, tile, total);
     if (threadIdx.x == 0) p.values[p.count] = total;
 }
 
-extern "C" __global__ void __launch_bounds__(256) scan_tiles(const ScanArguments p) {
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS) scan_tiles(const ScanArguments p) {
     const int total = scan_tile(p, blockIdx.x, 0);
     if (threadIdx.x == 0) p.totals[blockIdx.x] = total;
 }

@@ -5,14 +5,14 @@
 
 namespace mdcg {
 
-constexpr int SORT_TILE = 2048;  // items that a block sorts
-constexpr int SCAN_TILE = 4096;  // items that a block sums
+constexpr int SORT_TILE = 2048;   // items that a block sorts
+constexpr int SCAN_TILE = 16384;  // items that a block sums
 
 // Sums of all items before each, in place; their total.
 struct ScanArguments {
-    int* values;  // [count + 1]
+    int* values;  // [count + 1], from a multiple of 16 bytes on
     Long count;
-    int* totals;  // [tiles + 1]
+    int* totals;  // [tiles + 1], likewise
 };
 static_assert(sizeof(ScanArguments) == 24);
 

@@ -294,7 +294,7 @@ def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
 
 
 @pytest.mark.parametrize("chunk", [30, 400, 8192])
-@pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (40, 40), (31, 45)])
+@pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (4, 9), (40, 40), (31, 45)])
 def test_lists_of_pairs(local: int, nodes: int, chunk: int, rng: Any) -> None:
     lists = core.CudaLists(R_MAX, 0.0, chunk_edges=chunk, pairs=True)
     count = 300 if local else 0

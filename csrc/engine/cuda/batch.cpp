@@ -114,13 +114,15 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     count_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     sort_.sum(stream, graph.row_ptr, nodes, work_);
 
+    const auto write = [&] {
+        a_.sender = graph.sender;
+        a_.shift = graph.reserve_shifts();
+        write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
+    };
     std::vector<std::int32_t> numbers = graph.take_rows(
-        {a_.total, nullptr, narrow(part.first_node()), watch.reach(),
+        {a_.total, nullptr, narrow(part.first_node()), watch.reach(), write,
          "systems that are evaluated at once have", "are positions and cells in Å?"},
         stream);
-    a_.sender = graph.sender;
-    a_.shift = graph.reserve_shifts();
-    write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     graph.complete(types, num_types, true, stream);
     node = std::move(numbers);
 }

@@ -26,7 +26,6 @@ static_assert(GROUPED_POINTS % DeviceEdges::GROUP == 0, "a division has whole gr
 CudaCellList::CudaCellList(CudaKernels& kernels)
     : sort_(kernels),
       find_bins_(kernels.fixed("cell_list.cuh", "find_bins")),
-      find_points_(kernels.fixed("cell_list.cuh", "find_points")),
       place_points_(kernels.fixed("cell_list.cuh", "place_points")),
       number_nodes_(kernels.fixed("cell_list.cuh", "number_nodes")),
       count_edges_(kernels.fixed("cell_list.cuh", "count_edges")),
@@ -138,8 +137,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     launch(find_bins_, num_points);
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
                         sorted, spare_keys, spare_values, work});
-    launch(find_points_, a.num_bins + 1);
-    launch(place_points_, num_points);
+    launch(place_points_, std::max<std::int64_t>(a.num_bins + 1, num_points));
     if (copies) {
         copy_to_device(a.point_node, points.node, 4 * size(num_points), stream);
         copy_to_device(point_image, points.image, 4 * size(num_points), stream);
@@ -149,19 +147,22 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     launch(count_edges_, 32 * num_points);
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
-    std::vector<std::int32_t> order = graph.take_rows(
-        {a.total, copies ? nullptr : a.order, 0, watch.reach(), "the system has", "split it"},
-        stream);
-    if (!copies) {
-        graph.image = graph.image_rows;
-        graph.table = cell_;
-        graph.packed = true;
-    } else if (num_points > points.num_nodes) {
-        graph.image = graph.image_rows;  // of a table that is given
-    }
-    a.sender = graph.sender;
-    a.image = graph.image_rows;
-    launch(write_edges_, 32 * num_points);
+    const auto write = [&] {
+        if (!copies) {
+            graph.image = graph.image_rows;
+            graph.table = cell_;
+            graph.packed = true;
+        } else if (num_points > points.num_nodes) {
+            graph.image = graph.image_rows;  // of a table that is given
+        }
+        a.sender = graph.sender;
+        a.image = graph.image_rows;
+        launch(write_edges_, 32 * num_points);
+    };
+    std::vector<std::int32_t> order =
+        graph.take_rows({a.total, copies ? nullptr : a.order, 0, watch.reach(), write,
+                         "the system has", "split it"},
+                        stream);
     graph.complete(points.types, num_types, true, stream);
     node = std::move(order);  // after an error the caller's is still that of its own list
 }

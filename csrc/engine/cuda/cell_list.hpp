@@ -50,7 +50,7 @@ public:
 
 private:
     CudaSort sort_;
-    CudaFunction find_bins_, find_points_, place_points_, number_nodes_, count_edges_, write_edges_;
+    CudaFunction find_bins_, place_points_, number_nodes_, count_edges_, write_edges_;
     DeviceMemory nodes_, bins_;
     double* cell_ = nullptr;
     std::array<double, 9> host_cell_{};

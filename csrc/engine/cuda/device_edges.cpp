@@ -94,7 +94,7 @@ DeviceEdges::DeviceEdges(CudaKernels& kernels)
       expand_rows_(kernels.fixed("edge_lists.cuh", "expand_rows")),
       find_senders_(kernels.fixed("edge_lists.cuh", "find_senders")),
       find_spans_(kernels.fixed("edge_lists.cuh", "find_spans")),
-      find_groups_(kernels.fixed("edge_lists.cuh", "find_groups")),
+      order_groups_(kernels.fixed("edge_lists.cuh", "order_groups")),
       find_runs_(kernels.fixed("edge_lists.cuh", "find_runs")),
       count_senders_(kernels.fixed("edge_lists.cuh", "count_senders")),
       write_senders_(kernels.fixed("edge_lists.cuh", "write_senders")),
@@ -148,25 +148,26 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
     copy_to_host(rows, row_ptr, 4 * size(num_local + 1), stream);
     if (count.numbers != nullptr) copy_to_host(given, count.numbers, 4 * size(num_nodes), stream);
     stream.synchronize();
+    if (*total > std::numeric_limits<std::int32_t>::max())
+        bad_argument(count.many + (" " + std::to_string(*total)) +
+                     " edges, expected at most 2^31 - 1: " + count.instead);
+    reserve_edges(rows[num_local]);
+    count.write();
     std::vector<std::int32_t> numbers(size(num_nodes));
     if (count.numbers != nullptr)
         std::copy_n(given, num_nodes, numbers.begin());
     else
         std::iota(numbers.begin(), numbers.end(), count.first_number);
-    if (*total > std::numeric_limits<std::int32_t>::max())
-        bad_argument(count.many + (" " + std::to_string(*total)) +
-                     " edges, expected at most 2^31 - 1: " + count.instead);
     for (std::int64_t row = 0; row < num_local; ++row)
         check_neighbors(rows[row + 1] - rows[row], numbers[size(row)], count.reach);
     row_ptr_.assign(rows, rows + num_local + 1);
-    reserve_edges();
+    make_chunks();
     return numbers;
 }
 
-void DeviceEdges::reserve_edges() {
-    num_edges = row_ptr_.back();
+void DeviceEdges::reserve_edges(std::int64_t edges) {
+    num_edges = edges;
     const bool paired = group > 0;
-    make_chunks();
     // nodes are sorted in the same workspace
     lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
             [&](char* start, std::int64_t count) {
@@ -232,18 +233,7 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-// Spans of chunks, which are the units of `divide`. If there are several spans, they take turns
-// with two buffers of rows. If both buffers together would hold all rows, there is one span.
-void DeviceEdges::make_spans(const std::int32_t* first_rows) {
-    const auto all = static_cast<std::int64_t>(chunks.size());
-    std::vector<std::int64_t> ends(size(all));
-    std::iota(ends.begin(), ends.end(), 1);
-    if (first_rows != nullptr) {
-        const std::int64_t rows = first_rows[all];
-        const std::int64_t most = most_span_rows();
-        ends = divide(all, rows <= 2 * most ? std::max<std::int64_t>(rows, 1) : most,
-                      [&](std::int64_t units) { return first_rows[units]; });
-    }
+void DeviceEdges::make_spans(const std::vector<std::int64_t>& ends) {
     spans.clear();
     std::int64_t begin = 0;
     for (const std::int64_t end : ends) {
@@ -346,9 +336,10 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         first_edges[a.num_spans] = narrow(num_edges);
         copy_to_device(span_edge, first_edges, 4 * size(a.num_spans + 1), stream);
     };
-    const auto count = [&] {
+    // Rows and, of several spans, senders.
+    const auto count = [&](bool several_spans) {
         launch(find_runs_, num_edges);
-        sort_.sum(stream, w.runs, num_edges, w.work);
+        if (several_spans) sort_.sum(stream, w.runs, num_edges, w.work);
         if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
         launch(count_senders_, a.num_spans + 1);
         copy_to_host(first_edges + most, a.span_first_sender, 4 * size(counts), stream);
@@ -361,24 +352,32 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     launch(expand_rows_, 32 * num_local);
     sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);
-    if (group > 0) {  // overwrites the sorted senders, which are no longer needed
-        a.group_key = reinterpret_cast<std::uint32_t*>(w.runs);
-        launch(find_groups_, num_edges);
-        sort(ceil_div(num_local, group), a.group_key, by_sender, by_group);
+    if (group > 0) order_groups_.launch(stream, ceil_div(num_local, group), THREADS, a);
+    std::vector<std::int64_t> ends(chunks.size());
+    std::iota(ends.begin(), ends.end(), 1);
+    if (group > 0 && !sums_chunks && chunks.size() > 1) {
+        // Spans take turns with two buffers of rows. If both buffers together hold all rows, there
+        // is one span. Rows are hardly more than pairs, or than edges that are listed alone.
+        const bool pairs_alone = *alone != 0 || num_nodes > num_local;
+        std::int64_t all = pairs_alone ? num_edges : num_edges / 2;
+        const std::int64_t two = 2 * most_span_rows();
+        if (all > two) {
+            // Counts the rows of each chunk, with chunks in the place of spans. Any order will do
+            // in which edges with the same group and sender follow each other.
+            take_first_edges(chunks);
+            a.edge_of_place = by_group;
+            count(false);
+            all = first_rows[chunks.size()];
+        }
+        ends = all > two ? divide(a.num_spans, most_span_rows(),
+                                  [&](std::int64_t units) { return first_rows[units]; })
+                         : std::vector<std::int64_t>{ends.back()};
     }
-    if (group == 0 || sums_chunks || chunks.size() < 2) {
-        make_spans(nullptr);
-    } else {
-        // Counts the rows of each chunk, with chunks in the place of spans. Any order will do in
-        // which edges with the same group and sender follow each other.
-        take_first_edges(chunks);
-        a.edge_of_place = by_group;
-        count();
-        make_spans(first_rows);
-    }
+    make_spans(ends);
 
     take_first_edges(spans);
-    if (spans.size() == 1) {
+    const bool all_nodes = spans.size() == 1;
+    if (all_nodes) {
         edge_of_place = by_sender;
     } else {
         a.span_key = reinterpret_cast<std::uint32_t*>(w.runs);
@@ -386,10 +385,9 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         sort(a.num_spans, a.span_key, by_sender, edge_of_place);
     }
     a.edge_of_place = edge_of_place;
-    count();
-    const bool all_nodes = spans.size() == 1;
+    count(!all_nodes);
     for (std::size_t s = 0; s < spans.size(); ++s) {
-        spans[s].first_sender = first_senders[s];
+        spans[s].first_sender = all_nodes ? 0 : first_senders[s];
         spans[s].num_senders =
             all_nodes ? narrow(num_nodes) : first_senders[s + 1] - first_senders[s];
         if (group == 0) continue;
@@ -431,7 +429,8 @@ void DeviceEdges::upload(const Graph& graph, int num_types, bool reversed,
     const std::vector<std::int64_t>& first = graph.all_row_ptr();
     row_ptr_.assign(first.begin(), first.end());
     reserve_nodes(graph.num_local, graph.num_nodes);
-    reserve_edges();
+    reserve_edges(row_ptr_.back());
+    make_chunks();
     const auto copy = [&](std::int32_t* target, const std::vector<std::int32_t>& source) {
         copy_to_device(target, source.data(), 4 * source.size(), stream);
     };

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/device.hpp"
@@ -41,8 +42,8 @@ struct CudaSpan {
 enum class PairUse { none, pairs, edges };
 
 // A list is made in steps: reserve_nodes, which decides `group`, and row_ptr and types are written;
-// take_rows, and sender (and image) are written; complete. What fits into the memory there is keeps
-// its address.
+// take_rows, during which sender (and image) are written; complete. What fits into the memory there
+// is keeps its address.
 class DeviceEdges {
 public:
     // Edges of a chunk, unless one receiver has more: by what is kept for each.
@@ -75,13 +76,14 @@ public:
         // that follow it.
         const std::int32_t* numbers;
         std::int32_t first_number;
-        double reach;                // Å, within which neighbours were counted
-        const char *many, *instead;  // start and end of the error for too many edges
+        double reach;                 // Å, within which neighbours were counted
+        std::function<void()> write;  // enqueues what writes the edges, once there is memory
+        const char *many, *instead;   // start and end of the error for too many edges
     };
-    // Reserves edges. Waits for the stream. Returns the caller's number of each node. Throws
-    // EngineError or GeometryError where there are too many edges.
+    // Reserves edges, and has them written. Waits for the stream before. Returns the caller's
+    // number of each node. Throws EngineError or GeometryError where there are too many edges.
     std::vector<std::int32_t> take_rows(const Count& count, const DeviceStream& stream);
-    // Room for the shift of each edge, after take_rows.
+    // Room for the shift of each edge, for Count::write.
     double* reserve_shifts();
     // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Where
     // `reversed`, the reverse of each edge between local nodes is in the list, with the opposite
@@ -181,20 +183,20 @@ public:
     std::size_t bytes() const;
 
 private:
-    void reserve_edges();
+    void reserve_edges(std::int64_t edges);
     void make_chunks();
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    // `first_rows` [chunks + 1], on the host: rows before each chunk; null: each chunk is a span.
-    void make_spans(const std::int32_t* first_rows);
+    // `ends`: the end of each, in chunks.
+    void make_spans(const std::vector<std::int64_t>& ends);
     void sort_by_type(int num_types, const DeviceStream& stream);
     void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;
-    CudaFunction expand_rows_, find_senders_, find_spans_, find_groups_, find_runs_, count_senders_,
-        write_senders_, order_rows_;
+    CudaFunction expand_rows_, find_senders_, find_spans_, order_groups_, find_runs_,
+        count_senders_, write_senders_, order_rows_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
     PinnedMemory staging_;  // numbers that go to and fro while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;

@@ -10,9 +10,12 @@ namespace mdcg {
 namespace {
 
 // As kernels/sort.cuh has them.
-constexpr int THREADS = 256, DIGIT_BITS = 8;
+constexpr int THREADS = 256, SCAN_THREADS = 1024, DIGIT_BITS = 8;
 // Few tiles are summed by one block.
-constexpr std::int64_t SCAN_ALONE = 8 * SCAN_TILE;
+constexpr std::int64_t SCAN_ALONE = 4 * SCAN_TILE;
+
+// Items that keep what follows them aligned.
+std::int64_t aligned(std::int64_t items) { return ceil_div(items, std::int64_t(4)) * 4; }
 
 }  // namespace
 
@@ -24,7 +27,7 @@ CudaSort::CudaSort(CudaKernels& kernels)
       scatter_(kernels.fixed("sort.cuh", "digit_scatter")) {}
 
 std::int64_t CudaSort::work_items(std::int64_t count) {
-    const std::int64_t counts = (ceil_div(count, SORT_TILE) << DIGIT_BITS) + 1;
+    const std::int64_t counts = aligned((ceil_div(count, SORT_TILE) << DIGIT_BITS) + 1);
     return counts + ceil_div(std::max(counts, count), SCAN_TILE) + 1;
 }
 
@@ -38,12 +41,12 @@ void CudaSort::sum(const DeviceStream& stream, std::int32_t* values, std::int64_
                    std::int32_t* work) const {
     const ScanArguments arguments{values, count, work};
     if (count <= SCAN_ALONE) {
-        scan_all_.launch(stream, 1, THREADS, arguments);
+        scan_all_.launch(stream, 1, SCAN_THREADS, arguments);
         return;
     }
     const std::int64_t tiles = ceil_div(count, SCAN_TILE);
-    scan_tiles_.launch(stream, tiles, THREADS, arguments);
-    scan_all_.launch(stream, 1, THREADS, ScanArguments{work, tiles, nullptr});
+    scan_tiles_.launch(stream, tiles, SCAN_THREADS, arguments);
+    scan_all_.launch(stream, 1, SCAN_THREADS, ScanArguments{work, tiles, nullptr});
     add_totals_.launch(stream, ceil_div(count + 1, THREADS), THREADS, arguments);
 }
 
@@ -66,7 +69,7 @@ void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
         a.out_values = spare ? s.spare_values : s.sorted_values;
         counts_.launch(stream, a.tiles, THREADS, a);
         const std::int64_t counts = a.tiles * a.digits;
-        sum(stream, a.counts, counts, a.counts + counts + 1);
+        sum(stream, a.counts, counts, a.counts + aligned(counts + 1));
         scatter_.launch(stream, a.tiles, THREADS, a);
         a.shift += width;
         a.keys = a.out_keys;
