@@ -47,18 +47,18 @@ INLINE void place_point(const CellArguments& p, Long i) {
 
 // Where the points of each bin begin, and where sorted points are.
 extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
-    const Long b = thread_number();
-    if (b < p.num_points) place_point(p, b);
-    if (b > p.num_bins) return;
+    const Long i = thread_number();
+    if (i < p.num_points) place_point(p, i);
+    if (i > p.num_bins) return;
     Long low = 0, high = p.num_points;
     while (low < high) {
         const Long middle = (low + high) / 2;
-        if (p.sorted_key[middle] < unsigned(b))
+        if (p.sorted_key[middle] < unsigned(i))
             low = middle + 1;
         else
             high = middle;
     }
-    p.bin_ptr[b] = int(low);
+    p.bin_ptr[i] = int(low);
 }
 
 // Numbers nodes. A warp divides points that follow each other in the order of bins into groups. A
@@ -180,12 +180,7 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
                 const bool itself = j == receiver && bin.image == CENTER;
                 if (square < p.square && !itself) near |= 1u << (j - bin.first);
             }
-            int up = __popc(near);  // of the lanes up to this one
-#pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const int other = __shfl_up_sync(0xffffffffu, up, step);
-                if (lane >= step) up += other;
-            }
+            const int up = sum_of_lanes(__popc(near));
             if (WRITE) {
                 int to = edges + up - __popc(near);
                 for (unsigned rest = near; rest != 0; rest &= rest - 1, ++to) {

@@ -19,3 +19,14 @@ INLINE Long thread_count() { return Long(gridDim.x) * blockDim.x; }
 // Number of this thread's warp in the block. The compiler then knows that all lanes have the same
 // one; otherwise it expects loops over parts of a warp to diverge at every exchange of lanes.
 INLINE int warp_of_block() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0); }
+
+// Sums of the values of the lanes up to this one.
+INLINE int sum_of_lanes(int sum) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, step);
+        if (lane >= step) sum += other;
+    }
+    return sum;
+}

@@ -67,38 +67,41 @@ extern "C" __global__ void __launch_bounds__(256) find_spans(const ListArguments
     if (i < p.num_edges) p.span_key[i] = unsigned(span_of(p, p.by_sender[i]));
 }
 
-// A block per group of receivers. It orders their edges by sender and then by receiver: the place
-// of an edge is the number of edges that come before it.
+// A block per group of receivers. It orders their edges by sender, and edges of the same sender by
+// number, which is by receiver: the place of an edge is the number of edges that come before it.
+// The time grows with the square of a group's edges, of which there are some hundred.
 extern "C" __global__ void __launch_bounds__(256) order_groups(const ListArguments p) {
-    struct alignas(16) Four {
-        unsigned v[4];
-    };
-    __shared__ Four senders[256 / 4];
+    typedef PackOf<unsigned> Senders;
+    __shared__ Senders all[256 / Senders::ITEMS];
     const Long receiver = blockIdx.x * p.group;
-    const int first = p.row_ptr[receiver], end = p.row_ptr[min(receiver + p.group, p.num_local)];
+    const int first = p.row_ptr[receiver];
+    const int count = p.row_ptr[min(receiver + p.group, p.num_local)] - first;
+    const auto sender_of = [&](int edge) {
+        return edge < count ? unsigned(p.sender[first + edge]) : ~0u;
+    };
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int begin = first; begin < end; begin += 256) {
-        const int edge = begin + int(threadIdx.x), own_32 = begin + 32 * warp;
-        const unsigned own = edge < end ? unsigned(p.sender[edge]) : ~0u;
-        // edges of this warp that come before because their receivers do
-        int place = first + __popc(__match_any_sync(0xffffffffu, own) & ((1u << lane) - 1));
-        for (int tile = first; tile < end; tile += 256) {
-            const int other = tile + int(threadIdx.x);
+    for (int begin = 0; begin < count; begin += 256) {
+        const int edge = begin + int(threadIdx.x), warp_begin = begin + 32 * warp;
+        const unsigned own = sender_of(edge);
+        // edges of this warp with the same sender and a lower number
+        int place = __popc(__match_any_sync(0xffffffffu, own) & ((1u << lane) - 1));
+        for (int tile = 0; tile < count; tile += 256) {
             __syncthreads();  // the tile before has been read
-            ((unsigned*)senders)[threadIdx.x] = other < end ? unsigned(p.sender[other]) : ~0u;
+            ((unsigned*)all)[threadIdx.x] = sender_of(tile + int(threadIdx.x));
             __syncthreads();
-            if (own_32 >= end) continue;
-            for (int these = tile; these < min(tile + 256, end); these += 32) {
-                const unsigned bound = these < own_32 ? own + 1 : own;
+            if (warp_begin >= count) continue;  // this warp has no edges, and was at both barriers
+            for (int part = tile; part < min(tile + 256, count); part += 32) {
+                // an earlier edge with the same sender comes first, a later one does not
+                const unsigned bound = part < warp_begin ? own + 1 : own;
 #pragma unroll
-                for (int k = 0; k < 8; ++k) {
-                    const Four found = senders[(these - tile) / 4 + k];
+                for (int k = 0; k < 32; k += Senders::ITEMS) {
+                    const Senders found = all[(part - tile + k) / Senders::ITEMS];
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) place += found.v[i] < bound;
+                    for (int i = 0; i < Senders::ITEMS; ++i) place += found.v[i] < bound;
                 }
             }
         }
-        if (edge < end) p.by_group[place] = edge;
+        if (edge < count) p.by_group[first + place] = first + edge;
     }
 }
 

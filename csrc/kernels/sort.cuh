@@ -3,28 +3,15 @@
 
 // Tiles of a sort: a block's items, of which every warp has its own part.
 constexpr int WARPS = 8, WARP_ITEMS = SORT_TILE / WARPS;
-// Tiles of sums: 16 items of each thread.
-constexpr int SCAN_ITEMS = 16, SCAN_THREADS = SCAN_TILE / SCAN_ITEMS;
+constexpr int SCAN_ITEMS = SCAN_TILE / SCAN_THREADS;
 static_assert(SCAN_THREADS == 32 * 32, "a lane for the sum of each warp");
-struct alignas(16) Four {
-    int v[4];
-};
-
-// Sums of all items of the lanes up to this one.
-INLINE int sum_of_lanes(int sum, int lane) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, sum, step);
-        if (lane >= step) sum += other;
-    }
-    return sum;
-}
 
 INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
     __shared__ int sums[32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Long first = tile * SCAN_TILE + threadIdx.x * SCAN_ITEMS;
     const bool whole = first + SCAN_ITEMS <= p.count;
+    typedef PackOf<int> Four;
     Four v[SCAN_ITEMS / 4];
 #pragma unroll
     for (int j = 0; j < SCAN_ITEMS / 4; ++j) {
@@ -39,11 +26,11 @@ INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
     int sum = 0;
 #pragma unroll
     for (int j = 0; j < SCAN_ITEMS; ++j) sum += v[j / 4].v[j % 4];
-    const int up = sum_of_lanes(sum, lane);
-    __syncthreads();  // of the tile before
+    const int up = sum_of_lanes(sum);
+    __syncthreads();  // sums of the tile before have been read
     if (lane == 31) sums[warp] = up;
     __syncthreads();
-    const int warps = before + sum_of_lanes(sums[lane], lane);
+    const int warps = before + sum_of_lanes(sums[lane]);
     const int of_others = __shfl_sync(0xffffffffu, warps, max(warp - 1, 0));
     int at = (warp > 0 ? of_others : before) + up - sum;
 #pragma unroll

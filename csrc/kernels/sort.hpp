@@ -5,8 +5,9 @@
 
 namespace mdcg {
 
-constexpr int SORT_TILE = 2048;   // items that a block sorts
-constexpr int SCAN_TILE = 16384;  // items that a block sums
+constexpr int SORT_TILE = 2048;     // items that a block sorts
+constexpr int SCAN_TILE = 16384;    // items that a block sums
+constexpr int SCAN_THREADS = 1024;  // of such a block
 
 // Sums of all items before each, in place; their total.
 struct ScanArguments {

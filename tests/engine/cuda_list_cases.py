@@ -237,8 +237,11 @@ def test_sparse_systems(nodes: int, lengths: list[float], rng: Any) -> None:
 )
 def test_too_many_neighbours(nodes: int, cell: Any, sentence: str, rng: Any) -> None:
     lists, positions = core.CudaLists(3.0, 0.5), rng.uniform(0.0, 0.9, (nodes, 3))
+    types = np.zeros(nodes, np.int32)
     with pytest.raises(_core.GeometryError, match=sentence):
-        lists.make(positions, np.zeros(nodes, np.int32), cell, (True, True, True))
+        lists.make(positions, types, cell, (True, True, True))
+    found = lists.make(positions[:1], types[:1], None, (False,) * 3)
+    assert found["bytes"] < 2**20  # edges of the refused list had no memory
 
 
 def test_lists_that_fit_keep_their_place(rng: Any) -> None:

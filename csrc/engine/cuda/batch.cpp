@@ -120,8 +120,8 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
         write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     };
     std::vector<std::int32_t> numbers = graph.take_rows(
-        {a_.total, nullptr, narrow(part.first_node()), watch.reach(), write,
-         "systems that are evaluated at once have", "are positions and cells in Å?"},
+        {a_.total, nullptr, narrow(part.first_node()), watch.reach(),
+         "systems that are evaluated at once have", "are positions and cells in Å?", write},
         stream);
     graph.complete(types, num_types, true, stream);
     node = std::move(numbers);

@@ -160,8 +160,8 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
         launch(write_edges_, 32 * num_points);
     };
     std::vector<std::int32_t> order =
-        graph.take_rows({a.total, copies ? nullptr : a.order, 0, watch.reach(), write,
-                         "the system has", "split it"},
+        graph.take_rows({a.total, copies ? nullptr : a.order, 0, watch.reach(), "the system has",
+                         "split it", write},
                         stream);
     graph.complete(points.types, num_types, true, stream);
     node = std::move(order);  // after an error the caller's is still that of its own list

@@ -151,15 +151,17 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
     if (*total > std::numeric_limits<std::int32_t>::max())
         bad_argument(count.many + (" " + std::to_string(*total)) +
                      " edges, expected at most 2^31 - 1: " + count.instead);
-    reserve_edges(rows[num_local]);
+    const bool numbered = count.numbers != nullptr;
+    for (std::int64_t row = 0; row < num_local; ++row)
+        check_neighbors(rows[row + 1] - rows[row], numbered ? given[row] : count.first_number + row,
+                        count.reach);
+    reserve_edges(rows[num_local]);  // positions in wrong units would have too many edges for it
     count.write();
     std::vector<std::int32_t> numbers(size(num_nodes));
-    if (count.numbers != nullptr)
+    if (numbered)
         std::copy_n(given, num_nodes, numbers.begin());
     else
         std::iota(numbers.begin(), numbers.end(), count.first_number);
-    for (std::int64_t row = 0; row < num_local; ++row)
-        check_neighbors(rows[row + 1] - rows[row], numbers[size(row)], count.reach);
     row_ptr_.assign(rows, rows + num_local + 1);
     make_chunks();
     return numbers;
@@ -329,17 +331,17 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         sort_.sort(stream, {num_edges, CudaSort::bits(keys), key, edges, 0, w.sorted_keys, sorted,
                             w.spare_keys, w.spare_values, w.work});
     };
-    // of chunks or spans
+    // `parts`: chunks or spans
     const auto take_first_edges = [&](const auto& parts) {
         a.num_spans = static_cast<std::int64_t>(parts.size());
         for (std::size_t s = 0; s < parts.size(); ++s) first_edges[s] = parts[s].first_edge;
         first_edges[a.num_spans] = narrow(num_edges);
         copy_to_device(span_edge, first_edges, 4 * size(a.num_spans + 1), stream);
     };
-    // Rows and, of several spans, senders.
-    const auto count = [&](bool several_spans) {
+    // Rows before each part and, if wanted, senders, which nobody reads otherwise.
+    const auto count = [&](bool with_senders) {
         launch(find_runs_, num_edges);
-        if (several_spans) sort_.sum(stream, w.runs, num_edges, w.work);
+        if (with_senders) sort_.sum(stream, w.runs, num_edges, w.work);
         if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
         launch(count_senders_, a.num_spans + 1);
         copy_to_host(first_edges + most, a.span_first_sender, 4 * size(counts), stream);
@@ -356,22 +358,22 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     std::vector<std::int64_t> ends(chunks.size());
     std::iota(ends.begin(), ends.end(), 1);
     if (group > 0 && !sums_chunks && chunks.size() > 1) {
-        // Spans take turns with two buffers of rows. If both buffers together hold all rows, there
-        // is one span. Rows are hardly more than pairs, or than edges that are listed alone.
-        const bool pairs_alone = *alone != 0 || num_nodes > num_local;
-        std::int64_t all = pairs_alone ? num_edges : num_edges / 2;
-        const std::int64_t two = 2 * most_span_rows();
-        if (all > two) {
+        // Spans take turns with two buffers of rows. If the two can hold all rows, there is one
+        // span. A listed edge has at most one row, and about half of the edges are listed if each
+        // has a reverse. (If rounding left out one, a single span may need twice the memory.)
+        std::int64_t rows = *alone == 0 && num_nodes == num_local ? num_edges / 2 : num_edges;
+        const std::int64_t both = 2 * most_span_rows();
+        if (rows > both) {
             // Counts the rows of each chunk, with chunks in the place of spans. Any order will do
             // in which edges with the same group and sender follow each other.
             take_first_edges(chunks);
             a.edge_of_place = by_group;
             count(false);
-            all = first_rows[chunks.size()];
+            rows = first_rows[chunks.size()];
         }
-        ends = all > two ? divide(a.num_spans, most_span_rows(),
-                                  [&](std::int64_t units) { return first_rows[units]; })
-                         : std::vector<std::int64_t>{ends.back()};
+        ends = rows > both ? divide(a.num_spans, most_span_rows(),
+                                    [&](std::int64_t units) { return first_rows[units]; })
+                           : std::vector<std::int64_t>{ends.back()};
     }
     make_spans(ends);
 

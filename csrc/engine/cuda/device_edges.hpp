@@ -77,11 +77,12 @@ public:
         const std::int32_t* numbers;
         std::int32_t first_number;
         double reach;                 // Å, within which neighbours were counted
-        std::function<void()> write;  // enqueues what writes the edges, once there is memory
         const char *many, *instead;   // start and end of the error for too many edges
+        std::function<void()> write;  // enqueues the kernel that writes sender (and image)
     };
-    // Reserves edges, and has them written. Waits for the stream before. Returns the caller's
-    // number of each node. Throws EngineError or GeometryError where there are too many edges.
+    // Waits for the stream, reserves memory for the edges and calls `write`. Returns the caller's
+    // number of each node. Throws EngineError or GeometryError where there are too many edges,
+    // before it reserves any.
     std::vector<std::int32_t> take_rows(const Count& count, const DeviceStream& stream);
     // Room for the shift of each edge, for Count::write.
     double* reserve_shifts();
@@ -101,7 +102,7 @@ public:
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
     // If there are several spans, each has at most so many rows of pairs, unless one chunk has
-    // more. A list with at most twice as many is one span.
+    // more. A list with at most twice as many, by estimate or count, is one span.
     std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
     int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
@@ -188,7 +189,7 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    // `ends`: the end of each, in chunks.
+    // `ends`: for each span, the number of the chunk behind its last one.
     void make_spans(const std::vector<std::int64_t>& ends);
     void sort_by_type(int num_types, const DeviceStream& stream);
     void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);

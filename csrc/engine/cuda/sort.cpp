@@ -10,11 +10,11 @@ namespace mdcg {
 namespace {
 
 // As kernels/sort.cuh has them.
-constexpr int THREADS = 256, SCAN_THREADS = 1024, DIGIT_BITS = 8;
+constexpr int THREADS = 256, DIGIT_BITS = 8;
 // Few tiles are summed by one block.
 constexpr std::int64_t SCAN_ALONE = 4 * SCAN_TILE;
 
-// Items that keep what follows them aligned.
+// Rounds up to whole accesses of 16 bytes, so that what follows is aligned.
 std::int64_t aligned(std::int64_t items) { return ceil_div(items, std::int64_t(4)) * 4; }
 
 }  // namespace
