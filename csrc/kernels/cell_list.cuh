@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
                            : 0.0f;
     }
     const int group = max(int(p.group), 1);
-    int left = 0;  // points that the group still lacks
+    int left = 0;  // how many points the group still lacks
     for (int node = 0; node < count; ++node) {
         const bool begins = left == 0;
         left = begins ? group - 1 : left - 1;
@@ -180,7 +180,7 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
                 const bool itself = j == receiver && bin.image == CENTER;
                 if (square < p.square && !itself) near |= 1u << (j - bin.first);
             }
-            const int up = sum_of_lanes(__popc(near));
+            const int up = lane_prefix_sum(__popc(near));
             if (WRITE) {
                 int to = edges + up - __popc(near);
                 for (unsigned rest = near; rest != 0; rest &= rest - 1, ++to) {

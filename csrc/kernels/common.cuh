@@ -20,8 +20,8 @@ INLINE Long thread_count() { return Long(gridDim.x) * blockDim.x; }
 // one; otherwise it expects loops over parts of a warp to diverge at every exchange of lanes.
 INLINE int warp_of_block() { return __shfl_sync(0xffffffffu, int(threadIdx.x) / 32, 0); }
 
-// Sums of the values of the lanes up to this one.
-INLINE int sum_of_lanes(int sum) {
+// Returns the inclusive prefix sum over the lanes of a warp.
+INLINE int lane_prefix_sum(int sum) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {

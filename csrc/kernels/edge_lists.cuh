@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) order_groups(const ListArgumen
             __syncthreads();  // the tile before has been read
             ((unsigned*)all)[threadIdx.x] = sender_of(tile + int(threadIdx.x));
             __syncthreads();
-            if (warp_begin >= count) continue;  // this warp has no edges, and was at both barriers
+            if (warp_begin >= count) continue;  // This warp has no edges in this turn.
             for (int part = tile; part < min(tile + 256, count); part += 32) {
                 // an earlier edge with the same sender comes first, a later one does not
                 const unsigned bound = part < warp_begin ? own + 1 : own;

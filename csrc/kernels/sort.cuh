@@ -26,13 +26,14 @@ INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
     int sum = 0;
 #pragma unroll
     for (int j = 0; j < SCAN_ITEMS; ++j) sum += v[j / 4].v[j % 4];
-    const int up = sum_of_lanes(sum);
+    const int up = lane_prefix_sum(sum);
     __syncthreads();  // sums of the tile before have been read
     if (lane == 31) sums[warp] = up;
     __syncthreads();
-    const int warps = before + sum_of_lanes(sums[lane]);
-    const int of_others = __shfl_sync(0xffffffffu, warps, max(warp - 1, 0));
-    int at = (warp > 0 ? of_others : before) + up - sum;
+    // the sum of all items before the tile and of the warps up to number `lane`
+    const int warps = before + lane_prefix_sum(sums[lane]);
+    const int warps_before = __shfl_sync(0xffffffffu, warps, max(warp - 1, 0));
+    int at = (warp > 0 ? warps_before : before) + up - sum;
 #pragma unroll
     for (int j = 0; j < SCAN_ITEMS; ++j) {
         const int item = v[j / 4].v[j % 4];

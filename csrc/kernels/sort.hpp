@@ -11,9 +11,9 @@ constexpr int SCAN_THREADS = 1024;  // of such a block
 
 // Sums of all items before each, in place; their total.
 struct ScanArguments {
-    int* values;  // [count + 1], from a multiple of 16 bytes on
+    int* values;  // [count + 1], begins at a multiple of 16 bytes
     Long count;
-    int* totals;  // [tiles + 1], likewise
+    int* totals;  // [tiles + 1], begins at such a multiple, too
 };
 static_assert(sizeof(ScanArguments) == 24);
 

@@ -155,7 +155,7 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
     for (std::int64_t row = 0; row < num_local; ++row)
         check_neighbors(rows[row + 1] - rows[row], numbered ? given[row] : count.first_number + row,
                         count.reach);
-    reserve_edges(rows[num_local]);  // positions in wrong units would have too many edges for it
+    reserve_edges(rows[num_local]);  // a list that is refused above takes no memory
     count.write();
     std::vector<std::int32_t> numbers(size(num_nodes));
     if (numbered)
@@ -331,14 +331,14 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         sort_.sort(stream, {num_edges, CudaSort::bits(keys), key, edges, 0, w.sorted_keys, sorted,
                             w.spare_keys, w.spare_values, w.work});
     };
-    // `parts`: chunks or spans
+    // `parts` are chunks or spans.
     const auto take_first_edges = [&](const auto& parts) {
         a.num_spans = static_cast<std::int64_t>(parts.size());
         for (std::size_t s = 0; s < parts.size(); ++s) first_edges[s] = parts[s].first_edge;
         first_edges[a.num_spans] = narrow(num_edges);
         copy_to_device(span_edge, first_edges, 4 * size(a.num_spans + 1), stream);
     };
-    // Rows before each part and, if wanted, senders, which nobody reads otherwise.
+    // Counts the rows before each part, and its senders only where they are read.
     const auto count = [&](bool with_senders) {
         launch(find_runs_, num_edges);
         if (with_senders) sort_.sum(stream, w.runs, num_edges, w.work);

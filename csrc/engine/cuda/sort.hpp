@@ -14,8 +14,8 @@ public:
     // Items of work that either of the two takes for that many items.
     static std::int64_t work_items(std::int64_t count);
 
-    // values[i] becomes the sum of those before it; values[count] that of all. `values` and `work`,
-    // also that of a sort, begin at multiples of 16 bytes.
+    // values[i] becomes the sum of those before it; values[count] that of all. `values` and `work`
+    // begin at multiples of 16 bytes, and so does the `work` of a sort.
     void sum(const DeviceStream& stream, std::int32_t* values, std::int64_t count,
              std::int32_t* work) const;
 
