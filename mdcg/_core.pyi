@@ -145,7 +145,7 @@ class Model:
         device: str = "cpu",
         kernels: str = "auto",
         threads: int = 0,
-        skin: float = 0.5,
+        skin: float = 1.0,
         precision: str = "",
         dispersion: str = "",
         damping: str = "bj",

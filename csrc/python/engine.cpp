@@ -306,8 +306,9 @@ void register_engine(py::module_& m) {
         .def(py::init<const std::string&, const std::string&, const std::string&, int, double,
                       const std::string&, const std::string&, const std::string&, double>(),
              py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
-             py::arg("threads") = 0, py::arg("skin") = 0.5, py::arg("precision") = "",
-             py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
+             py::arg("threads") = 0, py::arg("skin") = mdcg::EvaluatorOptions().skin,
+             py::arg("precision") = "", py::arg("dispersion") = "",
+             py::arg("damping") = mdcg::DispersionChoice().damping,
              py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff,
              py::call_guard<py::gil_scoped_release>())
         .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),

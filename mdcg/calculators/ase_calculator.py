@@ -63,7 +63,8 @@ class MDCGCalculator(Calculator):
         Head of a multi-head model; needed if there are several.
     skin : float
         In Å. The neighbour list is built this much longer and reused until an atom has moved by
-        half of it, or cell, periodicity or species change. Results do not depend on it.
+        half of it, or cell, periodicity or species change. Results do not depend on it. A longer
+        skin needs fewer lists and more memory.
     species_types : mapping of str to str, optional
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.
@@ -153,7 +154,7 @@ class MDCGCalculator(Calculator):
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         head: str | None = None,
-        skin: float = 0.5,
+        skin: float = 1.0,
         species_types: Mapping[str, str] | None = None,
         kernels: str = "auto",
         threads: int | None = None,
