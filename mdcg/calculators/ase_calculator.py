@@ -62,9 +62,8 @@ class MDCGCalculator(Calculator):
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
-        In Å. The neighbour list is built this much longer and reused until an atom has moved by
-        half of it, or cell, periodicity or species change. Results do not depend on it. A longer
-        skin needs fewer lists and more memory.
+        In Å, by which the neighbour list is longer than the cutoff. It is reused until an atom has
+        moved by half of that, or cell, periodicity or species change; results do not depend on it.
     species_types : mapping of str to str, optional
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.

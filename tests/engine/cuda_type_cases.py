@@ -58,8 +58,7 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     assert "type_sums" in kernels(models[1])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("knots", [0, 512])
+@pytest.mark.parametrize(("knots", "dtype"), [(0, "float64"), (512, "float32")])
 @pytest.mark.parametrize(
     ("in1", "lmax", "out"),
     [

@@ -90,7 +90,7 @@ def test_two_ranks(tmp_path: Path, dtype: str, share: float, make: Any) -> None:
 # Where the nodes of one rank end and those of the next begin, as shares of all nodes; in two of
 # these a rank has no nodes.
 CUTS = [(0.5,), (0.9,), (0.0,), (0.3, 0.7), (0.5, 0.5), (0.1, 0.4)]
-PROGRAMS = 2000
+PROGRAMS = 1000
 
 
 def test_random_programs(tmp_path: Path) -> None:
