@@ -54,7 +54,7 @@ typedef struct mdcg_options {
                             would run; the name of a .mdcg-kernels file: those, whose code runs */
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
-                            steps; 0: 0.5, negative: none */
+                            steps; 0: 1, negative: none */
     const char* precision; /* null or "": that of the package; "fp32", "fp64": the same, or an
                               error; of float32 packages on devices "tf32" and "bf16": faster
                               products with weights, of numbers rounded to 11 and 8 bits */

@@ -63,7 +63,7 @@ class MDCGCalculator(Calculator):
         Head of a multi-head model; needed if there are several.
     skin : float
         In Å, by which the neighbour list is longer than the cutoff. It is reused until an atom has
-        moved by half of that, or cell, periodicity or species change; results do not depend on it.
+        moved by half of that, less if the cell is strained. Results do not depend on it.
     species_types : mapping of str to str, optional
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.

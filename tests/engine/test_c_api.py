@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import mdcg
-from mdcg import MDCGCalculator
+from mdcg import MDCGCalculator, _core
 
 from .test_program import two_layers
 
@@ -155,3 +156,11 @@ def test_packages_run_without_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_one_default_skin() -> None:
+    """Python's, the engine's and C's default are the same, as their documentation says."""
+    (engine,) = re.findall(r"skin: .*? = ([\d.]+)", _core.Model.__init__.__doc__ or "")
+    (c,) = re.findall(r"double skin;[^;]*steps; 0: ([\d.]+),", (HEADERS / "mdcg.h").read_text())
+    python = inspect.signature(MDCGCalculator).parameters["skin"].default
+    assert float(engine) == float(c) == python

@@ -360,7 +360,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     if (group > 0 && !sums_chunks && chunks.size() > 1) {
         // Spans take turns with two buffers of rows. If the two can hold all rows, there is one
         // span. A listed edge has at most one row, and about half of the edges are listed if each
-        // has a reverse. (If rounding left out one, a single span may need twice the memory.)
+        // has a reverse. (If rounding has left out one reverse, all edges are listed: more memory.)
         std::int64_t rows = *alone == 0 && num_nodes == num_local ? num_edges / 2 : num_edges;
         const std::int64_t both = 2 * most_span_rows();
         if (rows > both) {
