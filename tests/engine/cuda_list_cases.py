@@ -14,7 +14,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import core
+from ..internals.internals import core, sums_alone_up_to
 from .capi import Rank
 from .cuda_cases import assert_close, assert_equal, both
 from .programs import graph, run
@@ -189,6 +189,24 @@ def test_systems_of_many_bins(rng: Any) -> None:
         at = np.array(found["positions"]).reshape(-1, 3)
         steps = np.linalg.norm(np.diff(at, axis=0), axis=1)
         assert np.median(steps) < 6.0
+
+
+def test_sums_in_several_launches(rng: Any) -> None:
+    """Of several tiles, the last one in part; the lists are the same bit by bit."""
+    cell = 19.0 * np.eye(3)
+    positions = rng.uniform(0.0, 1.0, (1201, 3)) @ cell
+    types = rng.integers(3, size=1201).astype(np.int32)
+    found = []
+    for most in (1 << 30, 0):
+        with sums_alone_up_to(most):
+            lists = core.CudaLists(3.7, 0.5, num_types=3, pairs=True)
+            found.append(lists.make(positions, types, cell, (True,) * 3))
+    assert len(found[0]["sender"]) > 3 * 16384
+    assert found[0].keys() == found[1].keys()
+    for name in found[0].keys() - {"milliseconds"}:
+        assert found[0][name] == found[1][name], f"{name} differs"
+    want = expected_edges(positions, cell, [True] * 3, 3.7, 0.5)
+    compare(edges_of(found[1], cell, 1201), want, 4.2)
 
 
 def test_open_systems_and_no_cell(rng: Any) -> None:

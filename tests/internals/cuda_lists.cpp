@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/cuda/cell_list.hpp"
+#include "engine/cuda/sort.hpp"
 #include "engine/cuda/step_results.hpp"
 #include "python_code.hpp"
 
@@ -194,6 +195,10 @@ void register_cuda_lists(py::module_& m) {
             return std::exchange(mdcg::DeviceEdges::fewest_filling, receivers);
         },
         py::arg("receivers"), "Of lists that are used from now on; returns it as it was.");
+    m.def(
+        "set_most_alone",
+        [](std::int64_t items) { return std::exchange(mdcg::CudaSort::most_alone, items); },
+        py::arg("items"), "Of sums that are made from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int, bool>(), py::arg("cutoff"),
              py::arg("skin"), py::arg("num_types") = 1, py::arg("chunk_edges") = 8192,

@@ -87,3 +87,8 @@ def chunks_of(edges: int) -> AbstractContextManager[None]:
 def filling_from(receivers: int) -> AbstractContextManager[None]:
     """Let warps share the edges of a receiver in lists of fewer receivers that are used inside."""
     return _limit(core.set_fewest_filling, receivers)
+
+
+def sums_alone_up_to(items: int) -> AbstractContextManager[None]:
+    """Let sums of more items that are made inside take several launches on devices."""
+    return _limit(core.set_most_alone, items)

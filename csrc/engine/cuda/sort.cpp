@@ -11,8 +11,6 @@ namespace {
 
 // As kernels/sort.cuh has them.
 constexpr int THREADS = 256, DIGIT_BITS = 8;
-// Few tiles are summed by one block.
-constexpr std::int64_t SCAN_ALONE = 4 * SCAN_TILE;
 
 // Rounds up to whole accesses of 16 bytes, so that what follows is aligned.
 std::int64_t aligned(std::int64_t items) { return ceil_div(items, std::int64_t(4)) * 4; }
@@ -25,6 +23,8 @@ CudaSort::CudaSort(CudaKernels& kernels)
       add_totals_(kernels.fixed("sort.cuh", "add_totals")),
       counts_(kernels.fixed("sort.cuh", "digit_counts")),
       scatter_(kernels.fixed("sort.cuh", "digit_scatter")) {}
+
+std::int64_t CudaSort::most_alone = 4 * SCAN_TILE;
 
 std::int64_t CudaSort::work_items(std::int64_t count) {
     const std::int64_t counts = aligned((ceil_div(count, SORT_TILE) << DIGIT_BITS) + 1);
@@ -40,7 +40,7 @@ int CudaSort::bits(std::int64_t count) {
 void CudaSort::sum(const DeviceStream& stream, std::int32_t* values, std::int64_t count,
                    std::int32_t* work) const {
     const ScanArguments arguments{values, count, work};
-    if (count <= SCAN_ALONE) {
+    if (count <= most_alone) {
         scan_all_.launch(stream, 1, SCAN_THREADS, arguments);
         return;
     }

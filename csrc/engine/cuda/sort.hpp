@@ -11,6 +11,9 @@ class CudaSort {
 public:
     explicit CudaSort(CudaKernels& kernels);
 
+    // One block sums up to so many items. Tests set this.
+    static std::int64_t most_alone;
+
     // Items of work that either of the two takes for that many items.
     static std::int64_t work_items(std::int64_t count);
 
