@@ -18,14 +18,25 @@ INLINE void bin_of_number(const CellArguments& p, int number, int* at) {
     at[2] = tile / p.tiles[0] / p.tiles[1] << 2 | (number >> 4 & 3);
 }
 
+// Takes what the host gives, too.
 extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments p) {
     const Long i = thread_number();
+    if (i < 9) p.cell[i] = p.host_cell[i];
+    if (i == 0) *p.total = 0;
+    if (i < p.num_nodes) p.given_types[i] = p.host_types[i];
     if (i >= p.num_points) return;
+    if (p.point_image != nullptr) {
+        p.point_node[i] = p.host_node[i];
+        p.point_image[i] = p.host_image[i];
+    }
+    double given[3];
     int at[3];
 #pragma unroll
+    for (int k = 0; k < 3; ++k) p.given[3 * i + k] = given[k] = p.host_given[3 * i + k];
+#pragma unroll
     for (int k = 0; k < 3; ++k) {
-        double along = p.given[3 * i] * p.inverse[k] + p.given[3 * i + 1] * p.inverse[3 + k] +
-                       p.given[3 * i + 2] * p.inverse[6 + k];
+        double along =
+            given[0] * p.inverse[k] + given[1] * p.inverse[3 + k] + given[2] * p.inverse[6 + k];
         int wraps = 0;
         if (p.periodic[k]) {
             const double whole = floor(along);

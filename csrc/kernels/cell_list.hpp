@@ -10,13 +10,17 @@ constexpr int GROUPED_POINTS = 96;
 static_assert(GROUPED_POINTS % 32 == 0 && GROUPED_POINTS < 256);
 
 struct CellArguments {
-    Long num_points, num_bins;
-    const double* given;  // [num_points][3] in the order given, as everything of `given`
-    const double* cell;   // [3][3]; open directions: zeros
+    Long num_points, num_nodes, num_bins;
+    // In page-locked memory of the host; kernels copy them to the addresses below.
+    const double* host_given;
+    const int *host_types, *host_node, *host_image;
+    double host_cell[9];
+    double* given;  // [num_points][3] in the order given, as everything of `given`
+    double* cell;   // [3][3]; open directions: zeros
     double inverse[9], low[3], scale[3];  // low, scale: along each vector, to numbers of bins
     int bins[3], tiles[3], stencil[3], periodic[3];
-    double square;  // of the reach, Å^2
-    const int* given_types;
+    double square;     // of the reach, Å^2
+    int* given_types;  // [num_nodes]
     int* given_wraps;  // [num_points][3] cells that a point is away from the first one
     unsigned* key;     // [num_points] bins of given points
     const unsigned* sorted_key;
@@ -24,7 +28,7 @@ struct CellArguments {
     int* bin_ptr;               // [num_bins + 1]
     double* places;             // [num_points][3] of sorted points, in the first cell
     int* point_node;            // [num_points] the node that a given point is, or is a copy of
-    const int* point_image;     // [num_points]; null: that of the bin in which it is found
+    int* point_image;           // [num_points]; null: that of the bin in which it is found
     Long num_local;             // given points that have edges, the first ones
     int* row_ptr;               // [num_local + 1]
     unsigned long long* total;  // edges
@@ -32,9 +36,9 @@ struct CellArguments {
     // The others are used only where every point is a node. Nodes k * group to (k + 1) * group - 1
     // are close in space; if group < 2, nodes are in the order of bins.
     Long group;
-    int* order;  // [num_points] given point of each node
+    int* order;  // [num_points] given point of each node, in memory of the host
     int* types;  // [num_points] by node
 };
-static_assert(sizeof(CellArguments) == 344);
+static_assert(sizeof(CellArguments) == 456);
 
 }  // namespace mdcg

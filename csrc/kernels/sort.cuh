@@ -1,8 +1,9 @@
 #include "kernels/common.cuh"
 #include "kernels/sort.hpp"
 
-// Tiles of a sort: a block's items, of which every warp has its own part.
-constexpr int WARPS = 8, WARP_ITEMS = SORT_TILE / WARPS;
+// A warp sorts so many items of its block.
+constexpr int WARP_ITEMS = 256;
+static_assert(SORT_TILE / WARP_ITEMS == 256 / 32 && ALONE_TILE / WARP_ITEMS == SCAN_THREADS / 32);
 constexpr int SCAN_ITEMS = SCAN_TILE / SCAN_THREADS;
 static_assert(SCAN_THREADS == 32 * 32, "a lane for the sum of each warp");
 
@@ -92,10 +93,27 @@ extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArgumen
         p.counts[threadIdx.x * p.tiles + blockIdx.x] = counts[threadIdx.x];
 }
 
-extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArguments p) {
+// How many of the block's items have a lower digit than number threadIdx.x, by what its warps have.
+template <int WARPS>
+INLINE int items_before(const int (*warp_counts)[256]) {
+    __shared__ int sums[8];
+    const bool counts = threadIdx.x < 256;
+    int sum = 0;
+    for (int w = 0; w < WARPS && counts; ++w) sum += warp_counts[w][threadIdx.x];
+    const int up = lane_prefix_sum(sum);
+    if (counts && threadIdx.x % 32 == 31) sums[threadIdx.x / 32] = up;
+    __syncthreads();
+    int before = up - sum;
+    for (int w = 0; w < int(threadIdx.x) / 32 && counts; ++w) before += sums[w];
+    return before;
+}
+
+// ALONE: the block has all items.
+template <int WARPS, bool ALONE>
+INLINE void scatter(const SortArguments& p) {
     __shared__ int next[WARPS][256];  // where each warp's next item of a digit goes
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Long first = Long(blockIdx.x) * SORT_TILE + warp * WARP_ITEMS + lane;
+    const Long first = Long(blockIdx.x * WARPS + warp) * WARP_ITEMS + lane;
     unsigned key[WARP_ITEMS / 32];
     int value[WARP_ITEMS / 32];
 #pragma unroll
@@ -111,8 +129,9 @@ extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArgume
     for (int j = 0; j < WARP_ITEMS / 32; ++j)
         if (first + 32 * j < p.count) atomicAdd(&next[warp][digit_of(p, key[j])], 1);
     __syncthreads();
+    const int before = ALONE ? items_before<WARPS>(next) : 0;
     if (int(threadIdx.x) < p.digits) {
-        int at = p.counts[threadIdx.x * p.tiles + blockIdx.x];
+        int at = ALONE ? before : p.counts[threadIdx.x * p.tiles + blockIdx.x];
         for (int w = 0; w < WARPS; ++w) {
             const int count = next[w][threadIdx.x];
             next[w][threadIdx.x] = at;
@@ -129,14 +148,23 @@ extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArgume
             const unsigned set = __ballot_sync(0xffffffffu, (digit & bit) != 0);
             same &= digit & bit ? set : ~set;
         }
-        const unsigned before = same & ((1u << lane) - 1);
+        const unsigned lower = same & ((1u << lane) - 1);
         if (there) {
-            const int at = next[warp][digit] + __popc(before);
+            const int at = next[warp][digit] + __popc(lower);
             if (p.out_keys) p.out_keys[at] = key[j];
             p.out_values[at] = value[j];
         }
         __syncwarp();
-        if (there && before == 0) next[warp][digit] += __popc(same);
+        if (there && lower == 0) next[warp][digit] += __popc(same);
         __syncwarp();
     }
+}
+
+extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArguments p) {
+    scatter<256 / 32, false>(p);
+}
+
+// One block.
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS) digit_sort(const SortArguments p) {
+    scatter<SCAN_THREADS / 32, true>(p);
 }

@@ -198,7 +198,7 @@ void register_cuda_lists(py::module_& m) {
     m.def(
         "set_most_alone",
         [](std::int64_t items) { return std::exchange(mdcg::CudaSort::most_alone, items); },
-        py::arg("items"), "Of sums that are made from now on; returns it as it was.");
+        py::arg("items"), "Of sums and sorts that are made from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int, bool>(), py::arg("cutoff"),
              py::arg("skin"), py::arg("num_types") = 1, py::arg("chunk_edges") = 8192,

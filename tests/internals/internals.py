@@ -90,5 +90,5 @@ def filling_from(receivers: int) -> AbstractContextManager[None]:
 
 
 def sums_alone_up_to(items: int) -> AbstractContextManager[None]:
-    """Let sums of more items that are made inside take several launches on devices."""
+    """Let sums and sorts of more items that are made inside take several launches on devices."""
     return _limit(core.set_most_alone, items)

@@ -93,7 +93,6 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
         Layout parts(start, DEVICE_ALIGNMENT);
         parts.take(given, part.batch.on_device ? 0 : 3 * nodes);
         parts.take(a_.system, nodes);
-        parts.take(a_.total, 1);
         parts.take(work_, CudaSort::work_items(nodes));
         parts.take(energy_, systems);
         parts.take(virial_, 9 * systems);
@@ -107,6 +106,7 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     a_.given = part.batch.on_device ? positions : given;
     a_.positions = graph.positions;
     a_.row_ptr = graph.row_ptr;
+    a_.total = graph.total;
     if (!part.batch.on_device) copy_to_device(given, positions, 24 * size(nodes), stream);
     copy_to_device(graph.types, types, 4 * size(nodes), stream);
     clear_on_device(a_.total, sizeof(*a_.total), stream);
@@ -120,7 +120,7 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
         write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
     };
     std::vector<std::int32_t> numbers = graph.take_rows(
-        {a_.total, nullptr, narrow(part.first_node()), watch.reach(),
+        {nullptr, narrow(part.first_node()), watch.reach(),
          "systems that are evaluated at once have", "are positions and cells in Å?", write},
         stream);
     graph.complete(types, num_types, true, stream);

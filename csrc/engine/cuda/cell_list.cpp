@@ -31,7 +31,8 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       count_edges_(kernels.fixed("cell_list.cuh", "count_edges")),
       write_edges_(kernels.fixed("cell_list.cuh", "write_edges")),
       nodes_(kernels.device()),
-      bins_(kernels.device()) {}
+      bins_(kernels.device()),
+      host_(kernels.device()) {}
 
 // Along each vector: where atoms begin, and how far they reach.
 std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const ListPoints& points) {
@@ -73,10 +74,14 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
     return a;
 }
 
-void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream) {
+void CudaCellList::take_cell(const VerletSkin& watch, double* cell) {
     for (std::size_t k = 0; k < 3; ++k)
         for (std::size_t c = 0; c < 3; ++c)
-            host_cell_[3 * k + c] = watch.periodic()[k] ? watch.full()[k][c] : 0.0;
+            cell[3 * k + c] = watch.periodic()[k] ? watch.full()[k][c] : 0.0;
+}
+
+void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream) {
+    take_cell(watch, host_cell_.data());
     copy_to_device(cell_, host_cell_.data(), sizeof(host_cell_), stream);
 }
 
@@ -85,24 +90,20 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
                         DeviceEdges& graph, std::vector<std::int32_t>& node) {
     CellArguments a = grid;
     const bool copies = points.copies;
-    const std::int64_t num_points = points.count;
-    double* given = nullptr;
-    std::int32_t *sorted = nullptr, *point_image = nullptr, *spare_values = nullptr,
-                 *work = nullptr, *given_types = nullptr;
+    const std::int64_t num_points = points.count, num_nodes = points.num_nodes;
+    std::int32_t *sorted = nullptr, *spare_values = nullptr, *work = nullptr;
     std::uint32_t *sorted_keys = nullptr, *spare_keys = nullptr;
     const auto lay_out = [&](char* start) {
         Layout parts(start, DEVICE_ALIGNMENT);
-        parts.take(given, 3 * num_points);
-        parts.take(cell_, 9);
-        parts.take(a.total, 1);
+        parts.take(a.given, 3 * num_points);
+        parts.take(a.cell, 9);
         parts.take(a.given_wraps, 3 * num_points);
         parts.take(a.key, num_points);
         parts.take(a.places, 3 * num_points);
         parts.take(a.point_node, num_points);
-        parts.take(a.order, copies ? 0 : num_points);
-        parts.take(point_image, copies ? num_points : 0);
+        parts.take(a.point_image, copies ? num_points : 0);
         parts.take(sorted, num_points);
-        parts.take(given_types, num_points);
+        parts.take(a.given_types, copies ? 0 : num_nodes);
         parts.take(sorted_keys, num_points);
         parts.take(spare_keys, num_points);
         parts.take(spare_values, num_points);
@@ -111,39 +112,52 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     };
     nodes_.grow(lay_out(nullptr));
     lay_out(nodes_.as<char>());
+    std::int32_t *types = nullptr, *point_node = nullptr, *point_image = nullptr;
+    const auto lay_out_host = [&](char* start) {
+        Layout parts(start, DEVICE_ALIGNMENT);
+        parts.take(types, num_nodes);
+        parts.take(point_node, copies ? num_points : 0);
+        parts.take(point_image, copies ? num_points : 0);
+        parts.take(a.order, copies ? 0 : num_points);
+        return parts.bytes();
+    };
+    host_.grow(lay_out_host(nullptr));
+    lay_out_host(host_.as<char>());
+    std::copy_n(points.types, num_nodes, types);
+    if (copies) {
+        std::copy_n(points.node, num_points, point_node);
+        std::copy_n(points.image, num_points, point_image);
+    } else {
+        a.point_image = nullptr;
+    }
     bins_.grow(4 * size(a.num_bins + 1));
-    graph.reserve_nodes(points.num_local, points.num_nodes);
-    a.given = given;
-    a.cell = cell_;
-    a.given_types = given_types;
+    graph.reserve_nodes(points.num_local, num_nodes);
+    a.num_nodes = num_nodes;
+    a.host_given = points.positions;
+    a.host_types = types;
+    a.host_node = point_node;
+    a.host_image = point_image;
+    take_cell(watch, a.host_cell);
+    if (copies) a.given_types = graph.types;
     a.sorted_key = sorted_keys;
     a.sorted = sorted;
     a.bin_ptr = bins_.as<std::int32_t>();
-    a.point_image = copies ? point_image : nullptr;
     a.num_local = points.num_local;
     a.group = graph.group;
     a.types = graph.types;
     a.row_ptr = graph.row_ptr;
+    a.total = graph.total;
+    cell_ = a.cell;
     placed_ = {a.point_node, a.given_wraps, cell_};
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, ceil_div(threads, THREADS), THREADS, a);
     };
-    set_cell(watch, stream);
-    copy_to_device(given, points.positions, 24 * size(num_points), stream);
-    copy_to_device(copies ? graph.types : given_types, points.types, 4 * size(points.num_nodes),
-                   stream);
-    clear_on_device(a.total, sizeof(*a.total), stream);
-    launch(find_bins_, num_points);
+    launch(find_bins_, std::max<std::int64_t>(num_points, THREADS));
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
                         sorted, spare_keys, spare_values, work});
     launch(place_points_, std::max<std::int64_t>(a.num_bins + 1, num_points));
-    if (copies) {
-        copy_to_device(a.point_node, points.node, 4 * size(num_points), stream);
-        copy_to_device(point_image, points.image, 4 * size(num_points), stream);
-    } else {
-        number_nodes_.launch(stream, ceil_div(num_points, GROUPED_POINTS), 32, a);
-    }
+    if (!copies) number_nodes_.launch(stream, ceil_div(num_points, GROUPED_POINTS), 32, a);
     launch(count_edges_, 32 * num_points);
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
@@ -159,10 +173,9 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
         a.image = graph.image_rows;
         launch(write_edges_, 32 * num_points);
     };
-    std::vector<std::int32_t> order =
-        graph.take_rows({a.total, copies ? nullptr : a.order, 0, watch.reach(), "the system has",
-                         "split it", write},
-                        stream);
+    std::vector<std::int32_t> order = graph.take_rows(
+        {copies ? nullptr : a.order, 0, watch.reach(), "the system has", "split it", write},
+        stream);
     graph.complete(points.types, num_types, true, stream);
     node = std::move(order);  // after an error the caller's is still that of its own list
 }

@@ -16,7 +16,7 @@ namespace mdcg {
 // What a list is made of.
 struct ListPoints {
     std::int64_t count = 0;
-    const double* positions = nullptr;    // [count][3]
+    const double* positions = nullptr;    // [count][3], for `make` in page-locked memory
     const std::int32_t* types = nullptr;  // [num_nodes]
     std::int64_t num_local = 0, num_nodes = 0;
     // False: all points are local nodes, which are numbered anew. True: the first points are the
@@ -49,9 +49,12 @@ public:
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
 private:
+    static void take_cell(const VerletSkin& watch, double* cell);
+
     CudaSort sort_;
     CudaFunction find_bins_, place_points_, number_nodes_, count_edges_, write_edges_;
     DeviceMemory nodes_, bins_;
+    PinnedMemory host_;  // what kernels read from the host, and the order that they write
     double* cell_ = nullptr;
     std::array<double, 9> host_cell_{};
     PlacedNodes placed_{};

@@ -38,6 +38,26 @@ struct Workspace {
     }
 };
 
+// Numbers of spans that go to the device and come back, in memory of either: whether edges are one
+// by one, and the first edges of spans; then what the device finds, senders and rows before each
+// span and which pairs of types there are.
+struct SpanNumbers {
+    std::int64_t* one_way;
+    std::int32_t *first_edge, *first_sender, *first_row, *pairs;
+    std::size_t before_counts, bytes;
+
+    SpanNumbers(char* start, std::int64_t items, std::int64_t square) {
+        Layout parts(start);
+        parts.take(one_way, 1);
+        parts.take(first_edge, items);
+        before_counts = parts.bytes();
+        parts.take(first_sender, items);
+        parts.take(first_row, items);
+        parts.take(pairs, square);
+        bytes = parts.bytes();
+    }
+};
+
 // Room for a few more, where the number is not the first.
 std::int64_t padded(std::int64_t count, std::int64_t capacity) {
     return count + count / (capacity == 0 ? 64 : 16);
@@ -121,6 +141,7 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
             [&](char* start, std::int64_t count) {
                 Layout parts(start, DEVICE_ALIGNMENT);
+                parts.take(total, 1);
                 parts.take(row_ptr, count + 1);
                 parts.take(types, count);
                 parts.take(by_type, count);
@@ -133,35 +154,26 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
 }
 
 std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const DeviceStream& stream) {
-    unsigned long long* total = nullptr;
-    std::int32_t *rows = nullptr, *given = nullptr;
-    const auto lay_out = [&](char* start) {
-        Layout parts(start);
-        parts.take(total, 1);
-        parts.take(rows, num_local + 1);
-        parts.take(given, count.numbers != nullptr ? num_nodes : 0);
-        return parts.bytes();
-    };
-    staging_.grow(lay_out(nullptr));
-    lay_out(staging_.as<char>());
-    copy_to_host(total, count.total, sizeof(*total), stream);
-    copy_to_host(rows, row_ptr, 4 * size(num_local + 1), stream);
-    if (count.numbers != nullptr) copy_to_host(given, count.numbers, 4 * size(num_nodes), stream);
+    // total and row_ptr, which follow each other
+    const auto before_rows = reinterpret_cast<char*>(row_ptr) - reinterpret_cast<char*>(total);
+    const std::size_t bytes = static_cast<std::size_t>(before_rows) + 4 * size(num_local + 1);
+    staging_.grow(bytes);
+    copy_to_host(staging_.as<char>(), total, bytes, stream);
     stream.synchronize();
-    if (*total > std::numeric_limits<std::int32_t>::max())
-        bad_argument(count.many + (" " + std::to_string(*total)) +
+    const unsigned long long edges = *staging_.as<const unsigned long long>();
+    const auto* const rows = reinterpret_cast<std::int32_t*>(staging_.as<char>() + before_rows);
+    if (edges > std::numeric_limits<std::int32_t>::max())
+        bad_argument(count.many + (" " + std::to_string(edges)) +
                      " edges, expected at most 2^31 - 1: " + count.instead);
-    const bool numbered = count.numbers != nullptr;
-    for (std::int64_t row = 0; row < num_local; ++row)
-        check_neighbors(rows[row + 1] - rows[row], numbered ? given[row] : count.first_number + row,
-                        count.reach);
-    reserve_edges(rows[num_local]);  // a list that is refused above takes no memory
-    count.write();
     std::vector<std::int32_t> numbers(size(num_nodes));
-    if (numbered)
-        std::copy_n(given, num_nodes, numbers.begin());
+    if (count.numbers != nullptr)
+        std::copy_n(count.numbers, num_nodes, numbers.begin());
     else
         std::iota(numbers.begin(), numbers.end(), count.first_number);
+    for (std::int64_t row = 0; row < num_local; ++row)
+        check_neighbors(rows[row + 1] - rows[row], numbers[size(row)], count.reach);
+    reserve_edges(rows[num_local]);  // a list that is refused above takes no memory
+    count.write();
     row_ptr_.assign(rows, rows + num_local + 1);
     make_chunks();
     return numbers;
@@ -298,30 +310,19 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.row_of_edge = w.spare_values;
     a.by_group = by_group;
     a.pair_row = pair_row;
-    // What comes back to the host: senders and rows before each span (first: before each chunk),
-    // pairs of types. There are at most as many spans as chunks.
     const std::int64_t square = std::int64_t(num_types) * num_types;
-    const auto most = static_cast<std::int64_t>(chunks.size()) + 1;
-    const std::int64_t counts = 2 * most + square;
-    std::int32_t* span_edge = nullptr;
-    for (int there = 0; there < 2; ++there) {
-        Layout parts(small_.as<char>(), DEVICE_ALIGNMENT);
-        parts.take(one_way, 1);
-        parts.take(span_edge, most);
-        parts.take(a.span_first_sender, counts);
-        if (there == 0) small_.grow(parts.bytes());
-    }
+    const auto most = static_cast<std::int64_t>(chunks.size()) + 1;  // at most one span for each
+    const std::size_t bytes = SpanNumbers(nullptr, most, square).bytes;
+    small_.grow(bytes);
+    staging_.grow(bytes);
+    const SpanNumbers there(small_.as<char>(), most, square),
+        host(staging_.as<char>(), most, square);
+    one_way = there.one_way;
     a.one_way = reinterpret_cast<Long*>(one_way);
-    a.span_edge = span_edge;
-    a.span_first_row = a.span_first_sender + most;
-    a.pairs = a.span_first_row + most;
-    // page-locked: whether edges are one by one, the first edges of spans, and the counts
-    staging_.grow(8 + 4 * size(most + counts));
-    auto* const alone = staging_.as<std::int64_t>();
-    auto* const first_edges = reinterpret_cast<std::int32_t*>(alone + 1);
-    const std::int32_t* const first_senders = first_edges + most;
-    const std::int32_t* const first_rows = first_senders + most;
-    const std::int32_t* const found_pairs = first_rows + most;
+    a.span_edge = there.first_edge;
+    a.span_first_sender = there.first_sender;
+    a.span_first_row = there.first_row;
+    a.pairs = there.pairs;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, blocks(threads), THREADS, a);
@@ -331,53 +332,54 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         sort_.sort(stream, {num_edges, CudaSort::bits(keys), key, edges, 0, w.sorted_keys, sorted,
                             w.spare_keys, w.spare_values, w.work});
     };
-    // `parts` are chunks or spans.
-    const auto take_first_edges = [&](const auto& parts) {
-        a.num_spans = static_cast<std::int64_t>(parts.size());
-        for (std::size_t s = 0; s < parts.size(); ++s) first_edges[s] = parts[s].first_edge;
-        first_edges[a.num_spans] = narrow(num_edges);
-        copy_to_device(span_edge, first_edges, 4 * size(a.num_spans + 1), stream);
+    const auto take_first_edges = [&] {
+        a.num_spans = static_cast<std::int64_t>(spans.size());
+        for (std::size_t s = 0; s < spans.size(); ++s) host.first_edge[s] = spans[s].first_edge;
+        host.first_edge[a.num_spans] = narrow(num_edges);
     };
-    // Counts the rows before each part, and its senders only where they are read.
+    // Counts the rows before each span, and its senders only where they are read.
     const auto count = [&](bool with_senders) {
         launch(find_runs_, num_edges);
         if (with_senders) sort_.sum(stream, w.runs, num_edges, w.work);
         if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
         launch(count_senders_, a.num_spans + 1);
-        copy_to_host(first_edges + most, a.span_first_sender, 4 * size(counts), stream);
+        copy_to_host(host.first_sender, there.first_sender, bytes - there.before_counts, stream);
         stream.synchronize();
     };
 
-    *alone = reversed && pair_use == PairUse::pairs ? 0 : 1;
-    copy_to_device(one_way, alone, 8, stream);
-    clear_on_device(a.pairs, 4 * size(square), stream);
+    // Spans take turns with two buffers of rows. If the two can hold all rows, there is one span. A
+    // listed edge has at most one row, and about half of the edges are listed if each has a
+    // reverse. (If rounding has left out one reverse, all edges are listed: more memory.)
+    const bool alone = !reversed || pair_use != PairUse::pairs;
+    const std::int64_t both = 2 * most_span_rows();
+    const bool joins = chunks.size() > 1 && group > 0 && !sums_chunks;
+    const bool counted =
+        joins && (alone || num_nodes != num_local ? num_edges : num_edges / 2) > both;
+    std::vector<std::int64_t> ends(chunks.size());
+    std::iota(ends.begin(), ends.end(), 1);
+    if (joins && !counted) ends = {ends.back()};
+    make_spans(ends);
+    *host.one_way = alone ? 1 : 0;
+    take_first_edges();
+    std::fill_n(host.pairs, square, 0);
+    copy_to_device(small_.as<char>(), staging_.as<char>(), bytes, stream);
     launch(expand_rows_, 32 * num_local);
     sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);
     if (group > 0) order_groups_.launch(stream, ceil_div(num_local, group), THREADS, a);
-    std::vector<std::int64_t> ends(chunks.size());
-    std::iota(ends.begin(), ends.end(), 1);
-    if (group > 0 && !sums_chunks && chunks.size() > 1) {
-        // Spans take turns with two buffers of rows. If the two can hold all rows, there is one
-        // span. A listed edge has at most one row, and about half of the edges are listed if each
-        // has a reverse. (If rounding has left out one reverse, all edges are listed: more memory.)
-        std::int64_t rows = *alone == 0 && num_nodes == num_local ? num_edges / 2 : num_edges;
-        const std::int64_t both = 2 * most_span_rows();
-        if (rows > both) {
-            // Counts the rows of each chunk, with chunks in the place of spans. Any order will do
-            // in which edges with the same group and sender follow each other.
-            take_first_edges(chunks);
-            a.edge_of_place = by_group;
-            count(false);
-            rows = first_rows[chunks.size()];
-        }
-        ends = rows > both ? divide(a.num_spans, most_span_rows(),
-                                    [&](std::int64_t units) { return first_rows[units]; })
-                           : std::vector<std::int64_t>{ends.back()};
+    if (counted) {
+        // The rows of each chunk, which is a span until then. Any order will do in which edges with
+        // the same group and sender follow each other.
+        a.edge_of_place = by_group;
+        count(false);
+        const auto rows = [&](std::int64_t units) { return host.first_row[units]; };
+        ends = rows(a.num_spans) > both ? divide(a.num_spans, most_span_rows(), rows)
+                                        : std::vector<std::int64_t>{a.num_spans};
+        make_spans(ends);
+        take_first_edges();
+        copy_to_device(there.first_edge, host.first_edge, 4 * size(a.num_spans + 1), stream);
     }
-    make_spans(ends);
 
-    take_first_edges(spans);
     const bool all_nodes = spans.size() == 1;
     if (all_nodes) {
         edge_of_place = by_sender;
@@ -389,20 +391,17 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.edge_of_place = edge_of_place;
     count(!all_nodes);
     for (std::size_t s = 0; s < spans.size(); ++s) {
-        spans[s].first_sender = all_nodes ? 0 : first_senders[s];
+        spans[s].first_sender = all_nodes ? 0 : host.first_sender[s];
         spans[s].num_senders =
-            all_nodes ? narrow(num_nodes) : first_senders[s + 1] - first_senders[s];
+            all_nodes ? narrow(num_nodes) : host.first_sender[s + 1] - host.first_sender[s];
         if (group == 0) continue;
-        spans[s].first_row = first_rows[s];
-        spans[s].num_rows = first_rows[s + 1] - first_rows[s];
+        spans[s].first_row = host.first_row[s];
+        spans[s].num_rows = host.first_row[s + 1] - host.first_row[s];
     }
-    pairs.receiver.clear(), pairs.sender.clear();
-    for (std::int64_t i = 0; i < square; ++i) {
-        if (found_pairs[i] == 0) continue;
-        pairs.receiver.push_back(narrow(i / num_types));
-        pairs.sender.push_back(narrow(i % num_types));
-    }
-    const std::int64_t found = all_nodes ? 0 : first_senders[a.num_spans];
+    pairs = {};
+    for (std::int64_t i = 0; i < square; ++i)
+        if (host.pairs[i] != 0) pairs.add(narrow(i / num_types), narrow(i % num_types));
+    const std::int64_t found = all_nodes ? 0 : host.first_sender[a.num_spans];
     const std::int64_t pointers = (all_nodes ? num_nodes : found) + a.num_spans;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);

@@ -24,6 +24,11 @@ struct CudaChunk {
 // Types of the ends of edges, each pair once.
 struct TypePairs {
     std::vector<std::int32_t> receiver, sender;
+
+    void add(std::int32_t to, std::int32_t from) {
+        receiver.push_back(to);
+        sender.push_back(from);
+    }
 };
 
 // Chunks that follow each other, whose rows of pairs are summed by sender at once: rows are several
@@ -69,11 +74,10 @@ public:
                        const DeviceStream& stream);
 
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
-    // What the device has counted: row_ptr, and in 64 bits the number of all edges.
+    // What the device has counted: row_ptr and total.
     struct Count {
-        const unsigned long long* total;  // on the device
-        // [num_nodes] the caller's number of each node, on the device; null: first_number and those
-        // that follow it.
+        // [num_nodes] the caller's number of each node, which the stream writes to memory of the
+        // host; null: first_number and those that follow it.
         const std::int32_t* numbers;
         std::int32_t first_number;
         double reach;                 // Å, within which neighbours were counted
@@ -111,6 +115,7 @@ public:
     std::int32_t longest_chunk = 0;  // edges
 
     // On the device.
+    unsigned long long* total = nullptr;    // [1] edges of a list that the device makes
     std::int32_t* row_ptr = nullptr;        // [num_local + 1] edges by receiver
     std::int32_t* sender = nullptr;         // [num_edges]
     std::int32_t* receiver = nullptr;       // [num_edges]

@@ -96,7 +96,7 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
-    staged.positions = positions();  // copies from page-locked memory do not block the host
+    staged.positions = positions();  // page-locked
     cells_.make(*grid, watch, staged, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;
@@ -362,7 +362,7 @@ void CudaExecutor<T>::enqueue_on_stream(const std::vector<StepPart>& parts, std:
     worker_.stream = part.stream == 0 ? &stream_ : &side_streams_[size(part.stream - 1)];
     for (const int other : part.waits_for) events_[size(other)]->wait(*worker_.stream);
     enqueue(part, wanted);
-    events_[number]->record(*worker_.stream);
+    if (part.awaited) events_[number]->record(*worker_.stream);
     worker_.stream = &stream_;
 }
 

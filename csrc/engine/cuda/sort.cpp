@@ -22,7 +22,8 @@ CudaSort::CudaSort(CudaKernels& kernels)
       scan_tiles_(kernels.fixed("sort.cuh", "scan_tiles")),
       add_totals_(kernels.fixed("sort.cuh", "add_totals")),
       counts_(kernels.fixed("sort.cuh", "digit_counts")),
-      scatter_(kernels.fixed("sort.cuh", "digit_scatter")) {}
+      scatter_(kernels.fixed("sort.cuh", "digit_scatter")),
+      sort_(kernels.fixed("sort.cuh", "digit_sort")) {}
 
 std::int64_t CudaSort::most_alone = 4 * SCAN_TILE;
 
@@ -67,10 +68,14 @@ void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
         a.digits = 1 << width;
         a.out_keys = spare ? s.spare_keys : s.sorted_keys;
         a.out_values = spare ? s.spare_values : s.sorted_values;
-        counts_.launch(stream, a.tiles, THREADS, a);
-        const std::int64_t counts = a.tiles * a.digits;
-        sum(stream, a.counts, counts, a.counts + aligned(counts + 1));
-        scatter_.launch(stream, a.tiles, THREADS, a);
+        if (s.count <= std::min<std::int64_t>(most_alone, ALONE_TILE)) {
+            sort_.launch(stream, 1, SCAN_THREADS, a);
+        } else {
+            const std::int64_t counts = a.tiles * a.digits;
+            counts_.launch(stream, a.tiles, THREADS, a);
+            sum(stream, a.counts, counts, a.counts + aligned(counts + 1));
+            scatter_.launch(stream, a.tiles, THREADS, a);
+        }
         a.shift += width;
         a.keys = a.out_keys;
         a.values = a.out_values;

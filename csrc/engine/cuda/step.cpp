@@ -67,9 +67,11 @@ public:
             }
             if (i + 1 < count && may_move(part)) part.stream = stream_for(ended[i], last);
             std::size_t& before = last[size(part.stream)];
-            for (const std::size_t j : nearest)
-                if (parts[begin + j].stream != part.stream)
-                    part.waits_for.push_back(narrow(static_cast<std::int64_t>(begin + j)));
+            for (const std::size_t j : nearest) {
+                if (parts[begin + j].stream == part.stream) continue;
+                part.waits_for.push_back(narrow(static_cast<std::int64_t>(begin + j)));
+                parts[begin + j].awaited = true;
+            }
             wait(i, before);
             before = i;
         }

@@ -11,10 +11,11 @@ struct StepPart {
     enum Kind { start, forward, sum_energies, start_backward, backward, finish, download } kind;
     const Stage* stage = nullptr;
     bool exchange = false;  // the host communicates in this part, so that it cannot be captured
-    // Of a captured step: the stream that runs this part, and the parts on other streams that it
-    // waits for.
+    // Of a captured step: the stream that runs this part, the parts on other streams that it waits
+    // for, and whether another stream waits for this part.
     int stream = 0;
     std::vector<int> waits_for;
+    bool awaited = false;
 };
 
 // Streams of a captured step: stream 0 runs operations on edges, the others run operations on

@@ -24,6 +24,7 @@ StepResults::StepResults(CudaKernels& kernels)
       host_(kernels.device()) {}
 
 void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream) {
+    if (host_.bytes() > 0 && local == num_local_ && nodes == num_nodes_) return;
     num_local_ = local;
     num_nodes_ = nodes;
     std::size_t end = 0;
