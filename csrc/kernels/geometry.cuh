@@ -84,17 +84,18 @@ INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     if (lane == 0) p.num_pairs[receiver / p.group] = count;
 }
 
-// A warp per receiver: lists its live edges by number, and again the shortest first. The second
-// list of a receiver with more than SORTED edges is the first one. A block has whole groups.
+// A warp per receiver: lists its live edges by number, and again by length, or by the type of the
+// sender and length. The second list of a receiver with more than SORTED edges is the first one. A
+// block has whole groups.
 constexpr int SORTED = 256;
 struct alignas(16) Keys {
     unsigned v[4];
 };
-// Keys order live edges by length and then by number. The number stands in the last 8 bits of the
-// length in single precision, so that edges whose lengths differ by less than one part in 2^15 may
-// be exchanged.
-INLINE unsigned key_of(double length, int number) {
-    return (__float_as_uint(float(length)) & ~unsigned(SORTED - 1)) | unsigned(number);
+// Keys order live edges by 7 bits of the type, 17 of the length and 8 of the number.
+INLINE unsigned key_of(const GeometryArguments<T>& p, Long edge, double length, int number) {
+    const unsigned type = p.sender_type != nullptr ? unsigned(p.sender_type[edge]) : 0;
+    const auto place = unsigned(float(length) * (131071.0f / float(p.r_max)));
+    return type << 25 | place << 8 | unsigned(number);
 }
 extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArguments<T> p) {
     __shared__ Keys all_keys[8][SORTED / 4];
@@ -122,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
             count += __popc(found);
             if (r >= DEAD) continue;
             p.live[first + place] = int(edge[a]);
-            if (place < SORTED) keys[place] = key_of(r, place);
+            if (place < SORTED) keys[place] = key_of(p, edge[a], r, place);
         }
     }
     if (inside && lane == 0) p.num_live[receiver] = count;

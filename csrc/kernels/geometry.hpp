@@ -20,11 +20,12 @@ struct GeometryArguments {
     const int *row_ptr, *sender;
     EdgeShifts shifts;
     const double* positions;
-    T* unit;         // [num_edges][3]
-    double* length;  // [num_edges]
-    int* live;       // [num_edges] of each receiver, from where its edges begin
-    int* by_length;  // the same, the shortest first: see csrc/engine/cuda/device_edges.hpp
-    int* num_live;   // [num_local]
+    T* unit;                 // [num_edges][3]
+    double* length;          // [num_edges]
+    int* live;               // [num_edges] of each receiver, from where its edges begin
+    int* by_length;          // the same in another order: see csrc/engine/cuda/device_edges.hpp
+    const int* sender_type;  // [num_edges]; null: by_length is not by type
+    int* num_live;           // [num_local]
     int* failures;
     double r_max, sign;
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
@@ -33,7 +34,7 @@ struct GeometryArguments {
     int *live_pairs, *live_pair_row, *num_pairs;
     int* live_rows;  // all 0 before the kernel
 };
-static_assert(sizeof(GeometryArguments<float>) == 184 && sizeof(GeometryArguments<double>) == 184);
+static_assert(sizeof(GeometryArguments<float>) == 192 && sizeof(GeometryArguments<double>) == 192);
 
 template <typename T>
 struct AssembleArguments {

@@ -149,7 +149,8 @@ def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, rng: Any) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_edges_in_order_of_length(dtype: str, rng: Any) -> None:
+@pytest.mark.parametrize("by_type", [False, True])
+def test_edges_in_order_of_length(by_type: bool, dtype: str, rng: Any) -> None:
     """Of receivers with few edges, with as many as are sorted, and with more, which stay."""
     device = Device()
     counts = np.array([0, 1, 3, 4, 5, 31, 32, 33, 253, 255, 256, 257, 300])
@@ -171,6 +172,8 @@ def test_edges_in_order_of_length(dtype: str, rng: Any) -> None:
     fields["unit"] = (POINTER, device.upload(np.zeros((edges, 3), dtype)))
     fields["length"] = (POINTER, device.upload(np.zeros(edges)))
     fields |= {name: (POINTER, address) for name, address in arrays.items()}
+    types = rng.integers(128, size=edges).astype(np.int32)
+    fields["sender_type"] = (POINTER, device.upload(types) if by_type else 0)
     fields |= {"num_live": (POINTER, num_live)}
     fields["failures"] = (POINTER, device.upload(np.zeros(2, np.int32)))
     fields |= {"r_max": (ctypes.c_double, R_MAX), "sign": (ctypes.c_double, 1.0)}
@@ -189,7 +192,14 @@ def test_edges_in_order_of_length(dtype: str, rng: Any) -> None:
         if len(alive) > 256:
             np.testing.assert_array_equal(sorted_, alive)
         np.testing.assert_array_equal(np.sort(sorted_), alive)
-        assert len(alive) > 256 or (np.diff(given[sorted_]) > -(2.0**-14) * R_MAX).all()
+        if len(alive) > 256:
+            continue
+        of_types = [sorted_]
+        if by_type:
+            assert (np.diff(types[sorted_]) >= 0).all()
+            of_types = [sorted_[types[sorted_] == each] for each in range(128)]
+        for each in of_types:
+            assert (np.diff(given[each]) > -(2.0**-16) * R_MAX).all()
     device.release()
 
 

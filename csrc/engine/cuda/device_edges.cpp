@@ -344,7 +344,6 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
         launch(count_senders_, a.num_spans + 1);
         copy_to_host(host.first_sender, there.first_sender, bytes - there.before_counts, stream);
-        stream.synchronize();
     };
 
     // Spans take turns with two buffers of rows. If the two can hold all rows, there is one span. A
@@ -372,6 +371,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         // the same group and sender follow each other.
         a.edge_of_place = by_group;
         count(false);
+        stream.synchronize();
         const auto rows = [&](std::int64_t units) { return host.first_row[units]; };
         ends = rows(a.num_spans) > both ? divide(a.num_spans, most_span_rows(), rows)
                                         : std::vector<std::int64_t>{a.num_spans};
@@ -390,17 +390,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     }
     a.edge_of_place = edge_of_place;
     count(!all_nodes);
-    for (std::size_t s = 0; s < spans.size(); ++s) {
-        spans[s].first_sender = all_nodes ? 0 : host.first_sender[s];
-        spans[s].num_senders =
-            all_nodes ? narrow(num_nodes) : host.first_sender[s + 1] - host.first_sender[s];
-        if (group == 0) continue;
-        spans[s].first_row = host.first_row[s];
-        spans[s].num_rows = host.first_row[s + 1] - host.first_row[s];
-    }
-    pairs = {};
-    for (std::int64_t i = 0; i < square; ++i)
-        if (host.pairs[i] != 0) pairs.add(narrow(i / num_types), narrow(i % num_types));
+    if (!all_nodes) stream.synchronize();  // for the number of senders
     const std::int64_t found = all_nodes ? 0 : host.first_sender[a.num_spans];
     const std::int64_t pointers = (all_nodes ? num_nodes : found) + a.num_spans;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
@@ -414,6 +404,18 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.span_row_ptr = span_row_ptr;
     launch(write_senders_, std::max<std::int64_t>({num_edges, a.num_spans, num_nodes + 1}));
     if (group > 0) launch(order_rows_, num_edges);
+    if (all_nodes) stream.synchronize();
+    for (std::size_t s = 0; s < spans.size(); ++s) {
+        spans[s].first_sender = all_nodes ? 0 : host.first_sender[s];
+        spans[s].num_senders =
+            all_nodes ? narrow(num_nodes) : host.first_sender[s + 1] - host.first_sender[s];
+        if (group == 0) continue;
+        spans[s].first_row = host.first_row[s];
+        spans[s].num_rows = host.first_row[s + 1] - host.first_row[s];
+    }
+    pairs = {};
+    for (std::int64_t i = 0; i < square; ++i)
+        if (host.pairs[i] != 0) pairs.add(narrow(i / num_types), narrow(i % num_types));
 }
 
 void DeviceEdges::complete(const std::int32_t* host_types, int num_types, bool reversed,
@@ -432,12 +434,9 @@ void DeviceEdges::upload(const Graph& graph, int num_types, bool reversed,
     reserve_nodes(graph.num_local, graph.num_nodes);
     reserve_edges(row_ptr_.back());
     make_chunks();
-    const auto copy = [&](std::int32_t* target, const std::vector<std::int32_t>& source) {
-        copy_to_device(target, source.data(), 4 * source.size(), stream);
-    };
-    copy(row_ptr, row_ptr_);
-    copy(sender, graph.all_sender());
-    copy(types, graph.types);
+    copy_to_device(row_ptr, row_ptr_.data(), 4 * row_ptr_.size(), stream);
+    copy_to_device(sender, graph.all_sender().data(), 4 * size(num_edges), stream);
+    copy_to_device(types, graph.types.data(), 4 * size(num_nodes), stream);
     complete(graph.types.data(), num_types, reversed, stream);
     stream.synchronize();
 }

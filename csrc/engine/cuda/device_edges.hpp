@@ -105,6 +105,7 @@ public:
     PairUse pair_use = PairUse::none;               // likewise
     // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
     bool sums_chunks = false;
+    bool by_sender_type = false;  // likewise; see by_length
     // If there are several spans, each has at most so many rows of pairs, unless one chunk has
     // more. A list with at most twice as many, by estimate or count, is one span.
     std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
@@ -164,7 +165,9 @@ public:
     // Edges of receiver r that are shorter than r_max, ascending: the first num_live[r] from
     // live + row_ptr[r].
     std::int32_t* live = nullptr;  // [num_edges]
-    // The same, the shortest first, to one part in 2^15; of a receiver with more than 256 as above.
+    // The same, the shortest first (lengths that differ by less than r_max / 2^17 may be
+    // exchanged); where radial tables depend on the sender, by its type first, so that edges which
+    // read the same row follow each other. Of a receiver with more than 256 edges as above.
     std::int32_t* by_length = nullptr;
     std::int32_t* num_live = nullptr;  // [num_local]
     // Live pairs of a group, in the order of by_group: the first num_pairs[group] from live_pairs +

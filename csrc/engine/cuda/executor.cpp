@@ -42,6 +42,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
     for (const auto& op : ops_) {
         graph_.pair_use = std::max(graph_.pair_use, op->pair_use());
         graph_.sums_chunks = graph_.sums_chunks || op->sums_chunks();
+        graph_.by_sender_type = graph_.by_sender_type || op->by_sender_type();
     }
     worker_.stream = &stream_;
     worker_.lanes = &lanes_;

@@ -218,7 +218,7 @@ private:
         if (watch_ == nullptr || watch_->skin() != system.skin)
             watch_ = std::make_unique<VerletSkin>(info_.r_max, system.skin);
         const ListChange change =
-            watch_->needs_rebuild(nodes, system.positions, system.cell, system.periodic);
+            watch_->needs_rebuild(nodes, system.positions, system.cell, system.periodic, threads);
         if (change == ListChange::edges || !own_listed_ ||
             !std::equal(types_.begin(), types_.end(), system.types)) {
             check_types(system.types, nodes, info_.num_types());
@@ -236,7 +236,9 @@ private:
             neighbors_ms_ = clock.lap();
         } else {
             if (change == ListChange::shifts) executor_->set_cell(*watch_);
-            std::copy_n(system.positions, 3 * nodes, executor_->positions());
+            double* const staged = executor_->positions();
+            share(threads, 3 * nodes,
+                  [&](std::int64_t i, int) { staged[i] = system.positions[i]; });
         }
         graph_ms_ = clock.lap();
         run_layers(nullptr, results, system.energy_weights, threads);

@@ -204,6 +204,14 @@ bool RadialSpec::symmetric() const {
     return sender_table == receiver_table;
 }
 
+bool RadialSpec::depends_on_sender() const {
+    for (int a = 0; a < num_types; ++a)
+        for (int b = 0; b < num_types; ++b)
+            if (pair_r_max(a, b) != pair_r_max(a, 0) || pair_r_0(a, b) != pair_r_0(a, 0))
+                return true;
+    return !sender_table.empty();
+}
+
 template <typename T>
 Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
     spec_.functions.values = spec_.basis_values.data();

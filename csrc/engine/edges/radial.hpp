@@ -66,6 +66,8 @@ struct RadialSpec {
     }
     // Whether weights stay the same where the types of both ends change places.
     bool symmetric() const;
+    // Whether weights of edges of the same length and receiver differ with the type of the sender.
+    bool depends_on_sender() const;
     // Inputs of the last layer, and one of constant 1 where it has a bias.
     int units() const { return layers.back().in + (layers.back().bias.empty() ? 0 : 1); }
     // The last layer, [units()][outputs].

@@ -1,13 +1,32 @@
 #include "engine/neighbors/verlet_skin.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "core/text.hpp"
+#include "engine/backend/cpu/parallel.hpp"
 
 namespace mdcg {
+
+namespace {
+
+// Whether the square of any item is larger than the limit, or not a number.
+template <typename Square>
+bool any_beyond(int threads, std::int64_t count, double limit, const Square& square) {
+    std::atomic<bool> found{false};
+    share(threads, threads, [&](std::int64_t part, int) {
+        int beyond = 0;
+        const std::int64_t end = count * (part + 1) / threads;
+        for (std::int64_t i = count * part / threads; i < end; ++i) beyond |= !(square(i) <= limit);
+        if (beyond != 0) found = true;
+    });
+    return found;
+}
+
+}  // namespace
 
 VerletSkin::VerletSkin(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
     if (!(cutoff > 0) || !std::isfinite(cutoff) || !(skin >= 0) || !std::isfinite(skin))
@@ -17,7 +36,7 @@ VerletSkin::VerletSkin(double cutoff, double skin) : cutoff_(cutoff), skin_(skin
 }
 
 ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* positions,
-                                     const double* cell, const bool* periodic) {
+                                     const double* cell, const bool* periodic, int threads) {
     if (num_atoms > std::numeric_limits<std::int32_t>::max())
         throw GeometryError("the system has " + std::to_string(num_atoms) +
                             " atoms, expected at most 2^31 - 1");
@@ -28,7 +47,7 @@ ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* posit
     const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
     const bool same_cell = same && full == full_;
     // positions within the skin of those that were checked need no check
-    const bool covered = same && still_covers(positions, full);
+    const bool covered = same && still_covers(positions, full, threads);
     if (!covered) {
         check_positions(num_atoms, positions);
         check_distance(num_atoms, positions, inverse, directions);
@@ -61,7 +80,7 @@ Vector3 VerletSkin::heights() const {
 
 // Pairs outside the list were further apart than cutoff + skin. With the cell they have come closer
 // by the smallest stretch at most, and by their own moves beside it.
-bool VerletSkin::still_covers(const double* positions, const Matrix3& full) const {
+bool VerletSkin::still_covers(const double* positions, const Matrix3& full, int threads) const {
     if (skin_ == 0) {
         return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);
     }
@@ -74,17 +93,14 @@ bool VerletSkin::still_covers(const double* positions, const Matrix3& full) cons
     const double allowed = 0.5 * (smallest * (cutoff_ + skin_) - cutoff_);
     if (!(allowed > 0)) return false;
     const double limit = allowed * allowed;
-    int beyond = 0;  // also where a position is not a number
-    if (full == built_in_) {
-        for (std::int64_t i = 0; i < num_atoms_; ++i) {
+    if (full == built_in_)
+        return !any_beyond(threads, num_atoms_, limit, [&](std::int64_t i) {
             const double* old = built_at_.data() + 3 * i;
             const double* now = positions + 3 * i;
             const double x = now[0] - old[0], y = now[1] - old[1], z = now[2] - old[2];
-            beyond |= !(x * x + y * y + z * z <= limit);
-        }
-        return beyond == 0;
-    }
-    for (std::int64_t i = 0; i < num_atoms_; ++i) {
+            return x * x + y * y + z * z;
+        });
+    return !any_beyond(threads, num_atoms_, limit, [&](std::int64_t i) {
         const double* old = built_at_.data() + 3 * i;
         const double* now = positions + 3 * i;
         double square = 0;
@@ -93,9 +109,8 @@ bool VerletSkin::still_covers(const double* positions, const Matrix3& full) cons
                 now[k] - (old[0] * stretch[0][k] + old[1] * stretch[1][k] + old[2] * stretch[2][k]);
             square += moved * moved;
         }
-        beyond |= !(square <= limit);
-    }
-    return beyond == 0;
+        return square;
+    });
 }
 
 }  // namespace mdcg

@@ -24,8 +24,9 @@ public:
 
     // Throws GeometryError. `cell`: [3][3], rows are vectors, only those of periodic directions are
     // read (null: none). After ListChange::edges every call asks for a list until one was kept.
+    // Threads share the comparison with the positions of the list.
     ListChange needs_rebuild(std::int64_t num_atoms, const double* positions, const double* cell,
-                             const bool* periodic);
+                             const bool* periodic, int threads = 1);
     // A list was made of the positions that were looked at.
     void keep(const double* positions);
     void reset() { valid_ = false; }
@@ -44,7 +45,7 @@ public:
     Vector3 heights() const;
 
 private:
-    bool still_covers(const double* positions, const Matrix3& full) const;
+    bool still_covers(const double* positions, const Matrix3& full, int threads) const;
 
     double cutoff_, skin_;
     bool valid_ = false;

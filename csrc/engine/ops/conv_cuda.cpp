@@ -56,6 +56,9 @@ public:
         if (fused_ == nullptr) return PairUse::none;
         return spec_.radial.symmetric() ? PairUse::pairs : PairUse::edges;
     }
+    bool by_sender_type() const override {
+        return fused_ != nullptr && spec_.radial.depends_on_sender();
+    }
     bool sums_chunks() const override { return spec_.sender.needs_gradient; }
     int gradient_lanes() const override {
         return can_fuse_ && !by_type_ ? fused_->gradient_lanes() : 1;

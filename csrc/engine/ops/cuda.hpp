@@ -90,6 +90,8 @@ public:
     virtual int gradient_lanes() const { return 1; }
     // What kernels want of the pairs of every list.
     virtual PairUse pair_use() const { return PairUse::none; }
+    // Whether DeviceEdges::by_length should be by type of the sender first.
+    virtual bool by_sender_type() const { return false; }
     // Whether it writes rows of a chunk's edges by DeviceEdges::place: spans are then chunks.
     virtual bool sums_chunks() const { return false; }
     // Scratch that forward or backward will ask for, of a graph of that size.

@@ -27,14 +27,27 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 template <typename T>
 void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
                           int* failures) const {
-    const GeometryArguments<T> arguments{
-        graph.num_local,    graph.row_ptr,    graph.sender,
-        shifts_of(graph),   graph.positions,  static_cast<T*>(graph.unit),
-        graph.length,       graph.live,       graph.by_length,
-        graph.num_live,     failures,         r_max_,
-        flip_ ? -1.0 : 1.0, graph.group,      graph.by_group,
-        graph.pair_row,     graph.live_pairs, graph.live_pair_row,
-        graph.num_pairs,    graph.live_rows};
+    const GeometryArguments<T> arguments{graph.num_local,
+                                         graph.row_ptr,
+                                         graph.sender,
+                                         shifts_of(graph),
+                                         graph.positions,
+                                         static_cast<T*>(graph.unit),
+                                         graph.length,
+                                         graph.live,
+                                         graph.by_length,
+                                         graph.by_sender_type ? graph.sender_type : nullptr,
+                                         graph.num_live,
+                                         failures,
+                                         r_max_,
+                                         flip_ ? -1.0 : 1.0,
+                                         graph.group,
+                                         graph.by_group,
+                                         graph.pair_row,
+                                         graph.live_pairs,
+                                         graph.live_pair_row,
+                                         graph.num_pairs,
+                                         graph.live_rows};
     const std::int64_t group = std::max<std::int64_t>(graph.group, 1);
     const std::int64_t receivers = GEOMETRY_WARPS / group * group;  // of a block
     geometry_.launch(stream, ceil_div(graph.num_local, receivers), 32 * narrow(receivers),
