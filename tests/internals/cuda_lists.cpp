@@ -34,6 +34,7 @@ public:
           graph_(kernels_),
           cells_(kernels_),
           results_(kernels_),
+          given_(device),
           watch_(cutoff, skin) {
         graph_.chunk_edges = chunk_edges;
         if (pairs) graph_.pair_use = mdcg::PairUse::pairs;
@@ -48,8 +49,10 @@ public:
         const std::int64_t nodes = positions.shape(0);
         watch_.needs_rebuild(nodes, positions.data(), cell.is_none() ? nullptr : box.data(),
                              periodic.data());
+        given_.grow(8 * static_cast<std::size_t>(positions.size()));
+        std::copy_n(positions.data(), positions.size(), given_.as<double>());
         const auto start = std::chrono::steady_clock::now();
-        const mdcg::ListPoints points{nodes, positions.data(), types.data(), nodes, nodes};
+        const mdcg::ListPoints points{nodes, given_.as<double>(), types.data(), nodes, nodes};
         const auto grid = mdcg::CudaCellList::grid(watch_, points);
         if (!grid) return py::none();
         cells_.make(*grid, watch_, points, num_types_, stream_, graph_, node_);
@@ -57,7 +60,7 @@ public:
         out["node"] = node_;
         if (arrays) {
             out["image"] = integers(graph_.image, graph_.num_edges);
-            place(positions);
+            place();
             std::vector<double> at(static_cast<std::size_t>(3 * nodes));
             mdcg::copy_to_host(at.data(), graph_.positions, 8 * at.size(), stream_);
             stream_.synchronize();
@@ -86,12 +89,9 @@ public:
 
 private:
     // As a step does.
-    void place(const Matrix& positions) {
-        mdcg::PinnedMemory given(stream_.device());
-        given.grow(8 * static_cast<std::size_t>(positions.size()));
-        std::copy_n(positions.data(), positions.size(), given.as<double>());
+    void place() {
         results_.reserve(graph_.num_local, graph_.num_nodes, stream_);
-        results_.begin(given.as<double>(), cells_.placed_nodes(), graph_, stream_);
+        results_.begin(given_.as<double>(), cells_.placed_nodes(), graph_, stream_);
         stream_.synchronize();
     }
 
@@ -170,6 +170,7 @@ private:
     mdcg::DeviceEdges graph_;
     mdcg::CudaCellList cells_;
     mdcg::StepResults results_;
+    mdcg::PinnedMemory given_;  // positions
     mdcg::VerletSkin watch_;
     std::vector<std::int32_t> node_;
 };
