@@ -36,7 +36,6 @@ from .cuda_paths import NonzeroTable
 from .table_blocks import (
     TableBlock,
     estimated_resident,
-    held_per_lane,
     kernel_sets,
     lanes_of,
     record_bytes,
@@ -118,8 +117,10 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: TableBlock) -> s
     lines = [
         f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
         "Record* records, T* m, bool there, int lane, int warp, bool record) {",
-        f"    if (lane >= {tile.batch} || !there) return;",
-        "    if (record) records[lane] = record_of(p, a, row);",
+        f"    there = there && lane < {tile.batch};",
+        "    const Record own = there && record ? record_of(p, a, row) : Record{};",
+        f"    if (record) write_records<{block.edges_at_once}>(records, own, there, lane);",
+        "    if (!there) return;",
         f"    T y[{block.attributes}];",
         "    constexpr T factors[] = NORM;",
         "    scaled_harmonics(factors, a.u, T(1), y);",
@@ -314,7 +315,7 @@ def emit_table_conv(
                     *given,
                     **common,
                     stored_outputs=frozenset(role.outputs) - written_out,
-                    edges_at_once=2 if held_per_lane(role) <= tile.two_edges else 1,
+                    edges_at_once=block.edges_at_once,
                     sum_items=block.sum_items if block.most_teams > 1 else 0,
                     team_items=block.shared_bytes // itemsize,
                 )

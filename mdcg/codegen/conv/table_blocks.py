@@ -84,6 +84,17 @@ class TableBlock:
         blocks = resident_blocks(self.most_teams * self.threads, registers)
         return blocks if blocks > 1 else 0
 
+    @property
+    def edges_at_once(self) -> int:
+        """Edges that an iteration of the loop of the forward pass takes."""
+        fit = all(held_per_lane(role) <= self.tile.two_edges for role in self.kernel.roles)
+        return 2 if fit else 1
+
+    @property
+    def records(self) -> int:
+        """Records of a batch; in the forward pass, more of its first edges follow."""
+        return self.tile.batch + (self.edges_at_once if self.forward else 0)
+
     # Shared memory, in items: records twice, path matrices twice, parts of gradients twice. Then,
     # of receivers of the group: gradients and features for each warp of a share, and sums of
     # gradients of features for each warp. Forward, sums of the outputs of each warp in the place of
@@ -91,7 +102,7 @@ class TableBlock:
     @property
     def record_items(self) -> int:
         """Items of both batches' records."""
-        return 2 * self.tile.batch * record_bytes(self.forward, self.itemsize) // self.itemsize
+        return 2 * self.records * record_bytes(self.forward, self.itemsize) // self.itemsize
 
     @property
     def nonzero_items(self) -> int:

@@ -152,7 +152,7 @@ class BackwardRoleWriter(TableRoleWriter):
             f"        T* const part = parts + buffer * {size} + place * {batch * row} + "
             f"share * {per * row};",
             "        if (many > 0) {",
-            "            load_features(next, record[0]);",
+            "            load_features(next, record[0].sender);",
             "            if (record[0].row != loaded_row) {",
             f"                {self.table_row('record[0].row', 'first_polynomials')}",
             *(
@@ -315,7 +315,7 @@ class BackwardRoleWriter(TableRoleWriter):
             "if (new_far) loaded_far = next_far;",
             self.table_row("next_row", "next_polynomials"),
             self._far_row("next_far", "next_gradients"),
-            "load_features(next, following);",
+            "load_features(next, following.sender);",
             *rows,
             f"const T* const m = m_batch + k * {self.table.stride};",
             "T along = 0;",

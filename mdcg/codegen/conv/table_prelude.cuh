@@ -9,6 +9,14 @@ struct alignas(16) Quad {
     T v[QUAD];
 };
 
+// The address, but the compiler no longer knows how it was computed: it keeps it in a register and
+// does not compute it again for every edge.
+MDCG_INLINE const T* kept(const T* address) {
+    asm("" : "+l"(address));
+    __builtin_assume(__isGlobal(address));
+    return address;
+}
+
 // Weights are polynomials. Items 2 k and 2 k + 1 of all columns stand together, behind them those
 // of the next k.
 typedef mdcg::TableColumn<DEGREE, T> Column;
@@ -92,6 +100,26 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     r.inverse = T(1) / T(a.length);
 #endif
     return r;
+}
+
+// Writes the records of a batch; the first lanes have an edge (`there`). In the forward pass the
+// loop over edges takes EDGES of them in an iteration. A record then has the place of its own edge,
+// the row of the next edge, and the sender of the edge after EDGES, which are loaded ahead; behind
+// the last edge, its own. The first row and the first senders stand behind the records.
+template <int EDGES>
+MDCG_INLINE void write_records(Record* records, Record own, bool there, int lane) {
+#if !BACKWARD
+    const int last = max(__popc(__ballot_sync(~0u, there)) - 1, 0);
+    const auto of_edge = [&](int value, int edge) {
+        return __shfl_sync(~0u, value, min(edge, last));
+    };
+    Record first = own;
+    first.sender = of_edge(own.sender, lane);
+    if (lane < EDGES) records[BATCH + lane] = first;
+    own.sender = of_edge(own.sender, lane + EDGES);
+    own.row = of_edge(own.row, lane + 1);
+#endif
+    if (there) records[lane] = own;
 }
 
 #if BACKWARD

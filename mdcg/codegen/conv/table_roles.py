@@ -103,9 +103,9 @@ class TableRoleWriter:
             "    const Two* const table = (const Two*)p.table + base;",
             f"    Pairs<CHANNELS> {names};",
             "    int loaded_row = -1;  // of the table",
-            f"    const T* const features = p.x + {role.in1.offset} + base;",
-            "    const auto load_features = [&](auto& to, const Record& r) {",
-            f"        const T* const x = features + Long(r.sender) * {width};",
+            f"    const T* const features = kept(p.x + {role.in1.offset} + base);",
+            "    const auto load_features = [&](auto& to, int sender) {",
+            f"        const T* const x = features + Long(sender) * {width};",
             *(
                 f"        to[{a}] = *(const Values*)(x + {a * role.in1.mul});"
                 for a in range(self.dim)
@@ -190,16 +190,17 @@ class ForwardRoleWriter(TableRoleWriter):
     def function(self, name: str, prefix: str) -> str:
         """Return the role's function; ``prefix`` names the helpers of its kernel."""
         batch, stride = self.batch, self.table.stride
-        paths = range(len(self.role.paths))
+        paths, at_once = range(len(self.role.paths)), range(self.edges_at_once)
+        records = batch + self.edges_at_once
         lines = [
             *self.head(name, "Long row, int begin, int count"),
             *(f"    Values {name} = {{}};" for name, _ in self._outputs()),
             f"    Values next[{self.edges_at_once}][{self.dim}];  // features of edges to come",
-            "    const auto load_row = [&](const Record& r) {  // roughly in order of length",
-            "        if (r.row == loaded_row) return;",
-            f"        {self.table_row('r.row', 'from')}",
+            "    const auto load_row = [&](int row) {  // roughly in order of length",
+            "        if (row == loaded_row) return;",
+            f"        {self.table_row('row', 'from')}",
             *(f"        {line}" for i in paths for line in self.load_polynomial(i, "from")),
-            "        loaded_row = r.row;",
+            "        loaded_row = row;",
             "    };",
             "    int buffer = 0, turn = 0;",
             f"    for (int first = 0; first < count; first += {batch}) {{",
@@ -208,18 +209,19 @@ class ForwardRoleWriter(TableRoleWriter):
             f"        turn = turn + 1 < {self.warps} ? turn + 1 : 0;",
             "        if (more) "
             f"fetch(p, ahead, begin, first + {batch} + lane, count, {batch}, lane, warp == turn);",
-            f"        const Record* const record = records + buffer * {batch};",
+            f"        const Record* const record = records + buffer * {records};",
             f"        const T* const m_batch = matrices + buffer * {batch * stride};",
-            "        load_row(record[0]);",
-            *(
-                f"        load_features(next[{i}], record[min({i}, many - 1)]);"
-                for i in range(self.edges_at_once)
-            ),
+            f"        load_row(record[{batch}].row);",
+            *(f"        load_features(next[{j}], record[{batch + j}].sender);" for j in at_once),
             "#pragma unroll 1",
-            "        for (int k = 0; k < many;) {",
-            *(f"            {line}" for line in self._edges()),
+            f"        for (int k = 0; k < many; k += {self.edges_at_once}) {{",
+            *(
+                f"            {line}"
+                for j in at_once
+                for line in (*(["if (k + 1 == many) break;"] if j else []), *self._edge(j))
+            ),
             "        }",
-            f"        if (more) {prefix}_make(p, ahead, row, records + (buffer ^ 1) * {batch}, "
+            f"        if (more) {prefix}_make(p, ahead, row, records + (buffer ^ 1) * {records}, "
             f"matrices + (buffer ^ 1) * {batch * stride}, first + {batch} + lane < count, lane, "
             "warp, warp == turn);",
             "        __syncthreads();",
@@ -280,37 +282,32 @@ class ForwardRoleWriter(TableRoleWriter):
             "}",
         ]
 
-    def _edges(self) -> list[str]:
-        """Print the edges of an iteration."""
-        lines = []
-        for j in range(self.edges_at_once):
-            lines += ["{", *(f"    {line}" for line in self._edge(f"next[{j}]")), "}"]
-            lines.append("if (++k == many) break;" if j + 1 < self.edges_at_once else "++k;")
-        return lines
+    def _edge(self, number: int) -> list[str]:
+        """Print one edge of an iteration.
 
-    def _edge(self, features: str) -> list[str]:
-        """Print one edge.
-
-        `features` names the registers that hold its features. Once they are read, those of the edge
-        in the same place of the next iteration are loaded into them.
+        Its features are in registers. Once they are read, those of the edge in the same place of
+        the next iteration are loaded into them, and the polynomials of the next edge. The record
+        names both; where there are no more edges, it names the last one.
         """
         paths = self.role.paths
-        later = f"k + {self.edges_at_once}"
+        features = f"next[{number}]"
         lines = [
+            f"const Record here = record[k + {number}];",
             *(
                 f"const Values feature{a} = {self.channels_of(f'{features}[{a}]')};"
                 for a in range(self.dim)
             ),
-            "const T z = record[k].z;",
             *(f"T w{i}[CHANNELS], slope{i};" for i in range(len(paths))),
-            *each_channel(f"evaluate(a{i}, c, z, w{i}[c], slope{i});" for i in range(len(paths))),
-            "if (k + 1 < many) load_row(record[k + 1]);",
-            f"if ({later} < many) load_features({features}, record[{later}]);",
-            f"const T* const m = m_batch + k * {self.table.stride};",
+            *each_channel(
+                f"evaluate(a{i}, c, here.z, w{i}[c], slope{i});" for i in range(len(paths))
+            ),
+            "load_row(here.row);",
+            f"load_features({features}, here.sender);",
+            f"const T* const m = m_batch + (k + {number}) * {self.table.stride};",
         ]
         for i, path in enumerate(paths):
             lines += ["{", *(f"    {line}" for line in self._path(i, path)), "}"]
-        return lines
+        return ["{", *(f"    {line}" for line in lines), "}"]
 
     def _path(self, number: int, path: LoweredPath) -> list[str]:
         c = path.coupling
