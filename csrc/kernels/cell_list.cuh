@@ -18,10 +18,10 @@ INLINE void bin_of_number(const CellArguments& p, int number, int* at) {
     at[2] = tile / p.tiles[0] / p.tiles[1] << 2 | (number >> 4 & 3);
 }
 
-// Takes what the host gives, too.
+// Also copies positions, types and the cell from the host, and clears the number of edges.
 extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments p) {
     const Long i = thread_number();
-    if (i < 9) p.cell[i] = p.host_cell[i];
+    if (i < 9) p.cell[i] = p.given_cell[i];
     if (i == 0) *p.total = 0;
     if (i < p.num_nodes) p.given_types[i] = p.host_types[i];
     if (i >= p.num_points) return;

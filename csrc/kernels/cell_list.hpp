@@ -11,10 +11,10 @@ static_assert(GROUPED_POINTS % 32 == 0 && GROUPED_POINTS < 256);
 
 struct CellArguments {
     Long num_points, num_nodes, num_bins;
-    // In page-locked memory of the host; kernels copy them to the addresses below.
+    // In page-locked memory of the host, to be copied to the addresses below, as the cell is.
     const double* host_given;
     const int *host_types, *host_node, *host_image;
-    double host_cell[9];
+    double given_cell[9];
     double* given;  // [num_points][3] in the order given, as everything of `given`
     double* cell;   // [3][3]; open directions: zeros
     double inverse[9], low[3], scale[3];  // low, scale: along each vector, to numbers of bins

@@ -91,7 +91,7 @@ constexpr int SORTED = 256;
 struct alignas(16) Keys {
     unsigned v[4];
 };
-// Keys order live edges by 7 bits of the type, 17 of the length and 8 of the number.
+// Keys order live edges by the type modulo 128, 17 bits of the length and 8 of the number.
 INLINE unsigned key_of(const GeometryArguments<T>& p, Long edge, double length, int number) {
     const unsigned type = p.sender_type != nullptr ? unsigned(p.sender_type[edge]) : 0;
     const auto place = unsigned(float(length) * (131071.0f / float(p.r_max)));

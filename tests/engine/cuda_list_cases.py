@@ -93,7 +93,8 @@ def check_spans(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("local", "nodes", "edges", "chunk"),
     [(0, 0, 0, 50), (3, 7, 0, 50), (0, 4, 0, 50), (40, 55, 900, 70), (9, 700, 9000, 2000),
-     (300, 300, 5000, 8192), (2000, 2000, 2100, 7)],
+     (300, 300, 5000, 8192), (2000, 2000, 2100, 7), (300, 300, 8191, 9000), (300, 300, 8192, 9000),
+     (300, 300, 8193, 9000)],
 )  # fmt: skip
 def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -> None:
     lists = core.CudaLists(4.0, 0.5, num_types=3, chunk_edges=chunk)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy.interpolate import BSpline
 
+from mdcg import _core
+
 from ..internals.internals import core
 
 torch = pytest.importorskip("torch")
@@ -73,3 +75,36 @@ def test_splines(level: str, double: bool) -> None:
     tolerance = 1e-15 if double else 1e-7
     assert np.abs(basis - within * sums).max() < tolerance
     assert np.abs(slope - by_length * b_splines(degree - 1)).max() < 4 * tolerance
+
+
+@pytest.mark.parametrize(
+    ("r_max", "r_0", "sender_table", "expected"),
+    [
+        ([5.0], [], [], False),
+        ([5.0, 4.0, 4.0, 5.0], [], [], True),
+        ([5.0, 5.0, 4.0, 4.0], [], [], False),  # by the receiver alone
+        ([5.0], [1.0, 2.0, 2.0, 1.0], [], True),
+        ([5.0], [], [0.5, 0.25], True),
+    ],
+)
+def test_weights_that_depend_on_the_sender(
+    r_max: list[float], r_0: list[float], sender_table: list[float], expected: bool
+) -> None:
+    assert core.depends_on_sender(2, r_max, r_0, sender_table) is expected
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 5])
+@pytest.mark.parametrize("moved", [None, 0, 6, 12])
+@pytest.mark.parametrize("by", [0.51, np.nan])
+def test_threads_see_each_atom_that_leaves_the_skin(
+    threads: int, moved: int | None, by: float
+) -> None:
+    before = np.arange(39.0).reshape(13, 3)
+    now = before + 0.2
+    if moved is not None:
+        now[moved, 1] = before[moved, 1] + by
+    if moved is not None and np.isnan(by):
+        with pytest.raises(_core.GeometryError, match="no usable position"):
+            core.needs_rebuild(before, now, 1.0, threads)
+        return
+    assert core.needs_rebuild(before, now, 1.0, threads) is (moved is not None)

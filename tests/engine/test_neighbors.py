@@ -311,9 +311,10 @@ def test_messages_where_libstdcxx_is_linked_statically(tmp_path: Path) -> None:
     sources += [
         CSRC / "engine/neighbors" / name for name in ("verlet_skin.cpp", "geometry_check.cpp")
     ]
-    options = ["-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-static-libstdc++"]
+    options = ["-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fvisibility=hidden"]
     library = tmp_path / "refuse.so"
-    built = [compiler, *options, "-static-libgcc", f"-I{CSRC}", *map(str, sources)]
+    static = ["-static-libstdc++", "-static-libgcc"]
+    built = [compiler, *options, *static, f"-I{CSRC}", *map(str, sources)]
     subprocess.run([*built, "-o", str(library)], check=True)
     cell = [5, 0, 0, 0, 5.25, 0, 0, 0, 5]
     infinite = [5, 0, 0, 0, np.inf, 0, 0, 0, 5]

@@ -9,6 +9,8 @@
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/edges/harmonics.hpp"
+#include "engine/edges/radial.hpp"
+#include "engine/neighbors/verlet_skin.hpp"
 #include "engine/ops/conv_kernel.hpp"
 
 namespace py = pybind11;
@@ -97,4 +99,26 @@ void register_edges(py::module_& m) {
         },
         py::arg("place"), py::arg("within"), py::arg("by_length"), py::arg("double_precision"),
         py::arg("level"));
+    m.def(
+        "depends_on_sender",
+        [](int num_types, const std::vector<double>& r_max, const std::vector<double>& r_0,
+           const std::vector<double>& sender_table) {
+            mdcg::RadialSpec spec;
+            spec.num_types = num_types;
+            spec.r_max = r_max;
+            spec.r_0 = r_0;
+            spec.sender_table = sender_table;
+            return spec.depends_on_sender();
+        },
+        py::arg("num_types"), py::arg("r_max"), py::arg("r_0"), py::arg("sender_table"));
+    m.def(
+        "needs_rebuild",
+        [](const Matrix& before, const Matrix& now, double skin, int threads) {
+            mdcg::VerletSkin watch(1.0, skin);
+            watch.needs_rebuild(before.shape(0), before.data(), nullptr, nullptr);
+            watch.keep(before.data());
+            return watch.needs_rebuild(now.shape(0), now.data(), nullptr, nullptr, threads) ==
+                   mdcg::ListChange::edges;
+        },
+        py::arg("before"), py::arg("now"), py::arg("skin"), py::arg("threads"));
 }

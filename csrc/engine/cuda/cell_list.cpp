@@ -74,14 +74,14 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
     return a;
 }
 
-void CudaCellList::take_cell(const VerletSkin& watch, double* cell) {
+void CudaCellList::write_cell(const VerletSkin& watch, double* cell) {
     for (std::size_t k = 0; k < 3; ++k)
         for (std::size_t c = 0; c < 3; ++c)
             cell[3 * k + c] = watch.periodic()[k] ? watch.full()[k][c] : 0.0;
 }
 
 void CudaCellList::set_cell(const VerletSkin& watch, const DeviceStream& stream) {
-    take_cell(watch, host_cell_.data());
+    write_cell(watch, host_cell_.data());
     copy_to_device(cell_, host_cell_.data(), sizeof(host_cell_), stream);
 }
 
@@ -137,7 +137,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     a.host_types = types;
     a.host_node = point_node;
     a.host_image = point_image;
-    take_cell(watch, a.host_cell);
+    write_cell(watch, a.given_cell);
     if (copies) a.given_types = graph.types;
     a.sorted_key = sorted_keys;
     a.sorted = sorted;
@@ -153,7 +153,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
         function.launch(stream, ceil_div(threads, THREADS), THREADS, a);
     };
-    launch(find_bins_, std::max<std::int64_t>(num_points, THREADS));
+    launch(find_bins_, std::max<std::int64_t>(num_points, 9));  // also without points
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
                         sorted, spare_keys, spare_values, work});
     launch(place_points_, std::max<std::int64_t>(a.num_bins + 1, num_points));

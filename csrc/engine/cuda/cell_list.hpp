@@ -49,7 +49,7 @@ public:
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }
 
 private:
-    static void take_cell(const VerletSkin& watch, double* cell);
+    static void write_cell(const VerletSkin& watch, double* cell);
 
     CudaSort sort_;
     CudaFunction find_bins_, place_points_, number_nodes_, count_edges_, write_edges_;

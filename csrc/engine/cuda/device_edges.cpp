@@ -38,22 +38,23 @@ struct Workspace {
     }
 };
 
-// Numbers of spans that go to the device and come back, in memory of either: whether edges are one
-// by one, and the first edges of spans; then what the device finds, senders and rows before each
-// span and which pairs of types there are.
+// Numbers of spans in memory of the host or the device. The host writes whether edges are one by
+// one, the first edges of spans, and zeros for the pairs of types. The device then writes which
+// pairs there are, and the senders and rows before each span.
 struct SpanNumbers {
     std::int64_t* one_way;
     std::int32_t *first_edge, *first_sender, *first_row, *pairs;
-    std::size_t before_counts, bytes;
+    std::size_t before_pairs, before_counts, bytes;
 
     SpanNumbers(char* start, std::int64_t items, std::int64_t square) {
         Layout parts(start);
         parts.take(one_way, 1);
         parts.take(first_edge, items);
+        before_pairs = parts.bytes();
+        parts.take(pairs, square);
         before_counts = parts.bytes();
         parts.take(first_sender, items);
         parts.take(first_row, items);
-        parts.take(pairs, square);
         bytes = parts.bytes();
     }
 };
@@ -343,7 +344,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         if (with_senders) sort_.sum(stream, w.runs, num_edges, w.work);
         if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
         launch(count_senders_, a.num_spans + 1);
-        copy_to_host(host.first_sender, there.first_sender, bytes - there.before_counts, stream);
+        copy_to_host(host.pairs, there.pairs, bytes - there.before_pairs, stream);
     };
 
     // Spans take turns with two buffers of rows. If the two can hold all rows, there is one span. A
@@ -361,7 +362,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     *host.one_way = alone ? 1 : 0;
     take_first_edges();
     std::fill_n(host.pairs, square, 0);
-    copy_to_device(small_.as<char>(), staging_.as<char>(), bytes, stream);
+    copy_to_device(small_.as<char>(), staging_.as<char>(), there.before_counts, stream);
     launch(expand_rows_, 32 * num_local);
     sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);

@@ -165,9 +165,10 @@ public:
     // Edges of receiver r that are shorter than r_max, ascending: the first num_live[r] from
     // live + row_ptr[r].
     std::int32_t* live = nullptr;  // [num_edges]
-    // The same, the shortest first (lengths that differ by less than r_max / 2^17 may be
-    // exchanged); where radial tables depend on the sender, by its type first, so that edges which
-    // read the same row follow each other. Of a receiver with more than 256 edges as above.
+    // The same, the shortest first (lengths that differ by less than about r_max / 2^17 may be
+    // exchanged); where radial tables depend on the sender, by its type modulo 128 first, so that
+    // edges which read the same row follow each other. Of a receiver with more than 256 edges as
+    // above.
     std::int32_t* by_length = nullptr;
     std::int32_t* num_live = nullptr;  // [num_local]
     // Live pairs of a group, in the order of by_group: the first num_pairs[group] from live_pairs +

@@ -97,7 +97,7 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
-    staged.positions = positions();  // page-locked
+    staged.positions = positions();  // kernels read them there
     cells_.make(*grid, watch, staged, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;

@@ -23,7 +23,7 @@ CudaSort::CudaSort(CudaKernels& kernels)
       add_totals_(kernels.fixed("sort.cuh", "add_totals")),
       counts_(kernels.fixed("sort.cuh", "digit_counts")),
       scatter_(kernels.fixed("sort.cuh", "digit_scatter")),
-      sort_(kernels.fixed("sort.cuh", "digit_sort")) {}
+      digit_sort_(kernels.fixed("sort.cuh", "digit_sort")) {}
 
 std::int64_t CudaSort::most_alone = 4 * SCAN_TILE;
 
@@ -69,7 +69,7 @@ void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
         a.out_keys = spare ? s.spare_keys : s.sorted_keys;
         a.out_values = spare ? s.spare_values : s.sorted_values;
         if (s.count <= std::min<std::int64_t>(most_alone, ALONE_TILE)) {
-            sort_.launch(stream, 1, SCAN_THREADS, a);
+            digit_sort_.launch(stream, 1, SCAN_THREADS, a);
         } else {
             const std::int64_t counts = a.tiles * a.digits;
             counts_.launch(stream, a.tiles, THREADS, a);

@@ -11,7 +11,7 @@ class CudaSort {
 public:
     explicit CudaSort(CudaKernels& kernels);
 
-    // One block sums up to so many items, and sorts them where it can. Tests set this.
+    // One block sums up to so many items, and sorts up to ALONE_TILE of them. Tests set this.
     static std::int64_t most_alone;
 
     // Items of work that either of the two takes for that many items.
@@ -40,7 +40,7 @@ public:
     static int bits(std::int64_t count);
 
 private:
-    CudaFunction scan_all_, scan_tiles_, add_totals_, counts_, scatter_, sort_;
+    CudaFunction scan_all_, scan_tiles_, add_totals_, counts_, scatter_, digit_sort_;
 };
 
 }  // namespace mdcg

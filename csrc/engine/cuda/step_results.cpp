@@ -25,8 +25,6 @@ StepResults::StepResults(CudaKernels& kernels)
 
 void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream) {
     if (host_.bytes() > 0 && local == num_local_ && nodes == num_nodes_) return;
-    num_local_ = local;
-    num_nodes_ = nodes;
     std::size_t end = 0;
     const auto part = [&](std::int64_t count) {
         const Part found{end, 8 * size(count)};
@@ -42,6 +40,8 @@ void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceSt
     device_.grow(end);
     clear_on_device(device_.as<char>(), end, stream);  // what is between them is copied as well
     host_.grow(end);
+    num_local_ = local;
+    num_nodes_ = nodes;
 }
 
 void StepResults::begin(const double* from, const PlacedNodes& placed, const DeviceEdges& graph,

@@ -62,7 +62,7 @@ void check_distance(std::int64_t num_atoms, const double* positions, const Matri
     for (std::size_t k = 0; k < 3; ++k) {
         const double per_coordinate =
             std::abs(inverse[0][k]) + std::abs(inverse[1][k]) + std::abs(inverse[2][k]);
-        // only vectors of less than 1 Å can be passed so often within the largest coordinate
+        // only planes less than 0.2 Å apart can be passed so often within the largest coordinate
         if (!periodic[k] || MAX_COORDINATE * per_coordinate < MAX_WRAP) continue;
         for (std::int64_t i = 0; i < num_atoms; ++i) {
             const double* p = positions + 3 * i;

@@ -48,7 +48,7 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
     threads = usable_threads(static_cast<int>(
         std::clamp<std::int64_t>(num_atoms / ATOMS_PER_THREAD, 1, std::max(threads, 1))));
     ++num_updates_;
-    const Change change = watch_.needs_rebuild(num_atoms, positions, cell, periodic, threads);
+    const Change change = watch_.needs_rebuild(num_atoms, positions, cell, periodic);
     full_ = watch_.full();
     inverse_ = watch_.inverse();
     if (change == Change::none) return change;

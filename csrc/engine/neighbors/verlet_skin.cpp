@@ -17,6 +17,7 @@ namespace {
 template <typename Square>
 bool any_beyond(int threads, std::int64_t count, double limit, const Square& square) {
     std::atomic<bool> found{false};
+    threads = std::max(threads, 1);
     share(threads, threads, [&](std::int64_t part, int) {
         int beyond = 0;
         const std::int64_t end = count * (part + 1) / threads;

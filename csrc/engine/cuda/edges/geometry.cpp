@@ -27,31 +27,31 @@ CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
 template <typename T>
 void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
                           int* failures) const {
-    const GeometryArguments<T> arguments{graph.num_local,
-                                         graph.row_ptr,
-                                         graph.sender,
-                                         shifts_of(graph),
-                                         graph.positions,
-                                         static_cast<T*>(graph.unit),
-                                         graph.length,
-                                         graph.live,
-                                         graph.by_length,
-                                         graph.by_sender_type ? graph.sender_type : nullptr,
-                                         graph.num_live,
-                                         failures,
-                                         r_max_,
-                                         flip_ ? -1.0 : 1.0,
-                                         graph.group,
-                                         graph.by_group,
-                                         graph.pair_row,
-                                         graph.live_pairs,
-                                         graph.live_pair_row,
-                                         graph.num_pairs,
-                                         graph.live_rows};
+    GeometryArguments<T> a{};
+    a.num_local = graph.num_local;
+    a.row_ptr = graph.row_ptr;
+    a.sender = graph.sender;
+    a.positions = graph.positions;
+    a.length = graph.length;
+    a.live = graph.live;
+    a.by_length = graph.by_length;
+    a.num_live = graph.num_live;
+    a.group = graph.group;
+    a.by_group = graph.by_group;
+    a.pair_row = graph.pair_row;
+    a.live_pairs = graph.live_pairs;
+    a.live_pair_row = graph.live_pair_row;
+    a.num_pairs = graph.num_pairs;
+    a.live_rows = graph.live_rows;
+    a.shifts = shifts_of(graph);
+    a.unit = static_cast<T*>(graph.unit);
+    a.sender_type = graph.by_sender_type ? graph.sender_type : nullptr;
+    a.failures = failures;
+    a.r_max = r_max_;
+    a.sign = flip_ ? -1.0 : 1.0;
     const std::int64_t group = std::max<std::int64_t>(graph.group, 1);
     const std::int64_t receivers = GEOMETRY_WARPS / group * group;  // of a block
-    geometry_.launch(stream, ceil_div(graph.num_local, receivers), 32 * narrow(receivers),
-                     arguments);
+    geometry_.launch(stream, ceil_div(graph.num_local, receivers), 32 * narrow(receivers), a);
 }
 
 template <typename T>
