@@ -46,9 +46,9 @@ class TableConvTile:
         Warps that a block of the backward pass has at least: where its channels need fewer, several
         share the edges of a batch.
     two_edges : int
-        Forward, an iteration of the loop takes two edges in a role that holds no more values per
-        lane than this from edge to edge, and one edge in others. Features are loaded one iteration
-        before they are needed.
+        Forward, an iteration of the loop takes two edges in kernels of which no role holds more
+        values per lane than this from edge to edge, and one edge in others. Features are loaded one
+        iteration before they are needed.
     degree : int
         Of the polynomials of the table, odd; in float64 at least 5.
     """
