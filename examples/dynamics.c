@@ -30,6 +30,7 @@ static double mass[MAX_ATOMS], x[3 * MAX_ATOMS], v[3 * MAX_ATOMS], f[3 * MAX_ATO
 
 /* The neighbour list, and where atoms were when it was made. */
 static int num_lists, num_edges;
+static mdcg_list list; /* how the model knows the edges again */
 static int32_t sender[MAX_EDGES], receiver[MAX_EDGES];
 static double shifts[3 * MAX_EDGES], listed[3 * MAX_ATOMS];
 
@@ -108,6 +109,7 @@ static void make_list(double cutoff) {
             ++num_edges;
         }
     memcpy(listed, x, sizeof x);
+    list.edges = list.shifts = 0;
     ++num_lists;
 }
 
@@ -122,9 +124,8 @@ static int list_is_old(void) {
 
 /* Energy, and forces in `f`, at the positions in `x`. */
 static double evaluate(mdcg_model* model, double r_max) {
-    const int reuse = num_lists > 0 && !list_is_old();
     double energy;
-    if (!reuse) make_list(r_max + skin);
+    if (num_lists == 0 || list_is_old()) make_list(r_max + skin);
     mdcg_system system = {0};
     system.size = sizeof system;
     system.num_local = system.num_nodes = num_atoms;
@@ -134,7 +135,7 @@ static double evaluate(mdcg_model* model, double r_max) {
     system.sender = sender;
     system.receiver = receiver;
     system.shifts = shifts;
-    system.same_edges = system.same_shifts = reuse;
+    system.list = &list;
     mdcg_results results = {0};
     results.size = sizeof results;
     results.energy = &energy;

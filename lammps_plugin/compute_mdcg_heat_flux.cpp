@@ -145,12 +145,12 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
     types.resize(count);
     for (std::size_t n = 0; n < count; n++) types[n] = member.kind[atom->type[atoms[n]]];
     system.types = types.data();
-    member.fresh = true;    // it will have seen other edges than the pair style's
+    mdcg_list edges{};
+    system.list = &edges;
     for (int pass = 0; pass < 4; pass++) {
       std::fill(weights.begin(), weights.end(), 0.0);
       for (std::int64_t n = 0; n < num_own; n++)
         weights[n] = pass == 0 ? 1.0 : positions[3 * n + pass - 1];
-      system.same_edges = pass > 0;
       if (it.library->evaluate(member.model.get(), &system, nullptr, &results) != MDCG_OK)
         return it.library->last_error();
       for (std::size_t n = 0; n < count; n++) {
@@ -185,6 +185,8 @@ void ComputeMDCGHeatFlux::compute_vector()
   double mine[6] = {};    // the whole flux, and what atoms carry with them
   std::string reason;
   if (num_own > 0) reason = evaluate(mine, mine + 3);
+  // the models of some ranks have read other edges, and all ranks read theirs again together
+  for (PairMDCG::Member &member : pair->impl->members) member.list = {};
   pair->all_or_none(FLERR, reason.empty() ? "" : "compute mdcg/heat/flux: " + reason);
   for (int k = 0; k < 6; k++) mine[k] *= it.energy_unit;
   for (std::int64_t n = 0; n < num_own; n++) {

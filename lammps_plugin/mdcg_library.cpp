@@ -71,6 +71,7 @@ Library open_library()
     load(handle, "mdcg_last_error_about", library.last_error_about, path);
     load(handle, "mdcg_find_device", library.find_device, path);
     load(handle, "mdcg_open", library.open, path);
+    load(handle, "mdcg_open_same", library.open_same, path);
     load(handle, "mdcg_prepare", library.prepare, path);
     load(handle, "mdcg_close", library.close, path);
     load(handle, "mdcg_describe", library.describe, path);

@@ -271,7 +271,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   for (const std::string &file : files) {
     Member &member = it.members.emplace_back();
     member.file = file;
-    open_member(member, options);
+    open_member(member, options, nullptr);
     it.r_max = it.members.front().info.r_max;
     if (member.info.r_max != it.r_max)
       error->all(FLERR,
@@ -293,11 +293,11 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   options.dispersion_cutoff = it.dispersion_cutoff;
   it.dispersion = std::make_unique<Member>();
   it.dispersion->file = files.front();
-  open_member(*it.dispersion, options);
+  open_member(*it.dispersion, options, it.members.front().model.get());
 }
 
-// Collective.
-void PairMDCG::open_member(Member &member, const mdcg_options &options)
+// Collective. `network`: for its dispersion, the model whose package holds it; else null.
+void PairMDCG::open_member(Member &member, const mdcg_options &options, const mdcg_model *network)
 {
   Impl &it = *impl;
   member.info.size = sizeof(member.info);
@@ -306,7 +306,8 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options)
   if (path.empty()) path = member.file;
   mdcg_model *model = nullptr;
   std::string reason;
-  const bool opened = it.library->open(path.c_str(), &options, &model) == MDCG_OK;
+  const bool opened = (network ? it.library->open_same(network, &options, &model)
+                               : it.library->open(path.c_str(), &options, &model)) == MDCG_OK;
   member.model = {model, it.library->close};
   if (opened && !comm->me &&
       std::strstr(it.library->summary(model), "python -m mdcg kernels will make them")) {

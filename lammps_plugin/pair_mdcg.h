@@ -48,7 +48,7 @@ class PairMDCG : public Pair {
   void allocate();
   void all_or_none(const std::string &file, int line, const std::string &reason);
   void open_members(const std::vector<std::string> &files);
-  void open_member(Member &member, const mdcg_options &options);
+  void open_member(Member &member, const mdcg_options &options, const mdcg_model *network);
   std::vector<std::string> names_of_labels();
   void take_names(Member &member);
   void check_restored();

@@ -169,9 +169,8 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
 {
   Impl &it = *impl;
   system.types = member.types.data();
-  // the engine keeps a list of a periodic cell where it is still valid
-  system.same_edges = member.fresh || system.cell ? 0 : 1;
-  member.fresh = false;
+  member.list.shifts = 0;    // they change with the box
+  system.list = &member.list;
 
   double sum[9] = {};
   // never null, which means "not wanted" to the engine: all ranks must ask for the same results

@@ -207,8 +207,8 @@ void PairMDCG::take_graph()
     take_nodes(it.far, ghosts_near(it.dispersion->info.r_max));
     it.far.take_copies(atom, domain);
   }
-  for (Member &member : it.members) member.fresh = true;
-  if (it.dispersion) it.dispersion->fresh = true;
+  for (Member &member : it.members) member.list = {};
+  if (it.dispersion) it.dispersion->list = {};
   it.known_local = nlocal;
   it.known_all = nall;
   take_types();

@@ -27,7 +27,7 @@ struct PairMDCG::Member {
   std::vector<std::int32_t> types;    // [num_nodes]
   double energy = 0.0;                // of the local nodes, eV
   std::vector<double> forces;         // [num_nodes][3] eV/Å
-  bool fresh = true;                  // the engine has not seen these edges yet
+  mdcg_list list{};                   // how the engine knows the edges again
   bool announced = false;
 };
 

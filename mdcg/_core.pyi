@@ -140,7 +140,7 @@ class Model:
 
     def __init__(
         self,
-        path: str,
+        package: str | Model,
         *,
         device: str = "cpu",
         kernels: str = "auto",
@@ -151,7 +151,10 @@ class Model:
         damping: str = "bj",
         dispersion_cutoff: float = 21.16708843612,
     ) -> None:
-        """Open a package, or with `dispersion` the dispersion that it holds."""
+        """Open a package, or with `dispersion` the dispersion that it holds.
+
+        A model in place of a path is one whose package is opened once more, as it was read then.
+        """
     def evaluate(
         self,
         positions: NDArray[np.float64],
@@ -172,6 +175,8 @@ class Model:
     ) -> dict[str, Any]:
         """Return energy (float), energies and what was asked for (arrays) by name.
 
+        `same_edges` and `same_shifts` say that edges given as arrays are those of the last call;
+        a `NeighborList` says it by itself. What the model still holds of them is not read again.
         With `energy_weights`, one for each node, forces and virials are derivatives of the weighted
         sum of energies.
         """

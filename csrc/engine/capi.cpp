@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <new>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/device.hpp"
@@ -23,8 +23,8 @@
 #include "mdcg.h"
 
 struct mdcg_model {
-    mdcg_model(const std::string& path, const mdcg::EvaluatorOptions& options)
-        : evaluator(path, options) {
+    mdcg_model(std::shared_ptr<const mdcg::Package> file, const mdcg::EvaluatorOptions& options)
+        : evaluator(std::move(file), options) {
         for (const std::string& name : evaluator.info().type_names) names.push_back(name.c_str());
     }
     mdcg::Evaluator evaluator;
@@ -97,17 +97,14 @@ void need_count(std::int64_t count, const char* what) {
         bad_argument(std::string(what) + " is " + std::to_string(count) + ", expected 0 or more");
 }
 
-// A copy of a caller's struct. Its header may be older (fields at the end are 0) or newer (then
-// what this library does not know must be 0). Any other size would cut a field in two.
+// A copy of a caller's struct. Its header may be newer; then what this library does not know must
+// be 0.
 template <typename Struct>
-Struct read_struct(const Struct* given, const char* name,
-                   std::initializer_list<std::size_t> older_sizes) {
+Struct read_struct(const Struct* given, const char* name) {
     static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0);
     need(given, name);
     const std::size_t size = given->size;
-    const bool older = std::find(older_sizes.begin(), older_sizes.end(), size) != older_sizes.end();
-    const bool newer = size >= sizeof(Struct) && size <= 16 * sizeof(Struct);
-    if (size % alignof(Struct) != 0 || !(older || newer))
+    if (size % alignof(Struct) != 0 || size < sizeof(Struct) || size > 16 * sizeof(Struct))
         bad_argument(std::string(name) + ".size is " + std::to_string(size) + ", expected sizeof(" +
                      name + ") = " + std::to_string(sizeof(Struct)) + ": set it before the call");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
@@ -115,24 +112,25 @@ Struct read_struct(const Struct* given, const char* name,
         if (bytes[i] != 0)
             bad_argument(std::string(name) + " uses a field that this libmdcg (" MDCG_VERSION
                                              ") does not know: update it");
-    Struct out{};
-    std::memcpy(&out, given, std::min(size, sizeof(Struct)));
+    Struct out;
+    std::memcpy(&out, given, sizeof(Struct));
     return out;
 }
 
-// Sizes of structs in headers that were published before this one: each ended before a field here.
-constexpr std::initializer_list<std::size_t> OPTIONS_SIZES = {offsetof(mdcg_options, skin),
-                                                              offsetof(mdcg_options, precision),
-                                                              offsetof(mdcg_options, dispersion)};
-constexpr std::initializer_list<std::size_t> INFO_SIZES = {offsetof(mdcg_info, exchange_bytes),
-                                                           offsetof(mdcg_info, digest),
-                                                           offsetof(mdcg_info, has_energy)};
-constexpr std::initializer_list<std::size_t> SYSTEM_SIZES = {
-    offsetof(mdcg_system, same_shifts), offsetof(mdcg_system, image), offsetof(mdcg_system, skin),
-    offsetof(mdcg_system, energy_weights)};
-constexpr std::initializer_list<std::size_t> COMMUNICATOR_SIZES = {
-    offsetof(mdcg_communicator, num_sent), offsetof(mdcg_communicator, any),
-    offsetof(mdcg_communicator, rank)};
+mdcg::EvaluatorOptions options_of(const mdcg_options* options) {
+    mdcg::EvaluatorOptions chosen;
+    if (options == nullptr) return chosen;
+    const mdcg_options given = read_struct(options, "mdcg_options");
+    if (given.device != nullptr) chosen.device = given.device;
+    if (given.kernels != nullptr) chosen.kernels = given.kernels;
+    chosen.threads = given.threads;
+    if (given.precision != nullptr) chosen.precision = given.precision;
+    if (given.dispersion != nullptr) chosen.dispersion.functional = given.dispersion;
+    if (given.damping != nullptr) chosen.dispersion.damping = given.damping;
+    if (given.dispersion_cutoff != 0) chosen.dispersion.cutoff = given.dispersion_cutoff;
+    if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
+    return chosen;
+}
 
 // The host's callbacks.
 class Callbacks : public mdcg::Communicator {
@@ -330,26 +328,25 @@ mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model*
         need(model, "model");
         *model = nullptr;
         need(path, "path");
-        mdcg::EvaluatorOptions chosen;
-        if (options != nullptr) {
-            const mdcg_options given = read_struct(options, "mdcg_options", OPTIONS_SIZES);
-            if (given.device != nullptr) chosen.device = given.device;
-            if (given.kernels != nullptr) chosen.kernels = given.kernels;
-            chosen.threads = given.threads;
-            if (given.precision != nullptr) chosen.precision = given.precision;
-            if (given.dispersion != nullptr) chosen.dispersion.functional = given.dispersion;
-            if (given.damping != nullptr) chosen.dispersion.damping = given.damping;
-            if (given.dispersion_cutoff != 0) chosen.dispersion.cutoff = given.dispersion_cutoff;
-            if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
-        }
-        *model = new mdcg_model(path, chosen);
+        const mdcg::EvaluatorOptions chosen = options_of(options);
+        *model = new mdcg_model(mdcg::Package::open(path), chosen);
+    });
+}
+
+mdcg_status mdcg_open_same(const mdcg_model* opened, const mdcg_options* options,
+                           mdcg_model** model) {
+    return guarded([&] {
+        need(model, "model");
+        *model = nullptr;
+        need(opened, "opened");
+        *model = new mdcg_model(opened->evaluator.file(), options_of(options));
     });
 }
 
 mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
     return guarded([&] {
         need(name, "name");
-        mdcg_device out = read_struct(device, "mdcg_device", {});
+        mdcg_device out = read_struct(device, "mdcg_device");
         out.number = mdcg::parse_device(name);
         if (out.number < 0) bad_argument("device is 'cpu', expected 'cuda' or 'cuda:N'");
         mdcg::guarded(out.number, [&] {
@@ -357,7 +354,7 @@ mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
             const auto uuid = mdcg::device_uuid(out.number);
             std::copy(uuid.begin(), uuid.end(), out.uuid);
         });
-        std::memcpy(device, &out, std::min(device->size, sizeof out));
+        std::memcpy(device, &out, sizeof out);
     });
 }
 
@@ -373,7 +370,7 @@ mdcg_status mdcg_prepare(mdcg_model* model) {
 mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
     return guarded([&] {
         need(model, "model");
-        mdcg_info out = read_struct(info, "mdcg_info", INFO_SIZES);
+        mdcg_info out = read_struct(info, "mdcg_info");
         const mdcg::ModelInfo& about = model->evaluator.info();
         out.r_max = about.r_max;
         out.num_types = about.num_types();
@@ -386,7 +383,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
             model->evaluator.model().max_exchanged_width() * (about.double_precision ? 8 : 4);
         out.digest = model->evaluator.package().digest().c_str();
         out.has_energy = model->evaluator.model().has_energy() ? 1 : 0;
-        std::memcpy(info, &out, std::min(info->size, sizeof out));
+        std::memcpy(info, &out, sizeof out);
     });
 }
 
@@ -409,8 +406,8 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
                           const mdcg_communicator* communicator, const mdcg_results* results) {
     return guarded([&] {
         need(model, "model");
-        const mdcg_system given = read_struct(system, "mdcg_system", SYSTEM_SIZES);
-        const mdcg_results wanted = read_struct(results, "mdcg_results", {});
+        const mdcg_system given = read_struct(system, "mdcg_system");
+        const mdcg_results wanted = read_struct(results, "mdcg_results");
         check_system(given);
         if (given.make_edges != 0 && !has_copies(given, communicator))
             return evaluate_cell(*model, given, communicator, wanted);
@@ -423,8 +420,6 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.sender = given.sender;
         inner.receiver = given.receiver;
         inner.shifts = given.shifts;
-        inner.same_edges = given.same_edges != 0;
-        inner.same_shifts = inner.same_edges && given.same_shifts != 0;
         inner.images = given.image;
         inner.num_images = given.num_images;
         inner.image_shifts = given.image_shifts;
@@ -434,12 +429,19 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_node = given.copy_node;
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
-        if (communicator == nullptr) return model->evaluator.evaluate(inner, nullptr, wanted);
-        const mdcg_communicator host =
-            read_struct(communicator, "mdcg_communicator", COMMUNICATOR_SIZES);
-        check_communicator(host);
-        Callbacks callbacks(host);
-        model->evaluator.evaluate(inner, &callbacks, wanted);
+        // numbers that the model did not give out are those of a new list
+        const mdcg::ListNumbers& held = model->evaluator.list();
+        if (given.list != nullptr && given.list->edges == held.edges)
+            inner.list = {held.edges, given.list->shifts == held.shifts ? held.shifts : 0};
+        if (communicator == nullptr) {
+            model->evaluator.evaluate(inner, nullptr, wanted);
+        } else {
+            const mdcg_communicator host = read_struct(communicator, "mdcg_communicator");
+            check_communicator(host);
+            Callbacks callbacks(host);
+            model->evaluator.evaluate(inner, &callbacks, wanted);
+        }
+        if (given.list != nullptr) *given.list = {held.edges, held.shifts};
     });
 }
 
@@ -447,8 +449,8 @@ mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* batch,
                                 const mdcg_results* results) {
     return guarded([&] {
         need(model, "model");
-        const mdcg_batch given = read_struct(batch, "mdcg_batch", {});
-        const mdcg_results wanted = read_struct(results, "mdcg_results", {});
+        const mdcg_batch given = read_struct(batch, "mdcg_batch");
+        const mdcg_results wanted = read_struct(results, "mdcg_results");
         model->evaluator.evaluate(batch_of(given).batch, wanted);
     });
 }

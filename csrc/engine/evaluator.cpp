@@ -31,8 +31,8 @@ constexpr std::int64_t NODES_FOR_THREADS = 512;
 
 }  // namespace
 
-Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
-    : skin_(options.skin) {
+Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions& options)
+    : file_(std::move(file)), skin_(options.skin) {
     if (!std::isfinite(skin_) || skin_ < 0)
         bad_argument("skin is " + number_text(skin_) + ", expected a length of 0 Å or more");
     choice_ = KernelChoice::parse(options.kernels);
@@ -41,19 +41,19 @@ Evaluator::Evaluator(const std::string& path, const EvaluatorOptions& options)
         throw EngineError(ErrorKind::unsupported,
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
-    auto package = Package::open(path);
-    if (!options.dispersion.functional.empty())
-        package = dispersion_network(std::move(package), options.dispersion);
+    auto network = options.dispersion.functional.empty()
+                       ? file_
+                       : dispersion_network(file_, options.dispersion);
     int capability = 0;
     if (device >= 0)
         capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });
     const CudaPrecision precision =
-        parse_precision(options.precision, *package, capability, device_label(device));
-    ModelInfo info = read_model_info(*package);
+        parse_precision(options.precision, *network, capability, device_label(device));
+    ModelInfo info = read_model_info(*network);
     if (device < 0)
-        model_ = Model::open(std::move(package), std::move(info), choice_);
+        model_ = Model::open(std::move(network), std::move(info), choice_);
     else
-        model_ = open_cuda_model(std::move(package), std::move(info), device, precision, choice_);
+        model_ = open_cuda_model(std::move(network), std::move(info), device, precision, choice_);
     set_threads(options.threads);
 }
 
@@ -67,8 +67,7 @@ void Evaluator::set_threads(int threads) {
 }
 
 void Evaluator::prepare() {
-    if (prepared_) return;  // edges that were given stay
-    own_edges_ = false;
+    if (prepared_) return;
     model_->set_threads(1);  // there is nothing to share, and threads cost time to start
     try {
         model_->evaluate(System{}, nullptr, Results{});
@@ -81,7 +80,6 @@ void Evaluator::prepare() {
 }
 
 void Evaluator::release() {
-    own_edges_ = false;
     neighbors_.reset();
     others_.clear();
     model_->release();
@@ -95,13 +93,9 @@ auto Evaluator::guarded(const Function& function) {
     try {
         return function();
     } catch (const GeometryError& error) {
-        own_edges_ = false;
         bad_argument(error.sentence);
     } catch (const std::bad_alloc&) {
         release();
-        throw;
-    } catch (...) {
-        own_edges_ = false;
         throw;
     }
 }
@@ -124,52 +118,38 @@ void Evaluator::run(const System& system, Communicator* communicator, const Resu
 
 void Evaluator::evaluate(const System& system, Communicator* communicator, const Results& results) {
     check(results);
-    if (system.same_edges && own_edges_)
-        bad_argument(
-            "same_edges is set, but the edges of the last evaluation were made from "
-            "the cell: give them");
     if (system.make_edges && !model_->makes_edges())
         throw EngineError(
             ErrorKind::unsupported,
             "make_edges is set with ghosts, copies or a communicator, with which devices "
             "alone make edges: give them, or use device cuda");
-    own_edges_ = false;
     run(system, communicator, results);
-}
-
-bool Evaluator::run_on_device(const CellSystem& system, const Results& results) {
-    const bool found = guarded([&] { return model_->evaluate_cell(system, results); });
-    if (found) own_edges_ = false;
-    return found;
 }
 
 void Evaluator::evaluate(CellSystem found, const Results& results) {
     check(results);
-    if (run_on_device(found, results)) return;
+    if (guarded([&] { return model_->evaluate_cell(found, results); })) return;
     const auto start = std::chrono::steady_clock::now();
     if (neighbors_ == nullptr || neighbors_skin_ != found.skin) {
         neighbors_ = std::make_unique<NeighborList>(info().r_max, found.skin);
         neighbors_skin_ = found.skin;
     }
-    System system;
     guarded([&] {
-        const auto change = neighbors_->update(found.num_nodes, found.positions, found.cell,
-                                               found.periodic, threads_);
-        system.same_edges = own_edges_ && change != NeighborList::Change::edges;
-        system.same_shifts = own_edges_ && change == NeighborList::Change::none;
+        neighbors_->update(found.num_nodes, found.positions, found.cell, found.periodic, threads_);
     });
     neighbors_ms_ =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    System system;
     system.num_local = system.num_nodes = found.num_nodes;
     system.positions = found.positions;
     system.types = found.types;
+    system.list = neighbors_->numbers();
     system.num_edges = neighbors_->num_edges();
     system.sender = neighbors_->sender().data();
     system.receiver = neighbors_->receiver().data();
     system.shifts = neighbors_->shifts().data();
     system.reversed = true;
     system.energy_weights = found.energy_weights;
-    own_edges_ = true;
     run(system, nullptr, results);
 }
 
@@ -180,7 +160,6 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
         throw EngineError(ErrorKind::unsupported,
                           "descriptors of a batch in the memory of a device are not implemented: "
                           "give positions of the host");
-    own_edges_ = false;
     if (guarded([&] { return model_->evaluate_batch(batch, results); })) return;
     if (batch.on_device)
         throw EngineError(ErrorKind::unsupported,
@@ -253,7 +232,7 @@ void Evaluator::share_groups(const Batch& batch, const Results& results) {
 
 std::string Evaluator::report() const {
     nlohmann::json out = model_->report();
-    if (own_edges_) {
+    if (has_own_edges()) {
         out["neighbors_ms"] = neighbors_ms_;
         out["neighbor_lists_built"] = neighbors_->num_builds();
     }

@@ -24,10 +24,12 @@ struct EvaluatorOptions {
 // One thread at a time. Every function throws EngineError, or std::bad_alloc.
 class Evaluator {
 public:
-    Evaluator(const std::string& path, const EvaluatorOptions& options);
+    Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions& options);
 
     const ModelInfo& info() const { return model_->info(); }
     const Package& package() const { return model_->package(); }
+    // The file as it was read, which also holds the network where this is its dispersion.
+    const std::shared_ptr<const Package>& file() const { return file_; }
     const Model& model() const { return *model_; }
     void set_threads(int threads);
     // Loads the kernels, as the first evaluation does.
@@ -41,6 +43,8 @@ public:
     // each of them. Memory of a device where `batch` says so, which the model must be on.
     void evaluate(const Batch& batch, const Results& results);
     double skin() const { return skin_; }
+    // See Model::list.
+    const ListNumbers& list() const { return model_->list(); }
     // Gives back the memory of evaluations, as one that runs out of memory does.
     void release();
 
@@ -54,20 +58,23 @@ private:
     // Runs a part of an evaluation and turns what it throws into what the public ones do.
     template <typename Function>
     auto guarded(const Function& function);
-    // Whether the model's device has found the edges itself.
-    bool run_on_device(const CellSystem& system, const Results& results);
     void run(const System& system, Communicator* communicator, const Results& results);
     void share_groups(const Batch& batch, const Results& results);
+    // Whether the last evaluation had the edges of neighbors_.
+    bool has_own_edges() const {
+        return neighbors_ != nullptr && list().edges != 0 &&
+               list().edges == neighbors_->numbers().edges;
+    }
     // Throws EngineError where the network does not give them.
     void check(const Results& results) const;
 
+    std::shared_ptr<const Package> file_;
     std::unique_ptr<Model> model_;
     KernelChoice choice_;
     std::vector<std::unique_ptr<Model>> others_;  // the same, for other threads of batches
     std::unique_ptr<NeighborList> neighbors_;
     double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;
-    bool own_edges_ = false;  // the last evaluation had those of neighbors_
     bool prepared_ = false;
 };
 

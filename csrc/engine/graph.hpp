@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/neighbors/list_numbers.hpp"
+
 namespace mdcg {
 
 // One evaluation's input. Nodes 0 .. num_local-1 receive; the others (ghosts) only send.
@@ -15,8 +17,10 @@ struct System {
     const std::int32_t* sender = nullptr;    // [num_edges]
     const std::int32_t* receiver = nullptr;  // [num_edges] < num_local
     const double* shifts = nullptr;          // [num_edges][3]; null: none, or those of images
-    bool same_edges = false;   // the four above are those of the last call: only positions moved
-    bool same_shifts = false;  // and the shifts are, too
+    // Edges and shifts with the numbers that the model holds are not read again: they may differ in
+    // positions and types alone, edges of the same number also in shifts.
+    ListNumbers list;
+    bool same_edges = false, same_shifts = false;  // that it holds them; set by Model::evaluate
     // The reverse of each edge between local nodes is there, with the opposite vector.
     bool reversed = false;
     // The same where few of them differ: a row of image_shifts for each edge.

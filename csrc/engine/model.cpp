@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "core/cpu.hpp"
 #include "core/integers.hpp"
@@ -30,13 +31,13 @@ public:
         return program_.reads_points ? "no kernels needed" : kernels_.summary();
     }
 
-    void evaluate(const System& system, Communicator* communicator,
-                  const Results& results) override {
+    void do_evaluate(const System& system, Communicator* communicator,
+                     const Results& results) override {
         if (program_.reads_points && !system.make_edges && system.num_local > 0) points_only();
         run(system, communicator, results, [&] { points_.update(system, info_.r_max); });
     }
 
-    bool evaluate_cell(const CellSystem& cell, const Results& results) override {
+    bool do_evaluate_cell(const CellSystem& cell, const Results& results) override {
         if (!program_.reads_points) return false;
         System system;
         system.num_local = system.num_nodes = cell.num_nodes;
@@ -47,7 +48,7 @@ public:
         return true;
     }
 
-    void release() override {
+    void do_release() override {
         graph_ = Graph();
         points_ = Points();
         executor_.release();
@@ -128,6 +129,36 @@ private:
 };
 
 }  // namespace
+
+void Model::evaluate(System system, Communicator* communicator, const Results& results) {
+    const ListNumbers held = std::exchange(list_, {});
+    system.same_edges = system.list.edges != 0 && system.list.edges == held.edges;
+    system.same_shifts =
+        system.same_edges && system.list.shifts != 0 && system.list.shifts == held.shifts;
+    do_evaluate(system, communicator, results);
+    list_ = system.list;
+    if (list_.edges == 0) list_.edges = next_list_number();
+    if (list_.shifts == 0) list_.shifts = next_list_number();
+}
+
+bool Model::evaluate_cell(const CellSystem& system, const Results& results) {
+    const ListNumbers held = std::exchange(list_, {});
+    const bool found = do_evaluate_cell(system, results);
+    if (!found) list_ = held;
+    return found;
+}
+
+bool Model::evaluate_batch(const Batch& batch, const Results& results) {
+    const ListNumbers held = std::exchange(list_, {});
+    const bool found = do_evaluate_batch(batch, results);
+    if (!found) list_ = held;
+    return found;
+}
+
+void Model::release() {
+    list_ = {};
+    do_release();
+}
 
 void Model::check_ghosts(const System& system, const Communicator* communicator) const {
     if (system.num_nodes > system.num_local && communicator == nullptr && num_exchanges() > 0)

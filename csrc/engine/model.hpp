@@ -39,15 +39,17 @@ public:
     bool has_energy() const { return program_.has_energy; }
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
 
-    virtual void evaluate(const System& system, Communicator* communicator,
-                          const Results& results) = 0;
+    void evaluate(System system, Communicator* communicator, const Results& results);
     // The same where a device makes the edges itself; false, and nothing was evaluated, where it
     // does not: give them. Throws GeometryError, too.
-    virtual bool evaluate_cell(const CellSystem&, const Results&) { return false; }
+    bool evaluate_cell(const CellSystem& system, const Results& results);
     // The same for many systems; energy and virial have a row for each.
-    virtual bool evaluate_batch(const Batch&, const Results&) { return false; }
+    bool evaluate_batch(const Batch& batch, const Results& results);
+    // The list of the last evaluation, which the model holds; zeros where that was none of a
+    // System, or failed.
+    const ListNumbers& list() const { return list_; }
     // Gives back the memory of evaluations; the next one takes it again.
-    virtual void release() = 0;
+    void release();
     // Object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
     nlohmann::json report() const;
 
@@ -64,6 +66,11 @@ protected:
           info_(std::move(info)),
           program_(*package_, info_, stages) {}
 
+    virtual void do_evaluate(const System& system, Communicator* communicator,
+                             const Results& results) = 0;
+    virtual bool do_evaluate_cell(const CellSystem&, const Results&) { return false; }
+    virtual bool do_evaluate_batch(const Batch&, const Results&) { return false; }
+    virtual void do_release() = 0;
     // What only one kind of model reports.
     virtual void add_to_report(nlohmann::json& out) const = 0;
     // Of the last evaluation, by operation; of buffers.
@@ -98,6 +105,9 @@ protected:
     Program program_;
     Graph graph_;
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
+
+private:
+    ListNumbers list_;
 };
 
 }  // namespace mdcg

@@ -27,7 +27,7 @@ extern "C" {
  * are added at their end without changing it: set all bytes to 0, then `size`, then what is needed.
  * Fields that the caller's header does not know are taken as 0; a caller whose header knows more
  * than the library is refused only if it sets such a field. */
-#define MDCG_ABI_VERSION 1
+#define MDCG_ABI_VERSION 2
 
 typedef enum mdcg_status {
     MDCG_OK = 0,
@@ -90,6 +90,16 @@ typedef struct mdcg_device {
     unsigned char uuid[16]; /* the same for the same device in all processes */
 } mdcg_device;
 
+/* Numbers of the edges and of the shifts that a model has read. Set them to zero, and set `edges`
+ * (or `shifts` alone) to zero again whenever these have changed; an evaluation that succeeds writes
+ * the numbers. An evaluation whose numbers the model still holds takes both as they were, with new
+ * positions and types; where it holds others by now, after a batch, an error or another system, it
+ * reads the arrays again. So the arrays must be there in each call. With a communicator, all ranks
+ * must evaluate the same sequence of systems, and change their numbers together. */
+typedef struct mdcg_list {
+    int64_t edges, shifts;
+} mdcg_list;
+
 /* Nodes 0 .. num_local-1 receive messages and have energies; num_local .. num_nodes-1 are ghosts,
  * which only send. */
 typedef struct mdcg_system {
@@ -107,19 +117,17 @@ typedef struct mdcg_system {
     /* Used with make_edges alone. */
     const double* cell;  /* [3][3] Å, rows are vectors; null: an open system */
     const int* periodic; /* [3] which of them repeat; null: all, if there is a cell */
-    /* Non-zero: num_edges, sender and receiver are those of the last call, which succeeded; their
-     * order is reused. Positions, shifts and types may be others. */
-    int same_edges;
+    /* How the model knows an earlier list again, to read it only once; null: it is read in each
+     * call. */
+    mdcg_list* list;
     /* Non-zero: the full list of neighbours is made here, from positions and cell, and kept while
      * atoms move less than the skin allows; edges must be absent. With a cell, or of an open
      * system, there are no ghosts, no communicator. On devices: with ghosts, a communicator or
-     * copies of nodes (below), and no cell, the list is made in each call without same_edges. */
+     * copies of nodes (below), and no cell, the list is made whenever `list` names no earlier one.
+     */
     int make_edges;
-    /* Non-zero, with same_edges: the shifts are those of the last call, too; devices do not look at
-     * them again. */
-    int same_shifts;
-    /* Instead of shifts, where few of them differ: edge e has row image[e] of image_shifts. With
-     * same_edges image is that of the last call as well, and image_shifts may be others. */
+    /* Instead of shifts, where few of them differ: edge e has row image[e] of image_shifts. Rows
+     * may change while `list` names the same edges, image may not. */
     const int32_t* image; /* [num_edges] < num_images; null: see shifts */
     int64_t num_images;
     const double* image_shifts; /* [num_images][3] Å */
@@ -127,8 +135,8 @@ typedef struct mdcg_system {
     double skin;
     /* With make_edges and no cell: copies of nodes, which edges lead to as well, such as periodic
      * images. Copy c is where node copy_node[c] is, less row copy_image[c] of image_shifts, whose
-     * first row must be zeros. With same_edges they are those of the last call, and image_shifts
-     * may be others. */
+     * first row must be zeros. Rows may change while `list` names the same edges, the copies may
+     * not. */
     int64_t num_copies;
     const int32_t* copy_node;  /* [num_copies] < num_nodes */
     const int32_t* copy_image; /* [num_copies] < num_images */
@@ -185,8 +193,8 @@ typedef struct mdcg_peer {
  *
  * On a device all rows are copied to the host for that and back; those that travel alone where the
  * host names them: `sent` are the local nodes whose rows others need, in any order and as often as
- * needed (-1: a row of zeros), the same while same_edges is set. forward_rows: send `sent_rows`, a
- * row for each of `sent`, and fill `ghost_rows`, those of nodes num_local .. num_nodes-1.
+ * needed (-1: a row of zeros), the same for the same list of edges. forward_rows: send `sent_rows`,
+ * a row for each of `sent`, and fill `ghost_rows`, those of nodes num_local .. num_nodes-1.
  * reverse_rows: send `ghost_rows`, and fill `sent_rows`, which is then added to the owners. Both
  * work on pinned memory. */
 typedef struct mdcg_communicator {
@@ -204,12 +212,12 @@ typedef struct mdcg_communicator {
     /* On devices of one machine rows need not touch the host: where gather is set, they go straight
      * from one device to the other. forward_rows and reverse_rows must be set, and are not called.
      * Ranks are processes of their own. Each row of `sent` belongs to one of the peers and each
-     * ghost, too; no rank is its own. They are the same while same_edges is set, which must be
-     * equal on all ranks. That their numbers fit those of the other rank is not checked. gather:
-     * `all` becomes what each of num_ranks has at `mine`, `bytes` from each in the order of ranks;
-     * with no bytes it waits for all. Wrong `sent` or `peers`, and no memory or no access for the
-     * exchange, are errors on all of them; after any other error of one rank, also while its list
-     * of edges is made, the others may wait in gather: end them. */
+     * ghost, too; no rank is its own. They are the same for the same list of edges. That their
+     * numbers fit those of the other rank is not checked. gather: `all` becomes what each of
+     * num_ranks has at `mine`, `bytes` from each in the order of ranks; with no bytes it waits for
+     * all. Wrong `sent` or `peers`, and no memory or no access for the exchange, are errors on all
+     * of them; after any other error of one rank, also while its list of edges is made, the others
+     * may wait in gather: end them. */
     int rank, num_ranks;
     int64_t num_peers;
     const mdcg_peer* peers; /* [num_peers] */
@@ -238,6 +246,10 @@ MDCG_API mdcg_status mdcg_find_device(const char* name, mdcg_device* device);
 /* Reads and checks a package, which holds nothing that is executed. `options` null: all defaults.
  * On failure *model is null. */
 MDCG_API mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model);
+/* Opens the package of `opened` once more, as it was read then, whatever its file holds by now: its
+ * dispersion, or a model for another thread or device. */
+MDCG_API mdcg_status mdcg_open_same(const mdcg_model* opened, const mdcg_options* options,
+                                    mdcg_model** model);
 MDCG_API void mdcg_close(mdcg_model* model); /* null does nothing */
 /* Loads the kernels now instead of in the first evaluation. Where the cache does not have them,
  * MDCG_PYTHON, or the Python of the environment with this library, is started to make them, once

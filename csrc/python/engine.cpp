@@ -14,6 +14,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 
 #include "core/interrupt.hpp"
 #include "core/sha256.hpp"
@@ -76,16 +78,8 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
 // An evaluator that Python threads take in turns.
 class PyModel {
 public:
-    PyModel(const std::string& path, const std::string& device, const std::string& kernels,
-            int threads, double skin, const std::string& precision, const std::string& dispersion,
-            const std::string& damping, double dispersion_cutoff)
-        : evaluator_(std::make_unique<mdcg::Evaluator>(
-              path, mdcg::EvaluatorOptions{device,
-                                           kernels,
-                                           threads,
-                                           skin,
-                                           precision,
-                                           {dispersion, damping, dispersion_cutoff}})) {}
+    PyModel(std::shared_ptr<const mdcg::Package> file, const mdcg::EvaluatorOptions& options)
+        : evaluator_(std::make_unique<mdcg::Evaluator>(std::move(file), options)) {}
     ~PyModel() {
         if (mutex_.is_orphaned()) (void)evaluator_.release();  // it may be half changed
     }
@@ -119,14 +113,11 @@ public:
         Integers sender, receiver;
         Doubles shifts;
         const bool given = !edges.is_none();
-        std::int64_t shifts_of_list = 0;
         if (given) {
             if (cell) mdcg::bad_argument("cell and edges are given, expected one of them");
             system.num_local = system.num_nodes = nodes;
             system.positions = positions.data();
             system.types = types.data();
-            system.same_edges = same_edges;
-            system.same_shifts = same_edges && same_shifts;
             system.energy_weights = weights;
         }
         std::optional<SharedList::Held> held;  // until the evaluation has read it
@@ -136,8 +127,7 @@ public:
             if (list.num_atoms() != nodes)
                 mdcg::bad_argument("the neighbour list is of " + std::to_string(list.num_atoms()) +
                                    " atoms, expected " + std::to_string(nodes) + ": update it");
-            system.same_shifts = same_edges && list.version() == shifts_version_;
-            shifts_of_list = list.version();
+            system.list = list.numbers();
             system.num_edges = list.num_edges();
             system.sender = list.sender().data();
             system.receiver = list.receiver().data();
@@ -159,6 +149,7 @@ public:
             check_shape(sender, "sender", sender.size(), 0);
             check_shape(receiver, "receiver", sender.size(), 0);
             check_shape(shifts, "shifts", sender.size(), 3);
+            if (same_edges) system.list = {given_.edges, same_shifts ? given_.shifts : 0};
             system.num_edges = sender.size();
             system.sender = sender.data();
             system.receiver = receiver.data();
@@ -176,7 +167,6 @@ public:
         if (virial) wanted.virial = new_array(out, "virial", {3, 3});
         if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
         if (descriptors) wanted.descriptors = new_array(out, "descriptors", {nodes, width});
-        shifts_version_ = 0;
         const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
         const std::int32_t* kinds = types.data();
         locked([&](mdcg::Evaluator& evaluator) {
@@ -185,8 +175,8 @@ public:
             else
                 evaluator.evaluate(
                     {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights}, wanted);
+            given_ = evaluator.list();
         });
-        shifts_version_ = shifts_of_list;
         if (wanted.energy != nullptr) out["energy"] = energy;
         return out;
     }
@@ -265,7 +255,7 @@ private:
     std::unique_ptr<mdcg::Evaluator> evaluator_;
     mdcg::ForkAwareMutex mutex_;
     std::atomic<std::thread::id> owner_{};
-    std::int64_t shifts_version_ = 0;  // of the neighbour list last evaluated; 0: none
+    mdcg::ListNumbers given_;  // of the edges last evaluated
 };
 
 }  // namespace
@@ -303,12 +293,25 @@ void register_engine(py::module_& m) {
         py::arg("data"), py::kw_only(), py::arg("plain") = false);
     py::class_<PyModel> model(m, "Model");
     model
-        .def(py::init<const std::string&, const std::string&, const std::string&, int, double,
-                      const std::string&, const std::string&, const std::string&, double>(),
-             py::arg("path"), py::kw_only(), py::arg("device") = "cpu", py::arg("kernels") = "auto",
-             py::arg("threads") = 0, py::arg("skin") = mdcg::EvaluatorOptions().skin,
-             py::arg("precision") = "", py::arg("dispersion") = "",
-             py::arg("damping") = mdcg::DispersionChoice().damping,
+        .def(py::init([](const std::variant<std::string, const PyModel*>& package,
+                         const std::string& device, const std::string& kernels, int threads,
+                         double skin, const std::string& precision, const std::string& dispersion,
+                         const std::string& damping, double dispersion_cutoff) {
+                 const auto* path = std::get_if<std::string>(&package);
+                 return std::make_unique<PyModel>(
+                     path != nullptr ? mdcg::Package::open(*path)
+                                     : std::get<const PyModel*>(package)->evaluator().file(),
+                     mdcg::EvaluatorOptions{device,
+                                            kernels,
+                                            threads,
+                                            skin,
+                                            precision,
+                                            {dispersion, damping, dispersion_cutoff}});
+             }),
+             py::arg("package").none(false), py::kw_only(), py::arg("device") = "cpu",
+             py::arg("kernels") = "auto", py::arg("threads") = 0,
+             py::arg("skin") = mdcg::EvaluatorOptions().skin, py::arg("precision") = "",
+             py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
              py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff,
              py::call_guard<py::gil_scoped_release>())
         .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),

@@ -84,35 +84,29 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 
 
 class _Member:
-    """One package of a committee, or the dispersion of one."""
+    """One package of a committee, or the dispersion that another member's package holds."""
 
-    def __init__(self, path: str, options: Options, **engine: Any) -> None:
+    def __init__(self, package: str | _Member, options: Options, **engine: Any) -> None:
+        opened = package.model if isinstance(package, _Member) else package
         with engine_errors():
             self.model = _core.Model(
-                path, threads=options.threads or 0, skin=options.skin, **engine
+                opened, threads=options.threads or 0, skin=options.skin, **engine
             )
-        self.path = path
+        self.path: str = package.path if isinstance(package, _Member) else package
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
         self.has_dipoles = "dipoles" in self.manifest
-        self._version: int | None = None  # of the edges of the last evaluation
 
     def evaluate(
         self,
         positions: FloatArray,
         types: npt.NDArray[np.integer[Any]],
         edges: Edges,
-        *,
-        version: int | None = None,
         **wanted: Any,
     ) -> dict[str, Any]:
-        """Evaluate; the edges are unchanged if their version is that of the last call."""
-        same = version is not None and self._version == version
-        self._version = None
+        """Evaluate with edges that are given."""
         with engine_errors(InputError):
-            found = self.model.evaluate(positions, types, edges=edges, same_edges=same, **wanted)
-        self._version = version
-        return found
+            return self.model.evaluate(positions, types, edges=edges, **wanted)
 
     def evaluate_cell(
         self, atoms: Atoms, types: npt.NDArray[np.integer[Any]] | None = None, **wanted: Any
@@ -185,7 +179,7 @@ class PackageBackend:
         first = self._members[0]
         self._dispersion = (
             _Member(
-                first.path,
+                first,
                 options,
                 device=self.device,
                 kernels=options.kernels,
@@ -213,7 +207,6 @@ class PackageBackend:
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
         self._lists_on_device = self.device != "cpu"
         self._threads = options.threads or 0
-        self._version = 0  # of the neighbour list
         self._lock = threading.RLock()  # held from the update of the list until it has been read
         self._evaluates = threading.Lock()
         self._numbers: IntArray | None = None  # of the last structure, and the types of its atoms
@@ -250,7 +243,6 @@ class PackageBackend:
                     yield
                 except MemoryError:
                     self.neighbors.release()
-                    self._version += 1
                     for member in self._all():
                         member.model.release()
                     raise
@@ -409,9 +401,7 @@ class PackageBackend:
         member, types = self._members[number], self._types[number]
         if self._lists_on_device:
             return member.evaluate_cell(atoms, types, **wanted)
-        return member.evaluate(
-            atoms.positions, types, self.neighbors, version=self._version, **wanted
-        )
+        return member.evaluate(atoms.positions, types, self.neighbors, **wanted)
 
     def _update(self, atoms: Atoms) -> None:
         """Update types and, unless the packages make their own on a device, the neighbour list."""
@@ -423,13 +413,8 @@ class PackageBackend:
             self._numbers = atoms.numbers.copy()
         if self._lists_on_device:
             return
-        self._version += 1  # also if the update fails
         with engine_errors(InputError):
-            change = self.neighbors.update(
-                atoms.positions, atoms.cell.array, atoms.pbc, self._threads
-            )
-        if change != "edges":
-            self._version -= 1
+            self.neighbors.update(atoms.positions, atoms.cell.array, atoms.pbc, self._threads)
 
     def _check(self, member: _Member, dtype: object, head: str | None) -> None:
         model = member.model

@@ -16,7 +16,10 @@ def test_calculators_on_emulated_devices() -> None:
     settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": "1", "MDCG_TEST_EMULATED": "1"}
     # lists of so many neighbours take minutes there, and cuda_list_cases.py has them
     options = ("-k", "not too_many_neighbours")
-    files = (CALCULATORS, *(f"../calculators/test_{name}.py" for name in ("contract", "heat_flux")))
+    files = (
+        CALCULATORS,
+        *(f"../calculators/test_{name}.py" for name in ("contract", "heat_flux", "sequences")),
+    )
     run_cases_emulated(*files, options=options, **settings)
 
 

@@ -105,6 +105,7 @@ static int measure(const char* name, double width, int given, int all, double r_
         results.virial = virial;
         results.virials = all > 1 ? virials : NULL;
     }
+    mdcg_list list = {0, 0};
     for (int step = 0; step < WARM_UP + STEPS; ++step) {
         mdcg_system system = {0};
         move(width);
@@ -113,8 +114,11 @@ static int measure(const char* name, double width, int given, int all, double r_
         system.positions = positions;
         system.types = types;
         if (given) {
-            system.same_edges = given == 2 && step > 0;
-            if (!system.same_edges) edges = make_edges(r_max + 0.5);
+            if (given == 1 || step == 0) {
+                edges = make_edges(r_max + 0.5);
+                list.edges = list.shifts = 0;
+            }
+            system.list = &list;
             system.num_edges = edges;
             system.sender = sender;
             system.receiver = receiver;

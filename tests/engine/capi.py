@@ -35,7 +35,14 @@ class Options(Struct):
         ("threads", ctypes.c_int),
         ("skin", ctypes.c_double),
         ("precision", ctypes.c_char_p),
+        ("dispersion", ctypes.c_char_p),
+        ("damping", ctypes.c_char_p),
+        ("dispersion_cutoff", ctypes.c_double),
     ]
+
+
+class ListNumbers(ctypes.Structure):
+    _fields_ = [("edges", _I64), ("shifts", _I64)]
 
 
 class System(Struct):
@@ -51,9 +58,8 @@ class System(Struct):
         ("shifts", _P),
         ("cell", _P),
         ("periodic", _P),
-        ("same_edges", ctypes.c_int),
+        ("list", ctypes.POINTER(ListNumbers)),
         ("make_edges", ctypes.c_int),
-        ("same_shifts", ctypes.c_int),
         ("image", _P),
         ("num_images", _I64),
         ("image_shifts", _P),
@@ -131,6 +137,7 @@ class Rank:
         self.local, self.ghosts = local, ghosts
         self.nodes = np.concatenate([local, ghosts]).astype(np.int64)
         self.model = _P()
+        self.list = ListNumbers()
         self.open(path, self.model, device=device, kernels=kernels, threads=threads)
 
     def open(
@@ -169,12 +176,15 @@ class Rank:
         same_edges: bool = False,
         sent: Array | None = None,
         peers: Array | None = None,
+        numbers: ListNumbers | None = None,
     ) -> dict[str, Array]:
         """Evaluate the edges whose receivers are local; senders are ghosts where not local.
 
+        With `same_edges` they are those of the last call of this method; `numbers` are used in
+        place of that.
         With "image" and "image_shifts" in `g` edges have shifts; `sent` are the rows that travel.
-        With "copy_node" and "copy_image" edges are made, of the nodes and these copies. `peers` are
-        rows of mdcg_peer, of this rank, 0, of two.
+        With "make_edges" edges are made, with "copy_node" and "copy_image" also those of copies.
+        `peers` are rows of mdcg_peer, of this rank, 0, of two.
         """
         number = np.full(len(g["positions"]), -1, dtype=np.int64)
         number[self.nodes] = np.arange(len(self.nodes))
@@ -193,6 +203,9 @@ class Rank:
             "virials": (n, 3, 3),
         }
         out = {name: np.zeros(shapes[name]) for name in want}
+        if numbers is None:
+            numbers = self.list
+            numbers.edges, numbers.shifts = numbers.edges if same_edges else 0, 0
         system = System(
             num_local=len(self.local),
             num_nodes=n,
@@ -201,7 +214,7 @@ class Rank:
             num_edges=len(sender),
             sender=sender.ctypes.data,
             receiver=receiver.ctypes.data,
-            same_edges=int(same_edges),
+            list=ctypes.pointer(numbers),
         )
         if "image" in g:
             image = np.ascontiguousarray(g["image"][mine], dtype=np.int32)
@@ -218,6 +231,9 @@ class Rank:
         if "cell" in g:
             cell = np.ascontiguousarray(g["cell"], dtype=np.float64)
             system.cell = cell.ctypes.data
+        if g.get("make_edges"):
+            system.num_edges, system.sender, system.receiver = 0, None, None
+            system.make_edges = 1
         results = Results(**{name: array.ctypes.data for name, array in out.items()})
         communicator = exchange and Communicator(
             forward=EXCHANGE(lambda c, *a: exchange(self, "forward", *a)),

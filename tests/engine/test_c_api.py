@@ -18,6 +18,7 @@ import pytest
 import mdcg
 from mdcg import MDCGCalculator, _core
 
+from .sequences import check_sequences
 from .test_program import two_layers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,11 @@ def test_c_interface(tmp_path: Path, dtype: str, kernels: bool) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_calls_in_any_order(tmp_path: Path) -> None:
+    two_layers().package().save(tmp_path / "p.mdcg")
+    check_sequences(str(tmp_path / "p.mdcg"), "cpu", "generic", examples=200)
 
 
 @pytest.fixture(scope="module")

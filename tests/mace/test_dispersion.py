@@ -93,6 +93,25 @@ def systems(rng: np.random.Generator) -> dict[str, Atoms]:
     }
 
 
+def test_the_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network and dispersion are those of one file, also where it is replaced in between."""
+    path = Path(bare(tmp_path / "pbe.mdcg"))
+    open_model = _core.Model
+
+    def open_and_replace(*arguments: Any, **options: Any) -> Any:
+        model = open_model(*arguments, **options)
+        bare(path, "pbe0")
+        return model
+
+    monkeypatch.setattr(_core, "Model", open_and_replace)
+    calc = calculator(str(path))
+    monkeypatch.undo()
+    atoms = molecule("CH3CH2OH")
+    energy, forces, _ = reference(atoms, "bj")
+    assert calc.get_potential_energy(atoms) == pytest.approx(energy, abs=1e-10)
+    np.testing.assert_allclose(calc.get_forces(atoms), forces, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("damping", ["bj", "zero"])
 def test_against_dftd3(package: str, damping: str, rng: np.random.Generator) -> None:
     calc = calculator(package, damping)

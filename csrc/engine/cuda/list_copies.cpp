@@ -26,10 +26,10 @@ bool ListCopies::take(const System& system, double r_max) {
     if (system.same_edges) {
         if (watch_ == nullptr || system.num_local != num_local_ || nodes != num_nodes_ ||
             system.num_images != num_images_ || size(points) != node_.size())
-            bad_argument(
-                "same_edges is set for " + std::to_string(nodes) + " nodes and " +
-                std::to_string(system.num_copies) +
-                " copies, but no list was made of that many in the last call: leave it out");
+            bad_argument("the system has " + std::to_string(nodes) + " nodes and " +
+                         std::to_string(system.num_copies) +
+                         " copies, but its list is said to be that of the last call, which had "
+                         "another number of them: set list.edges to 0 where they have changed");
         return false;
     }
     forget();

@@ -14,7 +14,7 @@ namespace mdcg {
 // Keeps the places that the last list was made of: other types need it again.
 class ListCopies {
 public:
-    // Whether a list is to be made. Throws EngineError for wrong copies, or where same_edges is set
+    // Whether a list is to be made. Throws EngineError for wrong copies, or where the list is held
     // for another system than that of the list; GeometryError for positions.
     bool take(const System& system, double r_max);
     void forget() { watch_.reset(); }

@@ -54,8 +54,8 @@ public:
         return executor_ != nullptr ? executor_->kernels().summary() : code_->outlook();
     }
 
-    void evaluate(const System& system, Communicator* communicator,
-                  const Results& results) override {
+    void do_evaluate(const System& system, Communicator* communicator,
+                     const Results& results) override {
         check_ghosts(system, communicator);
         // other ranks, and lists of copies, are where they were left
         timed(communicator == nullptr && !system.make_edges, [&] {
@@ -69,7 +69,7 @@ public:
         });
     }
 
-    bool evaluate_cell(const CellSystem& system, const Results& results) override {
+    bool do_evaluate_cell(const CellSystem& system, const Results& results) override {
         bool listed = false;
         if (system.num_nodes > 0)
             timed(true, [&] {
@@ -79,7 +79,7 @@ public:
         return listed;
     }
 
-    bool evaluate_batch(const Batch& batch, const Results& results) override {
+    bool do_evaluate_batch(const Batch& batch, const Results& results) override {
         if (program_.reads_points) return false;
         const auto nodes = [&](std::int64_t first, std::int64_t end) {
             return batch.first_node[end] - batch.first_node[first];
@@ -94,8 +94,8 @@ public:
                 bool found = false;
                 in_system(batch, first, [&] {
                     const int width = program_.descriptor_width;
-                    found = evaluate_cell(batch.system(first),
-                                          results_of(results, batch, first, width));
+                    found = do_evaluate_cell(batch.system(first),
+                                             results_of(results, batch, first, width));
                 });
                 if (found) continue;
             } else {
@@ -113,7 +113,7 @@ public:
         return true;
     }
 
-    void release() override {
+    void do_release() override {
         forget(true);
         graph_ = Graph();
     }

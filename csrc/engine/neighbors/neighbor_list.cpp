@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <type_traits>
 
@@ -35,11 +34,6 @@ std::int64_t floor_div(std::int64_t a, std::int64_t b) {
     return a >= 0 ? a / b : -((b - 1 - a) / b);
 }
 
-std::int64_t next_version() {
-    static std::atomic<std::int64_t> version{0};
-    return ++version;
-}
-
 }  // namespace
 
 NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* positions,
@@ -52,11 +46,12 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
     full_ = watch_.full();
     inverse_ = watch_.inverse();
     if (change == Change::none) return change;
-    version_ = next_version();
+    numbers_.shifts = next_list_number();
     if (change == Change::shifts) {
         fill_shifts(threads);
         return change;
     }
+    numbers_.edges = next_list_number();
     num_atoms_ = num_atoms;
     periodic_ = watch_.periodic();
     heights_ = watch_.heights();
@@ -72,7 +67,7 @@ NeighborList::Change NeighborList::update(std::int64_t num_atoms, const double* 
 
 void NeighborList::release() {
     watch_ = VerletSkin(cutoff(), skin());
-    version_ = next_version();
+    numbers_ = {};
     clear();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/neighbors/list_numbers.hpp"
 #include "engine/neighbors/verlet_skin.hpp"
 
 namespace mdcg {
@@ -43,8 +44,8 @@ public:
     double skin() const { return watch_.skin(); }
     std::int64_t num_builds() const { return num_builds_; }
     std::int64_t num_updates() const { return num_updates_; }
-    // Another number, in this process, whenever an update changed the arrays.
-    std::int64_t version() const { return version_; }
+    // Others whenever an update changed the arrays.
+    const ListNumbers& numbers() const { return numbers_; }
 
 private:
     struct Hit {
@@ -72,7 +73,8 @@ private:
     void fill_shifts(int threads);
 
     VerletSkin watch_;
-    std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0, version_ = 0;
+    std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0;
+    ListNumbers numbers_;
     std::array<bool, 3> periodic_{};
     Matrix3 full_{}, inverse_{};  // of the watch
     Vector3 heights_{};
