@@ -4,6 +4,8 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -16,14 +18,20 @@
 #include "device_choice.h"
 #include "error.h"
 #include "force.h"
-#include "input.h"
 #include "memory.h"
 #include "modify.h"
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
 #include "update.h"
 #include "utils.h"
-#include "variable.h"
+
+namespace LAMMPS_NS {
+// LAMMPS installs no header for labels. This function writes them as data files have them.
+class LabelMap {
+ public:
+  void write_data(FILE *);
+};
+}    // namespace LAMMPS_NS
 
 using namespace LAMMPS_NS;
 using mdcg_lammps::DeviceChoice;
@@ -331,19 +339,22 @@ std::vector<std::string> PairMDCG::names_of_labels()
   if (!atom->labelmapflag)
     error->all(FLERR, "pair_style mdcg: pair_coeff has the word labels, and atom types have no "
                       "labels: use the labelmap command, or a data file with Atom Type Labels");
-  std::vector<std::string> names(atom->ntypes);
-  for (int t = 0; t < first.info.num_types; t++) {
-    const std::string name = first.info.type_names[t];
-    if (name.find_first_of("(),$ \t\"'") != std::string::npos) continue;    // no part of a formula
-    if (input->variable->compute_equal("is_typelabel(atom," + name + ")") == 0.0) continue;
-    const double type = input->variable->compute_equal("label2type(atom," + name + ")");
-    names[static_cast<std::size_t>(type) - 1] = name;
-  }
-  for (std::size_t i = 0; i < names.size(); i++)
-    if (names[i].empty())
-      error->all(FLERR, "pair_style mdcg: the label of atom type " + std::to_string(i + 1) +
-                            " is missing, or " + first.file +
-                            " does not know it; it knows: " + known_names(first.info));
+  char *section = nullptr;
+  std::size_t length = 0;
+  FILE *file = open_memstream(&section, &length);
+  if (!file) throw std::bad_alloc();
+  atom->lmap->write_data(file);
+  std::fclose(file);
+  const std::vector<std::string> lines = utils::split_lines(section);
+  std::free(section);
+  // after the title lines such as "1 O"
+  auto line = std::find(lines.begin(), lines.end(), "Atom Type Labels");
+  if (line == lines.end())
+    error->all(FLERR, "pair_style mdcg: pair_coeff has the word labels, and some atom types have "
+                      "no labels: use the labelmap command");
+  std::vector<std::string> names;
+  while (++line != lines.end() && names.size() < static_cast<std::size_t>(atom->ntypes))
+    names.push_back(line->substr(line->find(' ') + 1));
   return names;
 }
 

@@ -194,7 +194,8 @@ def test_labels_and_units(tmp_path: Path, ranks: int) -> None:
         found = run_input(tmp_path, text + "run 0\n", ranks=ranks).last["PotEng"]
         np.testing.assert_allclose(found, factor * want, rtol=1e-11)
     for labels, reason in (
-        ("1 H 2 Ow", "the label of atom type 2 is missing, or "),
+        ("1 H 2 Ow", "atom type 2 is Ow, which "),
+        ("1 H", "pair_coeff has the word labels, and some atom types have no labels: use the"),
         ("", "pair_coeff has the word labels, and atom types have no labels"),
     ):
         line = f"labelmap atom {labels}\n" * bool(labels)
