@@ -69,6 +69,7 @@ Library open_library()
     Library library;
     load(handle, "mdcg_last_error", library.last_error, path);
     load(handle, "mdcg_last_error_about", library.last_error_about, path);
+    load(handle, "mdcg_printable", library.printable, path);
     load(handle, "mdcg_find_device", library.find_device, path);
     load(handle, "mdcg_open", library.open, path);
     load(handle, "mdcg_open_same", library.open_same, path);

@@ -14,6 +14,7 @@ namespace mdcg_lammps {
 struct Library {
   decltype(&mdcg_last_error) last_error = nullptr;
   decltype(&mdcg_last_error_about) last_error_about = nullptr;
+  decltype(&mdcg_printable) printable = nullptr;
   decltype(&mdcg_find_device) find_device = nullptr;
   decltype(&mdcg_open) open = nullptr;
   decltype(&mdcg_open_same) open_same = nullptr;

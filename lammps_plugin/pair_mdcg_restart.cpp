@@ -16,6 +16,20 @@
 
 using namespace LAMMPS_NS;
 
+// Only the input of a run says whose code runs. Kernels of a file become kernels that are made for
+// the package; returns the name of the file, empty: there was none.
+static std::string remove_kernel_file(std::vector<std::string> &settings)
+{
+  std::string file;
+  for (std::size_t i = 1; i < settings.size(); i += 2) {
+    std::string &value = settings[i];
+    if (settings[i - 1] != "kernels" || value == "auto" || value == "generic") continue;
+    if (value != "generated") file = value;
+    value = "generated";
+  }
+  return file;
+}
+
 void PairMDCG::write_restart(FILE *fp)
 {
   write_restart_settings(fp);
@@ -33,6 +47,7 @@ void PairMDCG::write_restart_settings(FILE *fp)
   }
   std::string text;
   std::vector<std::string> given = it.settings;
+  remove_kernel_file(given);
   for (const auto *lines : {&given, &now.files, &now.digests, &now.names}) {
     text += std::to_string(lines->size()) + "\n";
     for (const std::string &line : *lines) text += line + "\n";
@@ -77,10 +92,16 @@ void PairMDCG::read_restart_settings(FILE *fp)
        {&given, &impl->restored.files, &impl->restored.digests, &impl->restored.names}) {
     lines->clear();
     for (auto left = std::strtoul(next_line().c_str(), nullptr, 10); left > 0 && !cut; left--)
-      lines->push_back(next_line());
+      lines->emplace_back(impl->library->printable(next_line().c_str()));
   }
   if (cut || impl->restored.files.size() != impl->restored.digests.size())
     error->all(FLERR, "pair_style mdcg: the restart file is damaged: write it again");
+  const std::string file = remove_kernel_file(given);
+  if (!file.empty() && comm->me == 0)
+    error->warning(FLERR, "pair_style mdcg: the restart file names the kernels " + file +
+                              ", which are code and run only where the input names them "
+                              "(pair_style mdcg kernels FILE, then pair_coeff): kernels of the "
+                              "cache are used");
   std::vector<char *> arg;
   for (std::string &word : given) arg.push_back(word.data());
   settings(static_cast<int>(arg.size()), arg.data());

@@ -39,7 +39,7 @@ using mdcg::EngineError;
 using mdcg::ErrorKind;
 
 thread_local mdcg::Sentence last_sentence("");
-thread_local std::string last_error, last_error_about;
+thread_local std::string last_error, last_error_about, printable_text;
 
 // Keeps a sentence, or says that even that is impossible.
 template <typename Text>
@@ -318,6 +318,14 @@ const char* mdcg_last_error_about(const int64_t* names) {
     }
 }
 
+const char* mdcg_printable(const char* text) {
+    const mdcg_status status = guarded([&] {
+        need(text, "text");
+        printable_text = mdcg::printable(text);
+    });
+    return status == MDCG_OK ? printable_text.c_str() : "";
+}
+
 void mdcg_set_interrupt(int (*poll)(void* context), void* context) {
     interrupt_poll = poll;
     interrupt_context = context;
@@ -466,7 +474,7 @@ const char* mdcg_report(mdcg_model* model) {
 const char* mdcg_summary(mdcg_model* model) {
     const mdcg_status status = guarded([&] {
         need(model, "model");
-        model->summary = model->evaluator.summary();
+        model->summary = mdcg::printable(model->evaluator.summary());
     });
     return status == MDCG_OK ? model->summary.c_str() : "";
 }

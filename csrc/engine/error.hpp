@@ -28,7 +28,7 @@ enum class ErrorKind {
 // can put its own number of that atom there.
 class Sentence {
 public:
-    Sentence(const char* text) : text_(text) {}
+    Sentence(const char* text) : Sentence(std::string(text)) {}
     Sentence(const std::string& text, std::vector<std::int64_t> nodes = {})
         : text_(printable(text)), nodes_(std::move(nodes)) {}
     // `names`: [num_nodes] of the evaluation that failed; null: the numbers of the nodes.

@@ -231,6 +231,10 @@ MDCG_API const char* mdcg_last_error(void);
 /* The same sentence with names[n] in place of the number of node n, such as the host's number of
  * that atom. `names` has [num_nodes] of the evaluation that failed. Valid until the next call. */
 MDCG_API const char* mdcg_last_error_about(const int64_t* names);
+/* Text of a file, such as a name, with what a terminal would act on written as escapes: control
+ * characters, marks that reorder or hide text, and bytes that are not UTF-8. Valid until the next
+ * call of this thread; empty if text is null. */
+MDCG_API const char* mdcg_printable(const char* text);
 /* Lets the host end long calls, for example after Ctrl-C: poll(context) is called at most every
  * 50 ms by the threads that have called the library, while kernels are compiled and between parts
  * of an evaluation (on devices: before it). If it returns non-zero, the call returns

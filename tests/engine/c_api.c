@@ -351,6 +351,8 @@ int main(int argc, char** argv) {
     check(mdcg_abi_version() == MDCG_ABI_VERSION, "version of the interface");
     check(strlen(mdcg_version()) > 0, "version");
     check(strcmp(mdcg_last_error(), "") == 0, "no error yet");
+    check(strcmp(mdcg_printable("Fe\x1b[31m"), "Fe\\x1b[31m") == 0, "printable text");
+    check(strcmp(mdcg_printable(NULL), "") == 0, "no text");
     check_opening(argv[1]);
     if (mdcg_open(argv[1], NULL, &model) != MDCG_OK) {
         printf("%s\n", mdcg_last_error());

@@ -323,11 +323,13 @@ def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> 
     subprocess.run([*command, "--output", str(file)], check=True, stdout=subprocess.PIPE)
     empty = environment() | {"MDCG_CACHE_DIR": str(tmp_path / "empty")}
 
-    def style(options: str, check: bool = True) -> str:
-        text = head(model).replace("pair_style mdcg", f"pair_style mdcg {options}")
-        return run_input(tmp_path, text + "run 0\n", ranks=ranks, env=empty, check=check).text
+    def style(options: str, then: str = "") -> str:
+        text = head(model, settings=options) + "run 0\n" + then
+        return run_input(tmp_path, text, ranks=ranks, env=empty).text
 
-    assert re.search(r"kernels: \d+ named", style(f"kernels {file}"))
+    assert re.search(r"kernels: \d+ named", style(f"kernels {file}", then="write_restart end\n"))
+    assert b"generated" in (tmp_path / "end").read_bytes()
+    assert b"mdcg-kernels" not in (tmp_path / "end").read_bytes()
     assert not (tmp_path / "empty").exists(), "nothing is compiled where a file is named"
     made = style("")
     assert made.count("Making the kernels of") == 1

@@ -25,6 +25,7 @@ if not INCLUDE.is_dir():
 NAMES = (
     "last_error",
     "last_error_about",
+    "printable",
     "find_device",
     "open",
     "prepare",
@@ -183,6 +184,7 @@ static int reverse(void *context, void *rows, int width, int item) {
 PASS(int, mdcg_abi_version, (void), ())
 PASS(const char *, mdcg_last_error, (void), ())
 PASS(const char *, mdcg_last_error_about, (const int64_t *n), (n))
+PASS(const char *, mdcg_printable, (const char *t), (t))
 PASS(mdcg_status, mdcg_find_device, (const char *n, mdcg_device *d), (n, d))
 PASS(mdcg_status, mdcg_open, (const char *p, const mdcg_options *o, mdcg_model **m), (p, o, m))
 PASS(mdcg_status, mdcg_prepare, (mdcg_model *m), (m))

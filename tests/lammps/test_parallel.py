@@ -183,6 +183,36 @@ def test_restart_names_the_package(tmp_path: Path, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_restart_names_no_code(tmp_path: Path, ranks: int) -> None:
+    """Older ones name files of kernels, and any may hold names that a terminal would act on."""
+    write_data(tmp_path / "test.data", water(1))
+    (tmp_path / "water.mdcg").symlink_to(package("mace", "float64"))
+    text = head(Path("water.mdcg"), settings="kernels generated")
+    run_input(tmp_path, text + "run 0\nwrite_restart middle\n", ranks=ranks)
+    written = (tmp_path / "middle").read_bytes()
+    start = text.split("read_data")[0] + "read_restart middle\n"
+    code = written.replace(b"\ngenerated\n", b"\n\x1b[31m/k.m\n")
+    assert code != written
+    (tmp_path / "middle").write_bytes(code)
+    found = run_input(tmp_path, start + "run 0\n", ranks=ranks).text
+    reason = (
+        r"the restart file names the kernels \x1b[31m/k.m, which are code and run only where the "
+        "input names them (pair_style mdcg kernels FILE, then pair_coeff)"
+    )
+    assert found.count(reason) == 1
+    assert re.search(r"kernels: \d+ (cached|compiled)", found)
+    again = "pair_style mdcg kernels mine/k.mdcg-kernels\npair_coeff * * water.mdcg H O\nrun 0\n"
+    refused = run_input(tmp_path, start + again, ranks=ranks, check=False)
+    assert refused.code != 0
+    assert "mine/k.mdcg-kernels: cannot be opened" in refused.text
+    (tmp_path / "middle").write_bytes(written.replace(b"water.mdcg", b"\x1b[31m.mdcg"))
+    refused = run_input(tmp_path, start + "run 0\n", ranks=ranks, check=False)
+    assert refused.code != 0
+    assert r"\x1b[31m.mdcg: cannot be opened" in refused.text
+    assert "\x1b" not in found + refused.text
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_labels_and_units(tmp_path: Path, ranks: int) -> None:
     """Types by their labels, in units metal and real."""
     atoms, model = water(2, seed=14), package("nequip", "float64")
