@@ -169,6 +169,7 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
 
 void ComputeMDCGHeatFlux::compute_vector()
 {
+  pair->require_setup();
   invoked_vector = update->ntimestep;
   const PairMDCG::Impl &it = *pair->impl;
   const int layers = this->layers();

@@ -140,6 +140,7 @@ void PairMDCG::settings(int narg, char **arg)
   impl->dispersion_cutoff = 0.0;
   impl->members.clear();
   impl->dispersion.reset();
+  impl->set_up = false;
   impl->settings.assign(arg, arg + narg);
   if (allocated)
     for (int i = 1; i <= atom->ntypes; i++)
@@ -237,6 +238,7 @@ void PairMDCG::coeff(int narg, char **arg)
                           " type names, expected " + usage);
 
   Impl &it = *impl;
+  it.set_up = false;
   open_members(files);
   it.names = labels ? names_of_labels() : names;
   for (Member &member : it.members) take_names(member);
@@ -405,6 +407,15 @@ void PairMDCG::init_style()
                compute->id);
   impl->known_all = -1;
   impl->bonds_checked = false;
+  impl->set_up = !impl->members.empty();
+}
+
+// Cutoffs and lists are those of the last set-up, which "run pre no" leaves out.
+void PairMDCG::require_setup()
+{
+  if (impl->set_up) return;
+  error->all(FLERR, "pair_style mdcg: pair_style or pair_coeff has been given since the last "
+                    "set-up, which this run leaves out, expected run without pre no");
 }
 
 namespace {

@@ -47,6 +47,9 @@ class PairMDCG : public Pair {
 
   void allocate();
   void all_or_none(const std::string &file, int line, const std::string &reason);
+  void require_setup();
+  void compare_ranks();
+  void check_masses();
   void open_members(const std::vector<std::string> &files);
   void open_member(Member &member, const mdcg_options &options, const mdcg_model *network);
   std::vector<std::string> names_of_labels();

@@ -96,6 +96,7 @@ void PairMDCG::Exchange::add_peers(mdcg_communicator &communicator, const Comm *
 
 void PairMDCG::compute(int eflag, int vflag)
 {
+  require_setup();
   ev_init(eflag, vflag);
   Impl &it = *impl;
   // every rank runs all of this, even without atoms: the others wait for its part of

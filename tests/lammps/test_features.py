@@ -202,6 +202,22 @@ def test_style_again(tmp_path: Path) -> None:
     assert "float32" in said[1]
 
 
+@pytest.mark.parametrize(
+    "again", ["pair_style mdcg", f"pair_coeff * * {package('nequip', 'float64')} H O"]
+)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_style_again_without_a_set_up(tmp_path: Path, again: str, steps: int) -> None:
+    """The cutoffs and lists would be those of the package before, or there is no package."""
+    write_data(tmp_path / "test.data", water(2))
+    text = head(package("mace", "float64")) + "comm_modify cutoff 12.0\nfix nve all nve\n"
+    text += "compute flux all mdcg/heat/flux\nthermo_style custom step pe c_flux[1]\nrun 0\n"
+    then = f"run {steps} pre no\n"
+    run_input(tmp_path, text + then)
+    output = run_input(tmp_path, text + f"{again}\n{then}", check=False)
+    assert output.code != 0
+    assert "since the last set-up, which this run leaves out, expected run without" in output.text
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_compute_pair(tmp_path: Path, ranks: int) -> None:
     """Energy, seconds in exchanges, seconds in all, of all ranks."""
