@@ -67,6 +67,7 @@ Library open_library()
                                std::to_string(MDCG_ABI_VERSION) +
                                ": compile it again (python -m mdcg lammps)");
     Library library;
+    load(handle, "mdcg_version", library.version, path);
     load(handle, "mdcg_last_error", library.last_error, path);
     load(handle, "mdcg_last_error_about", library.last_error_about, path);
     load(handle, "mdcg_printable", library.printable, path);

@@ -12,6 +12,7 @@ namespace mdcg_lammps {
 // Functions of the library. It stays open until the process ends: OpenMP threads may outlive a pair
 // style.
 struct Library {
+  decltype(&mdcg_version) version = nullptr;
   decltype(&mdcg_last_error) last_error = nullptr;
   decltype(&mdcg_last_error_about) last_error_about = nullptr;
   decltype(&mdcg_printable) printable = nullptr;

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -88,6 +90,49 @@ void PairMDCG::all_or_none(const std::string &file, int line, const std::string 
   std::string where = "pair_style mdcg: ";
   if (ranks < comm->nprocs) where += "rank " + std::to_string(first) + ": ";
   error->all(file, line, where + std::string(text.data(), length));
+}
+
+// Ranks must run one version of the library and the same packages. Kernels need no comparison: the
+// library refuses those that were made by another version of it or for another package.
+void PairMDCG::compare_ranks()
+{
+  constexpr std::size_t LENGTH = 64;    // of a digest
+  std::vector<std::string> names = {"libmdcg.so"}, values = {impl->library->version()};
+  for (const Member &member : impl->members) {
+    names.push_back(member.file);
+    values.emplace_back(member.info.digest);
+  }
+  std::string mine;
+  for (std::string &value : values) {
+    value.resize(LENGTH);
+    mine += value;
+  }
+  // All ranks have the same bytes where the largest of each is the smallest.
+  const std::size_t count = mine.size();
+  std::vector<unsigned char> bounds(mine.begin(), mine.end());
+  for (const char byte : mine) bounds.push_back(static_cast<unsigned char>(~byte));
+  MPI_Allreduce(MPI_IN_PLACE, bounds.data(), static_cast<int>(2 * count), MPI_UNSIGNED_CHAR,
+                MPI_MAX, world);
+  std::size_t at = 0;
+  while (at < count && (bounds[at] ^ bounds[count + at]) == 0xff) at++;
+  if (at == count) return;
+
+  const std::size_t which = at / LENGTH;
+  std::string all(LENGTH * comm->nprocs, '\0');
+  MPI_Allgather(values[which].data(), LENGTH, MPI_CHAR, all.data(), LENGTH, MPI_CHAR, world);
+  std::map<std::string, std::vector<int>> ranks;
+  for (int rank = 0; rank < comm->nprocs; rank++)
+    ranks[all.substr(LENGTH * rank, which == 0 ? LENGTH : 12).c_str()].push_back(rank);
+  std::string found;
+  for (const auto &[value, of] : ranks) {
+    found += (found.empty() ? "" : ", ") + value + " on rank" + (of.size() > 1 ? "s" : "");
+    for (std::size_t k = 0; k < of.size() && k < 8; k++) found += " " + std::to_string(of[k]);
+    if (of.size() > 8) found += " and " + std::to_string(of.size() - 8) + " more";
+  }
+  error->all(FLERR, "pair_style mdcg: " + names[which] + " is not the same on all ranks (" +
+                        (which == 0 ? "version " : "digest ") + found +
+                        (which == 0 ? "): install one version of mdcg on all nodes"
+                                    : "): copy one file to all places where ranks look for it"));
 }
 
 PairMDCG::~PairMDCG()
@@ -282,17 +327,20 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
     Member &member = it.members.emplace_back();
     member.file = file;
     open_member(member, options, nullptr);
-    it.r_max = it.members.front().info.r_max;
+  }
+  compare_ranks();
+  it.r_max = it.members.front().info.r_max;
+  for (const Member &member : it.members) {
     if (member.info.r_max != it.r_max)
       error->all(FLERR,
                  "pair_style mdcg: the cutoff of {} is {} and that of {} is {}, expected a "
                  "committee of packages with one cutoff",
-                 files[0], it.r_max, file, member.info.r_max);
+                 files[0], it.r_max, member.file, member.info.r_max);
     if (!member.info.has_energy)
       error->all(FLERR,
                  "pair_style mdcg: {} gives dipoles and no energies, expected a package with "
                  "energies: convert another model",
-                 file);
+                 member.file);
     if (member.info.num_exchanges > 0) it.exchanges = true;
   }
   if (!it.device_to_device && it.exchanges) it.advice += peers;

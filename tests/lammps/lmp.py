@@ -155,10 +155,15 @@ def run_input(
     options: Sequence[str] = (),
     env: dict[str, str] | None = None,
     check: bool = True,
+    first: str = "",
 ) -> Output:
-    """Run an input; what hangs is ended and fails."""
+    """Run an input; what hangs is ended and fails.
+
+    `first` are commands of a shell that each rank runs before; PMI_RANK is its number.
+    """
     (folder / "in.test").write_text(text)
-    command = [*launcher(ranks), str(executable()), "-in", "in.test", "-log", "none", *options]
+    command = [*launcher(ranks), *(["sh", "-c", f'{first}\nexec "$0" "$@"'] if first else [])]
+    command += [str(executable()), "-in", "in.test", "-log", "none", *options]
     for _ in range(3):
         process = subprocess.run(
             command,

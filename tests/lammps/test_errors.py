@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ase import Atoms
 
+from mdcg import _core
 from mdcg.lammps_plugin import _sources
 
 from .lmp import NAN_FORCE, head, package, run_input, water, write_data
@@ -80,6 +81,28 @@ def test_input_on_two_ranks(tmp_path: Path, case: str) -> None:
     output = run_input(tmp_path, START + commands + "\nrun 0\n", ranks=2, check=False)
     assert output.code != 0
     assert output.text.count(reason) == 1
+
+
+@pytest.mark.parametrize("first", ["cd $PMI_RANK", "export LAMMPS_POTENTIALS=$PMI_RANK"])
+@pytest.mark.parametrize("files", ["a.mdcg", "same.mdcg a.mdcg"])
+def test_ranks_that_find_different_packages(tmp_path: Path, first: str, files: str) -> None:
+    """The committee's cutoffs and types are equal, so that nothing else shows it."""
+    for rank, model in enumerate([MODEL, SINGLE, MODEL]):
+        folder = tmp_path / f"{rank}"
+        folder.mkdir()
+        (folder / "a.mdcg").symlink_to(model)
+        (folder / "same.mdcg").symlink_to(MODEL)
+        for name in ("test.data", "in.test"):
+            (folder / name).symlink_to(tmp_path / name)
+    write_data(tmp_path / "test.data", water(1))
+    text = head(MODEL).replace(str(MODEL), files) + "run 0\n"
+    output = run_input(tmp_path, text, ranks=3, first=first, check=False)
+    assert output.code != 0
+    here, there = (_core.Model(str(model)).digest[:12] for model in (MODEL, SINGLE))
+    shares = sorted([f"{here} on ranks 0 2", f"{there} on rank 1"])
+    reason = f"a.mdcg is not the same on all ranks (digest {', '.join(shares)}): copy one file"
+    assert output.text.count(reason) == 1, output.text
+    assert_place(output.text)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ INCLUDE = Path(mdcg.__file__).parent / "include"
 if not INCLUDE.is_dir():
     INCLUDE = Path(mdcg.__file__).parents[1] / "csrc" / "include"
 NAMES = (
+    "version",
     "last_error",
     "last_error_about",
     "printable",
@@ -182,6 +183,7 @@ static int reverse(void *context, void *rows, int width, int item) {
 #define PASS(type, name, parameters, arguments) \
   type name parameters { type (*f) parameters = real(#name); return f arguments; }
 PASS(int, mdcg_abi_version, (void), ())
+const char *mdcg_version(void) { return getenv("SPY_VERSION"); }
 PASS(const char *, mdcg_last_error, (void), ())
 PASS(const char *, mdcg_last_error_about, (const int64_t *n), (n))
 PASS(const char *, mdcg_printable, (const char *t), (t))
@@ -206,6 +208,23 @@ mdcg_status mdcg_evaluate(mdcg_model *m, const mdcg_system *s, const mdcg_commun
 """
 
 
+def spying(folder: Path) -> dict[str, str]:
+    """Return an environment in which LAMMPS opens the library through the spy."""
+    spy = compile_c(folder / "spy.so", SPY, "-shared", "-fPIC", f"-I{INCLUDE}")
+    paths = {"MDCG_LIBRARY": str(spy), "SPY_LIBRARY": str(LIBRARY), "SPY_FOLDER": str(folder)}
+    return environment() | paths | {"SPY_VERSION": "1.0"}
+
+
+def test_ranks_with_different_libraries(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    text = head(package("mace", "float64")) + "run 0\n"
+    first = "export SPY_VERSION=1.$PMI_RANK"
+    output = run_input(tmp_path, text, env=spying(tmp_path), ranks=2, first=first, check=False)
+    assert output.code != 0
+    reason = "libmdcg.so is not the same on all ranks (version 1.0 on rank 0, 1.1 on rank 1): "
+    assert output.text.count(reason) == 1, output.text
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("float64", 8)])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
@@ -214,16 +233,10 @@ def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, rank
 
     However many images of an atom there are, a rank gets it once, or has it.
     """
-    spy = compile_c(tmp_path / "spy.so", SPY, "-shared", "-fPIC", f"-I{INCLUDE}")
     atoms = water(2)
     write_data(tmp_path / "test.data", atoms)
-    env = environment() | {
-        "MDCG_LIBRARY": str(spy),
-        "SPY_LIBRARY": str(LIBRARY),
-        "SPY_FOLDER": str(tmp_path),
-    }
     text = head(package(name, dtype)) + "fix nve all nve\nrun 2\n"
-    run_input(tmp_path, text, env=env, ranks=ranks)
+    run_input(tmp_path, text, env=spying(tmp_path), ranks=ranks)
     seen = [path.read_text().splitlines() for path in tmp_path.glob("spy.[0-9]*")]
     assert len(seen) == ranks
     local = 0
