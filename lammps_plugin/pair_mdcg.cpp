@@ -268,9 +268,9 @@ void PairMDCG::coeff(int narg, char **arg)
   // no package until this one is accepted: LAMMPS as a library continues after an error
   for (int i = 1; i <= ntypes; i++)
     for (int j = 1; j <= ntypes; j++) setflag[i][j] = 0;
-  const std::string usage = "pair_coeff * * water.mdcg O H (a package, or several of a committee "
-                            "whose names end in .mdcg, then the package's type name, or NULL, for "
-                            "each of the " +
+  const std::string usage = "pair_coeff * * FILE.mdcg <elements of types 1, 2, ...> (a package, or "
+                            "several of a committee whose names end in .mdcg, then the package's "
+                            "type name, or NULL, for each of the " +
                             std::to_string(ntypes) + " atom types, or the word labels)";
   if (narg < 3 || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
     error->all(FLERR, "pair_style mdcg: expected " + usage);
@@ -381,11 +381,9 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
   all_or_none(FLERR, reason);
 }
 
-// For each atom type the package's type whose name is its label. LAMMPS installs no header for
-// labels, but the functions of its variables know them.
+// Labels of the atom types, which must be names of the package's types.
 std::vector<std::string> PairMDCG::names_of_labels()
 {
-  const Member &first = impl->members.front();
   if (!atom->labelmapflag)
     error->all(FLERR, "pair_style mdcg: pair_coeff has the word labels, and atom types have no "
                       "labels: use the labelmap command, or a data file with Atom Type Labels");
@@ -453,6 +451,7 @@ void PairMDCG::init_style()
                "pair_style mdcg: compute {} heat/flux is not the heat flux of this potential: use "
                "compute mdcg/heat/flux",
                compute->id);
+  if (!impl->members.empty()) check_masses();
   impl->known_all = -1;
   impl->bonds_checked = false;
   impl->set_up = !impl->members.empty();

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "mdcg"
-MAX_LINES = 500
+MAX_LINES = 600
 
 # Single modules at the top of the package. Errors and version may be imported everywhere.
 EVERYWHERE = {"errors", "_version"}

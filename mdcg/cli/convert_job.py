@@ -103,7 +103,7 @@ def convert(options: argparse.Namespace) -> Result:
         kernels = f"; {kernels_path(options.output)} for {', '.join(options.bundle)}"
     lammps = (
         f"; in LAMMPS: pair_style mdcg, pair_coeff * * {options.output} "
-        f"{' '.join(package.type_names[:3])}{' ...' if len(package.type_names) > 3 else ''}"
+        "<elements of types 1, 2, ...>"
     )
     what = f"{size / 1e6:.2f} MB, {package.dtype}{kernels}"
     lines.append(closing(options, what, check, lammps))

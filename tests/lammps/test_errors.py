@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ase import Atoms
+from ase.data import atomic_masses
 
 from mdcg import _core
 from mdcg.lammps_plugin import _sources
+from mdcg.package import Package
 
 from .lmp import NAN_FORCE, head, package, run_input, water, write_data
 
@@ -171,3 +174,57 @@ def test_null_needs_hybrid(tmp_path: Path) -> None:
     output = run_input(tmp_path, text, check=False)
     assert output.code != 0
     assert "pair coeff" in output.text
+
+
+SWAPPED = (
+    "atom type 1 is O (15.999 u) and has mass {}, atom type 2 is H (1.008 u) and has mass 15.999, "
+    "but in the order H O the elements would fit the masses: name them in pair_coeff in the order"
+)
+DEUTERIUM = "WARNING: pair_style mdcg: atom type 1 is H (1.008 u) and has mass 2.014: are these the"
+OWN_MASSES = "fix m all property/atom rmass\nset type 1 mass 16.0\nset type 2 mass 1.0\n"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("types", "commands", "reason"),
+    [
+        ("O H", "", SWAPPED.format("1.008")),
+        ("O H", "mass 1 2.014", SWAPPED.format("2.014")),
+        ("H O", "mass 1 2.014", DEUTERIUM),
+        ("H O", "mass 1 1.4\nmass 2 16.4", ""),
+        ("O H", OWN_MASSES, ""),
+    ],
+)
+def test_masses_show_the_order_of_elements(
+    tmp_path: Path, types: str, commands: str, reason: str, ranks: int
+) -> None:
+    write_data(tmp_path / "test.data", water(1))
+    text = head(MODEL, types=types) + commands + "\nrun 0\nrun 0\n"
+    output = run_input(tmp_path, text, ranks=ranks, check=False)
+    assert (output.code != 0) == (types == "O H" and commands != OWN_MASSES), output.text
+    if reason:
+        assert output.text.count(reason) == 1, output.text
+    else:
+        assert " u) and has mass" not in output.text
+
+
+def test_masses_of_null_types_and_names_without_elements(tmp_path: Path) -> None:
+    atoms = Atoms("HOAr", [[0, 0, 0], [1, 0, 0], [3, 3, 3]], cell=[8.0] * 3, pbc=True)
+    write_data(tmp_path / "test.data", atoms, ("H", "Ar", "O"))
+    text = head(MODEL, types="O NULL H").replace("mdcg\n", "hybrid/overlay mdcg zero 5.0\n", 1)
+    text = text.replace("* * /", "* * zero\npair_coeff * * mdcg /") + "run 0\n"
+    output = run_input(tmp_path, text, check=False)
+    assert output.code != 0
+    assert "in the order H NULL O the elements would fit the masses" in output.text
+    named = Package.open(MODEL)
+    del named.manifest["atomic_numbers"]
+    named.manifest["type_names"] = ["light", "heavy"]
+    (tmp_path / "named.mdcg").write_bytes(named.to_bytes())
+    write_data(tmp_path / "test.data", water(1))
+    text = head(tmp_path / "named.mdcg", types="heavy light") + "run 0\n"
+    assert "and has mass" not in run_input(tmp_path, text).text
+
+
+def test_table_of_masses() -> None:
+    table = (PLUGIN / "pair_mdcg_masses.cpp").read_text().split("WEIGHTS[] = {")[1].split("}")[0]
+    np.testing.assert_allclose([float(n) for n in table.split(",")[:-1]], atomic_masses[1:], 1e-4)
