@@ -22,6 +22,7 @@ LIBRARY = Path(mdcg.__file__).parent / "libmdcg.so"
 INCLUDE = Path(mdcg.__file__).parent / "include"
 if not INCLUDE.is_dir():
     INCLUDE = Path(mdcg.__file__).parents[1] / "csrc" / "include"
+ABI = re.findall(r"define MDCG_ABI_VERSION (\d+)", (INCLUDE / "mdcg.h").read_text())[0]
 NAMES = (
     "version",
     "last_error",
@@ -29,6 +30,7 @@ NAMES = (
     "printable",
     "find_device",
     "open",
+    "open_same",
     "prepare",
     "close",
     "describe",
@@ -70,12 +72,12 @@ def test_other_library(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_other_interface_version(tmp_path: Path, ranks: int) -> None:
     reason = refused(tmp_path, "int mdcg_abi_version(void) { return 7; }\n", ranks)
-    assert "interface version 7, this plugin was compiled for 1: compile it again" in reason
+    assert f"interface version 7, this plugin was compiled for {ABI}: compile it again" in reason
 
 
 @pytest.mark.parametrize("missing", NAMES)
 def test_missing_function(tmp_path: Path, missing: str) -> None:
-    text = "int mdcg_abi_version(void) { return 1; }\n"
+    text = f"int mdcg_abi_version(void) {{ return {ABI}; }}\n"
     text += "".join(f"int mdcg_{name}(void) {{ return 8; }}\n" for name in NAMES if name != missing)
     reason = refused(tmp_path, text)
     assert f"has no function mdcg_{missing}: it is another version" in reason
@@ -124,6 +126,8 @@ class Info(ctypes.Structure):
         ("num_exchanges", ctypes.c_int),
         ("manifest", ctypes.c_char_p),
         ("exchange_bytes", ctypes.c_int),
+        ("digest", ctypes.c_char_p),
+        ("has_energy", ctypes.c_int),
     ]
 
 
@@ -189,6 +193,8 @@ PASS(const char *, mdcg_last_error_about, (const int64_t *n), (n))
 PASS(const char *, mdcg_printable, (const char *t), (t))
 PASS(mdcg_status, mdcg_find_device, (const char *n, mdcg_device *d), (n, d))
 PASS(mdcg_status, mdcg_open, (const char *p, const mdcg_options *o, mdcg_model **m), (p, o, m))
+PASS(mdcg_status, mdcg_open_same, (const mdcg_model *n, const mdcg_options *o, mdcg_model **m),
+     (n, o, m))
 PASS(mdcg_status, mdcg_prepare, (mdcg_model *m), (m))
 PASS(mdcg_status, mdcg_describe, (const mdcg_model *m, mdcg_info *i), (m, i))
 PASS(const char *, mdcg_summary, (mdcg_model *m), (m))
