@@ -86,6 +86,8 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 class _Member:
     """One package of a committee, or the dispersion that another member's package holds."""
 
+    model: _core.Model
+
     def __init__(self, package: str | _Member, options: Options, **engine: Any) -> None:
         opened = package.model if isinstance(package, _Member) else package
         with engine_errors():

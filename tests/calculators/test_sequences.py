@@ -78,10 +78,7 @@ def evaluate(calc: MDCGCalculator, call: tuple[Any, ...]) -> dict[str, Any]:
         else:
             atoms.positions[0] = atoms.positions[1]
         with pytest.raises(InputError):
-            if name == "bad batch":
-                calc.batch([pairs(), atoms])
-            else:
-                calc.get_property("forces", atoms)
+            calc.batch([pairs(), atoms]) if name == "bad batch" else calc.get_forces(atoms)
         return {}
     _, moved, length = given
     atoms.positions += moved * np.sin(np.arange(3.0 * len(atoms))).reshape(-1, 3)
