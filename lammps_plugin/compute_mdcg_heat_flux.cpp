@@ -57,10 +57,10 @@ void ComputeMDCGHeatFlux::init_list(int, NeighList *made)
   list = made;
 }
 
-// An atom or ghost becomes a node, unless its type is NULL.
+// An atom or ghost becomes a node, unless the potential does not see it.
 void ComputeMDCGHeatFlux::add(int i)
 {
-  if (node[i] >= 0 || pair->impl->is_null(atom->type[i])) return;
+  if (node[i] >= 0 || !pair->sees(i)) return;
   node[i] = static_cast<std::int32_t>(atoms.size());
   atoms.push_back(i);
 }

@@ -465,35 +465,17 @@ void PairMDCG::require_setup()
                     "set-up, which this run leaves out, expected run without pre no");
 }
 
-namespace {
-// The group that alone has ghosts (comm_modify group). LAMMPS has no public way to ask for it.
-struct CommGroup : Comm {
-  static int of(const Comm *comm) { return comm->*(&CommGroup::bordergroup); }
-};
-}    // namespace
-
-// Exclusions and groups are known to LAMMPS' own list only.
-bool PairMDCG::has_exclusions() const
-{
-  return neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup ||
-         CommGroup::of(comm);
-}
-
 // Whether LAMMPS' list would hold all pairs within the cutoff, so that the device can make the list
 // instead. Pairs of hybrid styles, too, are known to LAMMPS' own list only.
 bool PairMDCG::can_do_without_list() const
 {
   if (impl->device == "auto" || impl->device == "cpu") return false;
-  return !has_exclusions() && force->pair == this;
+  return force->pair == this && !has_exclusions();
 }
 
 // Dispersion sees further than LAMMPS' list. A rank needs ghosts from as far.
 void PairMDCG::check_dispersion()
 {
-  if (has_exclusions())
-    error->all(FLERR,
-               "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
-               "or include, or comm_modify group, leave some out, expected none of them");
   if (comm->nprocs == 1) return;
   if (comm->mode != Comm::SINGLE)
     error->all(FLERR,

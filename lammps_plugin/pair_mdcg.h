@@ -56,7 +56,9 @@ class PairMDCG : public Pair {
   void take_names(Member &member);
   void check_restored();
   void announce(Member &member);
+  bool sees(int i) const;
   void check_bonds();
+  void check_exclusions();
   std::vector<char> ghosts_near(double r_max) const;
   std::vector<char> ghosts_listed() const;
   void take_nodes(Nodes &nodes, const std::vector<char> &seen);

@@ -102,10 +102,6 @@ void PairMDCG::compute(int eflag, int vflag)
   // every rank runs all of this, even without atoms: the others wait for its part of
   // each exchange
   if (!it.bonds_checked && !it.own_list) check_bonds();
-  if (it.own_list && neighbor->exclude)
-    all_or_none(FLERR,
-                "a fix has excluded pairs from the neighbour list after the pair style was set up "
-                "without one, expected neigh_modify exclude before the run, or device cpu");
   if (new_neighbors()) take_graph();
   mdcg_system system = system_of(it.nodes, it.own_list);
   if (!it.own_list) {

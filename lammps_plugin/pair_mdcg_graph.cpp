@@ -12,7 +12,9 @@
 #include "atom.h"
 #include "comm.h"
 #include "domain.h"
+#include "error.h"
 #include "force.h"
+#include "group.h"
 #include "neigh_list.h"
 #include "neighbor.h"
 #include "pair_mdcg_impl.h"
@@ -23,8 +25,55 @@ using mdcg_lammps::AtomId;
 // Relative rounding of positions: each crossing of a boundary on the way to a ghost may round once.
 static constexpr double ROUNDING = 64.0 * std::numeric_limits<double>::epsilon();
 
-// special_bonds 0 removes pairs that the potential needs from the neighbour list. This is checked
-// here because the types of all bonded atoms are known only once ghosts exist.
+// Whether an atom or ghost is part of the potential. Fixes of Monte Carlo moves (gcmc) hide an atom
+// by taking it out of group all.
+bool PairMDCG::sees(int i) const
+{
+  return !impl->is_null(atom->type[i]) && (atom->mask[i] & 1);
+}
+
+namespace {
+// The group that alone has ghosts (comm_modify group). LAMMPS has no public way to ask for it.
+struct CommGroup : Comm {
+  static int of(const Comm *comm) { return comm->*(&CommGroup::bordergroup); }
+};
+}    // namespace
+
+// Whether LAMMPS' own list leaves out pairs of atoms that the potential sees. An exclusion of two
+// groups does so only where both have such atoms: Monte Carlo fixes exclude a group of hidden ones.
+// Collective.
+bool PairMDCG::has_exclusions() const
+{
+  if (neighbor->nex_type || neighbor->nex_mol || neighbor->includegroup || CommGroup::of(comm))
+    return true;
+  if (!neighbor->nex_group) return false;
+  int groups = 0;    // bits of those that have atoms
+  for (int i = 0; i < atom->nlocal; i++)
+    if (sees(i)) groups |= atom->mask[i];
+  MPI_Allreduce(MPI_IN_PLACE, &groups, 1, MPI_INT, MPI_BOR, world);
+  for (int e = 0; e < neighbor->nex_group; e++)
+    if (groups & group->bitmask[neighbor->ex1_group[e]] &&
+        groups & group->bitmask[neighbor->ex2_group[e]])
+      return true;
+  return false;
+}
+
+// Refuses what only LAMMPS' own list would leave out, where it is not used. Pairs can be excluded
+// after the pair style was set up, so each new graph is checked. Collective.
+void PairMDCG::check_exclusions()
+{
+  if (!(impl->dispersion || impl->own_list) || !has_exclusions()) return;
+  if (impl->dispersion)
+    error->all(FLERR,
+               "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
+               "or include, or comm_modify group, leave some out, expected none of them");
+  error->all(FLERR, "pair_style mdcg: pairs were excluded from the neighbour list after the pair "
+                    "style was set up without one, expected neigh_modify exclude before the run, "
+                    "or device cpu");
+}
+
+// special_bonds 0 removes pairs that the potential needs from LAMMPS' neighbour list. Fixes make
+// bonds during a run, so each new list is checked. Collective.
 void PairMDCG::check_bonds()
 {
   impl->bonds_checked = true;
@@ -39,11 +88,11 @@ void PairMDCG::check_bonds()
   if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   std::string reason;
   for (int i = 0; i < atom->nlocal; i++) {
-    if (impl->is_null(atom->type[i])) continue;
+    if (!sees(i)) continue;
     for (int s = 0; s < atom->nspecial[i][2]; s++) {
       const int which = s < atom->nspecial[i][0] ? 1 : s < atom->nspecial[i][1] ? 2 : 3;
       const int j = removed[which] ? atom->map(atom->special[i][s]) : -1;
-      if (j >= 0 && !impl->is_null(atom->type[j]))
+      if (j >= 0 && sees(j))
         reason = "special_bonds leaves out bonded neighbours, such as atoms " +
                  std::to_string(atom->tag[i]) + " and " + std::to_string(atom->tag[j]) +
                  ", which the potential needs, expected special_bonds lj/coul 1 1 1";
@@ -80,7 +129,7 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
     low[k] = HUGE_VAL;
     high[k] = -HUGE_VAL;
     for (int i = 0; i < nlocal; i++) {
-      if (impl->is_null(atom->type[i])) continue;
+      if (!sees(i)) continue;
       low[k] = std::min(low[k], x[i][k]);
       high[k] = std::max(high[k], x[i][k]);
     }
@@ -95,8 +144,8 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
   return seen;
 }
 
-// Which atoms are nodes of the graph: those of types that are not NULL. First the local ones, then
-// those of other ranks that are seen, in the order of their owners.
+// Which atoms are nodes of the graph: first the local ones, then those of other ranks that the list
+// has, in the order of their owners.
 void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
 {
   Impl &it = *impl;
@@ -104,7 +153,7 @@ void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
   nodes.node.assign(nall, -1);
   nodes.atom.clear();
   for (int i = 0; i < nlocal; i++) {
-    if (it.is_null(atom->type[i])) continue;
+    if (!sees(i)) continue;
     nodes.node[i] = static_cast<std::int32_t>(nodes.atom.size());
     nodes.atom.push_back(i);
   }
@@ -112,7 +161,7 @@ void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
 
   std::vector<std::int32_t> images;    // of atoms of other ranks
   for (int j = nlocal; j < nall; j++) {
-    if (!seen[j - nlocal] || it.is_null(atom->type[j])) continue;
+    if (!seen[j - nlocal] || !sees(j)) continue;
     if (AtomId::rank(it.owner[j]) == comm->me)
       nodes.node[j] = nodes.node[AtomId::atom(it.owner[j])];
     else
@@ -198,6 +247,7 @@ void PairMDCG::take_graph()
   it.owner.resize(nall);
   for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
   comm->forward_comm(this);
+  check_exclusions();
   take_nodes(it.nodes, it.own_list ? ghosts_near(it.r_max) : ghosts_listed());
   if (it.own_list)
     it.nodes.take_copies(atom, domain);

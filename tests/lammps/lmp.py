@@ -304,6 +304,13 @@ fix nve all nve
 fix push four addforce v_nan 0 0
 run 2
 """
+LATE_EXCLUSION = """
+group late empty
+neigh_modify exclude group late all every 1 delay 0 check no
+run 1
+group late id 1
+run 1 pre no
+"""
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
 

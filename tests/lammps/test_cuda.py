@@ -17,6 +17,7 @@ import pytest
 from ..emulator.emulator import emulator_environment
 from .lmp import (
     DUMP,
+    LATE_EXCLUSION,
     THERMO,
     TOLERANCE,
     Output,
@@ -32,6 +33,7 @@ from .lmp import (
     water,
     write_data,
 )
+from .test_monte_carlo import DISPERSION, check_an_atom_of_a_liquid
 
 Models = Callable[..., Path]
 
@@ -258,12 +260,20 @@ def test_what_only_the_list_of_lammps_knows(
 
 def test_exclusions_that_come_late(tmp_path: Path, models: Models) -> None:
     write_data(tmp_path / "test.data", water(2, seed=5))
-    text = head(models("mace")) + NVE + "group one id 1\n"
-    text += "fix late one gcmc 1 0 1 1 7 300 0 0.1 group one\nrun 1\n"
-    output = run_input(tmp_path, on("cuda", text), env=emulated(), check=False)
+    text = on("cuda", head(models("mace"))) + NVE + LATE_EXCLUSION
+    output = run_input(tmp_path, text, env=emulated(), check=False)
     assert output.code != 0
     (line,) = re.findall(r"ERROR: pair_style mdcg: (.*)", output.text)
     assert "expected neigh_modify exclude before the run, or device cpu" in line
+
+
+@pytest.mark.parametrize(("ranks", "dispersion"), [(1, ""), (2, DISPERSION)])
+def test_hidden_atoms(
+    tmp_path: Path, models: Models, env: Any, ranks: int, dispersion: str
+) -> None:
+    """Exclusions of a fix that hides atoms are none for the list of the device."""
+    settings = f"device cuda {dispersion}"
+    check_an_atom_of_a_liquid(tmp_path, models("nequip"), ranks, settings, env=env)
 
 
 # -- devices ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 from .lmp import (
     DUMP,
+    LATE_EXCLUSION,
     THERMO,
     TOLERANCE,
     compare,
@@ -79,6 +80,7 @@ def test_trajectory(tmp_path: Path, ranks: int) -> None:
         ("damping zero", "", "without dispersion, expected dispersion FUNCTIONAL as well"),
         ("dispersion pbe dispersion_cutoff 0", "", "dispersion_cutoff is 0, expected a length"),
         ("dispersion pbe", "neigh_modify exclude type 1 1", "leave some out, expected none"),
+        ("dispersion pbe", LATE_EXCLUSION, "leave some out, expected none"),
         (
             "dispersion pbe",
             "neighbor 1.0 multi\ncomm_modify mode multi",
