@@ -182,6 +182,7 @@ void ComputeMDCGHeatFlux::compute_vector()
   velocities.resize(3 * (atom->nlocal + atom->nghost));
   for (int i = 0; i < atom->nlocal; i++) std::copy_n(atom->v[i], 3, &velocities[3 * i]);
   comm->forward_comm(this);
+  pair->check_bonds();
   unfold();
   double mine[6] = {};    // the whole flux, and what atoms carry with them
   std::string reason;

@@ -453,7 +453,6 @@ void PairMDCG::init_style()
                compute->id);
   if (!impl->members.empty()) check_masses();
   impl->known_all = -1;
-  impl->bonds_checked = false;
   impl->set_up = !impl->members.empty();
 }
 

@@ -101,7 +101,6 @@ void PairMDCG::compute(int eflag, int vflag)
   Impl &it = *impl;
   // every rank runs all of this, even without atoms: the others wait for its part of
   // each exchange
-  if (!it.bonds_checked && !it.own_list) check_bonds();
   if (new_neighbors()) take_graph();
   mdcg_system system = system_of(it.nodes, it.own_list);
   if (!it.own_list) {

@@ -13,7 +13,6 @@
 #include "comm.h"
 #include "domain.h"
 #include "error.h"
-#include "force.h"
 #include "group.h"
 #include "neigh_list.h"
 #include "neighbor.h"
@@ -76,10 +75,8 @@ void PairMDCG::check_exclusions()
 // bonds during a run, so each new list is checked. Collective.
 void PairMDCG::check_bonds()
 {
-  impl->bonds_checked = true;
   bool removed[4] = {};
-  for (int k = 1; k < 4; k++)
-    removed[k] = force->special_lj[k] == 0.0 && force->special_coul[k] == 0.0;
+  for (int k = 1; k < 4; k++) removed[k] = neighbor->special_flag[k] == 0;
   if (!removed[1] && !removed[2] && !removed[3]) return;
   if (atom->molecular == Atom::TEMPLATE)
     all_or_none(FLERR,
@@ -248,6 +245,7 @@ void PairMDCG::take_graph()
   for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
   comm->forward_comm(this);
   check_exclusions();
+  if (!it.own_list) check_bonds();
   take_nodes(it.nodes, it.own_list ? ghosts_near(it.r_max) : ghosts_listed());
   if (it.own_list)
     it.nodes.take_copies(atom, domain);

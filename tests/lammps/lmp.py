@@ -103,6 +103,30 @@ def write_data(path: Path, atoms: Atoms, types: Sequence[str] = ("H", "O")) -> N
     path.write_text("\n".join(lines) + "\n")
 
 
+def write_molecules(path: Path, atoms: Atoms) -> None:
+    write_data(path, atoms)
+    count = len(atoms) // 3
+    lines = with_columns(path, "bond", lambda k: f"{k // 3 + 1}")
+    lines[2] += (
+        f"\n{2 * count} bonds\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
+    )
+    lines += ["", "Bonds", ""]
+    for m in range(count):
+        lines += [f"{2 * m + h} 1 {3 * m + 1} {3 * m + 1 + h}" for h in (1, 2)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def with_columns(path: Path, style: str, columns: Callable[[int], str]) -> list[str]:
+    """Return the lines of a data file for another atom_style, columns added after the id."""
+    lines = path.read_text().replace("Atoms # atomic", f"Atoms # {style}").splitlines()
+    start = lines.index(f"Atoms # {style}") + 2
+    end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+    for k in range(end - start):
+        number, rest = lines[start + k].split(maxsplit=1)
+        lines[start + k] = f"{number} {columns(k)} {rest}"
+    return lines
+
+
 @dataclass
 class Output:
     """What one LAMMPS run printed and wrote."""

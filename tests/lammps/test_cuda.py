@@ -32,6 +32,7 @@ from .lmp import (
     same,
     water,
     write_data,
+    write_molecules,
 )
 from .test_monte_carlo import DISPERSION, check_an_atom_of_a_liquid
 
@@ -274,6 +275,20 @@ def test_hidden_atoms(
     """Exclusions of a fix that hides atoms are none for the list of the device."""
     settings = f"device cuda {dispersion}"
     check_an_atom_of_a_liquid(tmp_path, models("nequip"), ranks, settings, env=env)
+
+
+def test_bonds_of_the_heat_flux(tmp_path: Path, models: Models, env: Any) -> None:
+    """The list of the device has all pairs, and that of LAMMPS, which the flux needs, has not."""
+    atoms = water(2, seed=15)
+    write_molecules(tmp_path / "test.data", atoms)
+    text = on("cuda", head(models("mace"), before="comm_modify cutoff 9"))
+    text = text.replace("atom_style atomic", "atom_style bond") + "bond_style zero\nbond_coeff *\n"
+    got = run_input(tmp_path, text + THERMO + DUMP + "run 0\n", env=env)
+    compare(got, reference(atoms, models("mace")), TOLERANCE["float64"])
+    text += "compute flux all mdcg/heat/flux\nthermo_style custom step c_flux[1]\nrun 0\n"
+    refused = run_input(tmp_path, text, env=env, check=False)
+    assert refused.code != 0
+    assert "special_bonds leaves out bonded neighbours" in refused.text
 
 
 # -- devices ---------------------------------------------------------------------------------------

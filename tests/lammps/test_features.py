@@ -6,7 +6,6 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import ase.io
@@ -29,7 +28,9 @@ from .lmp import (
     run_input,
     single_point,
     water,
+    with_columns,
     write_data,
+    write_molecules,
 )
 
 
@@ -119,28 +120,22 @@ def test_bonded_neighbours(tmp_path: Path, ranks: int) -> None:
     compare(run_input(tmp_path, text, ranks=ranks), reference(atoms, model), 1e-10)
 
 
-def write_molecules(path: Path, atoms: Atoms) -> None:
-    write_data(path, atoms)
-    count = len(atoms) // 3
-    lines = with_columns(path, "bond", lambda k: f"{k // 3 + 1}")
-    lines[2] += (
-        f"\n{2 * count} bonds\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
-    )
-    lines += ["", "Bonds", ""]
-    for m in range(count):
-        lines += [f"{2 * m + h} 1 {3 * m + 1} {3 * m + 1 + h}" for h in (1, 2)]
-    path.write_text("\n".join(lines) + "\n")
-
-
-def with_columns(path: Path, style: str, columns: Callable[[int], str]) -> list[str]:
-    """Return the lines of a data file for another atom_style, columns added after the id."""
-    lines = path.read_text().replace("Atoms # atomic", f"Atoms # {style}").splitlines()
-    start = lines.index(f"Atoms # {style}") + 2
-    end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
-    for k in range(end - start):
-        number, rest = lines[start + k].split(maxsplit=1)
-        lines[start + k] = f"{number} {columns(k)} {rest}"
-    return lines
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_bonds_that_are_made(tmp_path: Path, ranks: int) -> None:
+    """During a run, between two lists: the next list lacks the pair."""
+    write_data(tmp_path / "test.data", water(2, seed=15))
+    lines = with_columns(tmp_path / "test.data", "bond", lambda k: f"{k // 3 + 1}")
+    lines[3] += "\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
+    (tmp_path / "test.data").write_text("\n".join(lines) + "\n")
+    text = head(package("mace", "float64")).replace("atom_style atomic", "atom_style bond")
+    text += "bond_style zero\nbond_coeff *\nfix make all bond/create 2 1 2 1.1 1\n"
+    text += "thermo_style custom step pe f_make[2]\nthermo 1\n"
+    output = run_input(tmp_path, text + "run 4\n", ranks=ranks, check=False)
+    assert output.code != 0
+    assert "special_bonds leaves out bonded neighbours, such as atoms" in output.text
+    output = run_input(tmp_path, text + "special_bonds lj/coul 1 1 1\nrun 4\n", ranks=ranks)
+    assert output.last["f_make[2]"] > 0
+    assert np.ptp(output.runs[0]["PotEng"]) < 1e-6
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
