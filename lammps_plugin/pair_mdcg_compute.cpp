@@ -144,7 +144,7 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
   }
   if (make_edges && comm->nprocs == 1) {
     system.cell = nodes.box.data();
-    system.periodic = domain->periodicity;
+    system.periodic = nodes.periodic.data();
     return system;
   }
   if (make_edges || nodes.cells.size() > 1) {

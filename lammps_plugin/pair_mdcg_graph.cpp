@@ -320,6 +320,8 @@ void PairMDCG::Nodes::take_shifts(const Atom *atoms, const Domain *domain)
 {
   const double *h = domain->h;    // xx yy zz yz xz xy
   box = {h[0], 0.0, 0.0, h[5], h[1], 0.0, h[4], h[3], h[2]};
+  std::copy_n(domain->periodicity, 3, periodic.begin());
+  if (domain->dimension == 2) periodic[2] = 0;
   double extent = 0.0;
   for (const double length : box) extent += std::fabs(length);
   image_shifts.resize(3 * cells.size());

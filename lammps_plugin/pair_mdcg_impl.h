@@ -45,7 +45,8 @@ struct PairMDCG::Nodes {
   // Where the engine finds the neighbours of several ranks: all images that are not at the
   // positions of their nodes.
   std::vector<std::int32_t> copy_node, copy_image;
-  std::array<double, 9> box{};    // cell vectors; shifts are multiples of them
+  std::array<double, 9> box{};      // cell vectors; shifts are multiples of them
+  std::array<int, 3> periodic{};    // which of them repeat
   mdcg_lammps::GhostExchange ghosts;
 
   bool is_image(int ghost) const { return node[ghost] >= 0 && atom[node[ghost]] != ghost; }

@@ -86,13 +86,30 @@ def water_with_a_short_edge() -> Atoms:
     return atoms
 
 
+def flat_water() -> Atoms:
+    """Return a layer of molecules in a box so low that periodic images along z would touch it."""
+    rng = np.random.default_rng(3)
+    positions = []
+    for place in np.ndindex(2, 2):
+        angle = rng.uniform(0.0, 2.0 * np.pi)
+        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        molecule = np.array([[0.0, 0.0], [0.757, 0.586], [-0.757, 0.586]]) @ turn
+        positions.append((np.array(place) + 0.5) * 3.3 + molecule)
+    flat = np.concatenate(positions)
+    atoms = Atoms("OHH" * 4, np.column_stack([flat, np.zeros(len(flat))]), cell=[6.6, 6.6, 2.0])
+    atoms.set_celldisp([0.0, 0.0, -1.0])  # LAMMPS wants the atoms inside
+    atoms.pbc = (True, True, False)
+    atoms.wrap()
+    return atoms
+
+
 def write_data(path: Path, atoms: Atoms, types: Sequence[str] = ("H", "O")) -> None:
     """Write a data file; the cell must be lower triangular, as LAMMPS wants it."""
-    cell = atoms.cell.array
+    cell, low = atoms.cell.array, atoms.get_celldisp().ravel()
     assert np.allclose(cell, np.tril(cell))
     lines = ["made for tests", "", f"{len(atoms)} atoms", f"{len(types)} atom types", ""]
     for k, axis in enumerate("xyz"):
-        lines.append(f"0.0 {cell[k, k]:.17g} {axis}lo {axis}hi")
+        lines.append(f"{low[k]:.17g} {low[k] + cell[k, k]:.17g} {axis}lo {axis}hi")
     if cell[1, 0] or cell[2, 0] or cell[2, 1]:
         lines.append(f"{cell[1, 0]:.17g} {cell[2, 0]:.17g} {cell[2, 1]:.17g} xy xz yz")
     lines += ["", "Masses", ""]

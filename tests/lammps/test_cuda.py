@@ -24,6 +24,7 @@ from .lmp import (
     check_strain,
     compare,
     environment,
+    flat_water,
     head,
     nve,
     package,
@@ -275,6 +276,16 @@ def test_hidden_atoms(
     """Exclusions of a fix that hides atoms are none for the list of the device."""
     settings = f"device cuda {dispersion}"
     check_an_atom_of_a_liquid(tmp_path, models("nequip"), ranks, settings, env=env)
+
+
+@pytest.mark.parametrize("options", [{}, {"dispersion": "pbe"}], ids=["", "dispersion"])
+def test_two_dimensions(tmp_path: Path, models: Models, env: Any, options: dict[str, str]) -> None:
+    atoms = flat_water()
+    write_data(tmp_path / "test.data", atoms)
+    settings = " ".join(["device cuda", *(f"{name} {value}" for name, value in options.items())])
+    text = head(models("nequip"), before="dimension 2", settings=settings) + THERMO + DUMP
+    got = run_input(tmp_path, text + "run 0\n", env=env)
+    compare(got, reference(atoms, models("nequip"), **options), TOLERANCE["float64"])
 
 
 def test_bonds_of_the_heat_flux(tmp_path: Path, models: Models, env: Any) -> None:

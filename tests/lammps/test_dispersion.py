@@ -12,6 +12,7 @@ from .lmp import (
     THERMO,
     TOLERANCE,
     compare,
+    flat_water,
     head,
     molecule_in_a_corner,
     nve,
@@ -60,6 +61,16 @@ def test_ranks_without_atoms(tmp_path: Path) -> None:
         boundary="f f f",
         before="processors 4 1 1",
         settings=words(BJ),
+    )
+    compare(output, reference(atoms, MODEL, **BJ), 1e-10)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_two_dimensions(tmp_path: Path, ranks: int) -> None:
+    """LAMMPS' box repeats along z, and the system does not."""
+    atoms = flat_water()
+    output = single_point(
+        tmp_path, atoms, MODEL, ranks=ranks, before="dimension 2", settings=words(BJ)
     )
     compare(output, reference(atoms, MODEL, **BJ), 1e-10)
 
