@@ -472,10 +472,13 @@ bool PairMDCG::can_do_without_list() const
   return force->pair == this && !has_exclusions();
 }
 
-// Dispersion sees further than LAMMPS' list. A rank needs ghosts from as far.
+// Dispersion sees further than LAMMPS' list. A rank needs ghosts from as far, unless the box is
+// whole and its images follow from it: these commands strain atoms and ghosts, and not the box.
 void PairMDCG::check_dispersion()
 {
-  if (comm->nprocs == 1) return;
+  if (comm->nprocs == 1 && modify->get_fix_by_style("^numdiff/virial").empty() &&
+      modify->get_compute_by_style("^born/matrix").empty())
+    return;
   if (comm->mode != Comm::SINGLE)
     error->all(FLERR,
                "pair_style mdcg: dispersion needs one cutoff of ghosts, and comm_modify mode "

@@ -360,16 +360,19 @@ def check_strain(
     model: Path,
     ranks: int,
     *,
+    atoms: Atoms | None = None,
     skewed: bool = True,
     change: Callable[[str], str] = str,
     env: dict[str, str] | None = None,
+    **options: Any,
 ) -> None:
     """Check commands that strain atoms and ghosts in a box that stays as it is.
 
-    `change` makes another input of that for the CPU. Pressures are those of the virial, and second
-    derivatives of the energy by Green's strain those that ASE finds with a strained cell.
+    `change` makes another input of that for the CPU, and `options` are ASE's. Pressures are those
+    of the virial, and second derivatives of the energy by Green's strain those that ASE finds with
+    a strained cell.
     """
-    atoms = water(2, seed=3)
+    atoms = water(2, seed=3) if atoms is None else atoms
     if skewed:
         shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
         atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
@@ -379,15 +382,15 @@ def check_strain(
     numdiff = np.array([last[f"f_numdiff[{k}]"] for k in range(1, 7)])
     np.testing.assert_allclose(numdiff, pressure, rtol=0, atol=1e-7 * np.abs(pressure).max())
     born = np.array([last[f"c_born[{k}]"] for k in range(1, 22)])
-    want = strain_derivatives(atoms, model)
+    want = strain_derivatives(atoms, model, **options)
     order = [(k, k) for k in range(6)] + [(i, j) for i in range(6) for j in range(i + 1, 6)]
     expected = np.array([want[pair] for pair in order])
     np.testing.assert_allclose(born, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
-def strain_derivatives(atoms: Atoms, model: Path) -> Array:
+def strain_derivatives(atoms: Atoms, model: Path, **options: Any) -> Array:
     """Return d2E/deta_i deta_j [6, 6] in eV, eta Green's strain in Voigt's order."""
-    calculator, step = MDCGCalculator(model, threads=1), 1e-5
+    calculator, step = MDCGCalculator(model, threads=1, **options), 1e-5
     found = np.zeros((6, 6))
     for column, (a, b) in enumerate(VOIGT):
         for sign in (1, -1):

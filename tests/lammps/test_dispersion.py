@@ -11,6 +11,7 @@ from .lmp import (
     LATE_EXCLUSION,
     THERMO,
     TOLERANCE,
+    check_strain,
     compare,
     flat_water,
     head,
@@ -73,6 +74,19 @@ def test_two_dimensions(tmp_path: Path, ranks: int) -> None:
         tmp_path, atoms, MODEL, ranks=ranks, before="dimension 2", settings=words(BJ)
     )
     compare(output, reference(atoms, MODEL, **BJ), 1e-10)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_strain_of_atoms_alone(tmp_path: Path, ranks: int) -> None:
+    """Also where images are so far away that the model has no ghosts."""
+    atoms = water(1, seed=3)
+    atoms.set_cell([13.0] * 3)
+    atoms.positions += 6.5 - atoms.positions.mean(axis=0)
+
+    def change(text: str) -> str:
+        return text.replace("pair_style mdcg", f"pair_style mdcg {words(BJ)}")
+
+    check_strain(tmp_path, MODEL, ranks, atoms=atoms, skewed=False, change=change, **BJ)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
