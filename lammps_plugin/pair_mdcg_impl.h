@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,9 +40,10 @@ struct PairMDCG::Nodes {
   std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
   std::int64_t num_local = 0, num_nodes = 0;
   std::vector<double> positions;
-  std::vector<std::array<int, 3>> cells;    // first {0, 0, 0}
-  std::vector<std::int32_t> cell_ghost;     // [cells] a ghost of each; first -1
-  std::vector<double> image_shifts;         // [cells][3] Å
+  std::vector<std::array<int, 3>> cells;                     // first {0, 0, 0}
+  std::vector<std::int32_t> cell_ghost;                      // [cells] a ghost of each; first -1
+  std::map<std::array<int, 3>, std::int32_t> cell_number;    // place of each in cells
+  std::vector<double> image_shifts;                          // [cells][3] Å
   // Where the engine finds the neighbours of several ranks: all images that are not at the
   // positions of their nodes.
   std::vector<std::int32_t> copy_node, copy_image;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ase import Atoms
 
 from .lmp import (
     DUMP,
@@ -64,6 +65,17 @@ def test_ranks_without_atoms(tmp_path: Path) -> None:
         settings=words(BJ),
     )
     compare(output, reference(atoms, MODEL, **BJ), 1e-10)
+
+
+@pytest.mark.timeout(60)  # minutes where each image is compared with all others
+def test_many_images(tmp_path: Path) -> None:
+    """Half a million of them, twice: of a cell and of two cells as one."""
+    write_data(tmp_path / "test.data", Atoms("O", [[0.1, 0.2, 0.3]], cell=[1.0] * 3, pbc=True))
+    text = head(MODEL, settings="dispersion pbe dispersion_cutoff 35")
+    text += "thermo_style custom step pe\nthermo_modify format float %.17g\n"
+    output = run_input(tmp_path, text + "run 0\nreplicate 2 1 1\nrun 0\n", ranks=2)
+    one, two = (run["PotEng"][-1] for run in output.runs)
+    assert two == pytest.approx(2.0 * one, rel=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
