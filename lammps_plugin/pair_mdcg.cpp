@@ -443,6 +443,10 @@ void PairMDCG::init_style()
     coeff(static_cast<int>(arg.size()), arg.data());
   }
   impl->own_list = can_do_without_list();
+  // For a style of hybrid, LAMMPS keeps a list of the old length while it takes the request for the
+  // same as in the last run. A request of another instance is a new one.
+  if (neighbor->skin != impl->skin) instance_me = instance_total++;
+  impl->skin = neighbor->skin;
   if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (impl->dispersion) check_dispersion();
   if (lmp->citeme) lmp->citeme->add(CITATION);

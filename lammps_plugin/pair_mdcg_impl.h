@@ -89,6 +89,7 @@ struct PairMDCG::Impl {
   std::vector<std::int32_t> image;               // [num_edges] row of cells
   std::vector<double> energies, virials;
   bool own_list = false;    // the device makes the edges, and LAMMPS makes no list
+  double skin = -1.0;       // Å, of the last set-up
   int known_local = -1, known_all = -1;
   std::vector<double> owner;    // [nall] AtomId
 

@@ -23,6 +23,7 @@ from .lmp import (
     environment,
     head,
     launcher,
+    nve,
     package,
     reference,
     run_input,
@@ -284,6 +285,17 @@ def test_heat_flux_of_pairs_is_refused(tmp_path: Path, ranks: int, style: str) -
 @pytest.mark.parametrize("skewed", [False, True])
 def test_strain_of_atoms_alone(tmp_path: Path, ranks: int, skewed: bool) -> None:
     check_strain(tmp_path, package("mace", "float64"), ranks, skewed=skewed)
+
+
+def test_skin_that_grows(tmp_path: Path) -> None:
+    """Between runs: the list of a style of hybrid must grow as well."""
+    write_data(tmp_path / "test.data", water(3, seed=7))
+    text = head(package("mace", "float64")).replace("mdcg", "hybrid/overlay mdcg lj/cut 3.0", 1)
+    text = text.replace("* *", "* * lj/cut 0.0 1.0\npair_coeff * * mdcg", 1)
+    text = text.replace("neighbor 1.0", "neighbor 0.1") + nve(every=100)
+    text += "velocity all scale 2000\nrun 0\nneighbor 2.0 bin\nrun 200\nrun 0\n"
+    _, moved, again = (run["PotEng"][-1] for run in run_input(tmp_path, text).runs)
+    assert moved == pytest.approx(again, rel=0, abs=1e-9)
 
 
 def test_one_level_of_respa(tmp_path: Path) -> None:
