@@ -6,11 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from ase import Atoms
+
+from mdcg import MDCGCalculator
 
 from ..covering import covering
 from .lmp import (
+    BAR,
     TOLERANCE,
+    VOIGT,
     compare,
     package,
     reference,
@@ -93,6 +98,29 @@ def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str, ranks: 
     atoms, model = make(), package(name, dtype)
     output = single_point(tmp_path, atoms, model, boundary=boundary, ranks=ranks)
     compare(output, reference(atoms, model), TOLERANCE[dtype])
+
+
+@covering(system=["slab", "molecule"], ranks=[1, 2], options=[{}, {"dispersion": "pbe"}])
+def test_virial_of_open_systems(
+    tmp_path: Path, system: str, ranks: int, options: dict[str, str]
+) -> None:
+    """By finite differences of the energy of a strained cell, also along open directions."""
+    make, boundary = SYSTEMS[system]
+    atoms, model, step = make(), package("nequip", "float64"), 1e-6  # few pairs cross the cutoff
+    settings = " ".join(f"{name} {value}" for name, value in options.items())
+    output = single_point(tmp_path, atoms, model, boundary=boundary, ranks=ranks, settings=settings)
+    volume = output.last["Volume"]
+    found = [output.last[f"c_p[{k}]"] * volume / BAR for k in (1, 2, 3, 6, 5, 4)]
+    calculator = MDCGCalculator(model, threads=1, **options)
+    for value, (a, b) in zip(found, VOIGT, strict=True):
+        energies = []
+        for sign in (1, -1):
+            strain = np.eye(3)
+            strain[a, b] += sign * step
+            strained = atoms.copy()
+            strained.set_cell(atoms.cell.array @ strain, scale_atoms=True)
+            energies.append(calculator.get_property("energy", strained))
+        assert value == pytest.approx((energies[1] - energies[0]) / (2.0 * step), abs=1e-6)
 
 
 def test_many_atoms_on_two_ranks(tmp_path: Path) -> None:
