@@ -20,7 +20,7 @@ from .evaluation import (
     as_results,
     changes_since,
     errors_of_images,
-    has_volume,
+    has_stress,
     remembered,
     wanted_of,
 )
@@ -92,10 +92,11 @@ class MDCGCalculator(Calculator):
     ----------
     implemented_properties : list of str
         ``energy``, ``free_energy`` (the same number), ``energies`` (per atom), in eV and with the
-        energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, for
-        systems periodic along all three cell vectors; of packages also ``stresses``, the part of
-        each atom, of which the stress is the sum. A committee gives their means, and adds to
-        `results` for each of them ``..._std``, the standard deviation over the packages, and
+        energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, the
+        strain derivative divided by the volume of the cell, for systems that are periodic in at
+        least one direction and whose cell has three vectors; of packages also ``stresses``, the
+        part of each atom, of which the stress is the sum. A committee gives their means, and adds
+        to `results` for each of them ``..._std``, the standard deviation over the packages, and
         ``..._committee``, the single values.
 
     Raises
@@ -129,10 +130,10 @@ class MDCGCalculator(Calculator):
 
     While running it raises ``ase.calculators.calculator.InputError`` for species that the model
     does not know and for unusable positions or cells, ``PropertyNotImplementedError`` for stress
-    without a three-dimensional cell, and ``CalculationFailed`` if the model returns nan. A package
-    raises ``MemoryError`` where host or device have too little, and can then evaluate something
-    smaller. Ctrl-C ends compilations and evaluations of packages on CPUs within about a second;
-    the calculator can be used afterwards.
+    of molecules and in cells of fewer than three vectors, and ``CalculationFailed`` if the model
+    returns nan. A package raises ``MemoryError`` where host or device have too little, and can then
+    evaluate something smaller. Ctrl-C ends compilations and evaluations of packages on CPUs within
+    about a second; the calculator can be used afterwards.
 
     Examples
     --------
@@ -459,8 +460,8 @@ class MDCGCalculator(Calculator):
         ase.calculators.calculator.InputError
             Unknown species, or positions or a cell that are unusable.
         ase.calculators.calculator.PropertyNotImplementedError
-            Stress without a cell that is periodic in three dimensions, or a property that the
-            model does not have.
+            Stress of a structure that has none, see `implemented_properties`, or a property that
+            the model does not have.
         """
         atoms = self._atoms_or_last(atoms)
         self._check_properties(properties)
@@ -470,7 +471,7 @@ class MDCGCalculator(Calculator):
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
         wanted = wanted_of(properties, [atoms])
-        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
+        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_stress(atoms):
             wanted["stress"] = True  # a constant-pressure run
         inputs = self._backend.inputs_of(atoms)
         self._inputs_seen = copy.deepcopy(inputs) if inputs else {}

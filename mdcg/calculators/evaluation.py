@@ -119,19 +119,48 @@ def errors_of_images(
 
 def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
     """Return what the engine has found of a structure."""
-
-    def stress(name: str) -> FloatArray | None:
-        virial = found.get(name)
-        return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
-
     return Evaluation(
         energy=float(found["energy"]) if "energy" in found else None,
         energies=found.get("energies"),
         forces=found.get("forces"),
-        stress=stress("virial"),
-        stresses=stress("virials"),
+        stress=stress_of(found.get("virial"), atoms),
+        stresses=stress_of(found.get("virials"), atoms),
         extra=dipoles_of(found["descriptors"], atoms) if "descriptors" in found else {},
     )
+
+
+def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
+    """Return the stress, in eV/Å^3, of a virial or of those of atoms; None where there is none."""
+    if virial is None:
+        return None
+    return -virial / stress_volumes(atoms.cell.array, atoms.pbc)
+
+
+def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return the volumes that virials are divided by, zero for structures without a stress.
+
+    The stress is the derivative of the energy with respect to strain, divided by the volume of the
+    cell. It exists where the cell has three independent vectors and at least one of them is
+    periodic: the volume of a slab includes the vacuum inside its cell.
+
+    Parameters
+    ----------
+    cells : numpy.ndarray, shape (..., 3, 3)
+        Å, rows are cell vectors. Where these are not finite the volume is not zero, because
+        neighbour lists have the error for such cells.
+    periodic : numpy.ndarray, shape (..., 3), bool
+        Periodic directions.
+
+    Returns
+    -------
+    numpy.ndarray, shape (...)
+        Å^3.
+    """
+    with np.errstate(invalid="ignore"):
+        volumes = np.abs(np.linalg.det(cells))
+        lengths = np.linalg.norm(cells, axis=-1).prod(axis=-1)
+    flat = (volumes <= 1e-12 * lengths) & np.isfinite(lengths)
+    return np.where(flat | ~periodic.any(axis=-1), 0.0, volumes)
 
 
 def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
@@ -177,11 +206,11 @@ def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> dict[str, A
     Raises
     ------
     ase.calculators.calculator.PropertyNotImplementedError
-        Stress of a structure that is not periodic in three dimensions.
+        Stress of a structure that has none, see `stress_volumes`.
     """
     found = {name: True for name in ("forces", "stress", "stresses") if name in properties}
     for atoms in images if found.keys() - {"forces"} else ():
-        require_volume(atoms)
+        require_stress(atoms)
     return found | ({"dipoles": True} if "dipole" in properties else {})
 
 
@@ -236,19 +265,16 @@ def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atom
     return last
 
 
-def has_volume(atoms: Atoms) -> bool:
-    """Return whether a structure is periodic along three directions."""
-    cell = atoms.cell.array
-    if not atoms.pbc.all():
-        return False
-    # the neighbour list raises for values that are not numbers
-    return not np.isfinite(cell).all() or bool(np.linalg.matrix_rank(cell) == 3)
+def has_stress(atoms: Atoms) -> bool:
+    """Return whether a structure has a stress, see `stress_volumes`."""
+    return bool(stress_volumes(atoms.cell.array, atoms.pbc) != 0.0)
 
 
-def require_volume(atoms: Atoms) -> None:
+def require_stress(atoms: Atoms) -> None:
     """Raise ``PropertyNotImplementedError`` where a structure has no stress."""
-    if not has_volume(atoms):
+    if not has_stress(atoms):
         raise PropertyNotImplementedError(
-            f"stress needs a cell that is periodic along three directions, got pbc "
-            f"{atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} Å^3"
+            "stress needs a cell of three independent vectors, of which at least one is periodic, "
+            f"got pbc {atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} "
+            "Å^3: give the cell a vector along each open direction, too"
         )

@@ -136,7 +136,7 @@ class MaceModel(LoadedModel):
         pbc: BoolArray = atoms.pbc
         if pbc.all():
             return cell
-        if self.info.model_class in _ATOMIC_CLASSES:  # reads no cell without stress
+        if self.info.model_class in _ATOMIC_CLASSES:  # reads no vectors along open directions
             return np.where(pbc[:, None], cell, 0.0)
         length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
         return np.where(pbc[:, None], cell, length * np.identity(3))
