@@ -275,8 +275,9 @@ MDCG_API mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* ba
  * steps are captured and replayed: layers' times are of the last step that was not, a system's
  * first. Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
-/* One line for logs: architecture, precision, device, threads (of "cpu"), where the kernels came
- * from (named, cached, compiled, generic), and why the cache of kernels is not used, if it is not.
+/* One line for logs: architecture, inputs of the structure that the package was made for (such as
+ * total_charge=-1), precision, device, threads (of "cpu"), where the kernels came from (named,
+ * cached, compiled, generic), and why the cache of kernels is not used, if it is not.
  * Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_summary(mdcg_model* model);
 

@@ -24,6 +24,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 #: A Debye in e Å, with the constants of SI as MACE has them.
 _DEBYE = 1e-11 / 299792458 / 1.602176634e-19
 RESULTS = ("energy", "energies", "forces", "stress", "stresses")
+# Keys of `atoms.info` that MACECalculator reads for inputs of MACE's models.
+_KEYS = {"total_charge": "charge", "total_spin": "spin"}
+_KEYS_OF_INPUT = _KEYS | {key: name for name, key in _KEYS.items()}
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,44 @@ class Evaluation:
             one, two = getattr(self, name), getattr(other, name)
             sums[name] = None if one is None or two is None else one + two
         return Evaluation(**sums, extra=self.extra)
+
+
+def keys_of_input(name: str) -> tuple[str, ...]:
+    """Return the keys of ``atoms.info`` that may hold an input of a model, the first one first."""
+    other = _KEYS_OF_INPUT.get(name)
+    return (name,) if other is None else (other, name)
+
+
+def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
+    """Raise ``InputError`` where a structure states another value than a package was made for.
+
+    Parameters
+    ----------
+    fixed : mapping of str to int
+        Value of each input that the conversion fixed.
+    stated : mapping of str to Any
+        What structures state, such as ``atoms.info``: a number, or one for each of several
+        structures. None states nothing.
+    package : str
+        Name of the package.
+    """
+    for name, value in fixed.items():
+        for key in keys_of_input(name):
+            found = stated.get(key)
+            if found is not None and not _is_number(found, value):
+                raise InputError(
+                    f"{key} of the structure is {found!r}, and {package} was made for "
+                    f"{name}={value}, which is fixed: evaluate the checkpoint itself, or convert "
+                    f"it for the other value (mdcg-patch --set {name}=VALUE)"
+                )
+
+
+def _is_number(found: Any, value: int) -> bool:
+    plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors of any device
+    try:
+        return bool((np.asarray(plain, dtype=np.float64) == value).all())
+    except (TypeError, ValueError):
+        return False
 
 
 def check_finite(result: Evaluation, atoms: Atoms) -> None:
