@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
 
+_LOG = logging.getLogger("mdcg")
+
 Path = str | os.PathLike[str]
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
 
@@ -50,7 +53,8 @@ class MDCGCalculator(Calculator):
         several packages are a committee. Or a model that runs in its own framework: a checkpoint
         written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or ``.nequip.zip``, which
         is patched after loading (logged at INFO, the file stays as it is); or a loaded model,
-        patched or not, which is used as it is given and never changed. See `is_patched`.
+        which is used as it is given and never changed: an unpatched one is not accelerated (logged
+        as a warning), so call :func:`mdcg.patch_model` before. See `is_patched`.
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
@@ -187,6 +191,12 @@ class MDCGCalculator(Calculator):
             from .torch_backend import TorchBackend
 
             self._backend = TorchBackend(model, options)  # type: ignore[arg-type]
+            if not self._backend.is_patched:
+                _LOG.warning(
+                    "the loaded model %s is not patched and runs as it was given, without mdcg's "
+                    "kernels: call mdcg.patch_model(model) before, or give the file of the model",
+                    self._backend.name,
+                )
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()
         self._inputs_seen: dict[str, Any] = {}

@@ -214,8 +214,9 @@ def _prepare(
         loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
     else:
         raise TypeError(
-            f"model is {a_type(model)}, expected the path of a checkpoint or a loaded "
-            "torch model (of a MACECalculator: calc.models[0])"
+            f"model is {a_type(model)}, expected the path of a package or checkpoint, or a loaded "
+            "torch model that is patched (of a MACECalculator: mdcg.patch_model(calc.models[0]), "
+            "then give calc.models[0])"
         )
     return loaded, name
 
