@@ -41,9 +41,7 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
         throw EngineError(ErrorKind::unsupported,
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
-    auto network = options.dispersion.functional.empty()
-                       ? file_
-                       : dispersion_network(file_, options.dispersion);
+    auto network = chosen_network(file_, options.dispersion);
     int capability = 0;
     if (device >= 0)
         capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });

@@ -63,8 +63,8 @@ typedef struct mdcg_options {
      * network. It finds its neighbours itself: set make_edges, with copies of nodes and ghosts up
      * to info.r_max where there are ranks. "pbe" or another functional that the package names. */
     const char* dispersion;
-    const char* damping;      /* null or "bj": of Becke and Johnson; "zero" */
-    double dispersion_cutoff; /* Å, of pairs; 0: 21.17, which is 40 Bohr */
+    const char* damping; /* null or "bj": of Becke and Johnson; "zero"; with dispersion alone */
+    double dispersion_cutoff; /* Å, of pairs; 0: 21.17, which is 40 Bohr; with dispersion alone */
 } mdcg_options;
 
 typedef struct mdcg_info {

@@ -88,7 +88,8 @@ class MDCGCalculator(Calculator):
         For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
         dispersion is added to all results, in float64. A committee adds that of its first package.
     damping : {"bj", "zero"}
-        Of the dispersion at short distances, after Becke and Johnson or of the original D3.
+        Of the dispersion at short distances, after Becke and Johnson or of the original D3. An
+        error without `dispersion`, like the next one, unless it is the default.
     dispersion_cutoff : float
         In Å, of pairs of atoms; the default is 40 Bohr, as in MACE's calculators.
 
@@ -173,6 +174,11 @@ class MDCGCalculator(Calculator):
         names = ("dispersion", "damping", "dispersion_cutoff")
         values = (dispersion, damping, float(dispersion_cutoff))
         added = {} if dispersion is None else dict(zip(names, values, strict=True))
+        if not added and values[1:] != ("bj", 40 * Bohr):
+            raise ValueError(
+                f"damping is {damping!r} and dispersion_cutoff {values[2]:g} Å without dispersion, "
+                "expected the functional of dispersion as well, such as dispersion='pbe'"
+            )
         options = Options(
             device, dtype, head, float(skin), species_types, kernels, threads, precision, added
         )

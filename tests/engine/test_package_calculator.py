@@ -179,6 +179,9 @@ def test_a_committee_has_one_value_of_fixed_inputs(tmp_path: Path) -> None:
         ({"kernels": "fast"}, ValueError, "kernels is 'fast', expected auto"),
         ({"threads": -1}, ValueError, "threads is -1, expected"),
         ({"species_types": {"H": "D"}}, ValueError, "maps H to 'D', expected one of"),
+        ({"damping": "foo"}, ValueError, "damping is 'foo' .* without dispersion, expected the"),
+        ({"damping": "zero"}, ValueError, "without dispersion, expected the functional"),
+        ({"dispersion_cutoff": 9.0}, ValueError, "dispersion_cutoff 9 Å without dispersion"),
     ],
 )
 def test_options_that_make_no_sense(
