@@ -55,9 +55,10 @@ typedef struct mdcg_options {
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
                             steps; 0: 1, negative: none */
-    const char* precision; /* null or "": that of the package; "fp32", "fp64": the same, or an
-                              error; of float32 packages on devices "tf32" and "bf16": faster
-                              products with weights, of numbers rounded to 11 and 8 bits */
+    const char* precision; /* null or "": that of the package; "fp32" or "float32", "fp64" or
+                              "float64": the same, or an error; of float32 packages on devices
+                              "tf32" and "bf16": faster products with weights, of numbers rounded
+                              to 11 and 8 bits */
     /* Not null: opens the dispersion of the package (mdcg-patch --dispersion) in place of its
      * network: another model, whose results are to be added to those of the
      * network. It finds its neighbours itself: set make_edges, with copies of nodes and ghosts up

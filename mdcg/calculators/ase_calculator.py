@@ -61,8 +61,9 @@ class MDCGCalculator(Calculator):
         cached yet; neither torch nor a CUDA toolkit. At a step only positions and results travel:
         lists of neighbours are made there, unless most of the system is empty.
     dtype : str or torch.dtype, optional
-        ``"float32"`` or ``"float64"``: precision of the evaluation. None is that of the model. The
-        precision of packages and NequIP models is fixed when they are made.
+        ``"float32"`` or ``"float64"``, or ``"fp32"`` or ``"fp64"``: precision of the evaluation.
+        None is that of the model. The precision of packages and NequIP models is fixed when they
+        are made.
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
@@ -80,8 +81,8 @@ class MDCGCalculator(Calculator):
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
         Results do not depend on it.
     precision : str, optional
-        For packages. ``"fp32"`` and ``"fp64"`` confirm the precision that the package was made
-        with. For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
+        For packages. The names of `dtype` confirm the precision that the package was made with.
+        For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
         products with weights to 11 and 8 bits, which is faster and less exact. None is that of the
         package.
     dispersion : str, optional

@@ -28,6 +28,7 @@ from ..errors import (
     printable_values,
 )
 from ..package.file import is_package
+from ..problem.text import dtype_of
 from ..runtime.cache import log_cache_warning
 from .evaluation import (
     Evaluation,
@@ -450,9 +451,7 @@ class PackageBackend:
 
     def _check(self, member: _Member, dtype: object, head: str | None) -> None:
         model = member.model
-        wanted = None if dtype is None else str(dtype).removeprefix("torch.")
-        if wanted is not None and wanted not in ("float32", "float64"):
-            raise ValueError(f"dtype is {dtype!r}, expected 'float32', 'float64' or None")
+        wanted = None if dtype is None else dtype_of(dtype)
         if wanted is not None and wanted != model.dtype:
             raise ValueError(
                 f"dtype is {wanted}, but {member.path} was converted to {model.dtype}, which is "

@@ -112,7 +112,10 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
     calc = MDCGCalculator(package)
     assert calc.heads == ("Default",)
     assert "package of test, H C O, r_max 3 Å, float64, cpu, head Default" in repr(calc)
-    MDCGCalculator(str(package), device="cpu", dtype="float64", head="Default")
+    for name in ("float64", "fp64"):
+        MDCGCalculator(
+            str(package), device="cpu", dtype=name, precision=name, head="Default", damping="bj"
+        )
     renamed = package.rename(tmp_path / "no suffix")
     assert MDCGCalculator(renamed).species == ("H", "C", "O"), "by its content"
 
