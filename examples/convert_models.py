@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="[NAME=]FILE")
     parser.add_argument("--output", type=Path, default=HERE / "output")
     parser.add_argument("--head", help="of all models")
-    parser.add_argument("--dtype", choices=("float32", "float64"), help="default: as they are")
+    parser.add_argument("--dtype", help="float32 or float64; default: as they are")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)

@@ -166,11 +166,6 @@ static bool is_device(const std::string &name)
          name.find_first_not_of("0123456789", 5) == std::string::npos;
 }
 
-static bool is_precision(const std::string &name)
-{
-  return name == "fp32" || name == "fp64" || name == "tf32" || name == "bf16";
-}
-
 void PairMDCG::settings(int narg, char **arg)
 {
   // a second pair_style command resets everything, so the package must be named again
@@ -231,11 +226,7 @@ void PairMDCG::settings(int narg, char **arg)
     } else if (key == "kernels") {
       impl->kernels = arg[i + 1];    // the library checks it
     } else if (key == "precision") {
-      impl->precision = arg[i + 1];
-      if (!is_precision(impl->precision))
-        error->all(FLERR, "pair_style mdcg: precision is " + impl->precision +
-                              ", expected fp32, fp64, tf32 or bf16, or no such keyword for that "
-                              "of the package");
+      impl->precision = arg[i + 1];    // the library checks it
     } else {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
       if (impl->threads < 1)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from . import _core
+from .calculators.evaluation import check_fixed_inputs
 from .calculators.package_backend import engine_errors
 from .calculators.species import require_known, types_by_number
 from .errors import MissingDependencyError
@@ -101,6 +102,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
             raise ValueError(
                 f"{os.fspath(package)} gives dipoles and no energies, expected energies"
             )
+        self._package = os.fspath(package)
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         self._types = types_by_number(self._engine.type_names)
@@ -154,7 +156,8 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         ValueError
             The state is on another device or of another dtype, or a system has no atoms.
         ase.calculators.calculator.InputError
-            The package does not know an element.
+            The package does not know an element, or was made for another charge or the like than
+            the state has.
         ase.calculators.calculator.CalculationFailed
             A result is not finite.
         """
@@ -162,6 +165,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         positions, cell = given["positions"], given["cell"]
         self._check(positions, "positions")
         self._check(cell, "cell")
+        check_fixed_inputs(self._engine.fixed_inputs, given, self._package)
         self._take(given["atomic_numbers"], given.get("system_idx"), len(positions))
         systems = len(self._first_node) - 1
         if cell.shape != (systems, 3, 3):

@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
     "patch": {"_core", "ops", "problem", "env"},
     "package": {"problem", "plan", "codegen", "runtime", "patch", "_core", "env"},
-    "calculators": {"_core", "runtime", "package", "patch", "ops", "env"},
+    "calculators": {"_core", "runtime", "package", "patch", "ops", "problem", "env"},
     "bench": {"runtime", "patch", "package", "calculators", "_core", "lammps_plugin"},
     "cli": {
         *("problem", "plan", "codegen", "runtime", "ops", "patch", "package", "calculators"),

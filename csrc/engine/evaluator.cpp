@@ -41,9 +41,7 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
         throw EngineError(ErrorKind::unsupported,
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
-    auto network = options.dispersion.functional.empty()
-                       ? file_
-                       : dispersion_network(file_, options.dispersion);
+    auto network = chosen_network(file_, options.dispersion);
     int capability = 0;
     if (device >= 0)
         capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });
@@ -248,9 +246,10 @@ std::string Evaluator::summary() const {
     const int threads = forked_after_threads() ? 1
                         : threads_ > 0         ? threads_
                                                : omp_get_max_threads();
-    std::string text = about.architecture + " " + about.model_class + ", " +
-                       (about.double_precision ? "float64" : "float32") + ", " +
-                       model_->device_label();
+    const std::string fixed = fixed_inputs_text(about);
+    std::string text =
+        about.architecture + " " + about.model_class + ", " + (fixed.empty() ? "" : fixed + ", ") +
+        (about.double_precision ? "float64" : "float32") + ", " + model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
     text += ", " + model_->kernel_summary();

@@ -13,11 +13,11 @@
 namespace mdcg {
 
 struct EvaluatorOptions {
-    std::string device = "cpu";    // or "cuda", "cuda:N"
-    std::string kernels = "auto";  // or "generic", "generated", the name of a file
-    int threads = 0;               // 0: OpenMP's own choice
-    double skin = 1;               // Å, of lists made from a cell
-    std::string precision = {};    // "fp32" or "fp64" of the package, or of devices "tf32", "bf16"
+    std::string device = "cpu";        // or "cuda", "cuda:N"
+    std::string kernels = "auto";      // or "generic", "generated", the name of a file
+    int threads = 0;                   // 0: OpenMP's own choice
+    double skin = 1;                   // Å, of lists made from a cell
+    std::string precision = {};        // see parse_precision
     DispersionChoice dispersion = {};  // with a functional: the dispersion in place of the network
 };
 

@@ -55,16 +55,17 @@ typedef struct mdcg_options {
     int threads;         /* 0: OpenMP's own choice */
     double skin;         /* Å by which lists made here (make_edges) are longer, to be kept for some
                             steps; 0: 1, negative: none */
-    const char* precision; /* null or "": that of the package; "fp32", "fp64": the same, or an
-                              error; of float32 packages on devices "tf32" and "bf16": faster
-                              products with weights, of numbers rounded to 11 and 8 bits */
+    const char* precision; /* null or "": that of the package; "fp32" or "float32", "fp64" or
+                              "float64": the same, or an error; of float32 packages on devices
+                              "tf32" and "bf16": faster products with weights, of numbers rounded
+                              to 11 and 8 bits */
     /* Not null: opens the dispersion of the package (mdcg-patch --dispersion) in place of its
      * network: another model, whose results are to be added to those of the
      * network. It finds its neighbours itself: set make_edges, with copies of nodes and ghosts up
      * to info.r_max where there are ranks. "pbe" or another functional that the package names. */
     const char* dispersion;
-    const char* damping;      /* null or "bj": of Becke and Johnson; "zero" */
-    double dispersion_cutoff; /* Å, of pairs; 0: 21.17, which is 40 Bohr */
+    const char* damping; /* null or "bj": of Becke and Johnson; "zero"; with dispersion alone */
+    double dispersion_cutoff; /* Å, of pairs; 0: 21.17, which is 40 Bohr; with dispersion alone */
 } mdcg_options;
 
 typedef struct mdcg_info {
@@ -275,8 +276,9 @@ MDCG_API mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* ba
  * steps are captured and replayed: layers' times are of the last step that was not, a system's
  * first. Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
-/* One line for logs: architecture, precision, device, threads (of "cpu"), where the kernels came
- * from (named, cached, compiled, generic), and why the cache of kernels is not used, if it is not.
+/* One line for logs: architecture, inputs of the structure that the package was made for (such as
+ * total_charge=-1), precision, device, threads (of "cpu"), where the kernels came from (named,
+ * cached, compiled, generic), and why the cache of kernels is not used, if it is not.
  * Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_summary(mdcg_model* model);
 

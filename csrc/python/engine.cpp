@@ -350,6 +350,7 @@ void register_engine(py::module_& m) {
     property("digest", [](Evaluator e) { return e.package().digest(); });
     property("type_names", [](Evaluator e) { return e.info().type_names; });
     property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });
+    property("fixed_inputs", [](Evaluator e) { return e.info().fixed_inputs; });
     property("r_max", [](Evaluator e) { return e.info().r_max; });
     property("architecture", [](Evaluator e) { return e.info().architecture; });
     property("model_class", [](Evaluator e) { return e.info().model_class; });

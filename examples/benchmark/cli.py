@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mdcg.bench.report import write_json
-from mdcg.cli.bench import make_systems, model_arguments, names, run, show_models, start
+from mdcg.cli._common import names
+from mdcg.cli.bench import make_systems, model_arguments, run, show_models, start
 
 from . import comparison
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from .evaluation import (
     as_results,
     changes_since,
     errors_of_images,
-    has_volume,
+    has_stress,
     remembered,
     wanted_of,
 )
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
 
+_LOG = logging.getLogger("mdcg")
+
 Path = str | os.PathLike[str]
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
 
@@ -50,15 +53,17 @@ class MDCGCalculator(Calculator):
         several packages are a committee. Or a model that runs in its own framework: a checkpoint
         written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or ``.nequip.zip``, which
         is patched after loading (logged at INFO, the file stays as it is); or a loaded model,
-        patched or not, which is used as it is given and never changed. See `is_patched`.
+        which is used as it is given and never changed: an unpatched one is not accelerated (logged
+        as a warning), so call :func:`mdcg.patch_model` before. See `is_patched`.
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
         cached yet; neither torch nor a CUDA toolkit. At a step only positions and results travel:
         lists of neighbours are made there, unless most of the system is empty.
     dtype : str or torch.dtype, optional
-        ``"float32"`` or ``"float64"``: precision of the evaluation. None is that of the model. The
-        precision of packages and NequIP models is fixed when they are made.
+        ``"float32"`` or ``"float64"``, or ``"fp32"`` or ``"fp64"``: precision of the evaluation.
+        None is that of the model. The precision of packages and NequIP models is fixed when they
+        are made.
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
@@ -76,15 +81,16 @@ class MDCGCalculator(Calculator):
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
         Results do not depend on it.
     precision : str, optional
-        For packages. ``"fp32"`` and ``"fp64"`` confirm the precision that the package was made
-        with. For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
+        For packages. The names of `dtype` confirm the precision that the package was made with.
+        For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
         products with weights to 11 and 8 bits, which is faster and less exact. None is that of the
         package.
     dispersion : str, optional
         For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
         dispersion is added to all results, in float64. A committee adds that of its first package.
     damping : {"bj", "zero"}
-        Of the dispersion at short distances, after Becke and Johnson or of the original D3.
+        Of the dispersion at short distances, after Becke and Johnson or of the original D3. An
+        error without `dispersion`, like the next one, unless it is the default.
     dispersion_cutoff : float
         In Å, of pairs of atoms; the default is 40 Bohr, as in MACE's calculators.
 
@@ -92,10 +98,11 @@ class MDCGCalculator(Calculator):
     ----------
     implemented_properties : list of str
         ``energy``, ``free_energy`` (the same number), ``energies`` (per atom), in eV and with the
-        energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, for
-        systems periodic along all three cell vectors; of packages also ``stresses``, the part of
-        each atom, of which the stress is the sum. A committee gives their means, and adds to
-        `results` for each of them ``..._std``, the standard deviation over the packages, and
+        energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, the
+        strain derivative divided by the volume of the cell, for systems that are periodic in at
+        least one direction and whose cell has three vectors; of packages also ``stresses``, the
+        part of each atom, of which the stress is the sum. A committee gives their means, and adds
+        to `results` for each of them ``..._std``, the standard deviation over the packages, and
         ``..._committee``, the single values.
 
     Raises
@@ -129,10 +136,10 @@ class MDCGCalculator(Calculator):
 
     While running it raises ``ase.calculators.calculator.InputError`` for species that the model
     does not know and for unusable positions or cells, ``PropertyNotImplementedError`` for stress
-    without a three-dimensional cell, and ``CalculationFailed`` if the model returns nan. A package
-    raises ``MemoryError`` where host or device have too little, and can then evaluate something
-    smaller. Ctrl-C ends compilations and evaluations of packages on CPUs within about a second;
-    the calculator can be used afterwards.
+    of molecules and in cells of fewer than three vectors, and ``CalculationFailed`` if the model
+    returns nan. A package raises ``MemoryError`` where host or device have too little, and can then
+    evaluate something smaller. Ctrl-C ends compilations and evaluations of packages on CPUs within
+    about a second; the calculator can be used afterwards.
 
     Examples
     --------
@@ -168,6 +175,11 @@ class MDCGCalculator(Calculator):
         names = ("dispersion", "damping", "dispersion_cutoff")
         values = (dispersion, damping, float(dispersion_cutoff))
         added = {} if dispersion is None else dict(zip(names, values, strict=True))
+        if not added and values[1:] != ("bj", 40 * Bohr):
+            raise ValueError(
+                f"damping is {damping!r} and dispersion_cutoff {values[2]:g} Å without dispersion, "
+                "expected the functional of dispersion as well, such as dispersion='pbe'"
+            )
         options = Options(
             device, dtype, head, float(skin), species_types, kernels, threads, precision, added
         )
@@ -186,6 +198,12 @@ class MDCGCalculator(Calculator):
             from .torch_backend import TorchBackend
 
             self._backend = TorchBackend(model, options)  # type: ignore[arg-type]
+            if not self._backend.is_patched:
+                _LOG.warning(
+                    "the loaded model %s is not patched and runs as it was given, without mdcg's "
+                    "kernels: call mdcg.patch_model(model) before, or give the file of the model",
+                    self._backend.name,
+                )
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()
         self._inputs_seen: dict[str, Any] = {}
@@ -459,8 +477,8 @@ class MDCGCalculator(Calculator):
         ase.calculators.calculator.InputError
             Unknown species, or positions or a cell that are unusable.
         ase.calculators.calculator.PropertyNotImplementedError
-            Stress without a cell that is periodic in three dimensions, or a property that the
-            model does not have.
+            Stress of a structure that has none, see `implemented_properties`, or a property that
+            the model does not have.
         """
         atoms = self._atoms_or_last(atoms)
         self._check_properties(properties)
@@ -470,7 +488,7 @@ class MDCGCalculator(Calculator):
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
         wanted = wanted_of(properties, [atoms])
-        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_volume(atoms):
+        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_stress(atoms):
             wanted["stress"] = True  # a constant-pressure run
         inputs = self._backend.inputs_of(atoms)
         self._inputs_seen = copy.deepcopy(inputs) if inputs else {}

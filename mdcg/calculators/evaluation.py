@@ -24,6 +24,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 #: A Debye in e Å, with the constants of SI as MACE has them.
 _DEBYE = 1e-11 / 299792458 / 1.602176634e-19
 RESULTS = ("energy", "energies", "forces", "stress", "stresses")
+# Keys of `atoms.info` that MACECalculator reads for inputs of MACE's models.
+_KEYS = {"total_charge": "charge", "total_spin": "spin"}
+_KEYS_OF_INPUT = _KEYS | {key: name for name, key in _KEYS.items()}
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,44 @@ class Evaluation:
         return Evaluation(**sums, extra=self.extra)
 
 
+def keys_of_input(name: str) -> tuple[str, ...]:
+    """Return the keys of ``atoms.info`` that may hold an input of a model, the first one first."""
+    other = _KEYS_OF_INPUT.get(name)
+    return (name,) if other is None else (other, name)
+
+
+def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
+    """Raise ``InputError`` where a structure states another value than a package was made for.
+
+    Parameters
+    ----------
+    fixed : mapping of str to int
+        Value of each input that the conversion fixed.
+    stated : mapping of str to Any
+        What structures state, such as ``atoms.info``: a number, or one for each of several
+        structures. None states nothing.
+    package : str
+        Name of the package.
+    """
+    for name, value in fixed.items():
+        for key in keys_of_input(name):
+            found = stated.get(key)
+            if found is not None and not _is_number(found, value):
+                raise InputError(
+                    f"{key} of the structure is {found!r}, and {package} was made for "
+                    f"{name}={value}, which is fixed: evaluate the checkpoint itself, or convert "
+                    f"it for the other value (mdcg-patch --set {name}=VALUE)"
+                )
+
+
+def _is_number(found: Any, value: int) -> bool:
+    plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors of any device
+    try:
+        return bool((np.asarray(plain, dtype=np.float64) == value).all())
+    except (TypeError, ValueError):
+        return False
+
+
 def check_finite(result: Evaluation, atoms: Atoms) -> None:
     """Raise ``CalculationFailed`` if a result is not finite."""
     for name in RESULTS:
@@ -119,19 +160,48 @@ def errors_of_images(
 
 def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
     """Return what the engine has found of a structure."""
-
-    def stress(name: str) -> FloatArray | None:
-        virial = found.get(name)
-        return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
-
     return Evaluation(
         energy=float(found["energy"]) if "energy" in found else None,
         energies=found.get("energies"),
         forces=found.get("forces"),
-        stress=stress("virial"),
-        stresses=stress("virials"),
+        stress=stress_of(found.get("virial"), atoms),
+        stresses=stress_of(found.get("virials"), atoms),
         extra=dipoles_of(found["descriptors"], atoms) if "descriptors" in found else {},
     )
+
+
+def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
+    """Return the stress, in eV/Å^3, of a virial or of those of atoms; None where there is none."""
+    if virial is None:
+        return None
+    return -virial / stress_volumes(atoms.cell.array, atoms.pbc)
+
+
+def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return the volumes that virials are divided by, zero for structures without a stress.
+
+    The stress is the derivative of the energy with respect to strain, divided by the volume of the
+    cell. It exists where the cell has three independent vectors and at least one of them is
+    periodic: the volume of a slab includes the vacuum inside its cell.
+
+    Parameters
+    ----------
+    cells : numpy.ndarray, shape (..., 3, 3)
+        Å, rows are cell vectors. Where these are not finite the volume is not zero, because
+        neighbour lists have the error for such cells.
+    periodic : numpy.ndarray, shape (..., 3), bool
+        Periodic directions.
+
+    Returns
+    -------
+    numpy.ndarray, shape (...)
+        Å^3.
+    """
+    with np.errstate(invalid="ignore"):
+        volumes = np.abs(np.linalg.det(cells))
+        lengths = np.linalg.norm(cells, axis=-1).prod(axis=-1)
+    flat = (volumes <= 1e-12 * lengths) & np.isfinite(lengths)
+    return np.where(flat | ~periodic.any(axis=-1), 0.0, volumes)
 
 
 def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
@@ -177,11 +247,11 @@ def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> dict[str, A
     Raises
     ------
     ase.calculators.calculator.PropertyNotImplementedError
-        Stress of a structure that is not periodic in three dimensions.
+        Stress of a structure that has none, see `stress_volumes`.
     """
     found = {name: True for name in ("forces", "stress", "stresses") if name in properties}
     for atoms in images if found.keys() - {"forces"} else ():
-        require_volume(atoms)
+        require_stress(atoms)
     return found | ({"dipoles": True} if "dipole" in properties else {})
 
 
@@ -236,19 +306,16 @@ def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atom
     return last
 
 
-def has_volume(atoms: Atoms) -> bool:
-    """Return whether a structure is periodic along three directions."""
-    cell = atoms.cell.array
-    if not atoms.pbc.all():
-        return False
-    # the neighbour list raises for values that are not numbers
-    return not np.isfinite(cell).all() or bool(np.linalg.matrix_rank(cell) == 3)
+def has_stress(atoms: Atoms) -> bool:
+    """Return whether a structure has a stress, see `stress_volumes`."""
+    return bool(stress_volumes(atoms.cell.array, atoms.pbc) != 0.0)
 
 
-def require_volume(atoms: Atoms) -> None:
+def require_stress(atoms: Atoms) -> None:
     """Raise ``PropertyNotImplementedError`` where a structure has no stress."""
-    if not has_volume(atoms):
+    if not has_stress(atoms):
         raise PropertyNotImplementedError(
-            f"stress needs a cell that is periodic along three directions, got pbc "
-            f"{atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} Å^3"
+            "stress needs a cell of three independent vectors, of which at least one is periodic, "
+            f"got pbc {atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} "
+            "Å^3: give the cell a vector along each open direction, too"
         )

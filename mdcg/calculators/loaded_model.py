@@ -16,7 +16,7 @@ from ase import Atoms
 
 from ..patch.hosts import frozen
 from ..patch.mace_inputs import ModelInfo
-from .evaluation import Evaluation, check_finite
+from .evaluation import Evaluation, check_finite, stress_of
 from .neighbors import Edges
 from .species import types_by_number
 
@@ -129,7 +129,7 @@ class LoadedModel:
             energy=energy,
             energies=energies,
             forces=as_array(out["forces"]) if gradients else None,
-            stress=as_array(out["stress"]).reshape(3, 3) if stress else None,
+            stress=stress_of(as_array(out["virials"]).reshape(3, 3), atoms) if stress else None,
         )
         check_finite(result, atoms)
         return result

@@ -14,13 +14,12 @@ from ase.calculators.calculator import InputError
 
 from ..patch._frameworks import default_dtype
 from ..patch.mace_inputs import mace_batch, mace_info
+from .evaluation import keys_of_input
 from .loaded_model import LoadedModel
 from .neighbors import BoolArray, Edges, FloatArray
 
 # Classes whose energy is the sum of node energies; others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
-# Where MACECalculator looks for these inputs in `atoms.info`; other names stand for themselves.
-_INFO_KEYS = {"total_charge": "charge", "total_spin": "spin"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class MaceModel(LoadedModel):
         found = {}
         for name, wanted in self._inputs.items():
             store = atoms.arrays if wanted.per_atom else atoms.info
-            for key in (_INFO_KEYS.get(name, name), name):
+            for key in keys_of_input(name):
                 if key in store and not isinstance(store[key], (str, bytes)):
                     found[name] = store[key]
                     break
@@ -136,7 +135,7 @@ class MaceModel(LoadedModel):
         pbc: BoolArray = atoms.pbc
         if pbc.all():
             return cell
-        if self.info.model_class in _ATOMIC_CLASSES:  # reads no cell without stress
+        if self.info.model_class in _ATOMIC_CLASSES:  # reads no vectors along open directions
             return np.where(pbc[:, None], cell, 0.0)
         length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
         return np.where(pbc[:, None], cell, length * np.identity(3))

@@ -28,8 +28,16 @@ from ..errors import (
     printable_values,
 )
 from ..package.file import is_package
+from ..problem.text import dtype_of
 from ..runtime.cache import log_cache_warning
-from .evaluation import Evaluation, Options, mean_of, result_of
+from .evaluation import (
+    Evaluation,
+    Options,
+    check_fixed_inputs,
+    keys_of_input,
+    mean_of,
+    result_of,
+)
 from .heat_flux import heat_flux, unfold
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
@@ -122,6 +130,19 @@ class _Member:
             )
 
 
+def _fixed_inputs(members: Sequence[_Member]) -> dict[str, int]:
+    """Return the value of each input that the conversion fixed."""
+    found: dict[str, int] = {}
+    for member in members:
+        for name, value in member.model.fixed_inputs.items():
+            if found.setdefault(name, value) != value:
+                raise ValueError(
+                    f"{member.path} was made for {name}={value}, and another package of the "
+                    f"committee for {name}={found[name]}, expected packages made for one value"
+                )
+    return found
+
+
 def _reopen(paths: Sequence[str], digests: Sequence[str], options: Options) -> PackageBackend:
     """Open the packages of a copied calculator again."""
     backend = PackageBackend(paths, options)
@@ -198,6 +219,7 @@ class PackageBackend:
                 "a package gives dipoles and no energies, expected all packages of a committee to "
                 "give energies, and one that does where dispersion is added: leave it out"
             )
+        self._fixed_inputs = _fixed_inputs(self._members)
         self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
         self.dtype = first.model.dtype
         self.head = first.manifest.get("head") or "Default"
@@ -270,12 +292,17 @@ class PackageBackend:
         """Return a description of the model for the calculator's ``repr``."""
         count = len(self._members)
         kind = f"package of {self.model_class}" if count == 1 else f"committee of {count} packages"
+        if self._fixed_inputs:
+            values = [f"{name}={value}" for name, value in self._fixed_inputs.items()]
+            kind += f" made for {', '.join(values)}"
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the fixed charges, which count in dipoles; packages read nothing else."""
+        """Return what may not differ from the package's, and charges that count in dipoles."""
+        keys = [key for name in self._fixed_inputs for key in keys_of_input(name)]
+        found = {key: atoms.info[key] for key in keys if key in atoms.info}
         charges = atoms.arrays.get("Qs")
-        return {"Qs": charges} if self.has_dipoles and charges is not None else {}
+        return found | ({"Qs": charges} if self.has_dipoles and charges is not None else {})
 
     def evaluate(
         self,
@@ -287,6 +314,7 @@ class PackageBackend:
         dipoles: bool = False,
     ) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
+        self._check_inputs(atoms)
         if len(atoms) == 0:
             nothing = Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
             none = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))} if dipoles else {}
@@ -315,6 +343,7 @@ class PackageBackend:
     ) -> list[Evaluation]:
         """Evaluate several structures at once."""
         for atoms in images:
+            self._check_inputs(atoms)
             self._check_species(atoms)
         numbers = np.concatenate([[0], *(atoms.numbers for atoms in images)])[1:].astype(np.int64)
         place: dict[str, Any] = {
@@ -353,6 +382,7 @@ class PackageBackend:
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
         """Return features of every atom, for a committee those of the first package."""
+        self._check_inputs(atoms)
         first = self._members[0]
         columns = first.model.descriptor_width - 3 * first.has_dipoles  # dipoles are the last
         if len(atoms) == 0:
@@ -370,6 +400,7 @@ class PackageBackend:
                 "the heat flux of dispersion is not implemented: use a calculator without "
                 "dispersion for it"
             )
+        self._check_inputs(atoms)
         self._check_species(atoms)
         if len(atoms) == 0:
             return np.zeros(3)
@@ -420,9 +451,7 @@ class PackageBackend:
 
     def _check(self, member: _Member, dtype: object, head: str | None) -> None:
         model = member.model
-        wanted = None if dtype is None else str(dtype).removeprefix("torch.")
-        if wanted is not None and wanted not in ("float32", "float64"):
-            raise ValueError(f"dtype is {dtype!r}, expected 'float32', 'float64' or None")
+        wanted = None if dtype is None else dtype_of(dtype)
         if wanted is not None and wanted != model.dtype:
             raise ValueError(
                 f"dtype is {wanted}, but {member.path} was converted to {model.dtype}, which is "
@@ -434,6 +463,9 @@ class PackageBackend:
                 f"head is {head!r}, but {member.path} was converted with head {own!r}: leave out "
                 "head, or convert the checkpoint again (mdcg-patch --head)"
             )
+
+    def _check_inputs(self, atoms: Atoms) -> None:
+        check_fixed_inputs(self._fixed_inputs, atoms.info, self.name)
 
     def _check_species(self, atoms: Atoms) -> None:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)

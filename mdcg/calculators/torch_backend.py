@@ -25,6 +25,7 @@ from ..patch import (
     model_record,
     patch_model,
 )
+from ..problem.text import dtype_of
 from .evaluation import Evaluation, Options
 from .loaded_model import LoadedModel
 from .mace_model import MaceModel
@@ -33,7 +34,6 @@ from .nequip_model import NequipModel
 from .species import known_symbols, require_known
 
 _LOG = logging.getLogger("mdcg")
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class _Live:
@@ -170,11 +170,7 @@ class TorchBackend:
 
 
 def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    if dtype is None or dtype in _DTYPES.values():
-        return dtype  # type: ignore[return-value]
-    if isinstance(dtype, str) and dtype in _DTYPES:
-        return _DTYPES[dtype]
-    raise ValueError(f"dtype is {dtype!r}, expected 'float32', 'float64' or None")
+    return None if dtype is None else getattr(torch, dtype_of(dtype))
 
 
 def _as_device(device: str | torch.device | None) -> torch.device | None:
@@ -214,8 +210,9 @@ def _prepare(
         loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
     else:
         raise TypeError(
-            f"model is {a_type(model)}, expected the path of a checkpoint or a loaded "
-            "torch model (of a MACECalculator: calc.models[0])"
+            f"model is {a_type(model)}, expected the path of a package or checkpoint, or a loaded "
+            "torch model that is patched (of a MACECalculator: mdcg.patch_model(calc.models[0]), "
+            "then give calc.models[0])"
         )
     return loaded, name
 

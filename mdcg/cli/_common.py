@@ -42,6 +42,11 @@ class UsageError(Exception):
     """Arguments that do not go together, or a missing file."""
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Split an argument at commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def exit_code(error: Exception) -> int | None:
     """Return the exit code for an expected error, None for one that is a bug."""
     if isinstance(error, UsageError) or _is_full_disk(error):

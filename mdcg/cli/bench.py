@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeviceError, MdcgError
-from ._common import UsageError, guarded
+from ._common import UsageError, guarded, names
 
 _MODEL_HELP = """\
 Time energy and forces of a model on this machine: the original checkpoint, the patched model, and
@@ -32,14 +32,8 @@ _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
 that they are compiled, and several times with a full one."""
 
-_DTYPES = ("float32", "float64")
 # The size of published GPU timings: 436,904 edges at 6 Å.
 _GPU_ATOMS = 5184
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Split at commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -67,7 +61,7 @@ def model_arguments(command: argparse.ArgumentParser) -> None:
     _system_arguments(add)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
-    add("--dtype", type=names, metavar="DTYPE,...", help=f"of {', '.join(_DTYPES)}")
+    add("--dtype", type=names, metavar="DTYPE,...", help="of float32, float64")
     add("--repeats", type=_positive, default=10, metavar="N", help="samples (default 10)")
     add("--threads", type=_positive, default=cores, metavar="N", help="default: all cores")
     add("--malloc", choices=("tuned", "stock"), default="tuned", help="tuned (default): glibc "
@@ -143,12 +137,11 @@ def start(options: argparse.Namespace, *, torch: bool = True) -> dict[str, Any]:
     Raises what the options have wrong, and `DeviceError` where `torch` is needed and finds no
     CUDA device.
     """
-    for dtype in options.dtype or ():
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype {dtype!r} is unknown, expected one of {', '.join(_DTYPES)}")
     from ..bench import report
     from ..bench.timing import keep_heap, torch_cuda
+    from ..problem.text import dtype_of
 
+    options.dtype = tuple(map(dtype_of, options.dtype or ()))
     if torch:
         import torch as found
 

@@ -58,6 +58,9 @@ def _describe(
     source = manifest.get("source")
     if isinstance(source, dict):
         lines.append(f"made from {source.get('name')} (sha256 {str(source.get('sha256'))[:16]}…)")
+    fixed = (manifest.get("options") or {}).get("graph_fields")
+    if fixed:
+        lines.append("made for " + ", ".join(f"{name}={value}" for name, value in fixed))
     lines.append(training_functional(head))
     gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
     gives += ["dipoles"] * ("dipoles" in manifest)

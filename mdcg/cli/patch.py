@@ -8,11 +8,12 @@ import logging
 import os
 import signal
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ._common import OK, UsageError, exit_code, heavy_work, sentence, terminable
+from ._common import OK, UsageError, exit_code, heavy_work, names, sentence, terminable
 from .files import CONVERTED, output_problems
 
 _EPILOG = """\
@@ -69,13 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
-    add("--dtype", choices=("float32", "float64"), help="convert the model (default: as it is)")
     add(
+        "--dtype",
         "--precision",
-        dest="dtype",
-        type=_precision,
-        metavar="{fp32,fp64}",
-        help="the same as --dtype, by other names",
+        type=_dtype,
+        metavar="{float32,float64}",
+        help="convert the model (default: as it is); fp32 and fp64 are the same",
     )
     add(
         "--device",
@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--types",
         metavar="T",
         nargs="+",
+        type=names,
         help="elements or types to convert (default: all of the model)",
     )
     package.add_argument(
@@ -159,20 +160,19 @@ def _positive(text: str) -> float:
     return value
 
 
-def _precision(text: str) -> str:
-    names = {"fp32": "float32", "fp64": "float64"}
-    if text not in names:
-        chosen = text in ("tf32", "bf16")
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is "
-            + ("chosen when a package is opened on a GPU" if chosen else "not a precision")
-            + ", expected fp32 or fp64"
-        )
-    return names[text]
+def _dtype(text: str) -> str:
+    from ..problem.text import dtype_of
+
+    try:
+        return dtype_of(text)
+    except ValueError as error:
+        later = text in ("tf32", "bf16")
+        reason = f"{text!r} is chosen when a package is opened on a GPU, expected float32"
+        raise argparse.ArgumentTypeError(reason if later else str(error)) from None
 
 
 def _targets(text: str) -> tuple[str, ...]:
-    targets = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    targets = tuple(dict.fromkeys(names(text)))
     if not targets:
         raise argparse.ArgumentTypeError(
             f"{text!r} names no target, expected such as x86-64-v3,sm_90"
@@ -205,6 +205,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
+    if options.types is not None:
+        options.types = tuple(chain(*options.types))
     if not options.info and options.output is None:
         parser.error("name the output with -o OUT, or ask for --info")
     if options.info and options.output is not None:
@@ -252,9 +254,9 @@ def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace)
     if given and not to_package:
         name = "table or --exact" if given[0] == "radial" else given[0]
         parser.error(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")
-    names = [name for name, _ in options.set]
-    if len(set(names)) < len(names):
-        parser.error(f"--set names {max(names, key=names.count)} twice, expected one value")
+    inputs = [name for name, _ in options.set]
+    if len(set(inputs)) < len(inputs):
+        parser.error(f"--set names {max(inputs, key=inputs.count)} twice, expected one value")
     if to_package and options.allow_partial:
         parser.error("--allow-partial does not apply to .mdcg packages, which have every layer")
     if to_package and options.device != "cpu":

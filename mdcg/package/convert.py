@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
 from ..errors import UnsupportedProblemError
+from ..problem.text import dtype_of
 from .builder import Builder
 from .package import Package
 
@@ -98,13 +99,15 @@ def convert_model(
     UnsupportedProblemError
         The model has something that packages do not have.
     ValueError
-        An element or a head that the model does not know.
+        An element or a head that the model does not know, or another dtype.
     """
     import torch
 
     from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
 
     options = options or ConversionOptions()
+    if options.dtype is not None:  # by one name, as equal options make equal packages
+        options = replace(options, dtype=dtype_of(options.dtype))
     if is_patched(model):
         model = copy_model(model)
         unpatch_model(model)

@@ -104,7 +104,7 @@ def verify_package(
         systems=systems,
         atol_forces=atol_forces,
         exact=exact,
-        fields=dict(package.manifest["options"].get("graph_fields", ())),
+        fields=engine.fixed_inputs,
     )
     return replace(report, device=device, note=note)
 

@@ -153,7 +153,12 @@ def gives_forces(model: torch.nn.Module) -> bool:
 
 def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the outputs of a NequIP model under MACE's names."""
-    names = {"total_energy": "energy", "forces": "forces", "stress": "stress"}
+    names = {
+        "total_energy": "energy",
+        "forces": "forces",
+        "virial": "virials",
+        "stress": "stress",
+    }
     outputs = {new: found[old] for old, new in names.items() if old in found and found[old].numel()}
     if "energy" in outputs:
         outputs["energy"] = outputs["energy"].reshape(-1)  # one per structure

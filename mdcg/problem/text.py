@@ -10,12 +10,28 @@ from typing import Any, TypeVar
 P = TypeVar("P", bound="ProblemText")
 
 DTYPES = ("float32", "float64")
+_SHORT = {"fp32": "float32", "fp64": "float64"}
 
 
 def check_dtype(dtype: str) -> None:
     """Raise ValueError unless kernels exist for a type."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
+
+
+def dtype_of(word: object) -> str:
+    """Return ``"float32"`` or ``"float64"`` for such a name, fp32, fp64, or a type of torch.
+
+    Raises
+    ------
+    ValueError
+        The word is none of these.
+    """
+    given = str(word).removeprefix("torch.")
+    name = _SHORT.get(given, given)
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {given!r}, expected float32 (or fp32) or float64 (or fp64)")
+    return name
 
 
 class ProblemText:

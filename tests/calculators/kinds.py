@@ -131,6 +131,7 @@ SYSTEMS: dict[str, Callable[[], Atoms]] = {
     "left-handed": lambda: dimer(TRICLINIC[[1, 0, 2]], True),
     "slab": lambda: dimer([4.4, 4.5, 30.0], (True, True, False)),
     "wire": lambda: dimer([0.0, 4.5, 0.0], (False, True, False)),
+    "wire in a cell": lambda: dimer(TRICLINIC + np.diag([4, 0, 5]), (False, True, False)),
     "molecules": dimer,
     "molecules with an unused cell": lambda: dimer([4.0, 5.0, 6.0]),
     "one atom and its images": lambda: with_cell(Atoms("O"), np.diag([2.6, 2.7, 2.8]), True),
@@ -144,9 +145,13 @@ def box(seed: int = 3) -> Atoms:
     return dimer(TRICLINIC, True, seed)
 
 
+def has_stress(atoms: Atoms) -> bool:
+    return bool(atoms.pbc.any() and abs(np.linalg.det(atoms.cell.array)) > 0.0)
+
+
 def results(calc: MDCGCalculator, atoms: Atoms) -> dict[str, Any]:
     """Return all that a calculator gives of a structure."""
-    names = ("energy", "energies", "forces", *(["stress"] if atoms.pbc.all() else []))
+    names = ("energy", "energies", "forces", *(["stress"] if has_stress(atoms) else []))
     found = {name: calc.get_property(name, atoms) for name in names}
     # those of committees
     return found | {name: each for name, each in calc.results.items() if name.endswith("_std")}

@@ -194,7 +194,7 @@ def test_the_engine_on_other_structures() -> None:
         (["model", "no.model"], "model 'no.model' is not a file: check the path"),
         (["model", str(PACKAGE), "--impl", "patched"], "has no patched, expected one of engine"),
         (["model", str(PACKAGE), "--head", "x"], "has its own head and dtype"),
-        (["model", str(CHECKPOINT), "--dtype", "float16"], "dtype 'float16' is unknown, expected"),
+        (["model", str(CHECKPOINT), "--dtype", "float16"], "dtype is 'float16', expected"),
         (["model", str(PACKAGE), "--atoms", "100"], "no water box has 100 atoms"),
         (["model", str(PACKAGE), "--system", "ice"], "system 'ice' is neither water, carbon, iron"),
         (

@@ -128,6 +128,27 @@ del before[0], after[0]
         assert done.returncode == 0, recipe + done.stderr
 
 
+def test_phonons_are_those_of_their_package(tmp_path: Path) -> None:
+    """After a run with another package in the same folder, whose files ASE would read."""
+    (recipe,) = [
+        block for block in blocks(section(USAGE, "In ASE"), "python") if "Phonons" in block
+    ]
+    start = blocks(section(USAGE, "In ASE"), "python")[0]
+    code = start + recipe.replace("(3, 3, 3)", "(1, 1, 1)")
+    found = []
+    for folder, model in (("one", "nequip_water"), ("one", "mace_water"), ("two", "mace_water")):
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        for name in ("water192.xyz", "ice.xyz"):
+            shutil.copy(ROOT / "examples" / "data" / name, place)
+        shutil.copy(ROOT / "tests" / "data" / f"{model}_float64.mdcg", place / "water.mdcg")
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=True
+        )
+        found.append(done.stdout)
+    assert found[0] != found[1] == found[2]
+
+
 def test_the_wheel_states_and_holds_both_licences() -> None:
     found = importlib.metadata.metadata("mdcg")
     assert found["License-Expression"] == "MIT AND GPL-2.0-only"

@@ -159,6 +159,9 @@ def _of(kind: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[st
             ),
             "order",
         ),
+        (lambda m: m["options"].update(graph_fields={"charge": 1}), "pairs of different names"),
+        (lambda m: m["options"].update(graph_fields=[["charge", 0.5]]), "pairs of different names"),
+        (lambda m: m["options"].update(graph_fields=[["q", 1]] * 2), "pairs of different names"),
     ],
 )
 def test_limits(tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +23,9 @@ from .test_program import two_layers
 NAMES = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
 
 
-def write(path: Path, *, dtype: str = "float64", seed: int = 0) -> Path:
-    package = two_layers(dtype, seed).package(**NAMES)
-    package.save(path)
+def write(path: Path, *, dtype: str = "float64", seed: int = 0, **inputs: int) -> Path:
+    options = {"graph_fields": sorted(inputs.items())}
+    two_layers(dtype, seed).package(**NAMES, options=options).save(path)
     return path
 
 
@@ -110,9 +112,66 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
     calc = MDCGCalculator(package)
     assert calc.heads == ("Default",)
     assert "package of test, H C O, r_max 3 Å, float64, cpu, head Default" in repr(calc)
-    MDCGCalculator(str(package), device="cpu", dtype="float64", head="Default")
+    for name in ("float64", "fp64"):
+        MDCGCalculator(
+            str(package), device="cpu", dtype=name, precision=name, head="Default", damping="bj"
+        )
     renamed = package.rename(tmp_path / "no suffix")
     assert MDCGCalculator(renamed).species == ("H", "C", "O"), "by its content"
+
+
+@pytest.mark.parametrize(
+    ("stated", "wrong"),
+    [
+        ({}, None),
+        ({"charge": -1, "spin": 2}, None),
+        ({"charge": -1.0, "total_charge": np.int64(-1), "total_spin": np.array([2])}, None),
+        ({"charge": None, "phase": np.float32(3), "other": 7}, None),
+        (
+            {"charge": 0},
+            r"charge of the structure is 0, and \S*p.mdcg was made for total_charge=-1",
+        ),
+        ({"total_charge": -1.5}, "total_charge of the structure is -1.5, and .* total_charge=-1"),
+        ({"spin": np.float64(1)}, r"spin of the structure is np.float64\(1.0\), .* total_spin=2"),
+        ({"charge": -1, "total_charge": 1}, "total_charge of the structure is 1, and"),
+        ({"phase": "liquid"}, "phase of the structure is 'liquid', and .* made for phase=3"),
+    ],
+    ids=str,
+)
+def test_inputs_that_the_conversion_fixed(
+    tmp_path: Path, stated: dict[str, Any], wrong: str | None
+) -> None:
+    """A structure may not state another value, under the model's name or that of MACE's."""
+    path = write(tmp_path / "p.mdcg", total_charge=-1, total_spin=2, phase=3)
+    calc, atoms = MDCGCalculator(path, kernels="generic"), molecule("H2O")
+    for text in (repr(calc), calc._backend._members[0].model.summary()):
+        assert "made for phase=3, total_charge=-1, total_spin=2, " in text
+    atoms.set_velocities(np.ones((3, 3)))
+    energy = calc.get_potential_energy(atoms)
+    atoms.info.update(stated)
+    calls = (
+        calc.get_potential_energy,
+        calc.get_descriptors,
+        calc.get_heat_flux,
+        calc.get_hessian,
+    )
+    for call in calls:
+        with pytest.raises(InputError, match=wrong) if wrong else nullcontext():
+            call(atoms)
+    with pytest.raises(InputError, match=rf"images\[1\]: {wrong}") if wrong else nullcontext():
+        calc.batch([molecule("H2O"), atoms])
+    atoms.info.clear()
+    assert calc.get_potential_energy(atoms) == energy
+
+
+def test_a_committee_has_one_value_of_fixed_inputs(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{q}.mdcg", total_charge=q) for q in (0, 1)]
+    with pytest.raises(ValueError, match=r"1.mdcg was made for total_charge=1, and another .*=0"):
+        MDCGCalculator(paths)
+    atoms = molecule("H2O")
+    atoms.info["charge"] = 1
+    with pytest.raises(InputError, match="charge of the structure is 1"):
+        MDCGCalculator([paths[0], write(tmp_path / "p.mdcg")]).get_forces(atoms)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +182,9 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
         ({"kernels": "fast"}, ValueError, "kernels is 'fast', expected auto"),
         ({"threads": -1}, ValueError, "threads is -1, expected"),
         ({"species_types": {"H": "D"}}, ValueError, "maps H to 'D', expected one of"),
+        ({"damping": "foo"}, ValueError, "damping is 'foo' .* without dispersion, expected the"),
+        ({"damping": "zero"}, ValueError, "without dispersion, expected the functional"),
+        ({"dispersion_cutoff": 9.0}, ValueError, "dispersion_cutoff 9 Å without dispersion"),
     ],
 )
 def test_options_that_make_no_sense(

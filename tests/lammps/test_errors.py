@@ -29,7 +29,10 @@ CASES = {
         "device is tpu, expected auto, cpu, cuda (one for each rank) or cuda:N",
     ),
     "number of a device": ("pair_style mdcg device cuda:", "device is cuda:, expected auto, cpu"),
-    "precision": ("pair_style mdcg precision half", "precision is half, expected fp32, fp64, tf32"),
+    "precision": (
+        f"pair_style mdcg precision half\npair_coeff * * {MODEL} H O",
+        "precision is 'half', expected fp32 (or float32), fp64 (or float64), tf32 or bf16",
+    ),
     "no precision": ("pair_style mdcg precision", "keyword precision needs a value"),
     "precision of devices": (
         f"pair_style mdcg precision tf32\npair_coeff * * {SINGLE} H O",

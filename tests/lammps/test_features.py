@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from ase import Atoms
 
+from mdcg.package import Package
+
 from ..engine.kernel_files import plant
 from .lmp import (
     DUMP,
@@ -325,13 +327,16 @@ def test_clear_and_other_packages(tmp_path: Path) -> None:
 
 def test_said_once(tmp_path: Path) -> None:
     write_data(tmp_path / "test.data", water(2))
-    model = package("mace", "float32")
+    charged, model = Package.open(package("mace", "float32")), tmp_path / "charged.mdcg"
+    charged.manifest["options"]["graph_fields"] = [["total_charge", -1]]
+    charged.save(model)
     text = head(model).replace("pair_style mdcg", "pair_style mdcg device cpu threads 2")
     output = run_input(tmp_path, text + "run 1\nrun 1\n", ranks=2)
     lines = [line for line in output.text.splitlines() if line.startswith("pair_style mdcg: ")]
     assert len(lines) == 1
     for part in (str(model), "2 ranks", "mace", "float32", "cpu", "2 threads", "kernels"):
         assert part in lines[0]
+    assert ", made for total_charge=-1, " in lines[0]
     assert "rank 1:" not in output.text  # it does not differ
 
 

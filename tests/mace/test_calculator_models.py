@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -201,6 +203,32 @@ def test_bad_models(tmp_path: Path) -> None:
     scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(TypeError, match="TorchScript"):
         MDCGCalculator(scripted)
+
+
+def test_a_loaded_model_runs_as_it_is_given(caplog: pytest.LogCaptureFixture) -> None:
+    """An unpatched one is not accelerated, which is said once, and not again of copies."""
+    model, atoms = random_model(), clusters()[1]
+    with caplog.at_level(logging.WARNING, logger="mdcg"):
+        calc = MDCGCalculator(model)
+        copy.deepcopy(calc).get_forces(atoms)
+        assert calc.model is model
+        assert not calc.is_patched
+        (record,) = caplog.records
+        assert record.getMessage() == (
+            "the loaded model ScaleShiftMACE is not patched and runs as it was given, without "
+            "mdcg's kernels: call mdcg.patch_model(model) before, or give the file of the model"
+        )
+        caplog.clear()
+        patch_model(model)
+        assert MDCGCalculator(model).is_patched
+        assert MDCGCalculator(CHECKPOINT).is_patched
+    assert "not patched" not in caplog.text
+
+
+def test_the_error_for_a_calculator_names_what_is_fast() -> None:
+    calculator = type("MACECalculator", (), {"models": []})()
+    with pytest.raises(TypeError, match=r"a MACECalculator, .*patch_model\(calc\.models\[0\]\)"):
+        MDCGCalculator(calculator)
 
 
 def test_models_without_energy() -> None:

@@ -171,10 +171,25 @@ def test_machine_code_of_public_checkpoints(
 
 
 def test_precision_is_another_name_of_dtype(water: Path, tmp_path: Path, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([str(water), "-o", str(tmp_path / "a.mdcg"), "--precision", "tf32"])
-    assert caught.value.code == 2
-    assert "'tf32' is chosen when a package is opened" in capsys.readouterr().err
+    made = set()
+    for option in ("--dtype", "--precision"):
+        for name in ("float32", "fp32"):
+            output = tmp_path / f"{option}{name}.mdcg"
+            assert main([str(water), "-o", str(output), "--no-verify", option, name]) == 0
+            made.add(output.read_bytes())
+        for name, reason in (("tf32", "chosen when a package is opened"), ("half", "expected f")):
+            with pytest.raises(SystemExit) as caught:
+                main([str(water), "-o", str(tmp_path / "a.mdcg"), option, name])
+            assert caught.value.code == 2
+            assert reason in capsys.readouterr().err
+    assert len(made) == 1, "equal options make equal packages"
+
+
+@pytest.mark.parametrize("types", [["O,H"], ["O", "H"], ["H,", " O"]], ids=str)
+def test_types_with_and_without_commas(types: list[str], water: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a.mdcg"
+    assert main([str(water), "-o", str(output), "--no-verify", "-q", "--types", *types]) == 0
+    assert Package.open(output).type_names == ["H", "O"]
 
 
 def test_head_must_be_named(tmp_path: Path, capsys: Any) -> None:

@@ -57,7 +57,7 @@ def reference(atoms: Atoms, damping: str, cutoff: float = 40.0, functional: str 
     kind = RationalDampingParam if damping == "bj" else ZeroDampingParam
     found = model.get_dispersion(kind(method=functional, atm=False), grad=True)
     stress = None
-    if atoms.pbc.all():
+    if atoms.pbc.any():
         stress = found["virial"] * HARTREE / atoms.get_volume()
     return found["energy"] * HARTREE, -found["gradient"] * HARTREE / BOHR, stress
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mdcg import patch_model
+from mdcg.cli.package_info import describe_package
 from mdcg.errors import UnsupportedProblemError
 from mdcg.package import ConversionOptions, Package, convert_checkpoint, convert_model
 from mdcg.patch import load_model, mace_info
@@ -224,7 +225,13 @@ def test_chebyshev() -> None:
         assert abs(float(found.forces[atom, axis]) + slope) < 1e-5 * max(1.0, abs(slope))
 
 
-def test_charge_and_spin_are_fixed_in_a_package() -> None:
+def package_info(package: Package, folder: Path) -> str:
+    """Return what ``mdcg-patch --info`` says of a package."""
+    package.save(folder / "p.mdcg")
+    return describe_package(folder / "p.mdcg")[1]
+
+
+def test_charge_and_spin_are_fixed_in_a_package(tmp_path: Path) -> None:
     specs = {
         "total_charge": {"type": "continuous", "per": "graph", "in_dim": 1, "emb_dim": 4},
         "total_spin": {
@@ -247,6 +254,7 @@ def test_charge_and_spin_are_fixed_in_a_package() -> None:
     _, outputs = evaluate_structure(model, mace_info(model), system, fields=numbers)
     want = {name: value.detach() for name, value in outputs.items() if value is not None}
     found = evaluate_package(package, system)
+    assert package_info(package, tmp_path).count("made for total_charge=2, total_spin=3\n") == 1
     assert abs(found.energy - float(want["energy"])) < 1e-12 * abs(found.energy)
     assert float((found.forces - want["forces"]).abs().max()) < 1e-10
     _, other = evaluate_structure(model, mace_info(model), system)

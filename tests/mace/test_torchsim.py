@@ -15,6 +15,7 @@ from ase.optimize import FIRE
 
 from mdcg import MDCGCalculator
 from mdcg.errors import DeviceError, PackageError
+from mdcg.package import Package
 
 from ..engine.test_program import two_layers
 from ..lammps.lmp import package, water
@@ -174,6 +175,14 @@ def test_refusals(tmp_path: Path) -> None:
     close[1] = close[0]
     refused(ValueError, "at the same place", positions=close)
     model(good)
+    fixed = Package.open(path)
+    fixed.manifest["options"]["graph_fields"] = [["total_charge", -1]]
+    fixed.save(tmp_path / "p.mdcg")
+    model = MDCGModel(tmp_path / "p.mdcg", "cpu")
+    for stated in (None, -1, torch.tensor([-1.0, -1.0])):
+        model({**vars(good), "charge": stated})
+    refused(InputError, r"charge of the structure is tensor\(\[-1,  0\]\), and \S*p.mdcg was made "
+            "for total_charge=-1, which is fixed", charge=torch.tensor([-1, 0]))  # fmt: skip
     with pytest.raises(DeviceError, match="device is 'cuda:7'"):
         MDCGModel(path, "cuda:7")
     with pytest.raises(ValueError, match=r"dtype is torch\.int32, expected torch\.float32"):

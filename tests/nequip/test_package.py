@@ -131,8 +131,14 @@ def test_categorical_field(
         atoms.info["charge"] = charge
         convert_model(model, ConversionOptions(graph_fields=(("charge", charge),))).save(path)
         found.append(calc.get_potential_energy(atoms))
-        want = MDCGCalculator(path).get_potential_energy(atoms)
+        fixed = MDCGCalculator(path)
+        want = fixed.get_potential_energy(atoms)
         assert found[-1] == pytest.approx(want, rel=1e-11)
+        for name in ("charge", "total_charge"):
+            atoms.info = {name: charge - 1}
+            with pytest.raises(InputError, match=f"{name} of .* is .* made for charge={charge}"):
+                fixed.get_potential_energy(atoms)
+        atoms.info = {"charge": charge}
     assert abs(found[0] - found[1]) > 1e-6
 
 

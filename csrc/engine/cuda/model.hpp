@@ -21,8 +21,9 @@ std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package>
                                                   int capability, CudaPrecision precision,
                                                   const std::string& passes);
 
-// What "", "fp32", "fp64", "tf32" or "bf16" means for a package on a device of a compute
-// capability, or on the CPU (0); `device` names it. Throws EngineError where it cannot be had.
+// What "", "fp32" or "float32", "fp64" or "float64", "tf32" or "bf16" means for a package on a
+// device of a compute capability, or on the CPU (0); `device` names it. Throws EngineError where it
+// cannot be had.
 CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
                               const std::string& device);
 

@@ -47,12 +47,13 @@ int parse_device(const std::string& text) {
 CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
                               const std::string& device) {
     const bool fast = text == "tf32" || text == "bf16";
-    if (!text.empty() && text != "fp32" && text != "fp64" && !fast)
+    const bool single = text == "fp32" || text == "float32";
+    if (!text.empty() && !single && text != "fp64" && text != "float64" && !fast)
         bad_argument("precision is '" + text +
-                     "', expected fp32, fp64, tf32 or bf16, or "
-                     "nothing for that of the package");
+                     "', expected fp32 (or float32), fp64 (or float64), tf32 or bf16, or nothing "
+                     "for that of the package");
     const bool wide = read_model_info(package).double_precision;
-    if (text.empty() || text == (wide ? "fp64" : "fp32")) return CudaPrecision::strict;
+    if (text.empty() || (!fast && single != wide)) return CudaPrecision::strict;
     const std::string what = "precision is '" + text + "', and ";
     if (fast && capability == 0)
         throw EngineError(ErrorKind::unsupported,
@@ -65,7 +66,7 @@ CudaPrecision parse_precision(const std::string& text, const Package& package, i
                               (wide ? "float64" : "float32") +
                               ", which is fixed: leave it out, or convert the checkpoint again "
                               "(mdcg-patch --precision " +
-                              (text == "fp64" ? "fp64)" : "fp32)"));
+                              (fast || single ? "fp32)" : "fp64)"));
     if (capability < 80)
         throw EngineError(ErrorKind::unsupported,
                           what + device + " (sm_" + std::to_string(capability) +

@@ -96,6 +96,17 @@ std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package>
     return Package::with_manifest(std::move(package), std::move(network));
 }
 
+std::shared_ptr<const Package> chosen_network(std::shared_ptr<const Package> package,
+                                              const DispersionChoice& choice) {
+    if (!choice.functional.empty()) return dispersion_network(std::move(package), choice);
+    const DispersionChoice none;
+    if (choice.damping != none.damping || choice.cutoff != none.cutoff)
+        bad_argument(
+            "damping or dispersion_cutoff is given without dispersion, expected the functional of "
+            "dispersion as well, such as pbe");
+    return package;
+}
+
 std::vector<std::shared_ptr<const Package>> networks_of(std::shared_ptr<const Package> package) {
     std::vector<std::shared_ptr<const Package>> found = {package};
     const Fields manifest(package->manifest(), *package, "manifest");

@@ -16,6 +16,11 @@ struct DispersionChoice {
     double cutoff = 40 * 0.529177210903;  // of pairs, Å
 };
 
+// The network of a package, or that of its dispersion where a functional is chosen. Throws
+// EngineError, also where the other choices are made without a functional.
+std::shared_ptr<const Package> chosen_network(std::shared_ptr<const Package> package,
+                                              const DispersionChoice& choice);
+
 // The network of the dispersion that a package holds, float64 whatever the package is. Throws
 // EngineError where it holds none, or another one.
 std::shared_ptr<const Package> dispersion_network(std::shared_ptr<const Package> package,

@@ -78,6 +78,22 @@ const char* name_of(Package::Kind kind) {
     return kind == Package::Kind::model ? ".mdcg package" : ".mdcg-kernels file";
 }
 
+std::map<std::string, std::int64_t> read_fixed_inputs(const Fields& options) {
+    std::map<std::string, std::int64_t> found;
+    if (!options.has("graph_fields")) return found;
+    const json& pairs = options.json("graph_fields");
+    const auto refuse = [&] {
+        options.fail("graph_fields", pairs.dump(), "pairs of different names and whole numbers");
+    };
+    if (!pairs.is_array()) refuse();
+    for (const json& pair : pairs)
+        if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() ||
+            !pair[1].is_number_integer() ||
+            !found.emplace(pair[0].get<std::string>(), pair[1].get<std::int64_t>()).second)
+            refuse();
+    return found;
+}
+
 // What a package of format 1 has beside the model.
 bool is_kernel_entry(const std::string& key) {
     return key == "kernels" || key == "cuda_kernels" || key == "cuda_binaries";
@@ -339,7 +355,15 @@ ModelInfo read_model_info(const Package& package) {
     if (vector != "receiver_minus_sender" && vector != "sender_minus_receiver")
         fields.fail("edge_vector", vector, "receiver_minus_sender or sender_minus_receiver");
     info.flip_edges = vector == "sender_minus_receiver";
+    if (fields.has("options")) info.fixed_inputs = read_fixed_inputs(fields.object("options"));
     return info;
+}
+
+std::string fixed_inputs_text(const ModelInfo& info) {
+    std::string text;
+    for (const auto& [name, value] : info.fixed_inputs)
+        text += (text.empty() ? "made for " : ", ") + name + "=" + std::to_string(value);
+    return text;
 }
 
 }  // namespace mdcg

@@ -87,6 +87,8 @@ struct ModelInfo {
     std::string architecture, model_class;
     std::vector<std::string> type_names;
     std::vector<int> atomic_numbers;  // empty: none
+    // Value of each input of a structure that was fixed by the conversion, such as total_charge.
+    std::map<std::string, std::int64_t> fixed_inputs;
     double r_max = 0;
     bool double_precision = false;
     bool flip_edges = false;  // harmonics of pos[sender] - pos[receiver]
@@ -95,5 +97,7 @@ struct ModelInfo {
     int num_types() const { return static_cast<int>(type_names.size()); }
 };
 ModelInfo read_model_info(const Package& package);
+// "made for total_charge=-1, total_spin=2"; empty: no input is fixed.
+std::string fixed_inputs_text(const ModelInfo& info);
 
 }  // namespace mdcg
