@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from . import _core
-from .calculators.evaluation import check_fixed_inputs
+from .calculators.evaluation import check_fixed_inputs, stress_volumes
 from .calculators.package_backend import engine_errors
 from .calculators.species import require_known, types_by_number
+from .calculators.torch_backend import as_device
 from .errors import MissingDependencyError
 
 try:
@@ -61,7 +62,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     PackageError
         The file is no package, or damaged.
     DeviceError
-        There is no such device.
+        There is no such device, or this torch cannot use it.
     ValueError
         An option is none of those known.
 
@@ -87,9 +88,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         super().__init__()
         if dtype not in (None, *_NUMPY):
             raise ValueError(f"dtype is {dtype}, expected torch.float32, torch.float64 or None")
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        if self._device.type == "cuda" and self._device.index is None:
-            self._device = torch.device("cuda", torch.cuda.current_device())
+        self._device = as_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with engine_errors():
             self._engine = _core.Model(
                 os.fspath(package),
@@ -140,7 +139,8 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         Parameters
         ----------
         state : torch_sim.SimState or dict
-            With positions (Å), cell, pbc, atomic_numbers and system_idx.
+            With positions (Å), cell, pbc (one value, or one for each direction), atomic_numbers and
+            system_idx.
         **kwargs
             Ignored, as TorchSim's own models do.
 
@@ -148,8 +148,9 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         -------
         dict of torch.Tensor
             ``energy``, shape (n_systems,), eV; ``forces``, shape (n_atoms, 3), eV/Å; ``stress``,
-            shape (n_systems, 3, 3), eV/Å^3, positive under tension, and zero for systems that are
-            not periodic along three directions.
+            shape (n_systems, 3, 3), eV/Å^3, positive under tension. It is the strain derivative
+            divided by the volume of the cell, and zero where no direction is periodic or the cell
+            has fewer than three vectors.
 
         Raises
         ------
@@ -176,18 +177,19 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         rows = cell.detach().transpose(1, 2).to(torch.float64)  # the state has columns
         periodic = np.zeros((systems, 3), bool)
         periodic[:] = torch.as_tensor(given["pbc"]).cpu().numpy()
+        cells = rows.cpu().numpy()
         found = self._evaluate(
             positions.detach().to(torch.float64).contiguous(),
-            {"cells": rows.cpu().numpy(), "periodic": periodic},
+            {"cells": cells, "periodic": periodic},
         )
         out = {"energy": found["energy"].to(self._dtype)}
         if self._compute_forces:
             out["forces"] = found["forces"].to(self._dtype)
         if self._compute_stress:
-            volume = torch.linalg.det(rows).abs()
-            whole = torch.as_tensor(periodic.all(axis=1), device=self._device)
-            stress = -found["virial"] / volume.where(whole, 1.0)[:, None, None]
-            out["stress"] = stress.where(whole[:, None, None], 0.0).to(self._dtype)
+            volumes = stress_volumes(cells, periodic)
+            volumes[volumes == 0.0] = np.inf  # no stress
+            divisor = torch.as_tensor(volumes, device=self._device)[:, None, None]
+            out["stress"] = (-found["virial"] / divisor).to(self._dtype)
         return out
 
     def _check(self, tensor: torch.Tensor, name: str) -> None:

@@ -94,9 +94,8 @@ class TorchBackend:
 
     def __init__(self, model: str | os.PathLike[str] | torch.nn.Module, options: Options) -> None:
         with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
-            loaded, self.name = _prepare(
-                model, _as_device(options.device), _as_dtype(options.dtype)
-            )
+            device = None if options.device is None else as_device(options.device)
+            loaded, self.name = _prepare(model, device, _as_dtype(options.dtype))
         # absolute, as copies may be opened in another folder
         self._file = None if isinstance(model, torch.nn.Module) else str(Path(model).absolute())
         self._options = options
@@ -173,9 +172,16 @@ def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     return None if dtype is None else getattr(torch, dtype_of(dtype))
 
 
-def _as_device(device: str | torch.device | None) -> torch.device | None:
-    if device is None:
-        return None
+def as_device(device: str | torch.device) -> torch.device:
+    """Return a device that torch can use; a CUDA device without a number is torch's current one.
+
+    Raises
+    ------
+    DeviceError
+        There is no such CUDA device, or this torch cannot use it.
+    ValueError
+        The device is of another kind.
+    """
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -194,7 +200,8 @@ def _as_device(device: str | torch.device | None) -> torch.device | None:
                 f"device {device!s} was requested, but {why}; use device='cpu' or install a torch "
                 "that can use the GPU"
             )
-        found = torch.device("cuda", found.index or 0)
+        if found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
     return found
 
 

@@ -18,7 +18,7 @@ from mdcg.errors import DeviceError, PackageError
 from mdcg.package import Package
 
 from ..engine.test_program import two_layers
-from ..lammps.lmp import package, water
+from ..lammps.lmp import EXAMPLES, package, water
 
 ts = pytest.importorskip("torch_sim", reason="torch-sim needs Python 3.11", exc_type=ImportError)
 from torch_sim.models.interface import validate_model_outputs  # noqa: E402
@@ -82,6 +82,40 @@ def test_results_are_those_of_the_calculator(dtype: str, device: str) -> None:
     found = model(open_state)
     np.testing.assert_allclose(found["energy"].cpu(), [alone, alone], atol=10 * LIMIT[dtype])
     assert not found["stress"].any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("pbc", [[True, True, False], [False, True, False]], ids=["slab", "wire"])
+def test_slabs_and_wires_have_a_stress(pbc: list[bool], device: str) -> None:
+    """It is the derivative of the energy by strain over the volume of the cell."""
+    path = package("mace", "float64")
+    model = MDCGModel(path, device)
+    atoms = boxes(2)[1]
+    atoms.cell[~np.array(pbc)] += 9 * np.eye(3)[~np.array(pbc)]
+    atoms.pbc = pbc
+    strained = [atoms]
+    for one, two in np.ndindex(3, 3):
+        for step in (1e-5, -1e-5):
+            image = atoms.copy()
+            strain = np.eye(3)
+            strain[one, two] += step
+            image.set_cell(atoms.cell.array @ strain, scale_atoms=True)
+            strained.append(image)
+    state = state_of(strained, model)
+    state.pbc = pbc  # TorchSim 0.3.0 reads False
+    found = {name: values.cpu().numpy() for name, values in model(state).items()}
+    numeric = (found["energy"][1::2] - found["energy"][2::2]).reshape(3, 3) / 2e-5
+    assert np.abs(found["stress"][0]).max() > 1e-3
+    np.testing.assert_allclose(found["stress"][0], numeric / atoms.get_volume(), atol=1e-8)
+    stress = MDCGCalculator(path).get_property("stress", atoms)
+    np.testing.assert_allclose(found["stress"][0].flat[[0, 4, 8, 5, 2, 1]], stress, atol=1e-12)
+    with pytest.warns(UserWarning, match="reached max steps"):
+        relaxed = ts.optimize(state[0], model, optimizer=ts.frechet_cell_fire, max_steps=5)
+    assert relaxed.pbc == pbc
+    assert float(relaxed.energy) < found["energy"][0]
+    state.cell[:, :, 1] = 0  # in TorchSim's columns: the periodic vector is not there
+    with pytest.raises(ValueError, match="cell"):
+        model(state)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -149,7 +183,17 @@ def test_relaxations(device: str) -> None:
     assert float(forces.max()) < 2e-3
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "USAGE.md").read_text()
+    code = text.split("**TorchSim**")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(EXAMPLES / "data")
+    found: dict[str, Any] = {}
+    exec(code, found)
+    lattice = found["relaxed"].cell.diagonal(dim1=1, dim2=2)
+    np.testing.assert_allclose(lattice.cpu().numpy(), 3.68, atol=0.03)  # as data/README.md says
+
+
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = package("mace", "float32")
     model = MDCGModel(path, "cpu")
     good = state_of(boxes(2), model)
@@ -183,8 +227,13 @@ def test_refusals(tmp_path: Path) -> None:
         model({**vars(good), "charge": stated})
     refused(InputError, r"charge of the structure is tensor\(\[-1,  0\]\), and \S*p.mdcg was made "
             "for total_charge=-1, which is fixed", charge=torch.tensor([-1, 0]))  # fmt: skip
-    with pytest.raises(DeviceError, match="device is 'cuda:7'"):
-        MDCGModel(path, "cuda:7")
+    with pytest.raises(DeviceError, match="device cuda:99 was requested, but"):
+        MDCGModel(path, "cuda:99")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="device cuda was requested, but"):
+        MDCGModel(path, "cuda")
+    with pytest.raises(ValueError, match="device is 'tpu', expected 'cpu', 'cuda'"):
+        MDCGModel(path, "tpu")
     with pytest.raises(ValueError, match=r"dtype is torch\.int32, expected torch\.float32"):
         MDCGModel(path, "cpu", dtype=torch.int32)
     with pytest.raises(PackageError):
