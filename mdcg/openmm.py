@@ -291,9 +291,9 @@ def _switch_off_nonbonded(force: Any, inside: frozenset[int], whole: bool) -> No
             parameter, particle, *_ = force.getParticleParameterOffset(number)
             force.setParticleParameterOffset(number, parameter, particle, 0.0, 0.0, 0.0)
         numbers = range(force.getNumExceptions())
-        pairs = [force.getExceptionParameters(number)[:2] for number in numbers]
+        pairs: Any = [force.getExceptionParameters(number)[:2] for number in numbers]
     else:
-        pairs = list(combinations(sorted(inside), 2))
+        pairs = combinations(sorted(inside), 2)
     for first, second in pairs:
         force.addException(first, second, 0.0, 1.0, 0.0, True)
     for number in range(force.getNumExceptionParameterOffsets()):
