@@ -171,10 +171,11 @@ def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
 
 
 def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
-    """Return the stress, in eV/Å^3, of a virial or of those of atoms; None where there is none."""
-    if virial is None:
-        return None
-    return -virial / stress_volumes(atoms.cell.array, atoms.pbc)
+    """Return the stress of a virial (eV), or the stresses of those of atoms, in eV/Å^3.
+
+    `require_stress` has refused structures that have none.
+    """
+    return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
 
 
 def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
