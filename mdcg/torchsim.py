@@ -1,7 +1,4 @@
-"""Packages as models of TorchSim: many structures at once, on tensors of CPUs and NVIDIA GPUs.
-
-The extra ``mdcg[torchsim]`` installs it.
-"""
+"""Packages as models of TorchSim: many structures at once, on tensors of CPUs and NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -13,16 +10,17 @@ import torch
 
 from . import _core
 from .calculators.evaluation import check_fixed_inputs, stress_volumes
+from .calculators.kernel_log import KernelLog
 from .calculators.package_backend import engine_errors
 from .calculators.species import require_known, types_by_number
 from .calculators.torch_backend import as_device
-from .errors import MissingDependencyError
+from .errors import MissingDependencyError, installation
 
 try:
     from torch_sim.models.interface import ModelInterface
 except ModuleNotFoundError:
     raise MissingDependencyError(
-        "torch-sim is not installed: pip install 'mdcg[torchsim]' (Python 3.11 or newer)"
+        f"torch-sim is not installed: {installation('torch_sim')} (Python 3.11 or newer)"
     ) from None
 
 __all__ = ["MDCGModel"]
@@ -102,6 +100,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 f"{os.fspath(package)} gives dipoles and no energies, expected energies"
             )
         self._package = os.fspath(package)
+        self._kernel_log = KernelLog(self._engine, self._package, self._device.type)
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         self._types = types_by_number(self._engine.type_names)
@@ -178,10 +177,12 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         periodic = np.zeros((systems, 3), bool)
         periodic[:] = torch.as_tensor(given["pbc"]).cpu().numpy()
         cells = rows.cpu().numpy()
+        self._kernel_log.before()
         found = self._evaluate(
             positions.detach().to(torch.float64).contiguous(),
             {"cells": cells, "periodic": periodic},
         )
+        self._kernel_log.after()
         out = {"energy": found["energy"].to(self._dtype)}
         if self._compute_forces:
             out["forces"] = found["forces"].to(self._dtype)

@@ -230,10 +230,9 @@ std::string KernelCache::writable_folder() const {
     } catch (const UntrustedError& error) {
         warn(error.what());
     } catch (const std::runtime_error& error) {
-        warn("the kernel cache " + root +
-             " cannot be written: kernels are compiled again in every process; set "
-             "MDCG_CACHE_DIR to a writable folder (" +
-             error.what() + ")");
+        warn("the kernel cache " + root + " cannot be written (" + error.what() +
+             "), so that every process compiles its kernels again: set MDCG_CACHE_DIR to a "
+             "writable folder");
     }
     return prepare(PrivateFolder::instance().get(true));
 }

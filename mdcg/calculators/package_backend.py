@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import threading
@@ -29,7 +28,6 @@ from ..errors import (
 )
 from ..package.file import is_package
 from ..problem.text import dtype_of
-from ..runtime.cache import log_cache_warning
 from .evaluation import (
     Evaluation,
     Options,
@@ -39,10 +37,9 @@ from .evaluation import (
     result_of,
 )
 from .heat_flux import heat_flux, unfold
+from .kernel_log import KernelLog
 from .report import EngineReport
 from .species import known_symbols, require_known, types_by_number
-
-_LOG = logging.getLogger("mdcg")
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -103,6 +100,7 @@ class _Member:
                 opened, threads=options.threads or 0, skin=options.skin, **engine
             )
         self.path: str = package.path if isinstance(package, _Member) else package
+        self.kernel_log = KernelLog(self.model, self.path, engine["device"])
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
         self.has_dipoles = "dipoles" in self.manifest
@@ -115,6 +113,7 @@ class _Member:
         **wanted: Any,
     ) -> dict[str, Any]:
         """Evaluate with edges that are given."""
+        self.kernel_log.before()
         with engine_errors(InputError):
             return self.model.evaluate(positions, types, edges=edges, **wanted)
 
@@ -122,12 +121,19 @@ class _Member:
         self, atoms: Atoms, types: npt.NDArray[np.integer[Any]] | None = None, **wanted: Any
     ) -> dict[str, Any]:
         """Evaluate where the engine finds the neighbours itself."""
+        self.kernel_log.before()
         if types is None:
             types = self.types[atoms.numbers]
         with engine_errors(InputError):
             return self.model.evaluate(
                 atoms.positions, types, cell=atoms.cell.array, periodic=atoms.pbc, **wanted
             )
+
+    def evaluate_batch(self, **batch: Any) -> dict[str, Any]:
+        """Evaluate many structures, of which the engine finds the neighbours itself."""
+        self.kernel_log.before()
+        with engine_errors(InputError):
+            return self.model.evaluate_batch(**batch)
 
 
 def _fixed_inputs(members: Sequence[_Member]) -> dict[str, int]:
@@ -235,15 +241,13 @@ class PackageBackend:
         self._evaluates = threading.Lock()
         self._numbers: IntArray | None = None  # of the last structure, and the types of its atoms
         self._types: list[npt.NDArray[np.int32]] = []
-        self._said = False
         self._is_torn = False  # set after a fork during an evaluation in another thread
         _backends.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what opens the packages again; copies share nothing with this backend."""
         digests = [member.model.digest for member in self._members]
-        state = {"name": self.name, "_said": self._said}
-        return _reopen, (self._files, digests, self._options), state
+        return _reopen, (self._files, digests, self._options), {"name": self.name}
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -270,6 +274,8 @@ class PackageBackend:
                     for member in self._all():
                         member.model.release()
                     raise
+                for member in self._all():
+                    member.kernel_log.after()
 
     def _all(self) -> list[_Member]:
         """Return the packages, and the dispersion as if it were another one."""
@@ -329,7 +335,6 @@ class PackageBackend:
             if self._dispersion:
                 dispersion = result_of(self._dispersion.evaluate_cell(atoms, **wanted), atoms)
                 found = [each + dispersion for each in found]
-        self._say()
         return found[0] if len(found) == 1 else mean_of(found)
 
     def evaluate_batch(
@@ -353,9 +358,9 @@ class PackageBackend:
             "periodic": np.array([atoms.pbc for atoms in images], dtype=bool).reshape(-1, 3),
         }
         wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
-        with self._turn(), engine_errors(InputError):
+        with self._turn():
             found = [
-                member.model.evaluate_batch(
+                member.evaluate_batch(
                     types=member.types[numbers],
                     **place,
                     **wanted,
@@ -363,7 +368,6 @@ class PackageBackend:
                 )
                 for member in self._all()
             ]
-        self._say()
         if self._dispersion:
             distant = found.pop()
             found = [{name: near[name] + distant.get(name, 0.0) for name in near} for near in found]
@@ -390,7 +394,6 @@ class PackageBackend:
         with self._turn():
             self._update(atoms)
             found = self._run(0, atoms, forces=False, descriptors=True)
-        self._say()
         return np.asarray(found["descriptors"])[:, :columns]
 
     def heat_flux(self, atoms: Atoms) -> FloatArray:
@@ -417,7 +420,6 @@ class PackageBackend:
                 )
                 for member in self._members
             ]
-        self._say()
         return np.asarray(np.mean(found, axis=0))
 
     def report(self) -> EngineReport:
@@ -471,17 +473,3 @@ class PackageBackend:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)
         for member in self._members:
             require_known(numbers, member.types)
-
-    def _say(self) -> None:
-        """Log once which kernels run."""
-        if self._said:
-            return
-        self._said = True
-        for part in self.report().packages:
-            _LOG.info("%s: %s", part["package"], part.get("kernel_summary"))
-            reasons = [k["why"] for k in part.get("kernels", []) if k["origin"] == "generic"]
-            if reasons and "asked for" not in reasons[0]:
-                _LOG.warning(
-                    "%s runs on generic kernels, which are slower: %s", part["package"], reasons[0]
-                )
-        log_cache_warning()

@@ -24,9 +24,18 @@ from filelock import FileLock, Timeout
 
 from .. import _core, env
 from .._version import __version__
-from ..errors import KernelCompileError
+from ..errors import KernelCompileError, OutputError
 
-__all__ = ["KernelCache", "cache_dir", "cache_size", "clear_cache", "log_cache_warning"]
+__all__ = [
+    "KernelCache",
+    "announce_compilation",
+    "cache_dir",
+    "cache_size",
+    "clear_cache",
+    "log_cache_warning",
+    "warn_once",
+    "why_not_kept",
+]
 
 # Each cache entry holds exactly one of these files.
 BINARIES = ("kernel.so", "kernel.cubin", "mdcgplugin.so", "package.mdcg-kernels")
@@ -50,18 +59,53 @@ def cache_size() -> tuple[int, int]:
 
 
 def clear_cache() -> None:
-    """Delete the kernels of this version; processes that loaded them keep running."""
-    shutil.rmtree(cache_dir(), ignore_errors=True)
+    """Delete the kernels of this version; processes that loaded them keep running.
+
+    Raises
+    ------
+    OutputError
+        A file or folder cannot be deleted.
+    """
+    try:
+        shutil.rmtree(cache_dir())
+    except FileNotFoundError:  # there is none, or another process deletes it
+        pass
+    except OSError as error:
+        raise OutputError(
+            f"the kernel cache {cache_dir()} cannot be deleted ({error.strerror}: "
+            f"{error.filename}): run the command as the user that it belongs to"
+        ) from error
+
+
+def why_not_kept() -> str:
+    """Return why new kernels are not kept in the cache, or nothing where they are."""
+    # "tmp" is no target: its folder is there in any case
+    folder = _core.KernelCache("tmp", BINARIES[0]).writable_folder()
+    return "" if folder == str(cache_dir()) else _core.KernelCache.warning()
 
 
 def log_cache_warning() -> None:
     """Log once per process why the cache is not used, if it is not."""
-    warning = _core.KernelCache.warning()
+    warn_once(_core.KernelCache.warning())
+
+
+def announce_compilation(what: str) -> None:
+    """Log once per process that kernels are compiled now, because that takes long in silence."""
+    kept = not why_not_kept()
+    log_cache_warning()
+    use = (
+        f"; it does so once and keeps them in {cache_dir()}" if kept else ", for this process alone"
+    )
+    warn_once(f"mdcg is compiling {what}, which takes a while{use}")
+
+
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process has logged the same one before."""
     with _logged_lock:
-        if not warning or warning in _logged:
+        if not text or text in _logged:
             return
-        _logged.add(warning)
-    _log.warning("%s", warning)
+        _logged.add(text)
+    _log.warning("%s", text)
 
 
 class KernelCache:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .. import _core, env
 from ..errors import KernelCompileError
-from .cache import KernelCache
+from .cache import KernelCache, announce_compilation
 
 __all__ = [
     "CompileStatistics",
@@ -143,6 +143,7 @@ def _compile(
     source: str, flags: tuple[str, ...], stop: _core.StopFlag | None, folder: Path
 ) -> None:
     command = find_compiler()
+    announce_compilation("kernels")
     text, binary = folder / "kernel.cpp", folder / "kernel.so"
     text.write_text(source)
     start = time.perf_counter()

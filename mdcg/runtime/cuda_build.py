@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from ..errors import KernelCompileError
-from .cache import KernelCache
+from .cache import KernelCache, announce_compilation
 from .compiler import count_compiled, count_loaded, usable_cores
-from .nvrtc import FLAGS, compile_cuda
+from .nvrtc import FLAGS, compile_cuda, nvrtc_for
 
 __all__ = ["discard_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
 
@@ -77,6 +77,8 @@ os.register_at_fork(after_in_child=_reset)
 
 
 def _build(source: str, target: str, folder: Path) -> None:
+    nvrtc_for(target)
+    announce_compilation("kernels")
     (folder / "kernel.cu").write_text(source)
     start = time.perf_counter()
     cubin, _ = compile_cuda(source, target)

