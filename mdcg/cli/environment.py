@@ -194,18 +194,14 @@ def _nvrtc() -> str:
 
 
 def _cache() -> dict[str, Any]:
-    from .. import _core
-    from ..runtime.cache import KernelCache, cache_dir, cache_size
+    from ..runtime.cache import cache_dir, cache_size, why_not_kept
 
-    folder = cache_dir()
     kernels, size = cache_size()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    KernelCache("native").find("0" * 32)  # checks owners and modes of the folders
-    warning = _core.KernelCache.warning()
+    reason = why_not_kept()  # tries what compiling does, which makes the folder
     return {
-        "folder": str(folder),
-        "writable": os.access(existing, os.W_OK),
-        **({"not used": warning} if warning else {}),
+        "folder": str(cache_dir()),
+        "writable": not reason,
+        **({"warning": reason} if reason else {}),
         "kernels": kernels,
         "size": f"{size / 1e6:.1f} MB",
     }

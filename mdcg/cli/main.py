@@ -89,7 +89,7 @@ def _cache(argv: list[str]) -> int:
     elif options.what == "size":
         print(f"{kernels} kernels, {size / 1e6:.1f} MB")
     else:
-        clear_cache()
+        clear_cache()  # raises where something is left
         print(f"deleted {kernels} kernels, {size / 1e6:.1f} MB")
     return OK
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .._version import __version__
-from ..errors import PackageError, UnsupportedProblemError
-from ..runtime.cache import KernelCache
+from ..errors import OutputError, PackageError, UnsupportedProblemError
+from ..runtime.cache import KernelCache, why_not_kept
 
 __all__ = ["PRECISIONS", "SUFFIX", "TARGETS", "cache_kernels", "check_targets", "compile_kernels"]
 
@@ -78,7 +78,9 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
     UnsupportedProblemError
         The target is unknown, or devices cannot run the package.
     KernelCompileError
-        No compiler was found, it rejected a kernel, or the cache cannot be written.
+        No compiler was found, or it rejected a kernel.
+    OutputError
+        The cache cannot be written, or others can write it.
     """
     problem = _read_problem(path)
     name = _label(target)
@@ -88,6 +90,8 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
         cache.discard(key)
     found = cache.find(key)
     if found is None:
+        if reason := why_not_kept():
+            raise OutputError(reason)
         data = compile_kernels(path, [target], [precision], again=again)
         found = cache.make(key, lambda folder: (folder / _BINARY).write_bytes(data))
     return Path(found.path)

@@ -15,6 +15,8 @@ import mdcg
 from mdcg.cli import environment, selftest
 from mdcg.cli.main import main
 
+from ..outputs import DATA
+
 
 def test_environment(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["env", "--json"]) == 0
@@ -23,6 +25,7 @@ def test_environment(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["packages"]["torch"][0].isdigit()
     assert "MDCG_CACHE_DIR" in report["variables"]
     assert report["kernel cache"]["folder"].startswith(os.environ["MDCG_CACHE_DIR"])
+    assert report["kernel cache"]["writable"] is True
     assert main(["env"]) == 0
     text = capsys.readouterr().out
     for word in ("compiler:", "cpu:", "kernel cache:", "variables:", "e3nn"):
@@ -73,6 +76,46 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert other.read_text() == "precious"
     assert main(["cache", "size"]) == 0
     assert capsys.readouterr().out == "0 kernels, 0.0 MB\n"
+
+
+def test_a_cache_that_keeps_nothing(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command says that something is there which is gone when the command has ended."""
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for place, reason in {
+        "/proc/nope": "the kernel cache /proc/nope cannot be written",
+        str(tmp_path / "file"): f"the kernel cache {tmp_path}/file cannot be written",
+        str(tmp_path / "open"): f"kernels in {tmp_path}/open are not used, because other users",
+    }.items():
+        monkeypatch.setenv("MDCG_CACHE_DIR", place)
+        assert main(["env", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)["kernel cache"]
+        assert report["writable"] is False
+        assert report["warning"].startswith(reason)
+        package = str(DATA / "mace_water_float32.mdcg")
+        for command in (["kernels", package, "--target", "native"], ["lammps"]):
+            assert main(command) == 2
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            assert captured.err.startswith(f"mdcg: {reason}")
+            assert captured.err.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_deleted(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    assert main(["cache", "clear"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "cannot be deleted (Permission denied: " in captured.err
 
 
 def test_selftest(capsys: Any) -> None:
