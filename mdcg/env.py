@@ -89,6 +89,13 @@ def compile_timeout() -> int:
     return int(text)
 
 
+def threads() -> int | None:
+    """Return the number of threads that ``OMP_NUM_THREADS`` asks for, or None."""
+    # a list has a number for each level of nested threads
+    named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(named) if named.isascii() and named.isdigit() and int(named) > 0 else None
+
+
 def nvrtc_library() -> str | None:
     """Return the NVRTC library named by ``MDCG_NVRTC_LIB``, or None."""
     return os.environ.get("MDCG_NVRTC_LIB") or None

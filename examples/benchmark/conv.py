@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from mdcg.bench.model import refusal
-from mdcg.bench.report import format_number, milliseconds, numbers_table
-from mdcg.bench.timing import Clock, clock_for, interleave, peak_bytes, release_memory
+from mdcg.bench.report import format_number, milliseconds, numbers_table, scatter_note
+from mdcg.bench.timing import Clock, clock_for, interleave, peak_bytes, ratio, release_memory
 from mdcg.patch import neighbor_list
 
 from .cases import Case
@@ -165,12 +165,12 @@ def add_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the ratios to e3nn and to the fastest other package in the same pass."""
     for name in {row["pass"] for row in rows}:
         mine = [row for row in rows if row["pass"] == name]
-        others = [row["seconds"]["median"] for row in mine if row["impl"] != "mdcg"]
+        others = [row["seconds"] for row in mine if row["impl"] != "mdcg"]
+        fastest = min(others, key=lambda seconds: float(seconds["median"]), default=None)
         base = next((row for row in mine if row["impl"] == "e3nn"), None)
         for row in mine:
-            median = row["seconds"]["median"]
-            row["of_fastest_other"] = median / min(others) if others else None
-            row["speedup"] = base["seconds"]["median"] / median if base else None
+            row["of_fastest_other"] = ratio(row["seconds"], fastest) if fastest else None
+            row["speedup"] = ratio(base["seconds"], row["seconds"]) if base else None
             row["of_e3nn"] = None
             if base and base["peak_bytes"] and row["peak_bytes"]:
                 row["of_e3nn"] = row["peak_bytes"] / base["peak_bytes"]
@@ -211,7 +211,9 @@ def table(section: Mapping[str, Any], system: str) -> str:
         f"  {one['impl']} ({', '.join(one['passes'])}): {one['reason']}"
         for one in section["refused"]
     ]
-    return "\n".join([title, *([numbers_table(columns, lines)] if lines else []), *refused])
+    times = [(f"{row['impl']} {row['pass']}", row["seconds"]) for row in section["rows"]]
+    found = [numbers_table(columns, lines), *scatter_note(times)] if lines else []
+    return "\n".join([title, *found, *refused])
 
 
 def _cell(form: str, value: float | None) -> str:

@@ -16,7 +16,7 @@ from ase import Atoms
 from .. import _core
 from ..calculators.package_backend import engine_errors
 from ..errors import MdcgError, UnsupportedProblemError
-from .timing import clock_for, free_bytes, interleave, peak_bytes, release_memory
+from .timing import clock_for, free_bytes, interleave, peak_bytes, ratio, release_memory
 
 _log = logging.getLogger("mdcg.bench")
 
@@ -220,7 +220,7 @@ def _measure_one(
         for other in {"original", "float64"} & set(first) - {impl}:
             row |= _differences(outcome, first[other], other)
         if "original" in timings:
-            row["speedup"] = timings["original"]["median"] / seconds["median"]
+            row["speedup"] = ratio(timings["original"], seconds)
         if isinstance(step, EngineStep):
             row["note"] = step.model.summary()
         rows.append(row)

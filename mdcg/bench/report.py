@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
 from ..errors import format_table, installed_version
+from .timing import scatters
 
 Row = Mapping[str, Any]
 
@@ -76,7 +77,7 @@ def model_table(section: Row, model: str, system: str) -> str:
             row["impl"],
             *milliseconds(row["seconds"]),
             format_number(1e6 * row["seconds"]["median"] / atoms),
-            f"{row['speedup']:.1f}x" if "speedup" in row else "-",
+            f"{row['speedup']:.1f}x" if row.get("speedup") else "-",
             *(
                 f"{row[name]:.1e}" if name in row else "-"
                 for name in ("forces_difference_original", "forces_difference_float64")
@@ -86,6 +87,7 @@ def model_table(section: Row, model: str, system: str) -> str:
         for row in rows
     ]
     notes = [f"  {row['impl']}: {row['note']}" for row in rows if "note" in row]
+    notes += scatter_note([(row["impl"], row["seconds"]) for row in rows])
     return "\n".join([title, numbers_table(columns, lines), *notes, *refused])
 
 
@@ -95,6 +97,19 @@ def milliseconds(seconds: Row) -> list[str]:
         format_number(1e3 * seconds[name]) for name in ("quartile1", "median", "quartile3")
     )
     return [middle, f"{low}-{high}"]
+
+
+def scatter_note(times: Iterable[tuple[str, Row]]) -> list[str]:
+    """Return the line that says which samples scatter, if any do."""
+    found = ", ".join(
+        f"{name} {milliseconds(each)[1]} ms" for name, each in times if scatters(each)
+    )
+    if not found:
+        return []
+    return [
+        f"  no ratio where samples scatter (quartiles: {found}): stop what else runs on this "
+        "machine, and measure again"
+    ]
 
 
 def numbers_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,6 +17,8 @@ Run: TypeAlias = Callable[[], object]
 #: Calls a function a number of times and returns the mean seconds of one call.
 Clock: TypeAlias = Callable[[Run, int], float]
 
+# Quartiles of a quiet machine differ by some percent.
+_SCATTER = 1.5
 _WARMUP = 3  # TorchScript specialises its code during the first three calls
 # M_MMAP_MAX: never use mmap; M_TRIM_THRESHOLD: never return memory; M_TOP_PAD: grow in steps.
 _HEAP = ((-4, 0), (-1, -1), (-2, 2**28))
@@ -78,6 +80,18 @@ def interleave(
         found[name] = {"median": middle, "quartile1": low, "quartile3": high}
         found[name] |= {"samples": repeats, "calls_per_sample": calls[name]}
     return found
+
+
+def scatters(seconds: Mapping[str, Any]) -> bool:
+    """Return whether the quartiles of samples are so far apart that a ratio says nothing."""
+    return bool(seconds["quartile3"] > _SCATTER * seconds["quartile1"])
+
+
+def ratio(seconds: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """Return the ratio of two medians, or None where samples of one of them scatter."""
+    if scatters(seconds) or scatters(other):
+        return None
+    return float(seconds["median"] / other["median"])
 
 
 def keep_heap() -> None:

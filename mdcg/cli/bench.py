@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import env
 from ..errors import DeviceError, MdcgError
 from ._common import UsageError, guarded, names
 
@@ -63,7 +64,8 @@ def model_arguments(command: argparse.ArgumentParser) -> None:
     add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
     add("--dtype", type=names, metavar="DTYPE,...", help="of float32, float64")
     add("--repeats", type=_positive, default=10, metavar="N", help="samples (default 10)")
-    add("--threads", type=_positive, default=cores, metavar="N", help="default: all cores")
+    add("--threads", type=_positive, default=env.threads() or cores, metavar="N",
+        help="default: OMP_NUM_THREADS, or all cores")  # fmt: skip
     add("--malloc", choices=("tuned", "stock"), default="tuned", help="tuned (default): glibc "
         "keeps freed memory for the next step")  # fmt: skip
     add("--no-check", action="store_true", help="skip the comparison with float64")

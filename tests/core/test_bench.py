@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from mdcg import UnsupportedProblemError
 from mdcg.bench import report, timing
 from mdcg.bench.model import EngineStep, Settings, measure, refusal
 from mdcg.bench.systems import make_system, water_box
+from mdcg.cli import bench
 from mdcg.cli.bench import main
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -73,6 +75,40 @@ def test_interleave_takes_turns() -> None:
     assert calls == list("aaabbb") + list("ababab")
     assert (found["a"]["samples"], found["a"]["calls_per_sample"]) == (3, 1)
     assert found["a"]["quartile1"] <= found["a"]["median"] <= found["a"]["quartile3"]
+
+
+def seconds(low: float, middle: float, high: float) -> dict[str, float]:
+    return {"quartile1": low, "median": middle, "quartile3": high}
+
+
+def test_samples_that_scatter_give_no_ratio() -> None:
+    quiet, busy = seconds(0.0095, 0.010, 0.012), seconds(0.155, 0.600, 1.105)
+    assert timing.ratio(quiet, quiet) == 1.0
+    assert timing.ratio(busy, quiet) is timing.ratio(quiet, busy) is None
+    shared = {"stress": False, "peak_bytes": None}
+    section = {"atoms": 3, "edges": 6, "dtype": "float64", "model_class": "Fake", "r_max": 1.0}
+    rows = [
+        {**shared, "impl": "original", "seconds": busy, "speedup": timing.ratio(busy, busy)},
+        {**shared, "impl": "engine", "seconds": quiet, "speedup": timing.ratio(busy, quiet)},
+    ]
+    lines = report.model_table({**section, "rows": rows, "refused": []}, "", "").splitlines()
+    assert [line.split()[4] for line in lines[3:5]] == ["-", "-"]
+    assert lines[5:] == [
+        "  no ratio where samples scatter (quartiles: original 155-1105 ms): stop what else runs "
+        "on this machine, and measure again"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "threads"), [("1", 1), ("3,2", 3), ("", None), ("many", None), ("0", None)]
+)
+def test_threads_are_those_that_were_asked_for(
+    variable: str, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    options = bench._parser().parse_args(["model", "a.model"])
+    assert options.threads == (threads or len(os.sched_getaffinity(0)))
+    assert bench._parser().parse_args(["model", "a.model", "--threads", "5"]).threads == 5
 
 
 @pytest.mark.parametrize("tuned", [False, True])
@@ -171,7 +207,7 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         if row["impl"] != "original":
             assert row["stress_difference_original"] < 1e-6
             assert row["forces_difference_original"] < 1e-4
-    assert rows[0]["speedup"] == 1.0
+    assert rows[0]["speedup"] == 1.0  # of one sample each, which cannot scatter
 
 
 @pytest.mark.parametrize("code", ["import mdcg.cli.bench", None], ids=["parsing", "a package"])
