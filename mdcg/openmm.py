@@ -1,7 +1,7 @@
 """Packages as forces of OpenMM: the whole system, or a part of one that is otherwise molecular.
 
 OpenMM 8.4 or newer calls Python for energy and forces (``openmm.PythonForce``); the engine computes
-them. The extra ``mdcg[openmm]`` installs it.
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ase import Atoms, units
 
 from .calculators import MDCGCalculator
-from .errors import MissingDependencyError, UnsupportedProblemError
+from .errors import MissingDependencyError, UnsupportedProblemError, installation
 
 if TYPE_CHECKING:
     import openmm
@@ -157,13 +157,11 @@ def _import_openmm() -> Any:
     try:
         import openmm
     except ModuleNotFoundError:
-        raise MissingDependencyError(
-            "OpenMM is not installed: pip install 'mdcg[openmm]'"
-        ) from None
+        raise MissingDependencyError(f"OpenMM is not installed: {installation('openmm')}") from None
     if not hasattr(openmm, "PythonForce"):
         raise MissingDependencyError(
-            f"OpenMM {openmm.version.version} has no PythonForce, expected 8.4 or newer: pip "
-            "install --upgrade 'mdcg[openmm]'"
+            f"OpenMM {openmm.version.version} has no PythonForce, expected 8.4 or newer: "
+            + installation("openmm")
         )
     return openmm
 

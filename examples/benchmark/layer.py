@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mdcg.errors import MissingDependencyError
+from mdcg.errors import MissingDependencyError, installation
 from mdcg.patch._frameworks import default_dtype
 from mdcg.problem import ConvProblem, Irreps
 
@@ -96,7 +96,7 @@ def build_layer(case: Case, dtype: torch.dtype, device: str = "cpu") -> Layer:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"layers are built with e3nn, but {error.name!r} is not installed: "
-            "pip install 'mdcg[mace]' or 'mdcg[nequip]'"
+            f"{installation('mace')}, or {installation('nequip')}"
         ) from error
     irreps_out, instructions = case.build()
     with default_dtype(dtype):

@@ -20,7 +20,7 @@ import numpy as np
 from ase import Atoms
 from ase.io import write
 
-from ..errors import MdcgError, MissingDependencyError
+from ..errors import MdcgError, MissingDependencyError, installation
 from ..lammps_plugin import build, find_lammps
 from .model import EngineStep, Settings
 from .report import numbers_table
@@ -124,7 +124,7 @@ def _run(plugin: Path, folder: Path, ranks: int) -> str:
     if ranks > 1:
         mpiexec = shutil.which("mpiexec", path=f"{sys.prefix}/bin") or shutil.which("mpiexec")
         if mpiexec is None:
-            raise MissingDependencyError("mpiexec is not installed: pip install 'mdcg[lammps]'")
+            raise MissingDependencyError(f"mpiexec is not installed: {installation('mpich')}")
         command = [mpiexec, "-n", str(ranks), *command]
     libraries = filter(None, (f"{sys.prefix}/lib", os.environ.get("LD_LIBRARY_PATH")))
     env = os.environ | {"OMP_NUM_THREADS": "1", "LAMMPS_PLUGIN_PATH": str(plugin.parent)}

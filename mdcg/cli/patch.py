@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
+from ..errors import installation
 from ._common import OK, UsageError, exit_code, heavy_work, names, sentence, terminable
 from .files import CONVERTED, output_problems
 
@@ -109,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FUNCTIONAL",
         help="also hold the D3 dispersion of a functional, such as pbe, for models that were "
         'trained without one: MDCGCalculator(..., dispersion="pbe"), pair_style mdcg '
-        "dispersion pbe (needs pip install 'mdcg[d3]' here, and nothing later)",
+        f"dispersion pbe (needs {installation('tad_dftd3')} here, and nothing later)",
     )
     package.add_argument(
         "--bundle",

@@ -63,7 +63,7 @@ def d3_data(
     UnsupportedProblemError
         The functional is unknown, a type is no element, or an element has no reference data.
     ModuleNotFoundError
-        ``tad-dftd3`` is not installed (extra ``mdcg[d3]``).
+        ``tad-dftd3`` is not installed.
     """
     import torch
     from ase.data import atomic_numbers

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import torch
 
-from ..errors import MissingDependencyError
+from ..errors import MissingDependencyError, installation
 
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 # MACE prints it when it is imported; mdcg does not use cuEquivariance.
@@ -56,7 +56,7 @@ def import_e3nn_o3() -> ModuleType:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"e3nn is needed for models built on it, but {error.name!r} is not installed: "
-            "pip install 'mdcg[mace]'"
+            + installation("e3nn")
         ) from error
 
 
@@ -83,7 +83,7 @@ def import_mace() -> ModuleType:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"a MACE model needs mace-torch, but {error.name!r} is not installed: "
-            "pip install 'mdcg[mace]'"
+            + installation("mace")
         ) from error
     finally:
         if before is None:
@@ -106,7 +106,7 @@ def import_nequip() -> ModuleType:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"a NequIP model needs nequip, but {error.name!r} is not installed: "
-            "pip install 'mdcg[nequip]' (after mdcg[mace], if you want both)"
+            + installation("nequip")
         ) from error
 
 

@@ -155,5 +155,5 @@ def test_missing_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["plot", *files, "-o", "x.svg"]) == 5
     assert capsys.readouterr().err == (
-        "mdcg bench: the package 'matplotlib' is not installed: pip install matplotlib\n"
+        "mdcg bench: the package 'matplotlib' is not installed: pip install 'matplotlib>=3.7'\n"
     )
