@@ -39,10 +39,14 @@ def named(text: str) -> tuple[str, Path]:
 
 
 def patch(*arguments: object) -> dict[str, Any]:
-    """Run mdcg-patch by itself: what one model does to the process does not touch the next."""
+    """Run mdcg-patch by itself: what one model does to the process does not touch the next.
+
+    Not in the present folder, which may be the clone: Python would import mdcg from there.
+    """
     code = "import sys; from mdcg.cli.patch import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, "--json", *map(str, arguments)],
+        cwd=HERE,
         capture_output=True,
         text=True,
         check=False,
@@ -88,12 +92,12 @@ def convert(name: str, path: Path, options: argparse.Namespace) -> tuple[str, st
     if not path.is_file():
         return name, "no", "", f"{path} is not a file"
     package = options.output / f"{name}.mdcg"
-    arguments: list[object] = [path, "-o", package, "--force"]
+    arguments: list[object] = [path.absolute(), "-o", package.absolute(), "--force"]
     if options.dtype:
         arguments += ["--dtype", options.dtype]
     head = options.head
     if head is None:
-        heads = patch(path, "--info").get("model", {}).get("heads", [])
+        heads = patch(path.absolute(), "--info").get("model", {}).get("heads", [])
         head = heads[0] if len(heads) > 1 else None
     if head is not None:
         arguments += ["--head", head]

@@ -1,4 +1,4 @@
-"""Forces for i-PI: ``i-pi ipi_water.xml & python ipi_client.py``, in this folder."""
+"""Forces for i-PI from ASE; ``bash examples/ipi_water.sh`` starts both."""
 
 from __future__ import annotations
 

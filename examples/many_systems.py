@@ -6,11 +6,11 @@ Relaxes copper crystals of different sizes, cells and vacancies together, atoms 
 runs all of them at one temperature. TorchSim has the algorithms; mdcg evaluates all crystals of a
 step in one pass.
 
-    pip install 'mdcg[torchsim,bench]'
+    pip install ".[torchsim,bench]"        # in the clone
     python examples/many_systems.py
     python examples/many_systems.py --device cuda --structures 2000
 
-Writes ``output/many_systems.png``: energies before and after, and temperatures.
+Writes ``output/many_systems.png``: energies before and after, and the temperature.
 """
 
 from __future__ import annotations
@@ -58,19 +58,38 @@ class Temperatures(ts.TrajectoryReporter):
         return []
 
 
-def plot(path: Path, before: np.ndarray, after: np.ndarray, temperatures: np.ndarray) -> None:
+def plot(
+    path: Path,
+    before: np.ndarray,
+    after: np.ndarray,
+    temperatures: np.ndarray,
+    timestep: float,
+    thermostat: float,
+) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    bins = np.histogram_bin_edges(np.concatenate([before, after]), 40)
-    for energies, name in ((before, "before"), (after, "after")):
-        left.hist(energies, bins, alpha=0.6, label=name)
-    left.set(xlabel="energy per atom (eV)", ylabel="crystals")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    bins = np.histogram_bin_edges(np.concatenate([before, after]), 30)
+    left.hist(before, bins, color="#f2b5a7", label="before relaxation")
+    left.hist(
+        after, bins, color="#4878a8", histtype="step", linewidth=1.6, label="after relaxation"
+    )
+    left.set(xlabel="energy per atom (eV)", ylabel="number of crystals")
     left.locator_params("x", nbins=5)
-    left.legend()
-    right.plot(temperatures.mean(axis=1))
-    right.set(xlabel="step", ylabel="mean temperature (K)")
+    left.yaxis.get_major_locator().set_params(integer=True)
+    left.legend(frameon=False)
+    times = timestep * np.arange(1, len(temperatures) + 1)
+    mean = temperatures.mean(axis=1)
+    error = temperatures.std(axis=1) / np.sqrt(temperatures.shape[1])
+    right.axhline(thermostat, color="0.5", linestyle="--", linewidth=1.0, label="thermostat")
+    right.plot(times, mean, color="#4878a8", label="mean of all crystals")
+    right.fill_between(
+        times, mean - error, mean + error, color="#4878a8", alpha=0.3, label="standard error"
+    )
+    right.set(xlabel="t (ps)", ylabel="temperature (K)", ylim=(0, None), xlim=(0, None))
+    right.legend(frameon=False, loc="lower right")
+    figure.suptitle(f"{temperatures.shape[1]} copper crystals")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -82,8 +101,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--package", type=Path, default=EXAMPLES / "data" / "copper.mdcg")
     add("--device", help="cpu or cuda; default: a GPU if there is one")
     add("--structures", type=int, default=40)
-    add("--steps", type=int, default=100, help="of dynamics")
-    add("--temperature", type=float, default=300.0, help="K")
+    add("--steps", type=int, default=500, help="of dynamics")
+    add("--timestep", type=float, default=0.002, help="of dynamics, in ps")
+    add("--temperature", type=float, default=300.0, help="of the thermostat, in K")
     add("--out", type=Path, default=EXAMPLES / "output")
     options = parser.parse_args(arguments)
 
@@ -117,13 +137,14 @@ def main(arguments: list[str] | None = None) -> None:
         integrator=ts.nvt_langevin,
         n_steps=options.steps,
         temperature=options.temperature,
-        timestep=0.002,  # ps
+        timestep=options.timestep,
         trajectory_reporter=temperatures,
     )
     seconds = (time.perf_counter() - begin) / max(1, options.steps)
     print(f"dynamics: {1e3 * seconds:.2f} ms per step of all crystals")
     found = options.out / "many_systems.png"
-    plot(found, before, after, np.array(temperatures.found))
+    kept = np.array(temperatures.found)
+    plot(found, before, after, kept, options.timestep, options.temperature)
     print(f"wrote {found}")
 
 

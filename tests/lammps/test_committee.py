@@ -170,6 +170,7 @@ def test_member_that_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_active_learning(tmp_path: Path, ranks: int) -> None:
     """The example stops where the packages disagree, and writes that structure."""
+    (tmp_path / "output").mkdir()
     for name in ("in.active_learning", "data/water192.data"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(EXAMPLES / name, tmp_path / name)
@@ -188,7 +189,7 @@ def test_active_learning(tmp_path: Path, ranks: int) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         (run,) = thermo_tables(done.stdout)
-        selected = tmp_path / "selected.xyz"
+        selected = tmp_path / "output" / "selected.xyz"
         assert (run["Step"][-1] < 20) == stops == selected.is_file()
     lines = selected.read_text().splitlines()
     assert lines[0] == "192"
