@@ -1,10 +1,12 @@
-"""What the documents say must be so: settings, files, links, exported names, recipes."""
+"""What the documents say must be so: settings, files, links, exported names, packages to install.
+
+tests/documents.py runs their commands and code.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 import mdcg
 from mdcg.env import VARIABLES
+from mdcg.errors import installation
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
@@ -82,50 +85,14 @@ def test_settings_table_is_that_of_the_code() -> None:
     assert found == [(v.name, v.default, v.meaning) for v in VARIABLES]
 
 
-def test_kernel_example_runs_as_written() -> None:
-    (code,) = [block for block in blocks(USAGE, "python") if "ConvProblem.build" in block]
-    scope: dict[str, object] = {}
-    exec(compile(code, "USAGE.md", "exec"), scope)
-    assert tuple(scope["out"].shape) == (100, 160)  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow
-def test_recipes_run_as_written(tmp_path: Path) -> None:
-    """Those in Python, one after the other, in a folder with the files that the README names."""
-    pytest.importorskip("mace", exc_type=ImportError)
-    (files,) = re.findall(r"copies of `(\S+)` and `(\S+)` from `examples/data/`", README)
-    for name in files:
-        shutil.copy(ROOT / "examples" / "data" / name, tmp_path)
-    (convert,) = re.findall(r"`mdcg-patch (\S+ -o water\.mdcg)`", README)
-    recipes = [["-m", "mdcg", "patch", *shlex.split(convert)]]
-    recipes += [["-c", code] for code in blocks(README, "python")]
-    assert len(recipes) == 3
-    for recipe in recipes:
-        command = [sys.executable, *recipe]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-
-def test_recipes_in_ase_run_as_written(tmp_path: Path) -> None:
-    """Each in a process of its own, with fewer steps."""
-    for name in ("water192.xyz", "ice.xyz", "copper.mdcg"):
-        shutil.copy(ROOT / "examples" / "data" / name, tmp_path)
-    # which holds the data of dispersion
-    shutil.copy(ROOT / "tests" / "data" / "nequip_water_float64.mdcg", tmp_path / "water.mdcg")
-    start, *recipes = blocks(section(USAGE, "In ASE"), "python")
-    start += """
-from ase.build import bulk
-before, after = bulk("Cu", cubic=True), bulk("Cu", cubic=True)
-after.rattle(0.02)
-del before[0], after[0]
-"""
-    assert len(recipes) == 7
-    for recipe in recipes:
-        code = start + recipe.replace(".run(1000)", ".run(2)").replace("fmax=0.05", "fmax=1.0")
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, recipe + done.stderr
+def test_hints_name_packages_that_an_index_has() -> None:
+    """An extra of mdcg is found only where mdcg itself is, which is a clone."""
+    assert installation("mace.modules") == "pip install 'mace-torch>=0.3.15' 'torch>=2.6'"
+    assert installation("tad_mctc").startswith("pip install 'tad-dftd3")
+    assert installation("les.tomorrow") == "pip install les"
+    files = [path for name in ("mdcg", "examples", "csrc") for path in (ROOT / name).rglob("*.*")]
+    texts = {path: path.read_bytes() for path in files if path.suffix in (".py", ".sh", ".cpp")}
+    assert [path for path, text in texts.items() if b"mdcg[" in text] == []
 
 
 def test_phonons_are_those_of_their_package(tmp_path: Path) -> None:

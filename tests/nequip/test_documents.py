@@ -1,0 +1,14 @@
+"""What the documents tell a reader with NequIP to run does run: see tests/documents.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..documents import Reader, Step, follow, readers, to_run
+
+__all__ = ["readers"]  # a fixture
+
+
+@pytest.mark.parametrize("step", to_run(with_nequip=True))
+def test_documents_run(step: Step, readers: dict[str, Reader]) -> None:
+    follow(step, readers)
