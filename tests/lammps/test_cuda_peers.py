@@ -76,7 +76,7 @@ def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
     write_data(tmp_path / "test.data", water(1, seed=5))
     text = head(models("mace")) + "thermo_modify format float %.17g\n"
     text += "run 0\nreplicate 3 2 1\nrun 0\n"
-    text += f"pair_coeff * * {models('mace')} O H\nrun 0\n"
+    text += f"pair_coeff * * {models('mace')} H O\nrun 0\n"
     want = run_input(tmp_path, text)
     same(run_input(tmp_path, on("peer", text), ranks=2, env=env), want)
 
