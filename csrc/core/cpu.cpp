@@ -8,6 +8,7 @@
 
 #include <stdexcept>
 
+#include "core/files.hpp"
 #include "core/sha256.hpp"
 #include "core/text.hpp"
 

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "core/files.hpp"
 #include "core/interrupt.hpp"
 #include "core/text.hpp"
 
@@ -29,8 +30,7 @@ namespace {
 // behind our back, and so that we can end it with all that it has started.
 class Process {
 public:
-    Process(const std::vector<std::string>& command, const std::string& log,
-            const ProcessOptions& options);
+    Process(const std::vector<std::string>& command, int messages, const ProcessOptions& options);
     ~Process() {
         if (reaped_) return;
         kill(-leader_, SIGTERM);  // compilers remove their temporary files
@@ -80,18 +80,21 @@ std::vector<char*> environment_with(const std::vector<std::string>& changes) {
     return all;
 }
 
-Process::Process(const std::vector<std::string>& command, const std::string& log,
+Process::Process(const std::vector<std::string>& command, int messages,
                  const ProcessOptions& options)
     : grace_(options.grace) {
+    // a descriptor that has its number already would be closed in the program (glibc before 2.29)
+    const Descriptor moved(
+        options.given_file == GIVEN_FILE ? fcntl(GIVEN_FILE, F_DUPFD_CLOEXEC, GIVEN_FILE + 1) : -1);
+    const int given = options.given_file == GIVEN_FILE ? moved.number() : options.given_file;
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    posix_spawn_file_actions_adddup2(&files, 1, 2);
-    if (options.given_file >= 0)
-        posix_spawn_file_actions_adddup2(&files, options.given_file, GIVEN_FILE);
+    posix_spawn_file_actions_adddup2(&files, messages, 1);
+    posix_spawn_file_actions_adddup2(&files, messages, 2);
+    if (given >= 0) posix_spawn_file_actions_adddup2(&files, given, GIVEN_FILE);
     // hosts may ignore or block signals that a program counts on
     sigset_t none, defaults;
     sigemptyset(&none);
@@ -133,11 +136,11 @@ std::string find_program(const std::string& program) {
     return "";
 }
 
-int run_process(const std::vector<std::string>& command, const std::string& log,
-                const ProcessOptions& options) {
+ProcessResult run_process(const std::vector<std::string>& command, const ProcessOptions& options) {
     const auto start = std::chrono::steady_clock::now();
     const auto limit = std::chrono::seconds(options.seconds);
-    Process process(command, log, options);
+    const Descriptor messages = unnamed_file(nullptr, 0, true);
+    Process process(command, messages.number(), options);
     for (std::chrono::milliseconds nap{1}; !process.has_ended();) {
         if (options.seconds > 0 && std::chrono::steady_clock::now() - start > limit)
             throw std::runtime_error("did not end within " + std::to_string(options.seconds) +
@@ -146,7 +149,9 @@ int run_process(const std::vector<std::string>& command, const std::string& log,
         std::this_thread::sleep_for(nap);
         nap = std::min(2 * nap, std::chrono::milliseconds(10));
     }
-    return process.exit_status();
+    const int status = process.exit_status();
+    const off_t bytes = std::max<off_t>(lseek(messages.number(), 0, SEEK_END), 0);
+    return {status, read_part(messages.number(), 0, static_cast<std::uint64_t>(bytes))};
 }
 
 }  // namespace mdcg

@@ -20,12 +20,16 @@ struct ProcessOptions {
     std::chrono::milliseconds grace{300};       // for its own end, before it is killed
 };
 
-// Runs a program with its output and errors in the file `log`; returns its exit status, -1 where a
-// signal ended it. It reads nothing, and leads a process group. On interruption by the host and
+struct ProcessResult {
+    int status;            // -1: ended by a signal
+    std::string messages;  // output and errors
+};
+
+// Runs a program, which reads nothing and leads a process group. On interruption by the host and
 // after the time limit it is ended, with all processes of its group. Throws std::runtime_error,
 // whose text continues a sentence that begins with the name of the program: it cannot be started,
 // or did not end in time.
-int run_process(const std::vector<std::string>& command, const std::string& log,
-                const ProcessOptions& options = {});
+ProcessResult run_process(const std::vector<std::string>& command,
+                          const ProcessOptions& options = {});
 
 }  // namespace mdcg

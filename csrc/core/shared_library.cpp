@@ -13,7 +13,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "core/trusted_files.hpp"
+#include "core/files.hpp"
 
 namespace mdcg {
 

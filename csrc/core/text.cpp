@@ -1,15 +1,10 @@
 #include "core/text.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
-#include <stdexcept>
 
 namespace mdcg {
 
@@ -85,20 +80,6 @@ std::vector<std::string> split_at(const std::string& text, char separator) {
     for (std::size_t at = 0; at < text.size(); at += parts.back().size() + 1)
         parts.push_back(text.substr(at, std::min(text.find(separator, at), text.size()) - at));
     return parts;
-}
-
-std::string read_file(const std::string& path) {
-    std::string content;
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    ssize_t got = -1;
-    if (file >= 0) {
-        char block[1 << 16];
-        while ((got = read(file, block, sizeof block)) > 0 || (got < 0 && errno == EINTR))
-            content.append(block, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-        close(file);
-    }
-    if (got != 0) throw std::runtime_error("cannot read " + path);
-    return content;
 }
 
 }  // namespace mdcg

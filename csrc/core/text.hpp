@@ -1,5 +1,5 @@
-// Numbers and files as text. No iostreams: where libstdc++ is linked statically, printing a number
-// through one crashes in a process that has another libstdc++.
+// Numbers as text, and text that is shown. No iostreams: where libstdc++ is linked statically,
+// printing a number through one crashes in a process that has another libstdc++.
 #pragma once
 
 #include <string>
@@ -17,8 +17,5 @@ std::string printable(const std::string& text);
 
 // The parts of a text between separators; a separator at the end begins no part.
 std::vector<std::string> split_at(const std::string& text, char separator);
-
-// Throws std::runtime_error.
-std::string read_file(const std::string& path);
 
 }  // namespace mdcg

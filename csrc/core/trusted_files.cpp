@@ -1,12 +1,10 @@
 #include "core/trusted_files.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -29,38 +27,6 @@ std::runtime_error unreadable(const std::string& path, int why) {
 }
 
 }  // namespace
-
-Descriptor::~Descriptor() {
-    if (number_ >= 0) close(number_);
-}
-
-Descriptor unnamed_file(const void* data, std::size_t bytes, bool in_memory) {
-    int number = -1;
-#ifdef MFD_CLOEXEC
-    if (in_memory) number = memfd_create("mdcg", MFD_CLOEXEC);
-#endif
-    const char* folder = std::getenv("TMPDIR");
-    std::string path = std::string(folder != nullptr && *folder != 0 ? folder : "/tmp");
-    path += "/mdcg-XXXXXX";
-    if (number < 0) {
-        number = mkostemp(path.data(), O_CLOEXEC);
-        if (number >= 0) unlink(path.c_str());
-    }
-    Descriptor file(number);
-    const char* from = static_cast<const char*>(data);
-    for (std::size_t done = 0; number >= 0 && done < bytes;) {
-        const ssize_t more = write(number, from + done, bytes - done);
-        if (more < 0 && errno == EINTR) continue;
-        if (more <= 0)
-            number = -1;
-        else
-            done += static_cast<std::size_t>(more);
-    }
-    if (number < 0)
-        throw std::runtime_error("no temporary file can be written in " + path + " (" +
-                                 std::strerror(errno) + "): set TMPDIR to a folder with space");
-    return file;
-}
 
 // O_NONBLOCK: opening a FIFO would wait for a writer.
 TrustedFile::TrustedFile(int folder, const std::string& name, std::string path, int flags)
@@ -106,14 +72,9 @@ std::string TrustedFile::read() const {
     struct stat about;
     if (fstat(descriptor(), &about) != 0 || !S_ISREG(about.st_mode))
         throw std::runtime_error(path_ + " is not a file");
-    std::string content(static_cast<std::size_t>(about.st_size), '\0');
-    for (std::size_t have = 0; have < content.size();) {
-        const ssize_t more = pread(descriptor(), content.data() + have, content.size() - have,
-                                   static_cast<off_t>(have));
-        if (more < 0 && errno == EINTR) continue;
-        if (more <= 0) throw std::runtime_error("cannot read " + path_);
-        have += static_cast<std::size_t>(more);
-    }
+    const auto bytes = static_cast<std::uint64_t>(about.st_size);
+    std::string content = bytes > MAX_FILE_BYTES ? "" : read_part(descriptor(), 0, bytes);
+    if (content.size() != bytes) throw std::runtime_error("cannot read " + path_);
     return content;
 }
 

@@ -2,28 +2,12 @@
 // refused where a user other than this one and root could have written them.
 #pragma once
 
-#include <cstddef>
 #include <stdexcept>
 #include <string>
 
+#include "core/files.hpp"
+
 namespace mdcg {
-
-// An open file that closes itself.
-class Descriptor {
-public:
-    explicit Descriptor(int number) : number_(number) {}
-    ~Descriptor();
-    Descriptor(Descriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
-    Descriptor& operator=(Descriptor&&) = delete;
-    int number() const { return number_; }
-
-private:
-    int number_;  // -1: none
-};
-
-// A file without a name that holds data, in memory where the system has such files and `in_memory`
-// is set, else in the folder of temporary files. Throws std::runtime_error.
-Descriptor unnamed_file(const void* data, std::size_t bytes, bool in_memory);
 
 // Another user could have written a file: the message names it and says what to do.
 struct UntrustedError : std::runtime_error {

@@ -113,30 +113,25 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_compiler(
-    command: list[str], folder: Path, stop: _core.StopFlag | None = None
-) -> tuple[int, str]:
+def run_compiler(command: list[str], stop: _core.StopFlag | None = None) -> tuple[int, str]:
     """Run a compiler to its end, or to an interruption, which ends it.
 
-    Its messages are written to the folder for a while. Returns its exit status and its messages.
-    When `stop` is set, it ends, too; for threads, which no signal interrupts.
+    Returns its exit status and its messages. When `stop` is set, it ends, too; for threads, which
+    no signal interrupts.
 
     Raises
     ------
     KernelCompileError
         It cannot be started, it was stopped, or it took longer than ``MDCG_COMPILE_TIMEOUT``.
     """
-    log = folder / "compiler.log"
     try:
-        status = _core.run_process(command, str(log), env.compile_timeout(), stop)
+        status, messages = _core.run_process(command, env.compile_timeout(), stop)
     except RuntimeError as error:
         advice = "set MDCG_CXX to choose another one"
         if "did not end" in str(error):
             advice += ", or MDCG_COMPILE_TIMEOUT to more seconds"
         raise KernelCompileError(f"the C++ compiler {command[0]} {error}: {advice}") from None
-    messages = log.read_text(errors="replace")
-    log.unlink()
-    return status, messages
+    return status, messages.decode(errors="replace")
 
 
 def _compile(
@@ -147,9 +142,7 @@ def _compile(
     text, binary = folder / "kernel.cpp", folder / "kernel.so"
     text.write_text(source)
     start = time.perf_counter()
-    status, messages = run_compiler(
-        [*command, *FLAGS, *flags, "-o", str(binary), str(text)], folder, stop
-    )
+    status, messages = run_compiler([*command, *FLAGS, *flags, "-o", str(binary), str(text)], stop)
     seconds = time.perf_counter() - start
     if status != 0 or not binary.is_file():
         kept = folder.parent / f"failed-{Path(folder.stem).stem}.cpp"

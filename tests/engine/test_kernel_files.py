@@ -231,6 +231,23 @@ def test_the_child_runs_nothing_of_the_present_folder(
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("closed", ["<&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(own_copy: Path, package: Path, tmp_path: Path, closed: str) -> None:
+    """Files took their numbers, and were closed where a program was started."""
+    shutil.rmtree(cached(own_copy).parent)  # Python has to put it together again
+    code = """
+import sys
+from mdcg import _core
+model = _core.Model(sys.argv[1])
+model.prepare()
+open(sys.argv[2], "w").write(model.summary())
+"""
+    said = tmp_path / "said"
+    arguments = [sys.executable, "-W", "ignore", "-c", code, str(package), str(said)]
+    subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *arguments], check=True)
+    assert "3 compiled" in said.read_text()
+
+
 def test_a_cache_that_cannot_be_written(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code = """

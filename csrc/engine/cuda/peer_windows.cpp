@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/files.hpp"
 #include "core/integers.hpp"
-#include "core/text.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {

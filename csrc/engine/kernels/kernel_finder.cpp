@@ -75,9 +75,9 @@ std::string find_python() {
 }
 
 // The sentence that a program ended with.
-std::string last_line(const std::string& log) {
+std::string last_line(const std::string& messages) {
     std::string last;
-    for (const std::string& line : split_at(log, '\n'))
+    for (const std::string& line : split_at(messages, '\n'))
         if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
     const std::string own = "mdcg: ";
     if (last.compare(0, own.size(), own) == 0) last.erase(0, own.size());
@@ -258,19 +258,19 @@ FoundKernels KernelFinder::make(const std::string& target, const std::string& pr
         options.environment = {"MDCG_CACHE_DIR=" + fs::path(folder).parent_path().string()};
         options.given_file = file.number();
         options.grace = std::chrono::seconds(2);  // it ends its compilers
-        int status = 0;
+        ProcessResult done{};
         try {
-            status = run_process(command, lock.path(), options);
+            done = run_process(command, options);
         } catch (const std::runtime_error& error) {
             throw KernelError(python + " " + error.what());
         }
         found = cached(target, precision);
         if (found.file == nullptr) {
-            const std::string said = status != 0 ? last_line(read_file(lock.path())) : "";
+            const std::string said = done.status != 0 ? last_line(done.messages) : "";
             const std::string why =
                 !said.empty() ? said
-                : status != 0
-                    ? python + " -m mdcg kernels ended with status " + std::to_string(status)
+                : done.status != 0
+                    ? python + " -m mdcg kernels ended with status " + std::to_string(done.status)
                     : python +
                           " -m mdcg kernels made none that this library loads: it is of "
                           "another mdcg, set MDCG_PYTHON to the one of mdcg " MDCG_VERSION;

@@ -1,0 +1,41 @@
+// Files: descriptors that close themselves, contents, and files without a name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace mdcg {
+
+// What is read as a whole is at most as long: far more than any package or kernel file has.
+constexpr std::uint64_t MAX_FILE_BYTES = std::uint64_t(1) << 32;
+
+// An open file that closes itself. It takes a descriptor that a call of the system gave, and moves
+// it above those of input, output and errors (0 to 2), which a host may have closed: neither what
+// is printed there nor the streams of a child process may take the place of a file.
+class Descriptor {
+public:
+    explicit Descriptor(int number);  // -1: none; errno stays
+    ~Descriptor();
+    Descriptor(Descriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
+    Descriptor& operator=(Descriptor&&) = delete;
+    int number() const { return number_; }
+
+private:
+    int number_;
+};
+
+// A file without a name that holds data, in memory where the system has such files and `in_memory`
+// is set, else in the folder of temporary files. Throws std::runtime_error.
+Descriptor unnamed_file(const void* data, std::size_t bytes, bool in_memory);
+
+// Appends `bytes` of a file from `begin` on, or fewer where it ends before. Throws
+// std::runtime_error with the reason alone.
+void append_part(int descriptor, std::uint64_t begin, std::uint64_t bytes, std::string& content);
+std::string read_part(int descriptor, std::uint64_t begin, std::uint64_t bytes);
+
+// A whole file, also one that does not know its size, such as those in /proc. Throws
+// std::runtime_error.
+std::string read_file(const std::string& path);
+
+}  // namespace mdcg
