@@ -74,6 +74,7 @@ Library open_library()
     load(handle, "mdcg_find_device", library.find_device, path);
     load(handle, "mdcg_open", library.open, path);
     load(handle, "mdcg_open_same", library.open_same, path);
+    load(handle, "mdcg_set_notice", library.set_notice, path);
     load(handle, "mdcg_prepare", library.prepare, path);
     load(handle, "mdcg_close", library.close, path);
     load(handle, "mdcg_describe", library.describe, path);

@@ -19,6 +19,7 @@ struct Library {
   decltype(&mdcg_find_device) find_device = nullptr;
   decltype(&mdcg_open) open = nullptr;
   decltype(&mdcg_open_same) open_same = nullptr;
+  decltype(&mdcg_set_notice) set_notice = nullptr;
   decltype(&mdcg_prepare) prepare = nullptr;
   decltype(&mdcg_close) close = nullptr;
   decltype(&mdcg_describe) describe = nullptr;

@@ -366,9 +366,17 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
                    member.file);
     utils::flush_buffers(lmp);
   }
+  it.library->set_notice(
+      [](void *context, const char *sentence) {
+        LAMMPS *const lmp = static_cast<LAMMPS *>(context);
+        utils::logmesg(lmp, "pair_style mdcg: {}\n", sentence);
+        utils::flush_buffers(lmp);
+      },
+      lmp);
   if (!opened || it.library->prepare(model) != MDCG_OK ||
       it.library->describe(model, &member.info) != MDCG_OK)
     reason = it.library->last_error();
+  it.library->set_notice(nullptr, nullptr);
   all_or_none(FLERR, reason);
 }
 

@@ -1,6 +1,6 @@
 """Types of the compiled core (csrc/python)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -230,16 +230,27 @@ class Model:
     def descriptor_width(self) -> int: ...
 
 class StopFlag:
-    """Ends, once set, the processes that threads wait for."""
+    """Ends, once set, the processes and locks that threads wait for."""
 
     def __init__(self) -> None: ...
     def set(self) -> None: ...
     def is_set(self) -> bool: ...
 
 def run_process(
-    command: list[str], log: str, seconds: int = 0, stop: StopFlag | None = None
-) -> int:
-    """Return the exit status of a program; -1: a signal ended it."""
+    command: list[str], seconds: int = 0, stop: StopFlag | None = None
+) -> tuple[int, bytes]:
+    """Return the exit status of a program, -1 if a signal ended it, and what it printed."""
+
+def set_notice(tell: Callable[[str], object]) -> None:
+    """Set what takes the sentences that users should read while a call goes on."""
+
+class FileLock:
+    """The right to make kernels; see csrc/core/kernel_cache.hpp."""
+
+    def __init__(self, path: str, stop: StopFlag | None = None) -> None: ...
+    @property
+    def held(self) -> bool: ...
+    def release(self) -> None: ...
 
 def host_target(level: str) -> str: ...
 def host_name() -> str: ...
@@ -279,6 +290,7 @@ def arrays_agree(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bo
     Arrays of the same bytes agree, also where these stand for NaN.
     """
 
+def wigner_3j(l1: int, l2: int, l3: int) -> NDArray[np.float64]: ...
 def instruction_set_level() -> str: ...
 def read_package(path: str) -> tuple[str, dict[str, NDArray[Any]]]: ...
 def check_package_bytes(data: bytes, name: str) -> None: ...

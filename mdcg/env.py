@@ -32,7 +32,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "MDCG_COMPILE_TIMEOUT",
         "600",
-        "Time limit in seconds for one run of the host C++ compiler.",
+        "Time limit in seconds for one run of the host C++ compiler, and for waiting for another "
+        "process that makes the same kernels.",
     ),
     Variable(
         "MDCG_NVRTC_LIB",

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -16,8 +18,10 @@
 #include <set>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "core/interrupt.hpp"
+#include "core/notice.hpp"
 #include "core/sha256.hpp"
 
 namespace mdcg {
@@ -29,10 +33,19 @@ std::string variable(const char* name) {
     return text != nullptr ? text : "";
 }
 
-std::string host_name() {
+namespace {
+
+std::string network_name() {
     char name[256] = {};
     gethostname(name, sizeof(name) - 1);
-    return sha256_hex(name, std::strlen(name)).substr(0, 8);
+    return name;
+}
+
+}  // namespace
+
+std::string host_name() {
+    const std::string name = network_name();
+    return sha256_hex(name.data(), name.size()).substr(0, 8);
 }
 
 namespace {
@@ -85,6 +98,41 @@ bool try_lock(int file) { return flock(file, LOCK_EX | LOCK_NB) == 0; }
 
 // How a lock file begins in which a holder left why it failed.
 const char* const FAILED = "failed: ";
+constexpr std::uint64_t MAX_LOCK_TEXT = 4096;
+
+// Who holds a lock, as its file says: "process 1234 on node7".
+class Holder {
+public:
+    static Holder present() { return Holder(getpid(), network_name()); }
+    static Holder read(int file) {
+        const std::vector<std::string> words = split_at(read_part(file, 0, MAX_LOCK_TEXT), ' ');
+        if (words.size() != 4 || words[0] != "process") return {};
+        return Holder(std::atoi(words[1].c_str()), printable(words[3]));
+    }
+    Holder() = default;
+
+    bool is_this_process() const { return process_ == getpid() && host_ == network_name(); }
+    std::string text() const {
+        if (process_ <= 0) return "another process";
+        return "process " + std::to_string(process_) + " on " + host_;
+    }
+    // A process of this host that a signal has stopped, such as Ctrl-Z.
+    bool is_stopped() const {
+        if (process_ <= 0 || host_ != network_name()) return false;
+        try {
+            const std::string stat = read_file("/proc/" + std::to_string(process_) + "/stat");
+            const std::size_t name_end = stat.rfind(')');
+            return name_end + 2 < stat.size() && stat[name_end + 2] == 'T';
+        } catch (const std::runtime_error&) {
+            return false;
+        }
+    }
+
+private:
+    Holder(int process, std::string host) : process_(process), host_(std::move(host)) {}
+    int process_ = 0;
+    std::string host_;
+};
 
 // Folder of this process, removed when it ends. A forked child makes its own. It is locked as long
 // as the process lives: the next process that needs one removes those of killed processes.
@@ -111,7 +159,8 @@ public:
                               "): set MDCG_CACHE_DIR to a writable folder");
         path_ = path;
         owner_ = getpid();
-        try_lock(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));  // open until the end
+        folder_.emplace(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        try_lock(folder_->number());
         return path_;
     }
 
@@ -133,6 +182,7 @@ private:
 
     std::mutex mutex_;
     std::string path_;
+    std::optional<Descriptor> folder_;
     pid_t owner_ = 0;
 };
 
@@ -245,38 +295,72 @@ std::string KernelCache::lock_file(const std::string& folder, const std::string&
     return path.string();
 }
 
-FileLock::FileLock(std::string path) : path_(std::move(path)) {
-    for (bool waited = false;; waited = true) {
-        const int file =
-            open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-        if (file < 0)
-            throw KernelError("cannot open " + path_ + ": " + std::strerror(errno) +
+int compile_timeout() {
+    const std::string text = variable("MDCG_COMPILE_TIMEOUT");
+    int seconds = 0;
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, seconds);
+    if (text.empty()) return 600;
+    if (read.ec != std::errc() || read.ptr != end || seconds <= 0)
+        throw KernelError("MDCG_COMPILE_TIMEOUT is '" + text +
+                          "', expected a whole number of seconds above 0: correct it or unset it");
+    return seconds;
+}
+
+FileLock::FileLock(const std::string& path) {
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    const auto limit = std::chrono::seconds(compile_timeout());
+    // kernels take up to a minute, which needs no word; a stopped process does not make them at all
+    const auto early = std::min<Clock::duration>(std::chrono::seconds(10), limit / 2);
+    const auto late = std::min<Clock::duration>(std::chrono::seconds(60), limit / 2);
+    Holder holder;
+    bool waited = false, told = false;
+    for (;; waited = true) {
+        file_.emplace(
+            open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+        if (file_->number() < 0)
+            throw KernelError("cannot open " + path + ": " + std::strerror(errno) +
                               ": set MDCG_CACHE_DIR to a writable folder");
-        if (try_lock(file)) {
-            descriptor_ = file;
-            std::string text = waited ? read_file(path_) : "";
-            if (text.compare(0, std::strlen(FAILED), FAILED) == 0)
-                failure_ = text.substr(std::strlen(FAILED));
+        if (try_lock(file_->number())) break;
+        const int why = errno;
+        const auto passed = Clock::now() - start;
+        if (passed > early) holder = Holder::read(file_->number());
+        file_.reset();
+        if (why != EWOULDBLOCK && why != EINTR) return;
+        const bool stopped = passed > early && !told && holder.is_stopped();
+        if ((passed > late || stopped) && !told && !holder.is_this_process()) {
+            notice("waiting for " + holder.text() + (stopped ? ", which is stopped" : "") +
+                   ", to make the same kernels; after " + std::to_string(limit.count()) +
+                   " s (MDCG_COMPILE_TIMEOUT) this process makes them itself");
+            told = true;
+        }
+        if (passed > limit) {
+            notice(holder.text() + " has not made the kernels in " + std::to_string(limit.count()) +
+                   " s: this process makes them itself");
             return;
         }
-        const int why = errno;
-        close(file);
-        if (why != EWOULDBLOCK && why != EINTR) return;
         poll_interrupt();
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    const std::string text = waited ? read_part(file_->number(), 0, MAX_LOCK_TEXT) : "";
+    if (text.compare(0, std::strlen(FAILED), FAILED) == 0)
+        failure_ = text.substr(std::strlen(FAILED));
+    write(Holder::present().text());
 }
 
-FileLock::~FileLock() {
-    if (descriptor_ < 0) return;
-    flock(descriptor_, LOCK_UN);  // a child that was forked meanwhile has the file open, too
-    close(descriptor_);
+void FileLock::release() {
+    if (file_.has_value())
+        flock(file_->number(),
+              LOCK_UN);  // a child that was forked meanwhile has the file open, too
+    file_.reset();
 }
 
-void FileLock::fail(const std::string& sentence) const {
-    if (descriptor_ < 0 || ftruncate(descriptor_, 0) != 0) return;
-    const std::string text = FAILED + sentence;
-    (void)!pwrite(descriptor_, text.data(), text.size(), 0);
+void FileLock::write(const std::string& text) const {
+    if (!file_.has_value() || ftruncate(file_->number(), 0) != 0) return;
+    (void)!pwrite(file_->number(), text.data(), text.size(), 0);
 }
+
+void FileLock::fail(const std::string& sentence) const { write(FAILED + sentence); }
 
 }  // namespace mdcg

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -58,27 +59,35 @@ private:
     std::string target_, binary_;
 };
 
-// Held by one process, or thread, while others wait; it ends with the process. The file also holds
-// the messages of the program that the holder starts.
+// The right to make kernels, held by one process, or thread, while others wait. It ends with the
+// process. The file names the holder, or holds the sentence that the last one failed with.
 class FileLock {
 public:
-    // Waits for the holder. Throws KernelError where the file cannot be opened. Where the file
-    // system has no locks, nothing is held.
-    explicit FileLock(std::string path);
-    ~FileLock();
+    // Waits for the holder, and says so (notice.hpp) where that takes long. Nothing is held where
+    // it takes longer than MDCG_COMPILE_TIMEOUT, or where the file system has no locks: kernels are
+    // moved into place whole, so that two processes may make the same ones. Throws KernelError
+    // where the file cannot be opened or the variable is no number, and Interrupted.
+    explicit FileLock(const std::string& path);
+    ~FileLock() { release(); }
     FileLock(const FileLock&) = delete;
     FileLock& operator=(const FileLock&) = delete;
 
-    const std::string& path() const { return path_; }
+    bool held() const { return file_.has_value(); }
+    void release();
     // What the last holder failed with while this one waited; empty: it did not fail.
     const std::string& failure() const { return failure_; }
     // Leaves a sentence for those that wait.
     void fail(const std::string& sentence) const;
 
 private:
-    std::string path_, failure_;
-    int descriptor_ = -1;
+    void write(const std::string& text) const;
+    std::string failure_;
+    std::optional<Descriptor> file_;
 };
+
+// The seconds that a compiler may take, and those that others wait for its kernels, as
+// mdcg/env.py reads them. Throws KernelError.
+int compile_timeout();
 
 // A name in this host that a lock on another host cannot have.
 std::string host_name();

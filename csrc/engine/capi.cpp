@@ -15,6 +15,7 @@
 
 #include "core/device.hpp"
 #include "core/interrupt.hpp"
+#include "core/notice.hpp"
 #include "core/text.hpp"
 #include "core/threads.hpp"
 #include "engine/cuda/device_errors.hpp"
@@ -60,9 +61,17 @@ void ask_host() {
         throw mdcg::Interrupted();
 }
 
+void (*notice_function)(void* context, const char* sentence) = nullptr;
+void* notice_context = nullptr;
+
+void tell_host(const std::string& sentence) {
+    if (notice_function != nullptr) notice_function(notice_context, sentence.c_str());
+}
+
 // Runs a function and turns what it throws into a status.
 template <typename Function>
 mdcg_status guarded(const Function& function) noexcept {
+    const mdcg::NoticeScope notices(&tell_host);
     const mdcg::InterruptScope scope(interrupt_poll != nullptr ? &ask_host : nullptr);
     try {
         function();
@@ -329,6 +338,11 @@ const char* mdcg_printable(const char* text) {
 void mdcg_set_interrupt(int (*poll)(void* context), void* context) {
     interrupt_poll = poll;
     interrupt_context = context;
+}
+
+void mdcg_set_notice(void (*tell)(void* context, const char* sentence), void* context) {
+    notice_function = tell;
+    notice_context = context;
 }
 
 mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model) {

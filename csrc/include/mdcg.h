@@ -243,6 +243,11 @@ MDCG_API const char* mdcg_printable(const char* text);
  * then wait: end them. `poll` null: never, as without this call. For the whole process; to be
  * called while no other function is. */
 MDCG_API void mdcg_set_interrupt(int (*poll)(void* context), void* context);
+/* tell(context, sentence) gets what users should know while a call goes on, such as the process
+ * whose kernels it waits for. It is called by the threads that have called the library, which
+ * itself never prints. `tell` null: nothing is told, as without this call. For the whole process;
+ * to be called while no other function is. */
+MDCG_API void mdcg_set_notice(void (*tell)(void* context, const char* sentence), void* context);
 
 /* "cuda" or "cuda:N": is there a driver, and that device? MDCG_ERROR_DEVICE says what is missing.
  */

@@ -11,6 +11,7 @@
 #include "core/cpu.hpp"
 #include "core/interrupt.hpp"
 #include "core/kernel_cache.hpp"
+#include "core/notice.hpp"
 #include "core/process.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
@@ -28,17 +29,44 @@ struct StopFlag {
     std::atomic<bool> stop{false};
 };
 
-int run_process(const std::vector<std::string>& command, const std::string& log, int seconds,
-                StopFlag* flag) {
+// Calls a function without Python's lock. Where the flag is set, it ends with an error.
+template <typename Function>
+auto until_stopped(StopFlag* flag, const char* error, const Function& function) {
     py::gil_scoped_release release;
-    mdcg::ProcessOptions options;
-    options.seconds = seconds;
-    if (flag == nullptr) return mdcg::run_process(command, log, options);
+    if (flag == nullptr) return function();
     const mdcg::HelperScope scope(flag->stop);
     try {
-        return mdcg::run_process(command, log, options);
+        return function();
     } catch (const mdcg::Interrupted&) {
-        throw std::runtime_error("was stopped");
+        throw std::runtime_error(error);
+    }
+}
+
+py::tuple run_process(const std::vector<std::string>& command, int seconds, StopFlag* flag) {
+    mdcg::ProcessOptions options;
+    options.seconds = seconds;
+    const mdcg::ProcessResult done =
+        until_stopped(flag, "was stopped", [&] { return mdcg::run_process(command, options); });
+    return py::make_tuple(done.status, py::bytes(done.messages));
+}
+
+std::unique_ptr<mdcg::FileLock> lock(const std::string& path, StopFlag* flag) {
+    return until_stopped(flag, "the compilation was stopped",
+                         [&] { return std::make_unique<mdcg::FileLock>(path); });
+}
+
+// The function of Python that takes sentences for users.
+py::object& listener() {
+    static py::object* const function = new py::object();  // it outlives the interpreter
+    return *function;
+}
+
+void tell_listener(const std::string& sentence) {
+    const py::gil_scoped_acquire gil;
+    try {
+        listener()(py::str(sentence));
+    } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("mdcg._core.set_notice");
     }
 }
 
@@ -65,7 +93,10 @@ py::list cuda_kernel_sources(const std::string& path, const std::string& target,
 std::string kernel_problem(const std::string& path) {
     const py::gil_scoped_release release;
     const auto package = mdcg::Package::open(path);
-    mdcg::validate(*package);
+    const std::string refusal = mdcg::validate(*package).kernel_refusal;
+    if (!refusal.empty())
+        throw mdcg::EngineError(mdcg::ErrorKind::unsupported,
+                                path + ": " + refusal + ", so that it runs on generic ones alone");
     return mdcg::kernel_problem(*package);
 }
 
@@ -80,8 +111,19 @@ void register_kernels(py::module_& m) {
         .def(py::init<>())
         .def("set", [](StopFlag& self) { self.stop = true; })
         .def("is_set", [](const StopFlag& self) { return self.stop.load(); });
-    m.def("run_process", &run_process, py::arg("command"), py::arg("log"), py::arg("seconds") = 0,
+    m.def("run_process", &run_process, py::arg("command"), py::arg("seconds") = 0,
           py::arg("stop") = py::none());
+    m.def(
+        "set_notice",
+        [](const py::function& tell) {
+            listener() = tell;
+            mdcg::set_notice(&tell_listener);
+        },
+        py::arg("tell"));
+    py::class_<mdcg::FileLock>(m, "FileLock")
+        .def(py::init(&lock), py::arg("path"), py::arg("stop") = py::none())
+        .def_property_readonly("held", &mdcg::FileLock::held)
+        .def("release", &mdcg::FileLock::release);
     m.def("host_target", &mdcg::host_target, py::arg("level"));
     m.def("host_name", &mdcg::host_name);
     m.def("kernel_cache_root", &mdcg::kernel_cache_root);

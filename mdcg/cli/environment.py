@@ -19,7 +19,7 @@ from .._version import __version__
 from ..errors import installed_version
 
 _PACKAGES = (
-    *("torch", "numpy", "ase", "filelock", "e3nn", "mace-torch", "nequip"),
+    *("torch", "numpy", "ase", "e3nn", "mace-torch", "nequip"),
     *("cuequivariance-torch", "openequivariance", "matplotlib"),
 )
 _CPU_FEATURES = (

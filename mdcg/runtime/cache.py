@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from .. import _core, env
 from .._version import __version__
 from ..errors import KernelCompileError, OutputError
@@ -43,6 +41,7 @@ BINARIES = ("kernel.so", "kernel.cubin", "mdcgplugin.so", "package.mdcg-kernels"
 _DAY = 24 * 60 * 60
 
 _log = logging.getLogger("mdcg")
+_core.set_notice(lambda sentence: _log.warning("%s", sentence))
 _logged: set[str] = set()
 _logged_lock = threading.Lock()
 
@@ -216,17 +215,11 @@ class KernelCache:
     def _lock(self, key: str, stop: _core.StopFlag | None) -> Iterator[str]:
         folder = self._files.writable_folder()
         log_cache_warning()
-        lock = FileLock(self._files.lock_file(folder, key), mode=0o600)
-        # file systems without locks: kernels are moved into place whole, so two may make one
-        with suppress(OSError, NotImplementedError):
-            while True:
-                with suppress(Timeout):
-                    lock.acquire(timeout=None if stop is None else 0.05)
-                    break
-                if stop is not None and stop.is_set():
-                    raise KernelCompileError("the compilation was stopped")
-            self._remove_leftovers(Path(folder), f"{self.target}-{key}")
+        lock = _core.FileLock(self._files.lock_file(folder, key), stop)
         try:
+            if lock.held:
+                with suppress(OSError):
+                    self._remove_leftovers(Path(folder), f"{self.target}-{key}")
             yield folder
         finally:
             lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from mdcg import _core
 from mdcg.codegen import emit_host
 from mdcg.plan import HostDevice, plan_host
 from mdcg.runtime.cache import KernelCache
 
 from .helpers import child_environment, mixed_problem, run_python, usual_specs
+
+PACKAGE = Path(__file__).parents[1] / "data" / "mace_water_float64.mdcg"
 
 # Values of all passes as digests, from one process.
 RUN = """
@@ -121,17 +125,69 @@ def test_compiler_warnings() -> None:
         assert [w for w in warnings if "unused-variable" not in w] == [], spec
 
 
-@pytest.mark.parametrize("error", [OSError("no locks available"), NotImplementedError()])
-def test_file_systems_without_locks(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise error
+# Makes a kernel of a few letters.
+MAKE = """
+from mdcg.runtime.cache import KernelCache
+cache = KernelCache("host", "kernel.so")
+made = cache.make("0" * 32, lambda folder: (folder / "kernel.so").write_text("code"))
+found = cache.find("0" * 32)
+print((found.path, found.binary) == (made.path, b"code"))
+"""
 
-    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("mdcg.runtime.cache.FileLock.acquire", refuse)
-    cache = KernelCache("host", "kernel.so")
-    made = cache.make("0" * 32, lambda folder: (folder / "kernel.so").write_text("code") and None)
-    found = cache.find("0" * 32)
-    assert found is not None
-    assert (found.path, found.binary) == (made.path, b"code")
+
+def test_file_systems_without_locks(tmp_path: Path) -> None:
+    source, library = tmp_path / "flock.c", tmp_path / "flock.so"
+    source.write_text(
+        "#include <errno.h>\nint flock(int f, int o) { errno = ENOLCK; return -1; }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    done = run_python(MAKE, MDCG_CACHE_DIR=str(tmp_path / "cache"), LD_PRELOAD=str(library))
+    assert done.stdout.strip() == "True", done.stderr
+
+
+# Holds a lock and stops, as Ctrl-Z does.
+STOPPED = """
+import os, signal, sys
+from mdcg import _core
+lock = _core.FileLock(sys.argv[1])
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_others_go_on_without_a_stopped_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both in Python and in the engine, after they have said for whom they wait."""
+    target, key = _core.host_target("native"), "0" * 32
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MDCG_COMPILE_TIMEOUT", "1")
+    monkeypatch.setenv("MDCG_PYTHON", "false")
+    making = f"making-{_core.kernel_key(_core.kernel_problem(str(PACKAGE)))}"
+
+    def make(name: str) -> None:
+        if name == making:  # the engine starts Python, here a program that ends at once
+            model = _core.Model(str(PACKAGE), threads=1)
+            model.prepare()
+            assert "generic, because /" in model.summary()
+            assert "false -m mdcg kernels ended with status 1" in model.summary()
+        else:
+            cache = KernelCache(target, "kernel.so")
+            cache.make(name, lambda folder: (folder / "kernel.so").write_text("code"))
+
+    for name in (key, making):
+        files = _core.KernelCache(target, "kernel.so")
+        lock = files.lock_file(files.writable_folder(), name)
+        command = [sys.executable, "-W", "ignore", "-c", STOPPED, lock]
+        with subprocess.Popen(command) as stopped:
+            os.waitpid(stopped.pid, os.WUNTRACED)
+            make(name)
+            stopped.kill()
+        waits, goes_on = caplog.messages
+        caplog.clear()
+        assert waits.startswith(f"waiting for process {stopped.pid} on ")
+        assert waits.endswith(
+            ", which is stopped, to make the same kernels; after 1 s (MDCG_COMPILE_TIMEOUT) this "
+            "process makes them itself"
+        )
+        assert goes_on.startswith(f"process {stopped.pid} on ")
+        assert goes_on.endswith("has not made the kernels in 1 s: this process makes them itself")

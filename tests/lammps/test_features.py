@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 
+from mdcg import _core
 from mdcg.package import Package
 
 from ..engine.kernel_files import plant
@@ -369,6 +371,26 @@ def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> 
     other = run_input(tmp_path, text + "run 0\n", ranks=ranks, env=empty, check=False)
     assert other.code != 0
     assert "python -m mdcg kernels" in other.text
+
+
+def test_a_process_that_is_waited_for_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the right to make the kernels, and does not make them."""
+    write_data(tmp_path / "test.data", water(2))
+    model = package("mace", "float64")
+    changes = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "MDCG_COMPILE_TIMEOUT": "1"}
+    env = environment() | changes | {"MDCG_PYTHON": "false"}
+    monkeypatch.setenv("MDCG_CACHE_DIR", changes["MDCG_CACHE_DIR"])
+    files = _core.KernelCache(_core.host_target("native"), "package.mdcg-kernels")
+    name = f"making-{_core.kernel_key(_core.kernel_problem(str(model)))}"
+    lock = _core.FileLock(files.lock_file(files.writable_folder(), name))
+    text = run_input(tmp_path, head(model) + "run 0\n", env=env).text
+    lock.release()
+    assert f"pair_style mdcg: waiting for process {os.getpid()} on " in text
+    assert f"pair_style mdcg: process {os.getpid()} on " in text
+    assert "s: this process makes them itself" in text
+    assert "generic, because /" in text
 
 
 def test_potentials_folder(tmp_path: Path) -> None:

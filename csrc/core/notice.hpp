@@ -1,0 +1,30 @@
+// Sentences for the user of a host while a call goes on: the library itself never prints.
+#pragma once
+
+#include <string>
+
+namespace mdcg {
+
+// Takes a sentence; it must not throw. Threads that have called the library call it.
+using Notice = void (*)(const std::string& sentence);
+
+// Of the whole process. Null: nothing is told.
+void set_notice(Notice tell);
+void notice(const std::string& sentence);
+
+// While it lives, sentences of the present thread go to `tell` instead: two hosts in one process,
+// Python and a program that calls the C interface, do not get what is meant for the other.
+class NoticeScope {
+public:
+    explicit NoticeScope(Notice tell);
+    ~NoticeScope();
+    NoticeScope(const NoticeScope&) = delete;
+    NoticeScope& operator=(const NoticeScope&) = delete;
+
+private:
+    const NoticeScope* outer_;
+    Notice tell_;
+    friend void notice(const std::string& sentence);
+};
+
+}  // namespace mdcg
