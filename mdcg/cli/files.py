@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -63,12 +62,3 @@ def package_problems(source: Path, output: Path, *, package: bool) -> list[str]:
             "nequip-package first"
         ]
     return []
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 digest of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from .._version import __version__
 from ..errors import UnsupportedProblemError
 from ..problem.text import dtype_of
 from .builder import Builder
+from .file import file_sha256
 from .package import Package
 
 
@@ -75,8 +75,8 @@ def convert_checkpoint(path: str | Path, options: ConversionOptions | None = Non
     from ..patch import load_model
 
     path = Path(path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return convert_model(load_model(path), options, source=(path.name, digest))
+    model = load_model(path)  # what is no checkpoint is refused before all of it is read
+    return convert_model(model, options, source=(path.name, file_sha256(path)))
 
 
 def convert_model(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pickletools
 import zipfile
 from dataclasses import dataclass
@@ -28,6 +30,10 @@ _ZIP_MAGIC = b"PK\x03\x04"
 #: Checkpoints are not compressed, and packages compress their source code only.
 _MAX_RATIO = 16
 _MAX_SMALL = 64_000_000
+#: More than any checkpoint has, and than its directory or the pickle in it have: files that only
+#: claim to be large are refused before they are read.
+_MAX_BYTES = 64_000_000_000
+_MAX_PART = 256_000_000
 #: First bytes of torch.save files from before torch 1.6: a pickled magic number.
 _LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
@@ -66,6 +72,16 @@ class PickleContents:
         return any(name.partition(".")[0] in packages for name in self.imports)
 
 
+class _Parts(io.FileIO):
+    """A file that no large part is read of at once."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = os.fstat(self.fileno()).st_size - self.tell()
+        if (left if size is None or size < 0 else min(size, left)) > _MAX_PART:
+            raise ValueError("its directory is larger than that of any checkpoint")
+        return super().read(size) or b""
+
+
 def checkpoint_kind(path: Path) -> str:
     """Return which kind of model file this is.
 
@@ -87,12 +103,17 @@ def checkpoint_kind(path: Path) -> str:
         head = file.read(64)
     if not head:
         raise CheckpointError(f"{path} is empty: copy it again")
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        raise CheckpointError(
+            f"{path} has {size / 1e9:.0f} GB, expected at most {_MAX_BYTES / 1e9:.0f} GB: {_GIVE}"
+        )
     if not head.startswith(_ZIP_MAGIC):
         if head[2:].startswith(_LEGACY_MAGIC):
             return MACE
         raise CheckpointError(f"{path} is not a PyTorch checkpoint: {_GIVE}")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _Parts(path) as parts, zipfile.ZipFile(parts) as archive:
             return _archive_kind(path, archive)
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         if isinstance(error, CheckpointError):
@@ -129,6 +150,11 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
     pickles = [name for name in names if name.endswith("/data.pkl") or name == "data.pkl"]
     if not pickles:
         raise CheckpointError(f"{path} is a zip file but not a PyTorch checkpoint: {_GIVE}")
+    if archive.getinfo(pickles[0]).file_size > _MAX_PART:
+        raise CheckpointError(
+            f"{path} holds a pickle of {archive.getinfo(pickles[0]).file_size / 1e6:.0f} MB, "
+            f"expected at most {_MAX_PART / 1e6:.0f} MB beside the tensors: {_GIVE}"
+        )
     contents = PickleContents.read(archive.read(pickles[0]))
     if any(name.startswith("mace.calculators.lammps") for name in contents.imports):
         raise CheckpointError(f"{path} is a model prepared for LAMMPS: {_made_from(path)}")

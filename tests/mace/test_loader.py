@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -260,6 +261,25 @@ def make(tmp_path: Path, build: Any, checkpoint: Any) -> Any:
             data = bytearray(checkpoint("mace_water_e3nn044.model").read_bytes())
             data[2_000:60_000] = bytes(58_000)
             path.write_bytes(data)
+        elif kind == "sparse":
+            path.write_bytes(b"PK\3\4")
+            os.truncate(path, 1 << 40)
+        elif kind == "large directory":
+            end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 1_000_000_000, 4, 0)
+            path.write_bytes(b"PK\3\4")
+            os.truncate(path, 1_000_000_004)
+            with path.open("ab") as file:
+                file.write(end)
+        elif kind == "large pickle":
+            path.write_bytes(b"PK\3\4")
+            os.truncate(path, 30_000_000)
+            with zipfile.ZipFile(path, "a") as archive:
+                archive.writestr("m/data.pkl", "x")
+            with path.open("rb+") as file:
+                file.seek(30_000_000)
+                sizes = 30_000_000 + file.read().index(b"PK\1\2") + 20
+                file.seek(sizes)
+                file.write(struct.pack("<2L", 300_000_000, 300_000_000))
         elif kind == "torchscript":
             path = tmp_path / "water_compiled.model"
             torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
@@ -297,6 +317,9 @@ REFUSALS = {
     "zip": "zip file but not a PyTorch checkpoint",
     "truncated": "truncated or damaged",
     "damaged": "damaged",
+    "sparse": "has 1100 GB, expected at most 64 GB",
+    "large directory": "damaged .its directory is larger than that of any checkpoint",
+    "large pickle": "holds a pickle of 300 MB, expected at most 256 MB",
     "torchscript": r"TorchScript.*give the file it was made from \(water\.model\)",
     "lammps": r"TorchScript.*give the file it was made from \(water\.model\)",
     "state dict": "only tensors.*mace_run_train",

@@ -12,10 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/files.hpp"
 #include "core/sha256.hpp"
 #include "core/text.hpp"
-#include "core/trusted_files.hpp"
 #include "engine/error.hpp"
+#include "engine/package/budget.hpp"
 #include "engine/package/fields.hpp"
 #include "engine/package/json_text.hpp"
 #include "engine/package/limits.hpp"
@@ -94,11 +95,6 @@ std::map<std::string, std::int64_t> read_fixed_inputs(const Fields& options) {
     return found;
 }
 
-// What a package of format 1 has beside the model.
-bool is_kernel_entry(const std::string& key) {
-    return key == "kernels" || key == "cuda_kernels" || key == "cuda_binaries";
-}
-
 }  // namespace
 
 const DtypeInfo& about(Dtype dtype) { return DTYPES[static_cast<std::size_t>(dtype)]; }
@@ -155,15 +151,21 @@ std::shared_ptr<const Package> Package::open(const std::string& path, Kind kind)
         package->fail(std::string("cannot be opened: ") + std::strerror(errno));
     if (!S_ISREG(status.st_mode))
         package->fail(std::string("is no file, expected a ") + name_of(kind));
-    std::string content(static_cast<std::size_t>(status.st_size), '\0');
-    for (std::size_t have = 0; have < content.size();) {
-        const ssize_t more = ::read(file.number(), content.data() + have, content.size() - have);
-        if (more < 0 && errno == EINTR) continue;
-        if (more < 0) package->fail(std::string("cannot be read: ") + std::strerror(errno));
-        if (more == 0) package->fail("became shorter while it was read: open it again");
-        have += static_cast<std::size_t>(more);
-    }
-    return parse(std::move(content), path, kind);
+    const auto whole = static_cast<std::uint64_t>(status.st_size);
+    package->read(kind, whole, [&](std::uint64_t bytes) {
+        std::string& content = package->content_;
+        const std::size_t have = content.size();
+        // tensors point to where they will be
+        if (have > 0) content.reserve(static_cast<std::size_t>(whole));
+        try {
+            append_part(file.number(), have, bytes - have, content);
+        } catch (const std::runtime_error& error) {
+            package->fail(std::string("cannot be read: ") + error.what());
+        }
+        if (content.size() < bytes)
+            package->fail("became shorter while it was read: open it again");
+    });
+    return package;
 }
 
 std::shared_ptr<const Package> Package::parse(std::string content, const std::string& path,
@@ -171,12 +173,7 @@ std::shared_ptr<const Package> Package::parse(std::string content, const std::st
     std::shared_ptr<Package> package(new Package());
     package->path_ = path;
     package->content_ = std::move(content);
-    try {
-        package->read(kind);
-    } catch (const json::exception& error) {
-        const std::string reason = error.what();
-        package->fail("the header is damaged: " + reason.substr(0, reason.find("; last read")));
-    }
+    package->read(kind, package->content_.size(), [](std::uint64_t) {});
     return package;
 }
 
@@ -192,19 +189,38 @@ std::shared_ptr<const Package> Package::with_manifest(std::shared_ptr<const Pack
     return package;
 }
 
-void Package::read(Kind kind) {
-    const std::size_t whole = content_.size();
-    if (whole < 8)
-        fail("has " + std::to_string(whole) + " bytes, expected a " + name_of(kind) +
-             ": it is truncated or something else");
+// The length of the header, which the file begins with; the first bytes tell what else it may be.
+std::uint64_t Package::header_bytes(Kind kind, std::uint64_t whole) const {
+    const std::string expected = std::string(", expected a ") + name_of(kind);
+    if (whole < 9) fail("has " + std::to_string(whole) + " bytes" + expected + ": copy it again");
     const auto* bytes = reinterpret_cast<const unsigned char*>(content_.data());
     std::uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | bytes[i];
-    if (length > whole - 8 || length > limits::MAX_HEADER_BYTES || length < 2 || bytes[8] != '{')
-        fail(std::string("is no ") + name_of(kind) + ": its header of " + std::to_string(length) +
-             " bytes does not fit in a file of " + std::to_string(whole) +
-             " bytes, or is no JSON (truncated, damaged, or a checkpoint that mdcg-patch has not "
-             "converted)");
+    if (bytes[8] != '{' || length < 2 || length > limits::MAX_HEADER_BYTES) {
+        const bool zip = std::memcmp(bytes, "PK\3\4", 4) == 0;
+        if (zip || (bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5))
+            fail(std::string("is a ") + (zip ? "zip archive" : "pickle") + ", as checkpoints are" +
+                 expected +
+                 (kind == Kind::model ? ": convert the checkpoint with 'mdcg-patch' first"
+                                      : ": make one with 'python -m mdcg kernels'"));
+        fail("begins with other bytes than a " + std::string(name_of(kind)) +
+             ": it is something else, or damaged");
+    }
+    if (length > whole - 8)
+        fail("has " + std::to_string(whole) + " bytes, expected more than the " +
+             std::to_string(length) + " of its header: it is truncated, copy it again");
+    if (whole > MAX_FILE_BYTES)
+        fail("has " + memory_text(static_cast<double>(whole)) + ", expected at most " +
+             memory_text(static_cast<double>(MAX_FILE_BYTES)) +
+             ": no model is as large, so it is damaged");
+    return length;
+}
+
+void Package::read(Kind kind, std::uint64_t whole,
+                   const std::function<void(std::uint64_t)>& load) try {
+    load(std::min<std::uint64_t>(whole, 9));
+    const std::uint64_t length = header_bytes(kind, whole);
+    load(8 + length);
     const char* text = content_.data() + 8;
     const auto refuse_deep = [this](const char* from, const char* to, const char* what) {
         if (nests_too_deep(from, to, limits::MAX_DEPTH))
@@ -257,7 +273,7 @@ void Package::read(Kind kind) {
         for (const std::int64_t n : tensor.shape) index += std::to_string(n) + ",";
         index += " " + std::to_string(begin) + "," + std::to_string(end) + "\n";
         extents.emplace_back(begin, end);
-        tensors_.emplace(tensor.name, std::move(tensor));
+        if (!tensors_.emplace(tensor.name, tensor).second) bad("has the name of another one");
     }
     std::sort(extents.begin(), extents.end());
     std::uint64_t at = 0;
@@ -291,6 +307,7 @@ void Package::read(Kind kind) {
     if (digest == metadata.end() || !digest->is_string())
         fail(std::string("has no SHA-256 of what it holds, which every ") + name_of(kind) +
              " has: " + again);
+    load(whole);
     Sha256 own;
     own.update(text_);
     const bool old = kind == Kind::model && format < 2;
@@ -301,14 +318,8 @@ void Package::read(Kind kind) {
             "was altered or damaged after it was written (its SHA-256 differs): copy it again, "
             "or " +
             std::string(again));
-    if (old) {
-        digest_ = Sha256().update(digest_).update(index).hex();
-        for (auto entry = manifest_->begin(); entry != manifest_->end();)
-            entry = is_kernel_entry(entry.key()) ? manifest_->erase(entry) : std::next(entry);
-        if (const auto layers = manifest_->find("layers"); layers != manifest_->end())
-            for (json& layer : *layers)
-                if (layer.is_object()) layer.erase("kernel");
-    }
+    if (old) digest_ = Sha256().update(digest_).update(index).hex();
+    if (kind == Kind::model && format < PACKAGE_FORMAT) drop_old_entries();
     // models are made of numbers alone
     for (auto each = tensors_.begin(); kind == Kind::model && each != tensors_.end();) {
         if (!old && each->second.dtype == Dtype::u8)
@@ -316,6 +327,26 @@ void Package::read(Kind kind) {
         each = each->second.dtype == Dtype::u8 ? tensors_.erase(each) : std::next(each);
     }
     if (!printable_text) text_ = manifest_->dump();
+} catch (const json::exception& error) {
+    const std::string reason = error.what();
+    fail("the header is damaged: " + reason.substr(0, reason.find("; last read")));
+}
+
+// What packages of older formats have beside the model: kernels, and 3j symbols.
+void Package::drop_old_entries() {
+    for (const char* key : {"kernels", "cuda_kernels", "cuda_binaries"}) manifest_->erase(key);
+    const auto layers = manifest_->find("layers");
+    if (layers == manifest_->end()) return;
+    for (json& layer : *layers) {
+        if (!layer.is_object()) continue;
+        layer.erase("kernel");
+        if (layer.value("type", json()) != "conv") continue;
+        for (const char* key : {"nonzeros", "values"}) {
+            const json name = layer.value(key, json());
+            if (name.is_string()) tensors_.erase(name.get<std::string>());
+            layer.erase(key);
+        }
+    }
 }
 
 ModelInfo read_model_info(const Package& package) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -12,9 +13,9 @@
 
 namespace mdcg {
 
-// The newest package format that this library reads. Files of format 1 held the text and the
-// machine code of kernels, too, which are not looked at.
-constexpr int PACKAGE_FORMAT = 2;
+// The newest package format that this library reads. Files of older formats also held 3j symbols,
+// and files of format 1 the text and the machine code of kernels, which are not looked at.
+constexpr int PACKAGE_FORMAT = 3;
 constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
@@ -46,7 +47,7 @@ public:
     // What a file is: a model, or the compiled kernels of one, which have the same structure.
     enum class Kind { model, kernels };
 
-    // Reads the file into memory: what becomes of it later changes nothing.
+    // Reads the file into memory, its header first: what becomes of it later changes nothing.
     static std::shared_ptr<const Package> open(const std::string& path, Kind kind = Kind::model);
     // The same of a file that was read; `path` is for messages.
     static std::shared_ptr<const Package> parse(std::string content, const std::string& path,
@@ -74,7 +75,10 @@ public:
 
 private:
     Package() = default;
-    void read(Kind kind);
+    // `whole`: bytes of the file. `load` puts so many of its first bytes into the content.
+    void read(Kind kind, std::uint64_t whole, const std::function<void(std::uint64_t)>& load);
+    std::uint64_t header_bytes(Kind kind, std::uint64_t whole) const;
+    void drop_old_entries();
 
     std::string path_, content_, text_, digest_;
     std::map<std::string, Tensor> tensors_;
