@@ -22,7 +22,7 @@ EVERYWHERE = {"errors", "_version"}
 
 # room -> rooms and single modules of mdcg that it may import besides itself and EVERYWHERE.
 ROOMS: dict[str, set[str]] = {
-    "problem": set(),
+    "problem": {"_core"},
     "plan": {"problem"},
     "codegen": {"problem", "plan"},
     "runtime": {"_core", "env"},
@@ -53,7 +53,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "problem": {"numpy"},
     "plan": {"numpy"},
     "codegen": {"numpy"},
-    "runtime": {"numpy", "filelock"},
+    "runtime": {"numpy"},
     "ops": {"numpy", "torch"},
     "patch": {"numpy", "torch", "ase"},
     "package": {"ase", "numpy", "safetensors", "scipy", "torch"},

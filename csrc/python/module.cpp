@@ -16,6 +16,7 @@
 #include "core/launch.hpp"
 #include "core/pairs.hpp"
 #include "core/shared_library.hpp"
+#include "core/wigner_3j.hpp"
 #include "register_engine.hpp"
 
 namespace py = pybind11;
@@ -213,6 +214,13 @@ PYBIND11_MODULE(_core, m) {
         py::arg("function"), py::arg("arg"), py::arg("round_ptr"), py::arg("num_rounds"),
         py::arg("num_threads"), py::arg("scratch_bytes"));
     m.def("arrays_agree", &arrays_agree, py::arg("one"), py::arg("other"), py::arg("tolerance"));
+    m.def(
+        "wigner_3j",
+        [](int l1, int l2, int l3) {
+            const std::vector<double> symbol = mdcg::wigner_3j(l1, l2, l3);
+            return py::array_t<double>({2 * l1 + 1, 2 * l2 + 1, 2 * l3 + 1}, symbol.data());
+        },
+        py::arg("l1"), py::arg("l2"), py::arg("l3"));
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
     register_cuda(m);

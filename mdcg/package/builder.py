@@ -254,7 +254,6 @@ class Builder:
                 f"{problem.weight_numel}"
             )
         problem = replace(problem, layout="ir_mul", dtype=self.dtype, _w3j={})
-        indices, values = _nonzeros(problem)
         field: dict[str, Any] = {}
         if x.table is not None:
             field["x_table"] = self._weights(f"{name}.x_table", x.table)
@@ -263,8 +262,6 @@ class Builder:
         field["radial"] = self._radial(radial, name)
         field["radial"]["table"] = choose_table(radial, self.radial_form, self.dtype)
         field["problem"] = problem.to_json()
-        field["nonzeros"] = self._tensor(f"{name}.nonzeros", indices)
-        field["values"] = self._tensor(f"{name}.values", values)
         return self._layer("conv", name, problem.irreps_out, **field)
 
     def edge_sum(self, radial: Radial, activation: str, name: str) -> Features:
@@ -412,15 +409,3 @@ class Builder:
             raise ValueError(f"tensor {name!r} exists already")
         self.tensors[name] = np.ascontiguousarray(array)
         return name
-
-
-def _nonzeros(problem: ConvProblem) -> tuple[NDArray[np.int32], Array]:
-    """Return (path, a, b, c) and 3j symbol times path weight of every term."""
-    rows: list[tuple[int, int, int, int]] = []
-    values: list[float] = []
-    for number, path in enumerate(problem.paths):
-        symbol = problem.w3j(problem.degrees(path))
-        for a, b, c in np.argwhere(symbol):
-            rows.append((number, int(a), int(b), int(c)))
-            values.append(float(symbol[a, b, c]) * path.path_weight)
-    return np.asarray(rows, dtype=np.int32).reshape(-1, 4), np.asarray(values, dtype=np.float64)

@@ -62,6 +62,13 @@ def test_zeros_are_exact(degrees: Degrees) -> None:
     assert (entries == 0).any()
 
 
+@pytest.mark.parametrize("degrees", [*LOW, *HIGH, (16, 12, 16)], ids=str)
+def test_components_are_orthonormal_to_the_last_bits(degrees: Degrees) -> None:
+    symbol = wigner_3j(*degrees)
+    products = np.einsum("abc,abd->cd", symbol, symbol)
+    assert np.abs(products * len(products) - np.eye(len(products))).max() < 4e-15
+
+
 def test_known_values() -> None:
     assert wigner_3j(0, 0, 0).tolist() == [[[1.0]]]
     assert np.allclose(wigner_3j(1, 1, 0)[:, :, 0], np.eye(3) / np.sqrt(3), atol=1e-15)
@@ -78,6 +85,8 @@ def test_known_values() -> None:
 def test_degrees_that_do_not_couple_are_refused(degrees: Degrees) -> None:
     with pytest.raises(ValueError, match=r"degrees \(.*\) violate \|l1 - l2\| <= l3 <= l1 \+ l2"):
         wigner_3j(*degrees)
+    with pytest.raises(ValueError, match=r"degrees \(17, 1, 17\): expected at most 16"):
+        wigner_3j(17, 1, 17)
 
 
 def test_result_is_shared_and_read_only() -> None:

@@ -292,15 +292,12 @@ class _Run:
         y = [harmonics[:, b.offset : b.offset + b.dim] for b in problem.irreps_in2]
         weights, factor = self.weights(layer["radial"])
         weights = weights * factor
-        indices, values = self.tensor(layer["nonzeros"]), self.tensor(layer["values"])
         out = [
             torch.zeros(len(e.length), b.ir.dim, b.mul, dtype=torch.float64)
             for b in problem.irreps_out
         ]
         for number, path in enumerate(problem.paths):
-            tensor = torch.zeros([2 * l + 1 for l in problem.degrees(path)], dtype=torch.float64)
-            own = indices[:, 0] == number
-            tensor[tuple(indices[own, 1:].T)] = values[own]
+            tensor = torch.tensor(problem.w3j(problem.degrees(path)) * path.path_weight)
             start = problem.weight_offsets[number]
             w = weights[:, start : start + problem.irreps_in1[path.i_in1].mul]
             message = torch.einsum("abc,eau,eb,eu->ecu", tensor, x[path.i_in1], y[path.i_in2], w)

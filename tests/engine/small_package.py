@@ -27,7 +27,7 @@ class SmallPackage:
 
     def __init__(self, type_names: list[str], r_max: float, dtype: str = "float64") -> None:
         self.manifest: dict[str, Any] = {
-            "format": 2,
+            "format": 3,
             "mdcg_version": "0",
             "architecture": "mace",
             "model_class": "test",

@@ -128,19 +128,11 @@ class Model:
         p = self.package
         number = len(p.manifest["layers"])
         in2 = "+".join(f"1x{degree}{'eo'[degree % 2]}" for degree in range(lmax + 1))
-        problem = build(in1, in2, out, self.dtype)
-        indices, values = [], []
-        for n, path in enumerate(problem.paths):
-            symbol = problem.w3j(problem.degrees(path))
-            for a, b, c in np.argwhere(symbol):
-                indices.append((n, a, b, c))
-                values.append(symbol[a, b, c] * path.path_weight)
+        problem = options.pop("problem", None) or build(in1, in2, out, self.dtype)
         ends = {k: options.pop(k) for k in ("sender", "receiver") if k in options}
         radial = options.pop("radial", None)
         fields: dict[str, Any] = {
             "problem": problem.to_json(),
-            "nonzeros": p.tensor(np.array(indices), "int32"),
-            "values": p.tensor(values),
             "radial": radial or self.radial(problem.weight_numel, ends, **options),
             "out": p.value(f"conv{number}", str(problem.irreps_out)),
         }

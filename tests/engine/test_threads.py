@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from .problems import build
 from .small_package import SmallPackage
 
 WATER = Path(__file__).parents[2] / "examples" / "data"
@@ -252,15 +253,7 @@ def tables(outputs: int, knots: int) -> SmallPackage:
         "conv",
         x_table=p.tensor(rng.normal(size=(2, outputs))),
         out="a",
-        problem={
-            "irreps_in1": f"{outputs}x0e",
-            "irreps_in2": "1x0e",
-            "irreps_out": f"{outputs}x0e",
-            "paths": [[0, 0, 0, "uvu", 1, 1.0]],
-            "dtype": "float64",
-        },
-        nonzeros=p.tensor(np.zeros((1, 4)), "int32"),
-        values=p.tensor(np.ones(1)),
+        problem=build(f"{outputs}x0e", "1x0e", f"{outputs}x0e").to_json(),
         radial=radial,
     )
     last = p.tensor(rng.normal(size=(outputs, 1)))

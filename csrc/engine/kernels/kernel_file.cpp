@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/sha256.hpp"
@@ -28,6 +29,15 @@ const json& member(const json& object, const std::string& key) {
     return found != object.end() && found->is_object() ? *found : nothing;
 }
 
+// A field that is null is one that is absent: for the engine, and so for what writes kernels.
+void drop_nulls(json& value) {
+    if (!value.is_structured()) return;
+    for (auto each = value.begin(); each != value.end();) {
+        drop_nulls(*each);
+        each = value.is_object() && each->is_null() ? value.erase(each) : std::next(each);
+    }
+}
+
 // Generations differ in the first digits: 80, 86 and 89 are one, 100 and 103, 120 and 121.
 bool runs(int code, int device) { return code / 10 == device / 10 && code <= device; }
 
@@ -37,6 +47,7 @@ std::string kernel_problem(const Package& package) {
     json problem = package.manifest();
     problem["types"] = problem.at("type_names").size();
     for (const char* key : NOT_KERNELS) problem.erase(key);
+    drop_nulls(problem);
     json& tensors = problem["tensors"] = json::object();
     for (const auto& [name, tensor] : package.tensors())
         tensors[name] = json::array({about(tensor.dtype).file_name, tensor.shape});

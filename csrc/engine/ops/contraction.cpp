@@ -11,6 +11,8 @@ namespace mdcg {
 
 namespace {
 
+using nlohmann::json;
+
 // Component c of a row, counted over all blocks, starts here.
 std::vector<std::int32_t> component_offsets(const Rows& rows) {
     std::vector<std::int32_t> offsets;
@@ -22,10 +24,7 @@ std::vector<std::int32_t> component_offsets(const Rows& rows) {
 }  // namespace
 
 ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
-    const Fields problem = fields.object("problem");
-    if (problem.text("kind") != "symmetric_contraction" ||
-        problem.integer("format", 1, 1 << 30) != 1)
-        fields.fail("problem", problem.text("kind"), "symmetric_contraction of format 1");
+    const Fields problem = fields.object_in_text("problem");
     expect_same_dtype(problem);
     if (!same_irreps(read_rows(problem, "irreps_in", align), x.rows) ||
         !same_irreps(read_rows(problem, "irreps_out", align), out.rows))
@@ -37,8 +36,8 @@ ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
             if (block.mul != mul)
                 fields.fail("has blocks of " + std::to_string(block.mul) + " and " +
                             std::to_string(mul) + " channels, expected one number");
-    const nlohmann::json& list = problem.json("polynomials");
-    if (!list.is_array()) problem.fail("polynomials", "damaged", "a list");
+    const json& list = problem.json("polynomials");
+    if (!list.is_array()) problem.fail("polynomials", list.dump().substr(0, 60), "a list");
     stride = x.rows.blocks[0].stride;
     num_coefficients = static_cast<std::int64_t>(list.size());
     if (num_coefficients * stride > limits::MAX_ROW_ITEMS)
@@ -71,43 +70,66 @@ template AlignedArray<float> ContractionSpec::coefficients() const;
 template AlignedArray<double> ContractionSpec::coefficients() const;
 
 void ContractionSpec::read_polynomials(const Fields& problem) {
-    const auto& list = problem.json("polynomials");
+    const json& list = problem.json("polynomials");
     const std::vector<std::int32_t> in = component_offsets(x.rows);
     struct Entry {
         std::int32_t coefficient, out;
         double value;
     };
     std::map<std::vector<std::int32_t>, std::vector<Entry>> found;
-    const auto bad = [&problem]() {
-        problem.fail("polynomials", "damaged", "[block, [[[factor, index, ...], ...], ...]]");
+    const auto check = [&problem](bool fits, const json& part) {
+        if (!fits)
+            problem.fail("polynomials", "a list with " + part.dump().substr(0, 60),
+                         "[block, [[[factor, ascending indices of components], ...], ...]], a "
+                         "product once for each component, and factors that are not 0");
     };
-    std::int64_t number = 0;
-    for (const auto& polynomial : list) {
-        if (!polynomial.is_array() || polynomial.size() != 2 ||
-            !polynomial[0].is_number_unsigned() || !polynomial[1].is_array() ||
-            polynomial[0].get<std::uint64_t>() >= out.rows.blocks.size())
-            bad();
+    json written = json::array();
+    for (const json& polynomial : list) {
+        check(polynomial.is_array() && polynomial.size() == 2 &&
+                  polynomial[0].is_number_unsigned() && polynomial[1].is_array() &&
+                  polynomial[0].get<std::uint64_t>() < out.rows.blocks.size(),
+              polynomial);
         const Block& block = out.rows.blocks[polynomial[0].get<std::size_t>()];
-        if (polynomial[1].size() != size(block.dim())) bad();
-        int m = 0;
-        for (const auto& terms : polynomial[1]) {
-            if (!terms.is_array()) bad();
-            for (const auto& term : terms) {
-                if (!term.is_array() || term.size() < 2 || term.size() > 9 || !term[0].is_string())
-                    bad();
+        check(polynomial[1].size() == size(block.dim()), polynomial);
+        json components = json::array();
+        for (const json& terms : polynomial[1]) {
+            check(terms.is_array(), terms);
+            const Entry entry{
+                narrow(static_cast<std::int64_t>(written.size()) * stride),
+                block.offset + narrow(static_cast<std::int64_t>(components.size())) * block.stride,
+                0};
+            json products = json::array();
+            for (const json& term : terms) {
+                check(term.is_array() && term.size() > 1 &&
+                          term.size() <= 1 + limits::MAX_CONTRACTION_DEGREE && term[0].is_string(),
+                      term);
                 std::vector<std::int32_t> factors;
                 for (std::size_t i = 1; i < term.size(); ++i) {
-                    if (!term[i].is_number_unsigned() || term[i].get<std::uint64_t>() >= in.size())
-                        bad();
+                    check(term[i].is_number_unsigned() &&
+                              term[i].get<std::uint64_t>() < in.size() &&
+                              (i == 1 || term[i - 1] <= term[i]),
+                          term);
                     factors.push_back(in[term[i].get<std::size_t>()]);
                 }
-                found[factors].push_back({narrow(number * stride), block.offset + m * block.stride,
-                                          parse_hex(term[0].get<std::string>())});
+                std::vector<Entry>& entries = found[factors];
+                const double value = parse_hex(term[0].get<std::string>());
+                const bool again = !entries.empty() && entries.back().out == entry.out &&
+                                   entries.back().coefficient == entry.coefficient;
+                check(value != 0 && !again, term);
+                entries.push_back({entry.coefficient, entry.out, value});
+                products.push_back(term);
+                products.back()[0] = hex_text(value);
             }
-            ++m;
+            components.push_back(std::move(products));
         }
-        ++number;
+        written.push_back({polynomial[0], std::move(components)});
     }
+    fields.expect_text_of("problem", {{"format", 1},
+                                      {"kind", "symmetric_contraction"},
+                                      {"irreps_in", irreps_text(x.rows)},
+                                      {"irreps_out", irreps_text(out.rows)},
+                                      {"dtype", problem.text("dtype")},
+                                      {"polynomials", std::move(written)}});
     for (const auto& [factors, entries] : found) {
         monomials.factor.insert(monomials.factor.end(), factors.begin(), factors.end());
         monomials.factor_ptr.push_back(narrow(monomials.factor.size()));

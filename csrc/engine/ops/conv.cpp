@@ -13,7 +13,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
     const Fields from = fields.object("radial");
     const int outputs = RadialSpec::outputs(from);
     description = ConvDescription::read(fields, outputs, align);
-    expect_same_dtype(fields.object("problem"));
+    expect_same_dtype(fields.object_in_text("problem"));
     radial = RadialSpec::read(from, given.info, outputs);
     units = radial.units();
     hidden_stride = (units + align - 1) / align * align;

@@ -1,4 +1,4 @@
-// A convolution as the manifest describes it: blocks, paths and nonzeros.
+// A convolution as the manifest describes it: blocks and paths, with their 3j symbols.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,12 @@ struct ConvDescription {
     std::vector<GenericPair> pairs;
     std::vector<GenericTerm<double>> terms;
 
-    // Of the fields "problem", "nonzeros" (int32 [n][4]: path, and components a of x, b of the
-    // harmonic, c of out, counted inside their blocks) and "values" (float64 [n]: 3j symbol times
-    // path weight).
+    // Of the field "problem", from which kernels are generated, too.
     static ConvDescription read(const Fields& fields, int outputs, int align);
+
+private:
+    // Adds a path with the terms that its 3j symbol, of shape [x][harmonic][out], has.
+    void add_terms(GenericPath path, const std::vector<double>& symbol, double weight);
 };
 
 }  // namespace mdcg

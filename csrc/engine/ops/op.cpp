@@ -77,6 +77,12 @@ std::string block_text(const Block& block) {
            (block.parity > 0 ? "e" : "o");
 }
 
+std::string irreps_text(const Rows& rows) {
+    std::string text;
+    for (const Block& block : rows.blocks) text += (text.empty() ? "" : "+") + block_text(block);
+    return text;
+}
+
 // Made before the first registration, whatever the order of the objects.
 std::map<std::string, OpType>& op_types() {
     static std::map<std::string, OpType> types;

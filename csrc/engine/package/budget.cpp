@@ -59,23 +59,21 @@ private:
                    : package_.find(name->get_ref<const std::string&>());
     }
 
-    // Every string may name a tensor or a value, or be an object as text.
+    // Every string may name a tensor or a value.
     void walk(const Json& json, bool radial) {
         if (json.is_string()) {
             const auto& text = json.get_ref<const std::string&>();
             if (const Tensor* named = package_.find(text)) add(*named, radial);
             if (const Rows* rows = value(json))
                 bytes += COPIES * sizeof(Block) * static_cast<double>(rows->blocks.size());
-            if (!text.empty() && text[0] == '{') walk(parsed(text), radial);
             return;
         }
         if (!json.is_structured()) return;
         if (json.is_object() && json.contains("radial")) {
-            const Json &given = json["radial"], *problem = member(&json, "problem");
-            add_radial(given.is_string() ? parsed(given.get<std::string>()) : given,
-                       problem != nullptr && problem->is_string()
-                           ? parsed(problem->get<std::string>())
-                           : (problem != nullptr ? *problem : Json()));
+            const Json* problem = member(&json, "problem");
+            add_radial(json["radial"], problem != nullptr && problem->is_string()
+                                           ? parsed(problem->get<std::string>())
+                                           : Json());
         }
         for (const auto& [key, each] : json.items())
             if (key != "problem") walk(each, radial || key == "radial");

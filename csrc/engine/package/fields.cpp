@@ -1,5 +1,6 @@
 #include "engine/package/fields.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -109,24 +110,36 @@ std::vector<double> Fields::numbers(const char* key) const {
 }
 
 Fields Fields::object(const char* key) const {
-    const auto& value = at(key, "an object");
-    const std::string where = where_ + ", " + key;
-    if (!value.is_string()) {
-        Fields inner(value, *package_, where);
-        inner.owned_ = owned_;
-        return inner;
-    }
-    const std::string inner_text = value.get<std::string>();
+    Fields inner(at(key, "an object"), *package_, where_ + ", " + key);
+    inner.owned_ = owned_;
+    return inner;
+}
+
+Fields Fields::object_in_text(const char* key) const {
+    const std::string inner_text = text(key);
     if (nests_too_deep(inner_text.data(), inner_text.data() + inner_text.size(), limits::MAX_DEPTH))
         fail(key,
              "a text that nests lists or objects more than " + std::to_string(limits::MAX_DEPTH) +
                  " times",
-             "an object");
+             "an object as text");
     auto parsed = std::make_shared<Json>(Json::parse(inner_text, nullptr, false));
-    if (!parsed->is_object()) fail(key, shown(value), "an object");
-    Fields inner(*parsed, *package_, where);
+    if (!parsed->is_object()) fail(key, shown(object_->at(key)), "an object as text");
+    Fields inner(*parsed, *package_, where_ + ", " + key);
     inner.owned_ = std::move(parsed);
     return inner;
+}
+
+void Fields::expect_text_of(const char* key, const Json& value) const {
+    const std::string given = text(key), expected = value.dump();
+    if (given == expected) return;
+    const auto ends = std::mismatch(given.begin(), given.end(), expected.begin(), expected.end());
+    const auto part = [](auto from, auto end) {
+        return "\"" + std::string(from, from + std::min<std::ptrdiff_t>(end - from, 40)) + "\"";
+    };
+    fail(key, "a text with " + part(ends.first, given.end()),
+         part(ends.second, expected.end()) +
+             " there, as mdcg writes it: the file is damaged or was altered; convert the "
+             "checkpoint again");
 }
 
 std::vector<Fields> Fields::objects(const char* key) const {
@@ -193,6 +206,19 @@ template std::vector<float> Fields::values(const char*, const std::vector<std::i
                                            Content) const;
 template std::vector<double> Fields::values(const char*, const std::vector<std::int64_t>&,
                                             Content) const;
+
+std::string hex_text(double value) {
+    char text[32];
+    const auto end =
+        std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::hex);
+    std::string digits(text, end.ptr);  // "1.8p-3"
+    const std::size_t exponent = digits.find('p');
+    const std::size_t given = digits[1] == '.' ? exponent - 2 : 0;
+    std::string zeros(value == 0 ? 1 : 13 - given, '0');
+    if (digits[1] != '.') zeros.insert(0, ".");
+    digits.insert(exponent, zeros);
+    return (std::signbit(value) ? "-0x" : "0x") + digits;
+}
 
 double parse_hex(const std::string& text) {
     const bool negative = !text.empty() && text[0] == '-';

@@ -34,7 +34,12 @@ public:
     std::string text(const char* key, const std::string& otherwise) const;
     std::vector<std::string> texts(const char* key) const;
     std::vector<double> numbers(const char* key) const;
-    Fields object(const char* key) const;  // an object, or a string that holds one as JSON
+    Fields object(const char* key) const;
+    Fields object_in_text(const char* key) const;  // of a string that holds an object as JSON
+    // Sees that the string is exactly what `value` is written as, without spaces and with sorted
+    // keys. Kernels are generated from such text by another reader: it cannot find more in it than
+    // the engine has.
+    void expect_text_of(const char* key, const nlohmann::json& value) const;
     std::vector<Fields> objects(const char* key) const;  // empty where absent
     const nlohmann::json& json(const char* key) const;   // whatever it is; for <nlohmann/json.hpp>
 
@@ -66,5 +71,7 @@ private:
 
 // A number as float.hex() prints it, such as "0x1.8p-3"; throws std::invalid_argument.
 double parse_hex(const std::string& text);
+// The same text as Python's float.hex() gives, "0x1.8000000000000p-3".
+std::string hex_text(double value);
 
 }  // namespace mdcg

@@ -10,14 +10,20 @@ constexpr std::int64_t MAX_HEADER_BYTES = 100'000'000;  // what safetensors allo
 constexpr int MAX_DEPTH = 64;                           // of nested JSON
 constexpr int MAX_TYPES = 1000;
 constexpr int MAX_ATOMIC_NUMBER = 199;
-constexpr double MAX_LENGTH = 1000;        // of a cutoff, Å
-constexpr double LENGTH_TOLERANCE = 1e-6;  // cutoffs of layers beyond the package's, relative
-constexpr int MAX_LAYERS = 10'000;         // and values
-constexpr int MAX_MULTIPLICITY = 1 << 16;  // of an irrep
-constexpr int MAX_DEGREE = 16;             // of an irrep
-constexpr int MAX_HARMONICS_DEGREE = 12;   // of spherical harmonics
-constexpr int MAX_ROW_ITEMS = 1 << 24;     // of a value, padded to 64 bytes; of all descriptors
-constexpr int MAX_PATHS = 10'000;          // of a convolution
+constexpr double MAX_LENGTH = 1000;            // of a cutoff, Å
+constexpr double LENGTH_TOLERANCE = 1e-6;      // cutoffs of layers beyond the package's, relative
+constexpr int MAX_LAYERS = 10'000;             // and values
+constexpr int MAX_MULTIPLICITY = 1 << 16;      // of an irrep
+constexpr int MAX_DEGREE = 16;                 // of an irrep
+constexpr int MAX_HARMONICS_DEGREE = 12;       // of spherical harmonics
+constexpr int MAX_ROW_ITEMS = 1 << 24;         // of a value, padded to 64 bytes; of all descriptors
+constexpr int MAX_PATHS = 10'000;              // of a convolution
+constexpr std::int64_t MAX_TERMS = 1'000'000;  // see KernelSize; of all layers
+// Characters that are generated for one layer, and for all that differ. Compilers take minutes and
+// 1 GB for a layer of this size. MACE large has 0.2 and 0.5 million, NequIP XL 0.6 and 0.8.
+constexpr std::int64_t MAX_LAYER_TEXT = 4'000'000, MAX_KERNEL_TEXT = 16'000'000;
+constexpr std::int64_t BASE_TEXT = 40'000, SYMBOL_TEXT = 500, PRODUCT_TEXT = 150;
+constexpr int MAX_CONTRACTION_DEGREE = 4;  // factors of a monomial, as kernels have them
 constexpr int MAX_RADIAL_LAYERS = 16;
 constexpr int MAX_RADIAL_WIDTH = 1 << 20;  // outputs of a layer of a radial network
 constexpr int MAX_CHEBYSHEV_ORDER = 4096;

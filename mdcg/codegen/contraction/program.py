@@ -248,13 +248,17 @@ def _linear_forms(
         matrix[n, list(row)] = list(row.values())
     basis, combination = reduce_rows(matrix, _TOLERANCE)
     combination = np.where(np.abs(combination) > _TOLERANCE, combination, 0.0)
-    direct = _cost(_distinct(matrix))
-    through = _cost(basis) + _cost(_distinct(combination.T))
-    if through < direct:
-        names = [
-            program.let((float(v), (products[q],)) for q, v in enumerate(row) if v) for row in basis
-        ]
-        return _named(program, combination.T, names)
+    lost = np.abs(combination.T @ basis - matrix).max(axis=1)
+    # rows much smaller than others are lost in a basis
+    if np.all(lost <= 10 * _TOLERANCE * np.abs(matrix).max(axis=1)):
+        direct = _cost(_distinct(matrix))
+        through = _cost(basis) + _cost(_distinct(combination.T))
+        if through < direct:
+            names = [
+                program.let((float(v), (products[q],)) for q, v in enumerate(row) if v)
+                for row in basis
+            ]
+            return _named(program, combination.T, names)
     return _named(program, matrix, products)
 
 

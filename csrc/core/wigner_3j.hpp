@@ -1,0 +1,15 @@
+// Wigner 3j symbols in the real basis of e3nn.
+#pragma once
+
+#include <vector>
+
+namespace mdcg {
+
+constexpr int MAX_WIGNER_DEGREE = 16;  // all integers below are exact in double up to here
+
+// The symbol w[m1][m2][m3], of shape [2 l1 + 1][2 l2 + 1][2 l3 + 1] and unit Frobenius norm, with
+// the signs of e3nn 0.5 and later. The same bits on every machine. Throws std::invalid_argument
+// where the degrees do not couple, or one is above MAX_WIGNER_DEGREE.
+std::vector<double> wigner_3j(int l1, int l2, int l3);
+
+}  // namespace mdcg
