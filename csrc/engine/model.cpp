@@ -12,6 +12,7 @@
 #include "core/threads.hpp"
 #include "engine/executor.hpp"
 #include "engine/neighbors/points.hpp"
+#include "engine/package/limits.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {
@@ -24,7 +25,7 @@ public:
     ModelOf(std::shared_ptr<const Package> package, ModelInfo info, KernelChoice choice)
         : Model(std::move(package), std::move(info), Stages::shared),
           executor_(program_, *package_),
-          kernels_(package_->kernels_of(package_), std::move(choice)) {}
+          kernels_(package_->kernels_of(package_), std::move(choice), program_.kernel_refusal) {}
 
     std::string device_label() const override { return "cpu (" + instruction_set_level() + ")"; }
     std::string kernel_summary() const override {
@@ -206,6 +207,8 @@ nlohmann::json Model::report() const {
     out["graph_bytes"] = graph_.bytes();
     out["budget_bytes"] = program_.budget.asked;
     out["budget_limit_bytes"] = program_.budget.limit;
+    out["kernel_text"] = program_.kernel_text;
+    out["kernel_text_limit"] = limits::MAX_KERNEL_TEXT;
     out["milliseconds"] = total_ms_;
     out["graph_ms"] = graph_ms_;
     out["layers_ms"] = layers_ms_;

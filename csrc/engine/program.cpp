@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 
 #include "core/integers.hpp"
@@ -74,6 +75,7 @@ void Program::read_values(const Package& package, const ModelInfo& info) {
 
 void Program::read_ops(const Package& package, ModelInfo info) {
     info.layer_tables = budget.layer_tables;
+    std::int64_t terms = 0;
     std::map<std::string, Operand> operands;
     for (std::size_t id = 0; id < values.size(); ++id) {
         Operand& operand = operands[values[id].name];
@@ -97,7 +99,14 @@ void Program::read_ops(const Package& package, ModelInfo info) {
         } catch (const std::invalid_argument& error) {
             fields.fail(error.what());
         }
+        terms += ops.back()->kernel_size().terms;
+        if (terms > limits::MAX_TERMS)
+            manifest.fail("layers",
+                          "a list with more than " + std::to_string(limits::MAX_TERMS) +
+                              " terms of 3j symbols and polynomials",
+                          "fewer");
     }
+    measure_kernels();
     has_energy =
         std::any_of(ops.begin(), ops.end(), [](const auto& op) { return op->gives_energy(); });
     if (!manifest.has("descriptors")) return;
@@ -234,6 +243,23 @@ void Program::connect(const Package& package) {
         }
 }
 
+// Compilers take more than twice as long for twice the text.
+void Program::measure_kernels() {
+    const auto refuse = [this](std::int64_t most, const std::string& what, std::int64_t text) {
+        const auto millions = [](std::int64_t n) { return number_text(double(n) / 1e6, 3); };
+        if (text > most && kernel_refusal.empty())
+            kernel_refusal = "kernels of " + what + " are generated up to " + millions(most) +
+                             " million characters, and these would have about " + millions(text);
+    };
+    std::set<std::string> seen;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        const KernelSize size = ops[i]->kernel_size();
+        if (size.text > 0 && seen.insert(size.key).second) kernel_text += size.text;
+        refuse(limits::MAX_LAYER_TEXT, "a layer", size.text);
+    }
+    refuse(limits::MAX_KERNEL_TEXT, "a package", kernel_text);
+}
+
 std::size_t Program::num_operands() const {
     std::size_t count = 0;
     for (const auto& op : ops) count += op->inputs.size() + op->outputs.size();
@@ -354,8 +380,8 @@ void Program::find_gradients() {
     }
 }
 
-void validate(const Package& package) {
-    const Program program(package, read_model_info(package), Stages::shared);
+Program validate(const Package& package) {
+    Program program(package, read_model_info(package), Stages::shared);
     for (const Program::Value& value : program.values)
         if (value.writers.empty() && !value.merged)
             package.fail("no layer writes the value \"" + value.name +
@@ -374,6 +400,7 @@ void validate(const Package& package) {
     for (const auto& [name, tensor] : package.tensors())
         if (tensor.dtype != Dtype::u8)
             Fields(package.manifest(), package, "tensors").read<double>(tensor);
+    return program;
 }
 
 void Program::no_implementation(const Package& package, std::size_t op,

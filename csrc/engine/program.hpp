@@ -106,10 +106,13 @@ public:
     int descriptor_width = 0;
     bool reads_points = false;  // of Graph, in place of its edges
     Budget budget;
+    std::int64_t kernel_text = 0;  // characters of all generated kernels, about
+    std::string kernel_refusal;    // why none are generated, as a sentence; empty: they are
 
 private:
     void read_values(const Package& package, const ModelInfo& info);
     void read_ops(const Package& package, ModelInfo info);
+    void measure_kernels();
     [[noreturn]] void no_implementation(const Package& package, std::size_t op,
                                         const std::string& device) const;
     void merge_sums();
@@ -138,6 +141,6 @@ private:
 
 // Checks everything that evaluations rely on: the manifest, its operations, that they give an
 // energy and write all values, and that all numbers are finite. Throws EngineError.
-void validate(const Package& package);
+Program validate(const Package& package);
 
 }  // namespace mdcg

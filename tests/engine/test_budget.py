@@ -6,16 +6,21 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mdcg import _core
+from mdcg.cli.main import main
 
+from .problems import build
 from .small_package import SmallPackage
 from .symmetry import DATA
+from .test_conv_layer import Model
 from .test_threads import tables
 
 OPEN = """
@@ -127,10 +132,50 @@ def test_a_small_file_asks_for_much(name: str, tmp_path: Path) -> None:
     assert int(peak) < 60e6 + 40 * size
 
 
+def all_paths(l_max: int, repeat: int = 1, more: int = 0) -> Model:
+    """A convolution of all paths up to a degree, each so many times, in a file of some kB."""
+    degrees = range(l_max + 1)
+    x = "+".join(f"1x{l}e" for l in range(l_max + more + 1))
+    out = "+".join([x] * repeat)
+    model = Model("float32")
+    harmonics = "+".join(f"1x{l}e" for l in degrees)
+    rows = model.linear(model.conv(None, "1x0e", 0, "1x0e"), x)
+    model.energy(model.conv(rows, x, l_max, out, problem=build(x, harmonics, out, "float32")))
+    return model
+
+
+def test_kernels_that_would_occupy_a_compiler(tmp_path: Path, capsys: Any) -> None:
+    """Ten minutes and 6 GB for a file of 54 kB, before generated text had a budget."""
+    path = all_paths(9).write(tmp_path)
+    assert Path(path).stat().st_size < 80_000
+    start = time.monotonic()
+    model = _core.Model(path, threads=1)
+    model.evaluate([[0.0, 0.0, 0.0], [0.0, 0.3, 1.1]], [0, 1])
+    why = "kernels of a layer are generated up to 4 million characters, and these would have about"
+    kernels = json.loads(model.report())["kernels"]
+    assert {kernel["origin"] for kernel in kernels} == {"generic"}
+    assert all(kernel["why"].startswith(why) for kernel in kernels)
+    assert f"generic, because {why}" in model.summary()
+    with pytest.raises(_core.EngineError, match=why) as error:
+        _core.Model(path, kernels="generated", threads=1).prepare()
+    assert error.value.kind == 4
+    assert main(["kernels", path, "--target", "native"]) == 4
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"mdcg: {re.escape(path)}: {why} [0-9.]+, so that .*\n", said)
+    assert time.monotonic() - start < 60
+
+
+def test_more_terms_than_any_kernel_takes(tmp_path: Path) -> None:
+    path = all_paths(12, 5, 4).package.write(tmp_path / "p.mdcg")
+    with pytest.raises(_core.EngineError, match="more than 1000000 entries of 3j symbols"):
+        _core.Model(path, kernels="generic")
+
+
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.mdcg")), ids=lambda path: path.stem)
 def test_models_stay_far_below(path: Path) -> None:
     report = json.loads(_core.Model(str(path), kernels="generic").report())
     assert 0 < report["budget_bytes"] < 0.1 * report["budget_limit_bytes"]
+    assert 0 < report["kernel_text"] < 0.1 * report["kernel_text_limit"]
 
 
 def test_tables_of_many_pairs_of_types(tmp_path: Path) -> None:

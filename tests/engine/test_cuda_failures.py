@@ -10,6 +10,7 @@ import pytest
 from ..emulator.emulator import emulator_libraries, run_emulated
 from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import saved
+from .test_budget import all_paths
 from .test_program import two_layers
 
 START = """
@@ -34,6 +35,16 @@ def said(code: str, **changes: str) -> list[str]:
     done = run_emulated("-c", START + code, **changes)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
+
+
+# -- kernels that are not generated ---------------------------------------------------------------
+
+
+def test_kernels_that_would_occupy_a_compiler(tmp_path: Path) -> None:
+    path = all_paths(9).package.write(tmp_path / "p.mdcg")
+    (line,) = said(f"failure(lambda: _core.Model({path!r}, device='cuda'))")
+    assert line.startswith(f"3 {path}: kernels of a layer are generated up to 4 million characters")
+    assert line.endswith(', so that it runs on CPUs alone: use device "cpu"')
 
 
 # -- memory of the host ----------------------------------------------------------------------------

@@ -37,6 +37,10 @@ public:
           ops_(program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device))),
           device_(device),
           precision_(precision) {
+        if (!program_.kernel_refusal.empty() && choice.file.empty())
+            throw EngineError(ErrorKind::unsupported,
+                              package_->path() + ": " + program_.kernel_refusal +
+                                  ", so that it runs on CPUs alone: use device \"cpu\"");
         capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
         name_ = guarded(device, [&] { return mdcg::device_name(device); });
         code_ = code_of(package_->kernels_of(package_), std::move(choice), precision, capability_);

@@ -7,9 +7,15 @@
 
 namespace mdcg {
 
-KernelStore::KernelStore(std::shared_ptr<const Package> package, KernelChoice choice)
+KernelStore::KernelStore(std::shared_ptr<const Package> package, KernelChoice choice,
+                         const std::string& refusal)
     : source_(std::move(package), std::move(choice)) {
-    if (!source_.choice().file.empty()) find();  // a file that does not fit is refused at once
+    if (!source_.choice().file.empty()) {
+        find();  // a file that does not fit is refused at once
+    } else if (!refusal.empty() && source_.choice().mode != KernelChoice::generic) {
+        found_.why = refusal;
+        looked_ = true;
+    }
 }
 
 void KernelStore::find() {

@@ -17,7 +17,9 @@ namespace mdcg {
 // Loads nothing before the first `load`.
 class KernelStore {
 public:
-    KernelStore(std::shared_ptr<const Package> package, KernelChoice choice);
+    // `refusal`: why kernels must not be generated, or empty.
+    KernelStore(std::shared_ptr<const Package> package, KernelChoice choice,
+                const std::string& refusal);
 
     // The library of the kernel of a layer, which has all `symbols`; null: run the generic one, and
     // the report says why. `name` is that of the layer, for the report. Throws EngineError

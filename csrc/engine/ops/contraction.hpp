@@ -4,6 +4,7 @@
 
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/ops/op.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 
@@ -26,6 +27,10 @@ struct ContractionSpec : OpSpec {
 
     explicit ContractionSpec(const LayerEntry& given);
 
+    KernelSize kernel_size() const override {
+        const auto terms = static_cast<std::int64_t>(monomials.value.size());
+        return {terms, limits::BASE_TEXT + limits::PRODUCT_TEXT * terms, fields.text("problem")};
+    }
     // [num_sets][num_coefficients][stride]
     template <typename T>
     AlignedArray<T> coefficients() const;

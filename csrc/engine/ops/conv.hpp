@@ -7,6 +7,7 @@
 #include "engine/edges/radial.hpp"
 #include "engine/ops/conv_problem.hpp"
 #include "engine/ops/op.hpp"
+#include "engine/package/limits.hpp"
 
 namespace mdcg {
 
@@ -27,6 +28,11 @@ struct ConvSpec : OpSpec {
         if (receiver.needs_gradient) return IterationSpace::all_edges;
         return x.needs_gradient || sender.needs_gradient ? IterationSpace::sender_blocks
                                                          : IterationSpace::receivers;
+    }
+    KernelSize kernel_size() const override {
+        const auto terms = static_cast<std::int64_t>(description.terms.size());
+        return {terms, limits::BASE_TEXT + limits::SYMBOL_TEXT * terms,
+                fields.text("problem") + " " + std::to_string(units)};
     }
     // Rows of x by type, [types][width of x], where x is absent.
     template <typename T>

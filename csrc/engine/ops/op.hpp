@@ -62,6 +62,13 @@ struct LayerEntry {
     Operand operand(const Fields& from, const char* key, const std::string& name) const;
 };
 
+// What an operation computes that has a generated kernel.
+struct KernelSize {
+    std::int64_t terms = 0;  // entries of 3j symbols, or products of polynomials
+    std::int64_t text = 0;   // characters of the kernel for CPUs, about; those of devices have more
+    std::string key;         // operations with equal keys share kernels
+};
+
 // The checked declaration of one operation. Throws EngineError that names layer and field.
 class OpSpec {
 public:
@@ -81,6 +88,8 @@ public:
     bool reads_positions() const {
         return forward_space == IterationSpace::receivers || reads_points();
     }
+
+    virtual KernelSize kernel_size() const { return {}; }
 
     Fields fields;
     std::string type, name;  // the name is for reports and errors
@@ -118,7 +127,8 @@ protected:
 // Irreps that a field holds; throws EngineError.
 Rows read_rows(const Fields& fields, const char* key, int align);
 bool same_irreps(const Rows& a, const Rows& b);
-std::string block_text(const Block& block);  // "64x1o", for errors
+std::string block_text(const Block& block);  // "64x1o"
+std::string irreps_text(const Rows& rows);   // "64x0e+64x1o"
 
 // -- registry ------------------------------------------------------------------------------------
 
