@@ -175,9 +175,10 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
     if output is None:
         return Path(made.path)
     output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    target = Path(os.path.realpath(output))  # of a link, the file that it names is written
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     temporary.write_bytes(made.binary)
-    temporary.replace(output)
+    temporary.replace(target)
     return output
 
 
@@ -188,7 +189,7 @@ def _compile(lammps: Lammps, folder: Path) -> None:
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
     command = [*find_compiler(), *FLAGS, *_options(lammps), *sources]
     announce_compilation("pair_style mdcg for LAMMPS")
-    status, messages = run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"], folder)
+    status, messages = run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"])
     if status:
         first = next((line for line in messages.splitlines() if "error" in line), "")
         raise KernelCompileError(

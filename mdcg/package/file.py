@@ -23,7 +23,7 @@ from .. import _core
 from ..errors import OutputError, PackageError
 
 #: Version of the manifest that is written.
-FORMAT = 2
+FORMAT = 3
 
 SUFFIX = ".mdcg"
 KEY = "mdcg"
@@ -84,13 +84,21 @@ def encode(
 
 def _index(tensors: Mapping[str, Any]) -> bytes:
     """Return what the digest covers of the index of tensors; the engine has the same."""
-    lines = (
-        f"{name}\0{entry['dtype']}\0{''.join(f'{n},' for n in entry['shape'])} {{}},{{}}\n".format(
-            *entry["data_offsets"]
-        )
-        for name, entry in sorted(tensors.items())
-    )
+    lines = []
+    for name, entry in sorted(tensors.items()):
+        shape = "".join(f"{length}," for length in entry["shape"])
+        begin, end = entry["data_offsets"]
+        lines.append(f"{name}\0{entry['dtype']}\0{shape} {begin},{end}\n")
     return "".join(lines).encode()
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 digest of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -118,6 +126,7 @@ def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[li
     Parameters
     ----------
     *targets : Path
+        Of a link, the file that it names is written.
     overwrite : bool
         Whether targets that exist at the end are replaced; otherwise nothing is written.
     suffix : str
@@ -129,6 +138,7 @@ def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[li
         The folder cannot be written, or a target exists. No temporary file is left then.
     """
     mark = uuid.uuid4().hex[:12]
+    targets = tuple(Path(os.path.realpath(target)) for target in targets)
     temporary = [target.with_name(f".{target.name}.{mark}{suffix}") for target in targets]
     unfinished = list(temporary)
     try:

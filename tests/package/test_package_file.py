@@ -256,7 +256,7 @@ def test_flipped_bits_end_in_a_sentence(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format=FORMAT + 1), "reads up to 2: install a newer mdcg"),
+        (lambda m: m.update(format=FORMAT + 1), "reads up to 3: install a newer mdcg"),
         (lambda m: m.update(format="1"), 'field format is "1", expected an integer'),
         (lambda m: m.pop("layers"), "layers is 0 layers, expected 1 to 10000"),
         (lambda m: m["layers"].pop(0), "before any layer has written it"),
@@ -314,7 +314,7 @@ def test_other_files(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match=r"without the manifest of a \.mdcg package"):
         Package.open(tmp_path / "other.mdcg")
     (tmp_path / "zip.mdcg").write_bytes(b"PK\x03\x04" + bytes(100))
-    with pytest.raises(PackageError, match=r"no \.mdcg package"):
+    with pytest.raises(PackageError, match=r"is a zip archive, .* expected a \.mdcg package"):
         Package.open(tmp_path / "zip.mdcg")
 
 
@@ -325,6 +325,23 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
         with pytest.raises(PackageError, match=f"^{path} is not a regular file, expected"):
             small_package().save(path)
     assert pipe.is_fifo()
+    link, target = tmp_path / "link.mdcg", tmp_path / "folder" / "target.mdcg"
+    target.parent.mkdir()
+    for before in (None, b"precious"):  # a link to nothing, and one to a file
+        if before:
+            target.write_bytes(before)
+        else:
+            link.symlink_to(target)
+        small_package().save(link)
+        assert link.is_symlink()
+        assert target.read_bytes() == small_package().to_bytes()
+
+
+def test_tensors_of_any_name(tmp_path: Path) -> None:
+    package = small_package()
+    package.tensors |= {f"a.{name}": np.ones(1) for name in ("{0}", "{x}", "{", "%s", "\0", "é")}
+    package.save(tmp_path / "p.mdcg")
+    assert len(Package.open(tmp_path / "p.mdcg").tensors) == len(package.tensors)
 
 
 # ---- what the builder folds ----
