@@ -27,6 +27,19 @@ def printable(text: str) -> str:
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def shown(text: str) -> str:
+    r"""Return what a command prints, with escapes of JSON for what a terminal would act on.
+
+    Ends of lines and tabulators stay.
+
+    Examples
+    --------
+    >>> print(shown("name\x1b[31m\u202e.mdcg\n"), end="")
+    name\u001b[31m\u202e.mdcg
+    """
+    return _HIDDEN.sub(lambda at: at[0] if at[0] in "\n\t" else f"\\u{ord(at[0]):04x}", text)
+
+
 def printable_values(value: Any) -> Any:
     """Return lists, dicts and plain values, as JSON has them, with all text printable."""
     if isinstance(value, str):

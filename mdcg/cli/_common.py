@@ -1,15 +1,18 @@
-"""What the commands share: exit codes, logging to stderr, errors as sentences."""
+"""What the commands share: streams, exit codes, logging to stderr, errors as sentences."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 from ..errors import (
     CheckpointError,
@@ -22,6 +25,7 @@ from ..errors import (
     VerificationError,
     installation,
     printable,
+    shown,
 )
 
 OK = 0
@@ -64,6 +68,45 @@ def sentence(error: Exception) -> str:
         where = error.filename or "a temporary file or the kernel cache"
         return printable(f"cannot write {where}: {error.strerror}; nothing was written")
     return printable(str(error))
+
+
+class _Shown:
+    """A stream to a terminal, which gets no character that it acts on or cannot show."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        encoding = self._stream.encoding or "utf-8"  # some terminals cannot show Å
+        return self._stream.write(shown(text).encode(encoding, "replace").decode(encoding))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+@contextmanager
+def terminal() -> Iterator[None]:
+    """Give a command streams for all that it prints, in whatever way.
+
+    Names of files, heads and types come from others. A stream that the caller has closed is opened
+    again, to nothing: otherwise files that the command opens would take its place.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    before = sys.stdout, sys.stderr
+    with Path(os.devnull).open("w") as nothing:
+        sys.stdout, sys.stderr = (cast("TextIO", _Shown(each or nothing)) for each in before)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
 
 
 def guarded(program: str, work: Callable[[], int]) -> int:

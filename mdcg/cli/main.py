@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from .._version import __version__
-from ._common import OK, guarded, heavy_work
+from ._common import OK, guarded, heavy_work, terminal
 
 _DESCRIPTION = """\
 Tools of mdcg.
@@ -26,6 +26,7 @@ Tools of mdcg.
 """
 
 
+@terminal()
 def main(argv: list[str] | None = None) -> int:
     """Run ``python -m mdcg``.
 

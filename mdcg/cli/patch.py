@@ -14,7 +14,16 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import installation
-from ._common import OK, UsageError, exit_code, heavy_work, names, sentence, terminable
+from ._common import (
+    OK,
+    UsageError,
+    exit_code,
+    heavy_work,
+    names,
+    sentence,
+    terminable,
+    terminal,
+)
 from .files import CONVERTED, output_problems
 
 _EPILOG = """\
@@ -191,6 +200,7 @@ def _setting(text: str) -> tuple[str, int]:
         ) from error
 
 
+@terminal()
 def main(argv: list[str] | None = None) -> int:
     """Run the command.
 
@@ -304,8 +314,7 @@ def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]
 def _print(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
     if options.json:
         text = json.dumps(result, indent=2, ensure_ascii=False)
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))  # some terminals cannot show Å
+    print(text)
 
 
 if __name__ == "__main__":

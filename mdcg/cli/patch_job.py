@@ -19,7 +19,7 @@ from ..errors import (
     printable,
 )
 from ._common import UsageError
-from .files import PACKAGE, file_sha256, package_problems, report_path
+from .files import PACKAGE, package_problems, report_path
 
 if TYPE_CHECKING:
     import torch
@@ -137,10 +137,11 @@ def run(options: argparse.Namespace) -> Result:
 
 def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, dict[str, Any]]:
     """Return the model of the input, unpatched, its default head, and how the report begins."""
+    from ..package.file import file_sha256
     from ..patch import load_model, model_info, model_record, unpatch_model
 
+    model = load_model(options.input)  # what is no checkpoint is refused before all of it is read
     digest = file_sha256(options.input)
-    model = load_model(options.input)
     default = model_record(model).get("head")
     unpatch_model(model)
     names = ("torch", "e3nn", "mace-torch", "nequip")
@@ -308,5 +309,6 @@ def closing(
         structures = len({deviation.system for deviation in check.deviations})
         largest = max((d.error for d in check.deviations if d.quantity == "forces"), default=0.0)
         how = f"checked on {structures} structures: forces agree within {largest:.0e} eV/Å"
-    ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{options.output}")'
-    return f"wrote {options.output} ({what}; {how}).  {ase}{lammps}"
+    output = printable(str(options.output))
+    ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{output}")'
+    return f"wrote {output} ({what}; {how}).  {ase}{lammps}"

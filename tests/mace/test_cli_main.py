@@ -172,6 +172,15 @@ def test_expected_errors_are_sentences(capsys: Any, monkeypatch: pytest.MonkeyPa
     assert capsys.readouterr().err == "mdcg: no C++ compiler was found\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(closed: str) -> None:
+    for command in ("env", "cache size", "kernels none.mdcg --target native"):
+        line = f"{sys.executable} -m mdcg {command} {closed}"
+        done = subprocess.run(line, shell=True, capture_output=True, text=True)
+        assert done.returncode == (4 if "kernels" in command else 0)
+        assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m mdcg env | head -1; exit ${{PIPESTATUS[0]}}",

@@ -8,12 +8,14 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mdcg
+from mdcg.cli.main import main as mdcg_main
 from mdcg.cli.patch import main
 from mdcg.patch import is_patched, load_model
 
@@ -151,6 +153,43 @@ def test_bad_outputs(output: str, message: str, water: Path, tmp_path: Path, cap
     log = capsys.readouterr().err
     assert message in log
     assert len(log.strip().splitlines()) == 1
+
+
+def test_links_stay(water: Path, tmp_path: Path) -> None:
+    """Of a link, the file that it names is written, as by cp."""
+    link, target = tmp_path / "link.model", tmp_path / "target.model"
+    link.symlink_to(target)
+    target.write_text("old")
+    assert main([str(water), "-o", str(link), "--force", "--no-verify"]) == 0
+    assert link.is_symlink()
+    assert is_patched(load_model(target))
+    names = ["link.model", "link.model.report.json", "target.model", "water.model"]
+    assert listing(tmp_path) == names
+
+
+def test_a_terminal_acts_on_no_name(water: Path, tmp_path: Path, capsys: Any) -> None:
+    name = "a\x1b[31m\x9b\u202e"
+    output = tmp_path / f"{name}.model"
+    arguments = [str(water), "-o", str(output), "--no-verify"]
+    assert main(arguments) == 0
+    assert r"a\x1b[31m\x9b\u202e.model" in capsys.readouterr().out
+    assert main([*arguments, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["output"] == str(output)
+    kernels = ["kernels", f"{tmp_path / name}.mdcg", "--target", "native"]
+    for run in (
+        lambda: main(arguments),
+        lambda: main([*arguments, "--head", name]),
+        lambda: main([str(water), "-o", str(output.with_suffix(".onnx"))]),
+        lambda: main([*arguments, f"--{name}"]),
+        lambda: main([*arguments, "--set", name]),
+        lambda: mdcg_main([*kernels, name]),
+        lambda: mdcg_main(kernels),
+    ):
+        with suppress(SystemExit):
+            run()
+        printed = "".join(capsys.readouterr())
+        assert r"\x1b[31m\x9b" in printed or r"\u001b[31m\u009b" in printed, printed
+        assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
 
 
 def test_folder_that_cannot_be_written(water: Path, capsys: Any) -> None:
