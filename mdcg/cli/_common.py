@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import logging
+import math
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from ..errors import (
     CheckpointError,
@@ -28,6 +30,8 @@ from ..errors import (
     shown,
 )
 
+Number = TypeVar("Number", int, float)
+
 OK = 0
 USAGE = 2  # what argparse exits with, too
 _CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -40,6 +44,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (UnsupportedProblemError, 4),
     (MdcgError, 4),
 )
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UsageError(Exception):
@@ -53,7 +58,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def exit_code(error: Exception) -> int | None:
     """Return the exit code for an expected error, None for one that is a bug."""
-    if isinstance(error, UsageError) or _is_full_disk(error):
+    if isinstance(error, UsageError) or _is_of_the_system(error):
         return USAGE
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return 5
@@ -64,9 +69,11 @@ def sentence(error: Exception) -> str:
     """Return the message of an expected error."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return f"the package {error.name!r} is not installed: {installation(error.name)}"
-    if _is_full_disk(error) and isinstance(error, OSError):
-        where = error.filename or "a temporary file or the kernel cache"
-        return printable(f"cannot write {where}: {error.strerror}; nothing was written")
+    if isinstance(error, OSError) and _is_of_the_system(error):
+        if error.errno not in _FULL:
+            return printable(f"{os.fsdecode(error.filename)}: {error.strerror}")
+        where = error.filename or "standard output, a temporary file or the kernel cache"
+        return printable(f"cannot write {where}: {error.strerror}")
     return printable(str(error))
 
 
@@ -109,20 +116,111 @@ def terminal() -> Iterator[None]:
             sys.stdout, sys.stderr = before
 
 
-def guarded(program: str, work: Callable[[], int]) -> int:
-    """Return the exit code of a command; an expected error is printed as one sentence."""
+def guarded(
+    program: str,
+    work: Callable[[], int],
+    *,
+    failed: Callable[[Exception, int], None] | None = None,
+    interrupted: str = "",
+) -> int:
+    """Return the exit code of a command, whatever ends it.
+
+    An expected error is printed as one sentence. A reader that closes the pipe early, as in
+    ``mdcg-patch FILE --info | head -1``, is no error.
+
+    Parameters
+    ----------
+    program : str
+        Name that messages begin with.
+    work : callable
+        Returns the exit code.
+    failed : callable, optional
+        Prints what else there is to say about an expected error, given its exit code.
+    interrupted : str
+        Said after a signal.
+    """
     try:
-        return work()
-    except Exception as error:
-        code = exit_code(error)
-        if code is None:
-            raise
-        print(f"{program}: {sentence(error)}", file=sys.stderr)
+        with terminable():
+            code = work()
+        _flush()
         return code
+    except BrokenPipeError:
+        return OK
+    except Exception as error:
+        found = exit_code(error)
+        if found is None:
+            raise
+        with suppress(BrokenPipeError):
+            if failed is not None:
+                failed(error, found)
+            print(f"{program}: {sentence(error)}", file=sys.stderr)
+        return found
+    except KeyboardInterrupt as stop:
+        number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
+        print(f"{program}: stopped by {signal.Signals(number).name}{interrupted}", file=sys.stderr)
+        return 128 + number
+    finally:
+        with suppress(OSError):
+            _flush()
 
 
-def _is_full_disk(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+def _flush() -> None:
+    """Write what was printed, or drop it where that is impossible, and raise."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def _is_of_the_system(error: Exception) -> bool:
+    """Whether the system refused a file: it is missing, say, or the disk is full."""
+    if not isinstance(error, OSError) or isinstance(error, MdcgError):
+        return False
+    return error.errno in _FULL or bool(error.strerror and error.filename)
+
+
+def require_file(path: Path) -> None:
+    """Raise UsageError unless a file of that name can be read."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    if not path.is_file():
+        raise UsageError(f"{path} is not a file: give the file itself")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"{path} cannot be read: check its permissions")
+
+
+def require_package(path: Path) -> None:
+    """Raise UsageError unless a file of that name exists that may be a package."""
+    from ..package.file import is_package
+
+    if not path.exists():
+        raise UsageError(f"{path} does not exist: convert one, mdcg-patch IN -o OUT.mdcg")
+    require_file(path)
+    if not is_package(path):
+        raise UsageError(
+            f"{path} is not a package: convert a checkpoint first, mdcg-patch {path} -o OUT.mdcg"
+        )
+
+
+def positive(text: str) -> float:
+    """Return a positive number of the command line."""
+    return _above_zero(text, float)
+
+
+def positive_integer(text: str) -> int:
+    """Return a positive whole number of the command line."""
+    return _above_zero(text, int)
+
+
+def _above_zero(text: str, kind: type[Number]) -> Number:
+    with suppress(ValueError):
+        value = kind(text)
+        if 0 < value < math.inf:
+            return value
+    what = "a positive whole number" if kind is int else "a positive number"
+    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
 
 
 @contextmanager

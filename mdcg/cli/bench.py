@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import env
 from ..errors import DeviceError, MdcgError
-from ._common import UsageError, guarded, names
+from ._common import OK, UsageError, guarded, names, positive_integer, require_package
 
 _MODEL_HELP = """\
 Time energy and forces of a model on this machine: the original checkpoint, the patched model, and
@@ -38,14 +38,7 @@ _GPU_ATOMS = 5184
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(map(_positive, names(text)))
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    return tuple(map(positive_integer, names(text)))
 
 
 def _system_arguments(add: Callable[..., object]) -> None:
@@ -63,8 +56,8 @@ def model_arguments(command: argparse.ArgumentParser) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
     add("--dtype", type=names, metavar="DTYPE,...", help="of float32, float64")
-    add("--repeats", type=_positive, default=10, metavar="N", help="samples (default 10)")
-    add("--threads", type=_positive, default=env.threads() or cores, metavar="N",
+    add("--repeats", type=positive_integer, default=10, metavar="N", help="samples (default 10)")
+    add("--threads", type=positive_integer, default=env.threads() or cores, metavar="N",
         help="default: OMP_NUM_THREADS, or all cores")  # fmt: skip
     add("--malloc", choices=("tuned", "stock"), default="tuned", help="tuned (default): glibc "
         "keeps freed memory for the next step")  # fmt: skip
@@ -90,17 +83,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--exchange", choices=("host", "peer"), default="host", help="of rows (default host)")
     add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
-    add("--steps", type=_positive, default=10, metavar="N", help="timed steps (default 10)")
+    add("--steps", type=positive_integer, default=10, metavar="N", help="timed steps (default 10)")
     add = command("startup", "importing and opening", _STARTUP_HELP).add_argument
     add("package", type=Path, metavar="FILE.mdcg", help="a package")
-    add("--repeats", type=_positive, default=5, metavar="N", help="processes (default 5)")
+    add("--repeats", type=positive_integer, default=5, metavar="N", help="processes (default 5)")
     add("--json", metavar="FILE", help="write all numbers")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code, which is 1 if something could not be measured."""
-    options = _parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        _parser().print_help()
+        return OK
+    options = _parser().parse_args(arguments)
     commands = {"model": _bench_model, "lammps": _bench_lammps, "startup": _bench_startup}
     return run(options, commands[options.command])
 
@@ -110,8 +107,8 @@ def run(options: argparse.Namespace, measure: Callable[[argparse.Namespace], int
 
     def work() -> int:
         package = getattr(options, "package", None)
-        if package is not None and not package.is_file():
-            raise UsageError(f"{package} does not exist: convert one, mdcg-patch IN -o OUT.mdcg")
+        if package is not None:
+            require_package(package)
         result = getattr(options, "json", None)
         if result and not os.access(Path(result).absolute().parent, os.W_OK | os.X_OK):
             raise UsageError(f"the folder of {result} does not exist or cannot be written to")

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MdcgError
+from ..errors import MdcgError, printable
 from ._common import UsageError
 from .files import kernels_path, report_path
 from .patch_job import (
@@ -25,6 +25,7 @@ from .patch_job import (
 if TYPE_CHECKING:
     from ..package import ConversionOptions, Package
     from ..patch import VerificationReport
+    from ..patch.verify import Reference
 
 _DIFFERS = (
     "the results of the package differ from the original's, so nothing was written: patch the "
@@ -46,7 +47,7 @@ def convert(options: argparse.Namespace) -> Result:
     from ..package.convert import outputs_in_place
     from ..package.file import staged, write_synced
     from ..package.kernel_file import check_targets, compile_kernels
-    from ..package.verification import verify_package
+    from ..package.verification import package_reference, verify_package
     from ..patch import model_info
 
     check_targets(options.bundle)
@@ -62,14 +63,18 @@ def convert(options: argparse.Namespace) -> Result:
         dispersion=options.dispersion,
     )
     source = (options.input.name, result["record"]["source_sha256"])
+    log.info("converting")
     try:
         package = convert_model(original, wanted, source=source)
     except ValueError as error:
         if isinstance(error, MdcgError) or not options.set:
             raise
         raise UsageError(f"--set: {error}") from error
-    if not options.no_verify and options.radial is None and any(_radials(package).values()):
-        package = _checked_tables(original, package, wanted, options, source)
+    reference = None
+    if not options.no_verify:
+        reference = package_reference(package, original, head=head)
+        if options.radial is None:
+            package = _checked_tables(original, package, wanted, options, source, reference)
     result["package"] = {
         "types": package.type_names,
         "dtype": package.dtype,
@@ -85,15 +90,18 @@ def convert(options: argparse.Namespace) -> Result:
         targets.append(kernels_path(options.output))
     with staged(*targets, overwrite=options.force) as (package_file, report_file, *beside):
         write_synced(package_file, package.to_bytes())
-        if not options.no_verify:
+        if reference is not None:
+            log.info("comparing the package; kernels that are not in the cache are compiled")
             check = verify_package(
-                package_file, original, head=head, atol_forces=options.atol_forces
+                package_file, original, atol_forces=options.atol_forces, reference=reference
             )
             checked(check, _DIFFERS + outputs_in_place(original), result, lines)
             package.manifest["verification"] = _recorded(check)
             write_synced(package_file, package.to_bytes())
         for file in beside:
+            log.info("compiling kernels for %s", ", ".join(options.bundle))
             write_synced(file, compile_kernels(package_file, options.bundle))
+        log.info("writing %s", printable(str(options.output)))
         size = package_file.stat().st_size
         write_synced(report_file, report_bytes(result))
     if package.dtype == "float64" and options.dtype is None:
@@ -116,27 +124,43 @@ def _checked_tables(
     wanted: ConversionOptions,
     options: argparse.Namespace,
     source: tuple[str, str],
+    reference: Reference,
 ) -> Package:
-    """Return the package, or one with exact radial networks where tables are not good enough."""
+    """Return the package, or one with finer tables, so that it agrees with the original.
+
+    Where the finest tables are not good enough it keeps the radial networks.
+    """
     from ..package import convert_model
+    from ..package.tables import LADDER
     from ..package.verification import verify_package
 
-    with tempfile.NamedTemporaryFile(suffix=".mdcg") as file:
-        file.write(package.to_bytes())
-        file.flush()
-        check = verify_package(
-            file.name,
-            original,
-            head=package.head,
-            atol_forces=options.atol_forces,
-            kernels="generic",
-        )
-    if check.passed:
+    def agrees(package: Package) -> bool:
+        with tempfile.NamedTemporaryFile(suffix=".mdcg") as file:
+            file.write(package.to_bytes())
+            file.flush()
+            return verify_package(
+                file.name,
+                original,
+                atol_forces=options.atol_forces,
+                kernels="generic",
+                reference=reference,
+            ).passed
+
+    knots = [table["knots"] for table in _radials(package).values() if table]
+    if not knots:
         return package
-    log.info(
-        "tabulated radial functions are not exact enough for this model, so it keeps its networks"
-    )
-    return convert_model(original, replace(wanted, radial="exact"), source=source)
+    log.info("comparing the package with generic kernels")
+    if agrees(package):
+        return package
+    exact = convert_model(original, replace(wanted, radial="exact"), source=source)
+    if agrees(exact):  # so it is the tables
+        for finer in [each for each in LADDER if each > min(knots)]:
+            log.info("the tables are not exact enough, trying %d intervals", finer)
+            package = convert_model(original, replace(wanted, knots=finer), source=source)
+            if agrees(package):
+                return package
+        log.info("no table is exact enough, so radial networks are kept")
+    return exact
 
 
 def _radials(package: Package) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 SUFFIXES = (".model", ".pt")
 PACKAGE = ".nequip.zip"
 CONVERTED = ".mdcg"
+_LONGEST_NAME = 255  # bytes, on all usual file systems of Linux
 
 
 def report_path(output: Path) -> Path:
@@ -22,6 +23,12 @@ def kernels_path(output: Path) -> Path:
 
 def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
     """Return why an output cannot be written or would overwrite something, in sentences."""
+    longest = report_path(output).name
+    if len(os.fsencode(longest)) > _LONGEST_NAME:
+        return [
+            f"the name {longest} of the report has {len(os.fsencode(longest))} bytes, expected at "
+            f"most {_LONGEST_NAME}: choose a shorter name for the output"
+        ]
     if output.suffix in (".ckpt", ".pth", ".pt2"):
         return [
             f"{output}: mdcg-patch writes .mdcg, .model or .pt files, and .nequip.zip from "

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
-from typing import Any
 
-from ._common import OK, UsageError
+from ._common import OK, UsageError, require_package
 
 _EPILOG = """\
 Kernels are compiled when a package is first evaluated on a machine. This command does it
@@ -53,7 +51,7 @@ def main(argv: list[str]) -> int:
 
     if options.output is not None and options.output.suffix != SUFFIX:
         raise UsageError(f"--output is {options.output}, expected a name that ends in {SUFFIX}")
-    signal.signal(signal.SIGTERM, _interrupt)  # compilers are ended, too
+    require_package(options.package)
     check_targets(options.target)
     precisions = options.precision or []
     if options.output is None:
@@ -66,7 +64,3 @@ def main(argv: list[str]) -> int:
     write_file(options.output, data)
     print(options.output)
     return OK
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt

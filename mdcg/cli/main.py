@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -49,17 +48,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"mdcg {__version__}")
     parser.add_argument("command", choices=_COMMANDS, metavar="COMMAND", help=", ".join(_COMMANDS))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="see COMMAND --help")
-    options = parser.parse_args(argv)
-    try:
-        code = guarded("mdcg", lambda: _COMMANDS[options.command](options.arguments))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # as in `python -m mdcg env | head -3`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except KeyboardInterrupt:
-        print("mdcg: interrupted", file=sys.stderr)
-        return 130
+    arguments = sys.argv[1:] if argv is None else argv
+
+    def run() -> int:
+        if not arguments:
+            parser.print_help()
+            return OK
+        options = parser.parse_args(arguments)
+        return _COMMANDS[options.command](options.arguments)
+
+    return guarded("mdcg", run)
 
 
 def _env(argv: list[str]) -> int:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import signal
 import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..errors import installation
+from ..errors import installation, printable
 from ._common import (
     OK,
     UsageError,
-    exit_code,
+    guarded,
     heavy_work,
     names,
+    positive,
+    require_file,
     sentence,
-    terminable,
     terminal,
 )
 from .files import CONVERTED, output_problems
@@ -101,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--atol-forces",
         metavar="X",
-        type=_positive,
+        type=positive,
         help="largest allowed difference of forces in eV/Å (default: 1e-8 in float64; in float32 "
         "twice the largest rounding error of the original)",
     )
@@ -163,13 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
 def _dtype(text: str) -> str:
     from ..problem.text import dtype_of
 
@@ -214,48 +206,34 @@ def main(argv: list[str] | None = None) -> int:
     int
         Exit code; see ``mdcg-patch --help``.
     """
+    options = argparse.Namespace(json=False)
+
+    def work() -> int:
+        _parse(argv, options)
+        _check_paths(options)
+        _print(options, *_work(options))
+        return OK
+
+    def failed(error: Exception, code: int) -> None:
+        partial: tuple[dict[str, Any], str] = getattr(error, "result", ({}, ""))
+        result, text = partial
+        if text or options.json:
+            about = {"exit_code": code, "message": sentence(error)}
+            _print(options, {**result, "error": about}, text)
+
+    stopped = ": nothing was written and no temporary file is left"
+    return guarded("mdcg-patch", work, failed=failed, interrupted=stopped)
+
+
+def _parse(argv: list[str] | None, options: argparse.Namespace) -> None:
     parser = _parser()
-    options = parser.parse_args(argv)
+    parser.parse_args(argv, options)
     if options.types is not None:
         options.types = tuple(chain(*options.types))
     if not options.info and options.output is None:
         parser.error("name the output with -o OUT, or ask for --info")
     if options.info and options.output is not None:
         parser.error("--info writes nothing: leave out -o or --info")
-    _check_options(parser, options)
-    level = logging.INFO
-    if options.verbose or options.quiet:
-        level = logging.DEBUG if options.verbose else logging.WARNING
-    try:
-        with terminable():
-            _check_paths(options)
-            result, text = _work(options, level)
-    except Exception as error:
-        code = exit_code(error)
-        if code is None:
-            raise
-        failed: dict[str, Any] = {"error": {"exit_code": code, "message": sentence(error)}}
-        partial = getattr(error, "result", None)
-        if partial is not None:
-            result, text = partial
-            _print(options, {**result, **failed}, text)
-        elif options.json:
-            _print(options, failed, "")
-        print(f"mdcg-patch: {sentence(error)}", file=sys.stderr)
-        return code
-    except KeyboardInterrupt as stop:
-        number = stop.args[0] if stop.args else signal.SIGINT
-        print(
-            f"mdcg-patch: stopped by {signal.Signals(number).name}: nothing was written and no "
-            "temporary file is left",
-            file=sys.stderr,
-        )
-        return 128 + int(number)
-    _print(options, result, text)
-    return OK
-
-
-def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     to_package = options.output is not None and options.output.suffix == CONVERTED
     given = [
         name
@@ -275,12 +253,7 @@ def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    if not options.input.exists():
-        raise UsageError(f"{options.input}: no such file")
-    if not options.input.is_file():
-        raise UsageError(f"{options.input} is not a file: give the checkpoint itself")
-    if not os.access(options.input, os.R_OK):
-        raise UsageError(f"{options.input} cannot be read: check its permissions")
+    require_file(options.input)
     options.problems = []
     if options.output is not None:
         options.problems = output_problems(options.input, options.output, force=options.force)
@@ -289,7 +262,7 @@ def _check_paths(options: argparse.Namespace) -> None:
         raise UsageError("; ".join(options.problems))
 
 
-def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]:
+def _work(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from ..package.file import is_package
 
     if is_package(options.input):
@@ -301,7 +274,9 @@ def _work(options: argparse.Namespace, level: int) -> tuple[dict[str, Any], str]
                 "ask for --info"
             )
         return describe_package(options.input)
-    with heavy_work(level):
+    level = logging.WARNING if options.quiet else logging.INFO
+    with heavy_work(logging.DEBUG if options.verbose else level):
+        logging.getLogger("mdcg").info("loading %s", printable(options.input.name))
         if options.output is not None and options.output.suffix == CONVERTED:
             from .convert_job import convert
 

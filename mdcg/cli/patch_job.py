@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import logging
 import platform
+import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .._version import __version__
 from ..errors import (
     DeviceError,
+    PackageError,
     UnsupportedProblemError,
     VerificationError,
     installed_version,
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     import torch
 
     from ..patch import ModelInfo, VerificationReport
+
+log = logging.getLogger("mdcg")
 
 Result = tuple[dict[str, Any], str]
 
@@ -45,6 +51,7 @@ _OWN_FORCES = (
 def describe(options: argparse.Namespace) -> Result:
     """Describe a checkpoint (``--info``)."""
     from ..package.dispersion import training_functional
+    from ..package.fields import lowest_values
     from ..patch import inspect_model, load_model, model_info, model_record
 
     model = load_model(options.input)
@@ -59,18 +66,45 @@ def describe(options: argparse.Namespace) -> Result:
     try:
         report = inspect_model(model)
     except UnsupportedProblemError as error:
-        result["supported"] = False
-        result["reason"] = str(error)
-        return result, "\n".join([*lines, f"supported: no, {error}"])
-    result["supported"] = report.complete
-    result["report"] = report.to_dict()
-    if report.complete:
-        verdict = "supported: yes"
-    elif report.patchable:
-        verdict = f"supported: in part ({len(report.refused)} layers not), with --allow-partial"
+        patching = str(error)
     else:
-        verdict = "supported: no"
-    return result, "\n".join([*lines, str(report), verdict])
+        lines.append(str(report))
+        result["report"] = report.to_dict()
+        patching = f"{len(report.refused)} layers cannot be patched" if report.refused else ""
+        if report.refused and report.patchable:
+            patching += ", --allow-partial patches the others"
+    fields = lowest_values(model)
+    refused = {"patching in place": patching, **_package_refusals(model, info, fields)}
+    result["supported"] = {use: not reason for use, reason in refused.items()}
+    result["reasons"] = {use: reason for use, reason in refused.items() if reason}
+    for use, reason in refused.items():
+        lines.append(f"{use}: {f'not supported, {reason}' if reason else 'supported'}")
+    if fields:
+        lines.append(f"a package is made for one value each (--set) of {', '.join(fields)}")
+    return result, "\n".join(lines)
+
+
+def _package_refusals(
+    model: torch.nn.Module, info: ModelInfo, fields: Mapping[str, int]
+) -> dict[str, str]:
+    """Return for each use of a package of the model why it is impossible, or an empty string."""
+    from ..package import ConversionOptions, convert_model
+    from ..package.kernel_file import device_refusal
+
+    uses = ("package on CPUs", "package on GPUs", "package in LAMMPS")
+    try:
+        options = ConversionOptions(
+            head=info.heads[0], radial="exact", graph_fields=tuple(sorted(fields.items()))
+        )
+        package = convert_model(model, options)
+    except (UnsupportedProblemError, PackageError) as error:
+        return dict.fromkeys(uses, str(error))
+    with tempfile.NamedTemporaryFile(suffix=".mdcg") as file:
+        file.write(package.to_bytes())
+        file.flush()
+        on_devices = device_refusal(Path(file.name))
+    in_lammps = "" if package.has_energies else "the model gives dipoles and no energies"
+    return dict(zip(uses, ("", on_devices, in_lammps), strict=True))
 
 
 def run(options: argparse.Namespace) -> Result:
@@ -101,6 +135,7 @@ def run(options: argparse.Namespace) -> Result:
         result["model"] = model_dict(info)
     result["head"] = head = check_choices(options, info, default)
 
+    log.info("patching; kernels that are not in the cache are compiled")
     # layers are checked on the device that the model will run on
     patched = copy_model(original).to(device)
     try:
@@ -127,6 +162,7 @@ def run(options: argparse.Namespace) -> Result:
             checked(check, _DIFFERS, result, lines)
         if lacks_radial_derivative(original):
             lines.append(_OWN_FORCES)
+        log.info("writing %s", printable(str(options.output)))
         write_synced(report_file, report_bytes(result))
     if info.dtype == torch.float64 and not (options.dtype or info.is_nequip):
         lines.append(_SINGLE)
@@ -307,8 +343,10 @@ def closing(
     how = "not verified"
     if check is not None:
         structures = len({deviation.system for deviation in check.deviations})
-        largest = max((d.error for d in check.deviations if d.quantity == "forces"), default=0.0)
-        how = f"checked on {structures} structures: forces agree within {largest:.0e} eV/Å"
+        worst = check.worst().get("forces")
+        how = f"checked on {structures} structures"
+        if worst is not None:
+            how += f": forces agree within {worst.error:.0e} eV/Å"
     output = printable(str(options.output))
     ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{output}")'
     return f"wrote {output} ({what}; {how}).  {ase}{lammps}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import CheckpointError
 from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
 from .linear_map import LinearMap
 from .radial import Radial
 from .tables import choose_table
+
+log = logging.getLogger("mdcg")
 
 Array = NDArray[np.float64]
 
@@ -54,6 +58,8 @@ class Builder:
         Of weights and features.
     radial : {"table", "exact"} or None
         How convolutions evaluate radial networks; None: as measured, see :mod:`.tables`.
+    knots : int
+        Least number of intervals of their tables.
 
     Examples
     --------
@@ -63,10 +69,11 @@ class Builder:
     ([], True)
     """
 
-    def __init__(self, n_types: int, dtype: str, radial: str | None = None) -> None:
+    def __init__(self, n_types: int, dtype: str, radial: str | None = None, knots: int = 0) -> None:
         self.n_types = n_types
         self.dtype = dtype
         self.radial_form = radial
+        self.fewest_knots = knots
         self.values: dict[str, str] = {}
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
@@ -260,7 +267,11 @@ class Builder:
         else:
             field["x"] = self._exchange(x)
         field["radial"] = self._radial(radial, name)
-        field["radial"]["table"] = choose_table(radial, self.radial_form, self.dtype)
+        if self.radial_form != "exact":
+            log.info("choosing the table of the radial network of %s", name)
+        field["radial"]["table"] = choose_table(
+            radial, self.radial_form, self.dtype, self.fewest_knots
+        )
         field["problem"] = problem.to_json()
         return self._layer("conv", name, problem.irreps_out, **field)
 
@@ -407,5 +418,10 @@ class Builder:
     def _tensor(self, name: str, array: NDArray[Any]) -> str:
         if name in self.tensors:
             raise ValueError(f"tensor {name!r} exists already")
+        if not np.isfinite(array).all():
+            raise CheckpointError(
+                f"{name} of the converted model would have NaN or infinity, expected finite "
+                f"{array.dtype} numbers: the training has diverged, or the model is damaged"
+            )
         self.tensors[name] = np.ascontiguousarray(array)
         return name

@@ -38,6 +38,8 @@ class ConversionOptions:
         Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
         Default: a table where its error stays below rounding, else exact.
+    knots : int
+        Least number of intervals of a table.
     dispersion : str, optional
         Functional whose D3 dispersion the package holds beside the network, such as ``"pbe"``.
     """
@@ -47,6 +49,7 @@ class ConversionOptions:
     dtype: str | None = None
     graph_fields: tuple[tuple[str, int], ...] = ()
     radial: str | None = None
+    knots: int = 0
     dispersion: str | None = None
 
 
@@ -124,7 +127,7 @@ def convert_model(
         model = copy_model(model).double()  # every digit of its constants counts then
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
-    builder = Builder(len(columns), dtype, options.radial)
+    builder = Builder(len(columns), dtype, options.radial, options.knots)
     try:
         if nequip:
             from .nequip import build_nequip
@@ -135,10 +138,7 @@ def convert_model(
 
             build_mace(model, builder, columns, head, dict(options.graph_fields))
     except UnsupportedProblemError as error:
-        raise UnsupportedProblemError(
-            f"{error}: patching it in place still serves it (name the output "
-            f"{outputs_in_place(model)})"
-        ) from error
+        raise UnsupportedProblemError(f"{error}{_otherwise(model)}") from error
     program, tensors = builder.finish()
     type_names = [info.symbols[column] for column in columns]
     if options.dispersion is not None:
@@ -166,6 +166,19 @@ def convert_model(
     package = Package(manifest, tensors)
     package.check()
     return package
+
+
+def _otherwise(model: Any) -> str:
+    """Return what serves a model that is not converted, after a colon; empty if nothing does."""
+    from ..patch import inspect_model
+
+    try:
+        served = inspect_model(model).complete
+    except UnsupportedProblemError:
+        served = False
+    if not served:
+        return ""
+    return f": patching it in place still serves it (name the output {outputs_in_place(model)})"
 
 
 def _merged(model: Any) -> Any:

@@ -45,6 +45,15 @@ def field_value(
     return value
 
 
+def lowest_values(model: Any) -> dict[str, int]:
+    """Return the lowest value of each input of the structure that a model reads."""
+    from ..patch.nequip_inputs import categorical_fields
+
+    specs: Mapping[str, Mapping[str, Any]] = getattr(model, "embedding_specs", None) or {}
+    found = {n: -spec.get("offset", 0) for n, spec in specs.items() if spec["per"] == "graph"}
+    return found | {name: lowest for name, (lowest, _) in categorical_fields(model).items()}
+
+
 def refuse_unknown(fields: Mapping[str, int], known: Collection[str]) -> None:
     """Raise ValueError where a value is given of an input that the model does not read."""
     unknown = sorted(set(fields) - set(known))

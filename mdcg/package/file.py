@@ -139,7 +139,8 @@ def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[li
     """
     mark = uuid.uuid4().hex[:12]
     targets = tuple(Path(os.path.realpath(target)) for target in targets)
-    temporary = [target.with_name(f".{target.name}.{mark}{suffix}") for target in targets]
+    # without the name of the target, which may be as long as names can be
+    temporary = [target.with_name(f".{mark}-{n}{suffix}") for n, target in enumerate(targets)]
     unfinished = list(temporary)
     try:
         for path in temporary:
@@ -155,7 +156,7 @@ def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[li
         unfinished = temporary
     finally:
         for path in unfinished:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # must not hide the error that led here
                 path.unlink()
 
 

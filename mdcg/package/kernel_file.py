@@ -22,7 +22,15 @@ from .._version import __version__
 from ..errors import OutputError, PackageError, UnsupportedProblemError
 from ..runtime.cache import KernelCache, why_not_kept
 
-__all__ = ["PRECISIONS", "SUFFIX", "TARGETS", "cache_kernels", "check_targets", "compile_kernels"]
+__all__ = [
+    "PRECISIONS",
+    "SUFFIX",
+    "TARGETS",
+    "cache_kernels",
+    "check_targets",
+    "compile_kernels",
+    "device_refusal",
+]
 
 SUFFIX = ".mdcg-kernels"
 #: Version of the manifest that is written.
@@ -95,6 +103,19 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
         data = compile_kernels(path, [target], [precision], again=again)
         found = cache.make(key, lambda folder: (folder / _BINARY).write_bytes(data))
     return Path(found.path)
+
+
+def device_refusal(path: Path) -> str:
+    """Return why no CUDA device can run a package, or an empty string; nothing is compiled."""
+    from .cuda_kernels import cuda_passes
+
+    content = json.loads(_read_problem(path))
+    passes, _ = cuda_passes(content["layers"], content["tensors"])
+    try:
+        _engine_texts(path, f"sm_{_OLDEST}", "", passes)
+    except UnsupportedProblemError as refusal:
+        return str(refusal)
+    return ""
 
 
 def _label(target: str) -> str:

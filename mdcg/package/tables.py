@@ -6,8 +6,9 @@ intervals reach from a sixteenth of the cutoff to the cutoff, and a sixth as man
 rounded down, lie below; edges that are still shorter take the exact network. On CPUs the spline has
 a sixth of the knots, and degree 5 in float32 and 9 in float64; on GPUs it is cubic, and float32
 alone uses it. Its derivative is the force. It is built when a package runs; here all are made in
-float64 and compared with the network between the knots. Rounding of the table itself shows when the
-package is verified.
+float64 and compared with the network between the knots, each output for itself: layers behind the
+convolution can make a small output as important as a large one. What this does not see, such as the
+rounding of the table itself, shows when the package is verified, and then the table has more knots.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import make_interp_spline
 
+from ..errors import CheckpointError
 from .radial import Radial
 
 Array = NDArray[np.float64]
@@ -33,14 +35,14 @@ _DEGREES = {"float32": ((3, 1), (5, 6)), "float64": ((9, 6),)}
 #: Places in an interval: the error of a spline is largest in the middle, of its derivative at the
 #: others or at the ends.
 _PLACES = (0.02, 0.2113248654, 0.5, 0.7886751346, 0.98)
-#: Ranges of the length that are compared one by one: weights differ by orders of magnitude.
+#: Ranges of the length that are compared one by one: an output differs by orders of magnitude.
 _WINDOWS = 8
 #: Pairs of types and outputs that are looked at, spread over all of them.
 _MAX_PAIRS, _MAX_OUTPUTS = 5, 128
 #: Error in Å of a length between positions in float32, some 10 Å from the origin.
 _POSITIONS = 5e-7
-#: In float32 the error of a table is at most this part of what float32 itself makes.
-_SINGLE = 0.3
+#: In float32 the error of an output is at most this part of what float32 itself makes of it.
+_SINGLE = 1.0
 #: In float64 errors of weights and of their derivatives are at most these parts of the largest
 #: ones (1e-13 and 1e-11 on GPUs: `PolynomialTable::EXACT` of the engine). They are those of
 #: rounding, which for derivatives grows with the number of knots.
@@ -57,7 +59,8 @@ class TableError:
         Largest error of a weight and of its derivative, relative to the largest of either.
     rounding : float
         Root mean square error of either over that of a model in float32, network and positions,
-        in the worst range of lengths; below 1 the table is nearer to the exact network than that.
+        of the worst output in the worst range of lengths; below 1 the table is nearer to the exact
+        network than that.
     """
 
     value: float
@@ -65,7 +68,9 @@ class TableError:
     rounding: float
 
 
-def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any] | None:
+def choose_table(
+    radial: Radial, mode: str | None, dtype: str, fewest: int = 0
+) -> dict[str, Any] | None:
     """Return the manifest's entry for a table, or None where the network is evaluated as it is.
 
     Parameters
@@ -75,10 +80,12 @@ def choose_table(radial: Radial, mode: str | None, dtype: str) -> dict[str, Any]
         None: a table where its error stays below that of arithmetic in this dtype.
     dtype : str
         Of the package.
+    fewest : int
+        Least number of intervals of a table.
     """
     if mode == "exact" or not radial.by_type:
         return None
-    for knots in LADDER:
+    for knots in [each for each in LADDER if each >= fewest]:
         error = table_error(radial, knots, dtype)
         largest = max(error.value, error.slope)
         if dtype == "float32":
@@ -134,6 +141,11 @@ def _errors(
     places = np.sort(np.concatenate([np.arange(knots + 1), ends]))
     lengths = np.minimum((start + step * places) ** 2, np.nextafter(reach, 0.0))
     values, slopes = (part[:, columns] for part in radial.evaluate(lengths, receiver, sender))
+    if not (np.isfinite(values).all() and np.isfinite(slopes).all()):
+        raise CheckpointError(
+            f"a radial network gives NaN or infinity within its cutoff of {reach:.4g} Å: the "
+            "training has diverged, or the model is damaged"
+        )
     first, last = (2.0 * step * np.sqrt(lengths[end]) * slopes[end] for end in (0, -1))
     all_knots = np.arange(-degree, knots + degree + 1, dtype=np.float64)
     spline = make_interp_spline(
@@ -151,17 +163,20 @@ def _errors(
     for number in (0, 1):
         want = exact[number][:, columns]
         error, own = found[number] - want, single[number][:, columns] - want
-        size = float(np.abs(want).max())
+        sizes = np.abs(want).max(axis=0)
+        size = float(sizes.max())
         largest[number] = float(np.abs(error).max()) / size if size else 0.0
         for part in range(-1, _WINDOWS):
             rows = window == part
-            ratio = _rms(error[rows]) / max(_rms(own[rows]), 1e-9 * size, 1e-300)
-            rounding = max(rounding, ratio)
+            ratios = _rms(error[rows]) / np.maximum(_rms(own[rows]), 1e-9 * sizes + 1e-300)
+            rounding = max(rounding, float(ratios.max()))
     return largest[0], largest[1], rounding
 
 
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+def _rms(values: Array) -> Array:
+    """Return the root mean square of each column."""
+    found: Array = np.sqrt(np.mean(values**2, axis=0))
+    return found
 
 
 def _columns(radial: Radial) -> NDArray[np.int_]:

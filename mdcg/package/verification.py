@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,9 @@ from ..errors import VerificationError
 from .package import Package
 
 if TYPE_CHECKING:
-    from ..patch import VerificationReport
+    from ..patch import ModelInfo, VerificationReport
     from ..patch.systems import Structure
-    from ..patch.verify import Outputs
+    from ..patch.verify import Outputs, Reference
 
 _OWN_FORCES = (
     "MACE's own forces and stress were left out: they are not the gradient of its energy, because "
@@ -35,6 +34,7 @@ def verify_package(
     atol_forces: float | None = None,
     kernels: str = "auto",
     device: str = "cpu",
+    reference: Reference | None = None,
 ) -> VerificationReport:
     """Evaluate a package and the original on several structures and compare.
 
@@ -60,6 +60,9 @@ def verify_package(
     device : str
         Where the engine runs: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; the original stays where it
         is.
+    reference : Reference, optional
+        What :func:`package_reference` gives for a package of the same types and dtype; default: the
+        original is evaluated.
 
     Returns
     -------
@@ -71,52 +74,84 @@ def verify_package(
     VerificationError
         The engine or the model fails to run on a structure.
     """
+    from ..patch import model_info
+    from ..patch.hosts import lacks_radial_derivative
+    from ..patch.verify import compare
+
+    package = Package.open(path)
+    if reference is None:
+        reference = package_reference(package, original, head=head, systems=systems)
+    try:
+        engine = _core.Model(str(path), device=device, kernels=kernels)
+    except _core.EngineError as error:
+        raise VerificationError(f"the engine does not open the package: {error}") from error
+    types = {kind: number for number, kind in enumerate(_kinds(package, model_info(original)))}
+    found = [_evaluate(engine, types, package, known.system) for known in reference.structures]
+    report = compare(reference, found, atol_forces=atol_forces)
+    note = _OWN_FORCES if lacks_radial_derivative(original) else ""
+    return replace(report, device=device, note=note)
+
+
+def package_reference(
+    package: Package,
+    original: Any,
+    *,
+    head: str | None = None,
+    systems: Sequence[Structure] | None = None,
+) -> Reference:
+    """Evaluate the original on the structures that packages are compared on.
+
+    Parameters
+    ----------
+    package : Package
+        Of the types and the dtype that are compared.
+    original : torch.nn.Module
+        As in :func:`verify_package`.
+    head : str, optional
+        As in :func:`verify_package`.
+    systems : sequence of Structure, optional
+        As in :func:`verify_package`.
+    """
     import torch
 
     from ..patch import model_info
     from ..patch.hosts import copy_in_dtype, lacks_radial_derivative, with_radial_derivative
     from ..patch.systems import verification_systems
-    from ..patch.verify import verify_function
+    from ..patch.verify import evaluate_reference
 
-    package = Package.open(path)
     info = model_info(original)
-    note = ""
     if lacks_radial_derivative(original):
-        original, note = with_radial_derivative(original), _OWN_FORCES
+        original = with_radial_derivative(original)
     exact = original if info.dtype == torch.float64 else copy_in_dtype(original, torch.float64)
     model = exact
     if package.dtype == "float32":
         model = original
         if info.dtype != torch.float32:
             model = copy_in_dtype(original, torch.float32)
-    kinds = [info.kinds[info.symbols.index(name)] for name in package.type_names]
     if systems is None:
-        systems = verification_systems(kinds, package.r_max)
-    try:
-        engine = _core.Model(str(path), device=device, kernels=kernels)
-    except _core.EngineError as error:
-        raise VerificationError(f"the engine does not open the package: {error}") from error
-    types = {kind: number for number, kind in enumerate(kinds)}
-    report = verify_function(
+        kinds = _kinds(package, info)
+        systems = verification_systems(kinds, package.r_max, symbols=package.type_names)
+    return evaluate_reference(
         model,
-        partial(_evaluate, engine, types, package.has_energies, package.has_dipoles),
         head=head,
         systems=systems,
-        atol_forces=atol_forces,
         exact=exact,
-        fields=engine.fixed_inputs,
+        fields=dict(package.manifest["options"].get("graph_fields", ())),
     )
-    return replace(report, device=device, note=note)
 
 
-def _evaluate(
-    model: Any, types: Mapping[int, int], energies: bool, dipoles: bool, system: Structure
-) -> Outputs:
+def _kinds(package: Package, info: ModelInfo) -> list[int]:
+    """Return the atomic number, or type of the original, of each type of a package."""
+    return [info.kinds[info.symbols.index(name)] for name in package.type_names]
+
+
+def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: Structure) -> Outputs:
     """Return what the engine finds of a structure, by MACE's names."""
     import torch
 
     from ..patch.mace_inputs import complete_cell
 
+    energies, dipoles = package.has_energies, package.has_dipoles
     cell = complete_cell(system.cell, system.pbc)
     numbers = np.array([types[int(kind)] for kind in system.atomic_numbers], np.int32)
     try:

@@ -25,6 +25,8 @@ _GIVE_NEQUIP = (
     "give the .ckpt it was made from, or its .nequip.zip package (models of NequIP 0.6 and older "
     "must be trained again with NequIP 0.19)"
 )
+#: Said of a file with such a model in it.
+ALLEGRO = "is an Allegro model, which mdcg does not support: give a MACE or NequIP model"
 _ZIP_MAGIC = b"PK\x03\x04"
 #: Limit of the unpacked size relative to the file, and a size that is always allowed.
 #: Checkpoints are not compressed, and packages compress their source code only.
@@ -70,6 +72,10 @@ class PickleContents:
     def imports_from(self, *packages: str) -> bool:
         """Whether a class of one of these top-level packages is in the pickle."""
         return any(name.partition(".")[0] in packages for name in self.imports)
+
+    def names(self, package: str) -> bool:
+        """Whether something of a package is in the pickle, or is named in a configuration."""
+        return any(name.startswith(f"{package}.") for name in self.imports | self.strings)
 
 
 class _Parts(io.FileIO):
@@ -144,8 +150,10 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
             f"{_torchscript_advice(path, archive)}"
         )
     if ".data/extern_modules" in inner:
-        if "model/eager_model.pkl" in inner:
-            return NEQUIP_PACKAGE
+        for name in names:
+            if name.endswith("/model/eager_model.pkl"):
+                _refuse_allegro(path, PickleContents.read(archive.read(name)))
+                return NEQUIP_PACKAGE
         raise CheckpointError(f"{path} is a torch.package without a NequIP model in it: {_GIVE}")
     pickles = [name for name in names if name.endswith("/data.pkl") or name == "data.pkl"]
     if not pickles:
@@ -161,7 +169,8 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
     if contents.imports_from("mace"):
         return MACE
     if "pytorch-lightning_version" in contents.strings:
-        if any(text.startswith("nequip.") for text in contents.strings):
+        _refuse_allegro(path, contents)
+        if contents.names("nequip"):
             return NEQUIP_CHECKPOINT
         raise CheckpointError(f"{path} is a Lightning checkpoint of another package: {_GIVE}")
     if contents.imports_from("nequip"):
@@ -169,6 +178,11 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
     if contents.imports <= _STATE_DICT_IMPORTS or contents.imports_from("torch_ema"):
         raise CheckpointError(f"{path} holds only tensors (a state dict), not the model: {_GIVE}")
     raise CheckpointError(f"{path} is a PyTorch file without a MACE or NequIP model in it: {_GIVE}")
+
+
+def _refuse_allegro(path: Path, contents: PickleContents) -> None:
+    if contents.names("allegro"):
+        raise CheckpointError(f"{path} {ALLEGRO}")
 
 
 def _torchscript_advice(path: Path, archive: zipfile.ZipFile) -> str:

@@ -59,6 +59,17 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
         A package whose classes are in the file is not installed.
     """
     path = Path(path)
+    model = _load(path, map_location)
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise CheckpointError(
+                f"{path} has NaN or infinity in {name}, expected finite numbers: the training has "
+                "diverged, or the file is damaged"
+            )
+    return model
+
+
+def _load(path: Path, map_location: Any) -> torch.nn.Module:
     kind = checkpoint_kind(path)
     _warn_once(path)
     if kind in (NEQUIP_CHECKPOINT, NEQUIP_PACKAGE):

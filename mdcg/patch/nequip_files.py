@@ -21,6 +21,7 @@ from ..errors import (
     installed_version,
 )
 from ._frameworks import default_dtype, import_nequip
+from .checkpoint_kind import ALLEGRO
 
 
 def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
@@ -70,17 +71,27 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except Exception as error:
         missing = _missing_package(error)
+        if missing == "allegro":  # which the checkpoint names through another file
+            raise CheckpointError(f"{path} {ALLEGRO}") from error
         if missing:
             raise MissingDependencyError(
                 f"{path} needs the package {missing!r}, which is not installed: "
                 f"{installation(missing)}"
             ) from error
         # building a model runs whatever its configuration names
-        text = str(error).strip().splitlines() or [""]
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # hydra puts its own errors around NequIP's
+            cause = cause.__cause__
+        text = str(cause).strip().splitlines() or [""]
+        advice = ""
+        if text[0].startswith("Error(s) in loading state_dict"):  # torch: the layers differ
+            advice = (
+                ": use the version of NequIP that wrote it, or give its .nequip.zip package, which "
+                "brings its own"
+            )
         raise CheckpointError(
             f"{path} cannot be read by NequIP {installed_version('nequip')} "
-            f"({type(error).__name__}: {text[0]}): use the version of NequIP that wrote it, or "
-            "give its .nequip.zip package, which brings its own"
+            f"({type(cause).__name__}: {text[0]}){advice}"
         ) from error
 
 

@@ -11,6 +11,7 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError, VerificationError, a_type
 from . import mace, nequip
+from .checkpoint_kind import ALLEGRO
 from .layer import Layer, describe
 from .record import clear_record
 from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
@@ -152,6 +153,8 @@ def _inspect(model: torch.nn.Module) -> _Found:
         )
     entries = [_look_at(layer) for layer in _layers(model)]
     if not any(entry.layer.required for entry in entries):
+        if any("allegro.nn" in type(module).__module__ for module in model.modules()):
+            raise UnsupportedProblemError(f"{type(model).__name__} {ALLEGRO}")
         raise UnsupportedProblemError(
             f"{type(model).__name__} has no interaction block with a conv_tp layer (MACE) and no "
             "TensorProductScatter (NequIP): expected a MACE or NequIP model"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +39,26 @@ class Structure:
 
 
 def verification_systems(
-    elements: Sequence[int], r_max: float, *, seed: int = 2024
+    elements: Sequence[int], r_max: float, *, symbols: Sequence[str] = (), seed: int = 2024
 ) -> tuple[Structure, ...]:
-    """Return five structures: cubic, triclinic, slab, smaller than the cutoff, and a molecule.
+    """Return seven structures that differ in what they are periodic in, and in their distances.
+
+    Cubic, triclinic, slab, smaller than the cutoff, a molecule, and pairs of atoms that see no
+    other: with lengths about those of bonds, and stretched from there to the cutoff.
 
     Parameters
     ----------
     elements : sequence of int
-        Atomic numbers to draw from.
+        Atomic numbers, or types of NequIP, to draw from.
     r_max : float
         Cutoff in Å; sets the spacing of the atoms such that all have neighbours.
+    symbols : sequence of str
+        Of the elements, or names of the types; default: those of the atomic numbers.
     seed : int
         Seed of the random numbers.
     """
+    from ase.data import atomic_numbers, chemical_symbols, covalent_radii
+
     rng = np.random.default_rng(seed)
     spacing = float(np.clip(0.55 * r_max, 1.2, 2.3))
     skew = np.array([[1.0, 0.0, 0.0], [0.35, 0.95, 0.0], [-0.25, 0.3, 1.05]])
@@ -89,4 +97,31 @@ def verification_systems(
         np.zeros((3, 3)),
         (False, False, False),
     )
-    return cubic, triclinic, slab, images, molecule
+    names = symbols or [chemical_symbols[z] for z in elements]
+    # a type that is no element is taken for carbon
+    radii = {
+        z: covalent_radii[atomic_numbers.get(s, 6)] for z, s in zip(elements, names, strict=True)
+    }
+    combinations = list(combinations_with_replacement(elements, 2))
+
+    def pairs(name: str, lengths: Callable[[float, float], float]) -> Structure:
+        """Return 27 pairs; `lengths` has that of a bond and a place between 0 and 1."""
+        # every pair of elements occurs once before any occurs twice
+        chosen = [combinations[k] for k in np.resize(rng.permutation(len(combinations)), 27)]
+        apart = [
+            min(lengths(radii[a] + radii[b], place), 0.99 * r_max)
+            for (a, b), place in zip(chosen, np.linspace(0.0, 1.0, 27), strict=True)
+        ]
+        ends = rng.normal(size=(27, 3))
+        ends *= np.array(apart)[:, None] / 2.0 / np.linalg.norm(ends, axis=1, keepdims=True)
+        grid = np.stack(np.meshgrid(*[np.arange(-1, 2)] * 3, indexing="ij"), axis=-1)
+        centers = grid.reshape(-1, 3) * (r_max + max(apart))
+        points = np.stack([centers - ends, centers + ends], axis=1).reshape(-1, 3)
+        kinds = np.array(chosen, dtype=np.int64).reshape(-1)
+        return Structure(name, kinds, points, np.zeros((3, 3)), (False, False, False))
+
+    short = pairs("short pairs", lambda bond, place: (0.7 + 0.6 * place) * bond)
+    stretched = pairs(
+        "stretched pairs", lambda bond, place: 1.3 * bond + place * (r_max - 1.3 * bond)
+    )
+    return cubic, triclinic, slab, images, molecule, short, stretched

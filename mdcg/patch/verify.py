@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any, TypeAlias
 
 import torch
@@ -14,6 +16,8 @@ from ._frameworks import default_dtype
 from .hosts import copy_in_dtype, evaluate_structure, frozen, model_info
 from .mace_inputs import ModelInfo
 from .systems import Structure, verification_systems
+
+log = logging.getLogger("mdcg")
 
 Outputs: TypeAlias = dict[str, torch.Tensor]
 
@@ -36,7 +40,7 @@ QUANTITIES = {
     "charges": _Quantity("Δq", "e", 1e-8),
 }
 #: Rounding relative to the size of a result, added to the limits above.
-_ROUNDING = {torch.float64: 1e-14, torch.float32: 1e-6}
+_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-6}
 _SMALL = 1e-2  # results below this, in their unit, are differences of larger ones
 
 
@@ -199,38 +203,56 @@ def verify_patch(
         raise ValueError(
             f"the patched model is {patched_info.dtype}, expected {info.dtype} as the original"
         )
-    return verify_function(
-        original,
-        lambda system: evaluate_outputs(patched, patched_info, system, head)[1],
-        head=head,
-        systems=systems,
-        atol_forces=atol_forces,
-    )
+    reference = evaluate_reference(original, head=head, systems=systems)
+    found = [
+        evaluate_outputs(patched, patched_info, system, head)[1]
+        for system in _each([known.system for known in reference.structures], "the patched model")
+    ]
+    return compare(reference, found, atol_forces=atol_forces)
 
 
-def verify_function(
+def _each(systems: Sequence[Structure], what: str) -> Iterator[Structure]:
+    for number, system in enumerate(systems, 1):
+        log.info(
+            "verification: %s on structure %d of %d (%s)", what, number, len(systems), system.name
+        )
+        yield system
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a model gives on the structures of a comparison, and in float64."""
+
+    dtype: torch.dtype
+    device: torch.device
+    structures: tuple[_Known, ...]
+
+
+@dataclass(frozen=True)
+class _Known:
+    system: Structure
+    n_edges: int
+    own: Outputs
+    truth: Outputs  # in float64
+
+
+def evaluate_reference(
     original: torch.nn.Module,
-    evaluate: Callable[[Structure], Outputs],
     *,
     head: str | None = None,
     systems: Sequence[Structure] | None = None,
-    atol_forces: float | None = None,
     exact: torch.nn.Module | None = None,
     fields: Mapping[str, int] | None = None,
-) -> VerificationReport:
-    """Compare a model with whatever evaluates structures; limits as in :func:`verify_patch`.
+) -> Reference:
+    """Evaluate the model that others are compared with.
 
     Parameters
     ----------
     original : torch.nn.Module
         The reference; its dtype selects the limits.
-    evaluate : callable
-        Returns the outputs on a structure, by MACE's names, in float64.
     head : str, optional
         As in :func:`verify_patch`.
     systems : sequence of Structure, optional
-        As in :func:`verify_patch`.
-    atol_forces : float, optional
         As in :func:`verify_patch`.
     exact : torch.nn.Module, optional
         Reference for a float32 model; default: its copy in float64.
@@ -239,20 +261,37 @@ def verify_function(
     """
     info = model_info(original)
     if systems is None:
-        systems = verification_systems(info.kinds, info.r_max)
+        systems = verification_systems(info.kinds, info.r_max, symbols=info.symbols)
     single = info.dtype == torch.float32
     if single and exact is None:
         exact = copy_in_dtype(original, torch.float64)
-    runs = []
-    for system in systems:
-        got = evaluate(system)
-        n_edges, want = evaluate_outputs(original, info, system, head, fields)
-        truth = want
+    known = []
+    for system in _each(systems, "the original"):
+        n_edges, own = evaluate_outputs(original, info, system, head, fields)
+        truth = own
         if single and exact is not None:
             _, truth = evaluate_outputs(exact, model_info(exact), system, head, fields)
-        runs.append(_Run(system, n_edges, got, want, truth))
-    deviations = _compare(runs, single, atol_forces)
-    return VerificationReport(str(info.dtype).removeprefix("torch."), str(info.device), deviations)
+        known.append(_Known(system, n_edges, own, truth))
+    return Reference(info.dtype, info.device, tuple(known))
+
+
+def compare(
+    reference: Reference, found: Sequence[Outputs], *, atol_forces: float | None = None
+) -> VerificationReport:
+    """Compare what was found for the structures of a reference; limits as :func:`verify_patch`.
+
+    Parameters
+    ----------
+    reference : Reference
+    found : sequence of dict
+        Outputs on each structure, by MACE's names, in float64.
+    atol_forces : float, optional
+        As in :func:`verify_patch`.
+    """
+    runs = [_Run(*pair) for pair in zip(reference.structures, found, strict=True)]
+    deviations = _compare(runs, reference.dtype == torch.float32, atol_forces)
+    dtype = str(reference.dtype).removeprefix("torch.")
+    return VerificationReport(dtype, str(reference.device), deviations)
 
 
 def evaluate_outputs(
@@ -309,26 +348,23 @@ def _as_in_dynamics(model: torch.nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One structure through the patched model, the original, and the original in float64."""
+    """One structure through what is compared and through the original."""
 
-    system: Structure
-    n_edges: int
+    known: _Known
     got: Outputs
-    want: Outputs
-    truth: Outputs
 
     def size(self, name: str) -> float:
         """Return the magnitude of an output, at least `_SMALL`."""
-        value = self.truth[name]
+        value = self.known.truth[name]
         return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
 
     def atoms(self, name: str) -> int:
         """Return what an output is divided by."""
-        return len(self.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
+        return len(self.known.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
 
     def own_error(self, name: str) -> float:
         """Return how far the original is from itself in float64."""
-        return _largest(self.want[name], self.truth[name]) / self.atoms(name)
+        return _largest(self.known.own[name], self.known.truth[name]) / self.atoms(name)
 
 
 def _compare(
@@ -336,22 +372,25 @@ def _compare(
 ) -> tuple[Deviation, ...]:
     rounding = _ROUNDING[torch.float32 if single else torch.float64]
     # one structure can agree by luck, so the worst ones set the errors
-    having = {name: [run for run in runs if name in run.truth] for name in QUANTITIES}
-    absolute = {
-        name: max((run.own_error(name) for run in group), default=0.0)
-        for name, group in having.items()
-    }
-    relative = {
-        name: max((run.own_error(name) / run.size(name) for run in group), default=0.0)
-        for name, group in having.items()
-    }
+    absolute, relative = {}, {}
+    for name in QUANTITIES:
+        having = [run for run in runs if name in run.known.truth]
+        sizes = [run.size(name) for run in having]
+        errors = [run.own_error(name) for run in having]
+        # an error where forces are huge says nothing about the other structures
+        usual = median(sizes or [0.0])
+        parts = [error / size for error, size in zip(errors, sizes, strict=True)]
+        absolute[name] = max(map(min, errors, [part * usual for part in parts]), default=0.0)
+        relative[name] = max(parts, default=0.0)
     rows = []
     for run in runs:
-        for name, reference in run.truth.items():
+        for name, reference in run.known.truth.items():
             quantity, size = QUANTITIES[name], run.size(name)
             error = _largest(run.got.get(name), reference) / run.atoms(name)
             own = run.own_error(name) if single else None
             limit = rounding * size
+            if quantity.per_atom:
+                limit *= 0.1  # much of an energy is that of free atoms
             if own is None:
                 limit += quantity.atol
             else:
@@ -360,11 +399,11 @@ def _compare(
                 limit = atol_forces
             rows.append(
                 Deviation(
-                    run.system.name,
+                    run.known.system.name,
                     name,
                     quantity.unit,
-                    len(run.system.atomic_numbers),
-                    run.n_edges,
+                    len(run.known.system.atomic_numbers),
+                    run.known.n_edges,
                     error,
                     own,
                     limit,

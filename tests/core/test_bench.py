@@ -239,6 +239,7 @@ def test_the_engine_on_other_structures() -> None:
         ),
         (["startup", "no.mdcg"], "no.mdcg does not exist: convert one"),
         (["lammps", "no.mdcg"], "no.mdcg does not exist: convert one"),
+        (["lammps", str(CHECKPOINT)], "mace_water_e3nn044.model is not a package: convert a"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(

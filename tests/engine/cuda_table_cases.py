@@ -110,6 +110,22 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, dtype: str) -> None:
     compare(two_layers(knots=512, dtype=dtype).write(tmp_path), s, LIMIT[dtype])
 
 
+def test_small_weights_that_count(tmp_path: Path) -> None:
+    """Half of the weights are small and steep; what follows the convolution enlarges them."""
+    model = Model(dtype="float32", knots=2048)
+    x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
+    model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x0e"))
+    conv, linear = (model.package.manifest["layers"][n] for n in (-3, -2))
+    tensors = model.package.tensors
+    inner, last = (tensors[layer["weight"]] for layer in conv["radial"]["layers"])
+    inner[:, :10] *= 8.0
+    of_block = last.reshape(20, 2, 2, 8)  # [units][terms of each block][blocks][channels]
+    of_block[10:, :, 0] = of_block[:10, :, 1] = 0.0
+    of_block[:, :, 0] *= 2.0**-17
+    tensors[linear["paths"][0]["weight"]] *= 2.0**17
+    compare(model.write(tmp_path), system(9, 120), LIMIT["float32"])
+
+
 def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
     s = system(6, 30)
     unit = s.shifts / np.linalg.norm(s.shifts, axis=1, keepdims=True)

@@ -140,11 +140,66 @@ def test_selftest_notices(name: str, capsys: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_usage(capsys: Any) -> None:
-    for arguments in ([], ["fly"], ["cache"], ["cache", "burn"], ["env", "--loud"]):
+    for arguments in (["fly"], ["cache"], ["cache", "burn"], ["env", "--loud"]):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2
         assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["bench"]])
+def test_help_without_arguments(arguments: list[str], capsys: Any) -> None:
+    assert main(arguments) == 0
+    text, log = capsys.readouterr()
+    assert text.startswith("usage: python -m mdcg")
+    assert log == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["kernels", "FILE", "--target", "native"],
+        ["bench", "startup", "FILE"],
+        ["bench", "lammps", "FILE"],
+        ["bench", "model", "FILE"],
+        ["patch", "FILE", "--info"],
+    ],
+    ids=" ".join,
+)
+def test_missing_files(command: list[str], tmp_path: Path, capsys: Any) -> None:
+    for name, words in (("no.mdcg", "no.mdcg"), ("a" * 300 + ".mdcg", "File name too long")):
+        path = str(tmp_path / name)
+        assert main([path if word == "FILE" else word for word in command]) == 2
+        log = capsys.readouterr().err
+        assert words in log
+        assert log.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["kernels", "FILE", "--target", "native"], ["bench", "startup", "FILE"]],
+    ids=" ".join,
+)
+def test_checkpoints_in_the_place_of_packages(command: list[str], water: Path, capsys: Any) -> None:
+    assert main([str(water) if word == "FILE" else word for word in command]) == 2
+    said = f"{water} is not a package: convert a checkpoint first, mdcg-patch {water} -o OUT.mdcg"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "model", "a", "--repeats", "x"], "'x' is not a positive whole number"),
+        (["bench", "model", "a", "--atoms", "3,-1"], "'-1' is not a positive whole number"),
+        (["patch", "a", "-o", "b", "--atol-forces", "nan"], "'nan' is not a positive number"),
+        (["patch", "a", "-o", "b", "--atol-forces", "small"], "'small' is not a positive number"),
+    ],
+)
+def test_numbers_of_the_command_line(arguments: list[str], message: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
 
 
 def test_version(capsys: Any) -> None:
@@ -181,14 +236,34 @@ def test_closed_streams(closed: str) -> None:
         assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m mdcg env | head -1; exit ${{PIPESTATUS[0]}}",
-        shell=True,
-        executable="/bin/bash",
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["env"],
+        ["cache", "path"],
+        ["--help"],
+        ["patch", "WATER", "--info", "-q"],
+        ["patch", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_closed_pipe_is_no_error(command: list[str], water: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [str(water) if word == "WATER" else word for word in command]
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "mdcg", *words], stdout=pipe, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_an_output_that_is_full() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "mdcg", "env"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mdcg: cannot write standard output, a temporary file or")
+    assert done.stderr.count("\n") == 1

@@ -192,6 +192,24 @@ def test_a_terminal_acts_on_no_name(water: Path, tmp_path: Path, capsys: Any) ->
         assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
 
 
+@pytest.mark.parametrize("suffix", [".model", ".mdcg"])
+def test_long_names(suffix: str, water: Path, tmp_path: Path, capsys: Any) -> None:
+    """The report has the longest name that a file system takes, or one byte more."""
+    stem = "a" + "é" * 100 + "a" * (42 - len(suffix))
+    name = f"{stem}{suffix}"
+    assert main([str(water), "-o", str(tmp_path / name), "--no-verify", "-q"]) == 0
+    assert f"wrote {tmp_path / name}" in capsys.readouterr().out
+    assert listing(tmp_path) == [name, f"{name}.report.json", "water.model"]
+    for longer in (f"a{name}", "a" * 300 + suffix):
+        assert main([str(water), "-o", str(tmp_path / longer), "--no-verify", "-q"]) == 2
+        log = capsys.readouterr().err
+        assert f"has {len(longer.encode()) + 12} bytes, expected at most 255: choose a" in log
+        assert log.count("\n") == 1
+    assert main([str(tmp_path / ("a" * 300 + ".model")), "--info"]) == 2
+    assert capsys.readouterr().err.endswith(": File name too long\n")
+    assert len(listing(tmp_path)) == 3
+
+
 def test_folder_that_cannot_be_written(water: Path, capsys: Any) -> None:
     """/proc takes no files, not even from root."""
     assert main([str(water), "-o", "/proc/a.model", "--no-verify"]) == 2

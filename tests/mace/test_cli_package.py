@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from e3nn import o3
 
 from mdcg.cli.patch import main
-from mdcg.package import Package
+from mdcg.package import ConversionOptions, Package, convert_model, tables
 from mdcg.package.verification import verify_package
 from mdcg.patch import load_model
 from mdcg.runtime.nvrtc import find_nvrtc
@@ -36,11 +37,11 @@ def test_converts_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "water.model: ScaleShiftMACE, H O, r_max 4 Å, float64, heads: Default"
     assert lines[1].startswith("converted: H O, float64, 18 layers")
-    assert lines[2].startswith("verify (cpu, float64, 5 systems)")
+    assert lines[2].startswith("verify (cpu, float64, 7 systems)")
     assert lines[2].endswith("PASS")
     assert "with --dtype float32 it would be about 2.4 times as fast on a GPU" in lines[-2]
     assert re.fullmatch(
-        rf"wrote {output} \(0.\d\d MB, float64; checked on 5 structures: forces agree within "
+        rf"wrote {output} \(0.\d\d MB, float64; checked on 7 structures: forces agree within "
         rf'\de-1\d eV/Å\)\.  In ASE: atoms.calc = mdcg.MDCGCalculator\("{output}"\); '
         rf"in LAMMPS: pair_style mdcg, pair_coeff \* \* {output} <elements of types 1, 2, \.\.\.>",
         lines[-1],
@@ -70,6 +71,57 @@ def test_tables_are_no_worse_than_single_precision(
     rows = json.loads((tmp_path / "water.mdcg.report.json").read_text())["verification"]
     forces = [row for row in rows["deviations"] if row["quantity"] == "forces"]
     assert max(r["error"] for r in forces) < max(r["own_error"] for r in forces)
+
+
+def steep_model() -> torch.nn.Module:
+    """Return a model with small radial outputs that are steep beside large ones that are not.
+
+    The linear layer behind them makes all equally important, as training may.
+    """
+    small, width = 1e-4, 8
+    model: Any = build_model(
+        r_max=4.5,
+        num_bessel=8,
+        num_elements=4,
+        atomic_numbers=[1, 6, 7, 8],
+        atomic_energies=np.array([0.3, 0.6, 0.9, 1.2]),
+        hidden_irreps=o3.Irreps(f"{width}x0e"),
+        MLP_irreps=o3.Irreps("8x0e"),
+        avg_num_neighbors=6.0,
+        radial_MLP=[16, 16],
+    )
+    for block in model.interactions:
+        first, middle, last = (layer.weight.data for layer in block.conv_tp_weights)
+        first[:, 8:] *= 6.0
+        middle[:8, 8:] = middle[8:, :8] = 0.0
+        last[8:, width:] = last[:8, :width] = 0.0
+        last[:, :width] *= small
+        block.linear.weight.data[: width * width] /= small
+    return model
+
+
+def test_no_output_of_a_table_is_worse_than_single_precision(tmp_path: Path) -> None:
+    """On short and stretched pairs, too."""
+    model = steep_model()
+    convert_model(model, ConversionOptions(dtype="float32")).save(tmp_path / "steep.mdcg")
+    check = verify_package(tmp_path / "steep.mdcg", model, kernels="generic")
+    assert {"short pairs", "stretched pairs"} < {row.system for row in check.deviations}
+    for quantity in ("energy", "forces"):
+        rows = [row for row in check.deviations if row.quantity == quantity]
+        assert max(row.error for row in rows) < 2.0 * max(row.own_error or 0.0 for row in rows)
+
+
+def test_tables_are_made_finer_until_the_package_agrees(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_SINGLE", float("inf"))  # takes any table
+    torch.save(steep_model(), tmp_path / "steep.model")
+    arguments = [str(tmp_path / "steep.model"), "-o", str(tmp_path / "a.mdcg")]
+    assert main([*arguments, "--dtype", "float32"]) == 0
+    text, log = capsys.readouterr()
+    assert "2 tabulated" in text
+    assert "PASS" in text
+    assert "the tables are not exact enough, trying 384 intervals" in log
 
 
 def test_info_needs_no_torch(water: Path, tmp_path: Path, capsys: Any) -> None:
@@ -280,8 +332,6 @@ def test_single_precision(checkpoint: Any, tmp_path: Path, kernels: str) -> None
 def test_engine_in_double_precision(
     first: str, rest: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    from mdcg.package import convert_model
-
     model = build_model(first, rest, **settings)
     convert_model(model).save(tmp_path / "a.mdcg")
     check = verify_package(tmp_path / "a.mdcg", model, kernels="generic", atol_forces=1e-10)

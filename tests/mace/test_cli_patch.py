@@ -37,6 +37,9 @@ def heads_file(build: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+USES = ("patching in place", "package on CPUs", "package on GPUs", "package in LAMMPS")
+
+
 def run_process(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mdcg.cli.patch", *map(str, args)],
@@ -57,10 +60,10 @@ def test_patches_and_verifies(water: Path, tmp_path: Path, capsys: Any) -> None:
     lines = text.splitlines()
     assert lines[0] == "water.model: ScaleShiftMACE, H O, r_max 4 Å, float64, heads: Default"
     assert "interactions.1.conv_tp" in text
-    assert any(line.startswith("verify (cpu, float64, 5 systems)") for line in lines)
+    assert any(line.startswith("verify (cpu, float64, 7 systems)") for line in lines)
     assert lines[-3].endswith("PASS")
     assert "with --dtype float32 its generated kernels would be 1.8 times as fast" in lines[-2]
-    assert lines[-1].startswith(f"wrote {output} (6 of 6 layers patched; checked on 5 structures")
+    assert lines[-1].startswith(f"wrote {output} (6 of 6 layers patched; checked on 7 structures")
     assert lines[-1].endswith(f'In ASE: atoms.calc = mdcg.MDCGCalculator("{output}")')
     assert "wrote" not in log
     assert listing(tmp_path) == ["fast.model", "fast.model.report.json", "water.model"]
@@ -118,10 +121,11 @@ def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert main([str(water), "--info"]) == 0
     text = capsys.readouterr().out
     assert "can be patched" in text
-    assert text.splitlines()[-1] == "supported: yes"
+    assert text.splitlines()[-4:] == [f"{use}: supported" for use in USES]
     assert main([str(water), "--info", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["supported"] is True
+    assert result["supported"] == dict.fromkeys(USES, True)
+    assert result["reasons"] == {}
     assert result["model"] == {
         "class": "ScaleShiftMACE",
         "framework": "mace",
@@ -133,6 +137,83 @@ def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
     }
     assert [row["paths"] for row in result["report"]["layers"]] == [3, 3, 7, 1, 9, 4]
     assert listing(tmp_path) == ["water.model"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "supported", "reason"),
+    [
+        ({"gate": torch.sign}, USES[:1], "activation 'sign'"),
+        ({"radial_MLP": [8192]}, USES[:2] + USES[3:], "8192 units is too wide for the CUDA"),
+        (
+            {"model_class": "AtomicDipolesMACE", "atomic_energies": None, "MLP_irreps": "4x1o"},
+            USES[:3],
+            "the model gives dipoles and no energies",
+        ),
+    ],
+)
+def test_info_tells_each_use(
+    changes: dict[str, Any],
+    supported: tuple[str, ...],
+    reason: str,
+    build: Any,
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    from e3nn import o3
+
+    if "MLP_irreps" in changes:
+        changes = {**changes, "MLP_irreps": o3.Irreps(changes["MLP_irreps"])}
+    torch.save(build(**changes), tmp_path / "odd.model")
+    assert main([str(tmp_path / "odd.model"), "--info", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {use for use, yes in result["supported"].items() if yes} == set(supported)
+    assert set(result["supported"]) == set(USES)
+    assert all(reason in text for text in result["reasons"].values())
+    assert main([str(tmp_path / "odd.model"), "--info"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert [line.endswith(": supported") for line in lines] == [use in supported for use in USES]
+
+
+def test_info_of_a_model_that_reads_a_charge(build: Any, tmp_path: Path, capsys: Any) -> None:
+    charge = {"type": "categorical", "per": "graph", "in_dim": 1, "emb_dim": 4, "num_classes": 5}
+    model = build(embedding_specs={"total_charge": {**charge, "offset": 2}})
+    torch.save(model, tmp_path / "charged.model")
+    assert main([str(tmp_path / "charged.model"), "--info"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-5:]
+    assert lines[:4] == [f"{use}: supported" for use in USES]
+    assert lines[4] == "a package is made for one value each (--set) of total_charge"
+
+
+@pytest.mark.parametrize("name", ["a.model", "a.mdcg"])
+def test_each_stage_is_said_when_it_begins(
+    name: str, water: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mdcg.patch import verify
+
+    said: list[str] = []
+    evaluate = verify.evaluate_outputs
+
+    def evaluated(*args: Any) -> Any:
+        said.extend(capsys.readouterr().err.splitlines())
+        return evaluate(*args)
+
+    monkeypatch.setattr(verify, "evaluate_outputs", evaluated)
+    arguments = [str(water), "-o", str(tmp_path / name), "--json"]
+    assert main(arguments) == 0
+    text, log = capsys.readouterr()
+    assert json.loads(text)["verification"]["passed"]
+    stages = ["loading water.model", "patching; kernels"]
+    if name == "a.mdcg":
+        stages = ["loading water.model", "converting", "choosing the table of the radial network"]
+    stages += [f"verification: the original on structure {n} of 7" for n in range(1, 8)]
+    told = iter(said)
+    for stage in stages:
+        assert any(line.startswith(f"mdcg: {stage}") for line in told), (stage, said)
+    last = log.splitlines()[-1]
+    assert last == f"mdcg: writing {tmp_path / name}"
+    said.clear()
+    assert main([*arguments, "--force", "-q"]) == 0
+    assert [*said, capsys.readouterr().err] == [""]
 
 
 @pytest.mark.parametrize("arguments", [["-o", "a.model", "--no-verify"], ["--info"]])
@@ -243,7 +324,7 @@ def test_unsupported_layers(build: Any, tmp_path: Path, capsys: Any) -> None:
     assert main([str(path), "--info"]) == 0
     text = capsys.readouterr().out
     assert "'atomic'" in text
-    assert "supported: in part" in text
+    assert "patching in place: not supported, 1 layers cannot be patched, --allow-partial" in text
     # half of such a model cannot run: its second block calls e3nn with four arguments
     assert main([str(path), "-o", str(output), "--allow-partial"]) == 3
     assert listing(tmp_path) == ["odd.model"]
@@ -258,6 +339,18 @@ def test_no_cuda(water: Path, tmp_path: Path, capsys: Any) -> None:
     assert "use --device cpu" in capsys.readouterr().err
     assert main([str(water), "-o", str(tmp_path / "a.model"), "--device", "quantum"]) == 2
     assert listing(tmp_path) == ["water.model"]
+
+
+@pytest.mark.parametrize("name", ["a.model", "a.mdcg"])
+def test_numbers_that_are_not_finite(name: str, build: Any, tmp_path: Path, capsys: Any) -> None:
+    model = build()
+    model.interactions[1].conv_tp_weights.layer0.weight.data[0, 0] = float("nan")
+    torch.save(model, tmp_path / "nan.model")
+    assert main([str(tmp_path / "nan.model"), "-o", str(tmp_path / name), "-q"]) == 4
+    text, log = capsys.readouterr()
+    assert text == ""
+    assert f"{tmp_path / 'nan.model'} has NaN or infinity in interactions.1.conv_tp_weights" in log
+    assert listing(tmp_path) == ["nan.model"]
 
 
 def test_bugs_are_not_hidden(water: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +431,7 @@ def test_no_compiler(water: Path, tmp_path: Path) -> None:
 def test_without_torch(water: Path, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No torch', name='torch')\n")
     path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    done = run_process(water, "--info", env={**os.environ, "PYTHONPATH": path})
+    done = run_process(water, "--info", "-q", env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 5, done.stderr
     assert done.stderr.count("\n") == 1
     assert "'torch' is not installed" in done.stderr

@@ -12,7 +12,7 @@ import torch
 
 from mdcg import patch_model
 from mdcg.cli.package_info import describe_package
-from mdcg.errors import UnsupportedProblemError
+from mdcg.errors import CheckpointError, UnsupportedProblemError
 from mdcg.package import ConversionOptions, Package, convert_checkpoint, convert_model
 from mdcg.patch import load_model, mace_info
 from mdcg.patch._frameworks import default_dtype
@@ -65,8 +65,10 @@ def compare(
         assert float((found.energies - want["node_energy"]).abs().max()) <= 1e-12 * size
         if not forces:
             continue
-        assert float((found.forces - want["forces"]).abs().max()) <= 1e-10, system.name
-        largest = max(largest, float(want["forces"].abs().max()))
+        force = float(want["forces"].abs().max())
+        error = float((found.forces - want["forces"]).abs().max())
+        assert error <= 1e-10 * max(1.0, force), system.name
+        largest = max(largest, force)
         if system.periodic:
             volume = abs(np.linalg.det(complete_cell(system.cell, system.pbc)))
             assert float((-found.virial / volume - want["stress"]).abs().max()) <= 1e-10
@@ -328,6 +330,16 @@ def test_other_models_are_refused(model_class: str, reason: str) -> None:
     kind = type(model_class, (type(model),), {})
     model.__class__ = kind
     with pytest.raises(UnsupportedProblemError, match=f"{reason}.*in place still serves it"):
+        convert_model(model)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e200])
+def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
+    """Of a model in memory, and where a network that is finite gives them."""
+    model: Any = build_model()
+    model.interactions[1].conv_tp_weights.layer0.weight.data.fill_(value)
+    model.interactions[1].conv_tp_weights.layer1.weight.data.fill_(value)
+    with pytest.raises(CheckpointError, match="NaN or infinity"), np.errstate(all="ignore"):
         convert_model(model)
 
 

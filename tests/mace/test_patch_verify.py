@@ -40,7 +40,8 @@ def test_cells_without_volume() -> None:
 def test_structures() -> None:
     systems = verification_systems([1, 8, 26], 5.0)
     again = verification_systems([1, 8, 26], 5.0)
-    assert [s.name for s in systems] == ["cubic", "triclinic", "slab", "self-images", "molecule"]
+    names = ("cubic", "triclinic", "slab", "self-images", "molecule", "short pairs")
+    assert [s.name for s in systems] == [*names, "stretched pairs"]
     for system, other in zip(systems, again, strict=True):
         assert np.array_equal(system.positions, other.positions)
         edges, shifts = neighbor_list(system.positions, system.cell, system.pbc, 5.0)
@@ -51,8 +52,14 @@ def test_structures() -> None:
             assert set(range(9)) - set(edges[0].tolist()) == {8}
         else:
             assert set(edges[0].tolist()) == set(range(len(system.atomic_numbers)))
-        gap = min(np.linalg.norm(points) for points in _vectors(system, edges, shifts))
-        assert gap > 1.0
+        lengths = np.linalg.norm(_vectors(system, edges, shifts), axis=1)
+        assert lengths.min() > (0.4 if system.name == "short pairs" else 1.0)
+        if "pairs" in system.name:
+            assert len(lengths) == len(system.atomic_numbers), "no atom sees two others"
+            kinds = system.atomic_numbers[edges]
+            assert len(set(zip(*kinds.tolist(), strict=True))) == 9
+            assert lengths.min() < (0.8 if system.name == "short pairs" else 2.0)
+            assert lengths.max() > (2.0 if system.name == "short pairs" else 4.9)
     every = verification_systems(list(range(1, 90)), 6.0)
     assert len({int(z) for s in every for z in s.atomic_numbers}) > 27
 
@@ -182,7 +189,7 @@ def test_passes(pair: tuple[torch.nn.Module, torch.nn.Module]) -> None:
     check = verify_patch(original, patched)
     assert check.passed
     assert {d.quantity for d in check.deviations} == {"energy", "forces", "stress"}
-    assert len({d.system for d in check.deviations}) == 5
+    assert len({d.system for d in check.deviations}) == 7
     own = [d.own_error for d in check.deviations]
     assert all(value is None for value in own) == (check.dtype == "float64")
     assert all(p.requires_grad for p in original.parameters())

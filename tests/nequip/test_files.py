@@ -12,7 +12,8 @@ import torch
 
 from mdcg import MDCGCalculator
 from mdcg.cli.patch import main as mdcg_patch
-from mdcg.errors import CheckpointError, MissingDependencyError
+from mdcg.errors import CheckpointError, MissingDependencyError, UnsupportedProblemError
+from mdcg.package import convert_model
 from mdcg.patch import (
     inspect_model,
     is_patched,
@@ -49,10 +50,10 @@ def test_patch_a_checkpoint(
     assert mdcg_patch([str(source), "-o", str(target)]) == 0
     printed = capsys.readouterr().out
     assert "nequip_water.ckpt: GraphModel, H O, r_max 4 Å, float64\n" in printed
-    assert "5 systems" in printed
+    assert "7 systems" in printed
     assert "PASS" in printed
     last = printed.splitlines()[-1]
-    assert last.startswith(f"wrote {target} (5 of 5 layers patched; checked on 5 structures: ")
+    assert last.startswith(f"wrote {target} (5 of 5 layers patched; checked on 7 structures: ")
     report = json.loads((tmp_path / "water.pt.report.json").read_text())
     assert report["verification"]["passed"]
     assert {d["quantity"] for d in report["verification"]["deviations"]} == {
@@ -213,20 +214,79 @@ def test_checkpoint_that_cannot_be_built(data_dir: Path, tmp_path: Path) -> None
     content["hyper_parameters"]["model"]["num_layers"] = 2
     path = tmp_path / "other.ckpt"
     torch.save(content, path)
-    with pytest.raises(CheckpointError, match=r"cannot be read by NequIP 0\.19"):
+    with pytest.raises(CheckpointError, match=r"cannot be read by NequIP 0\.19.*use the version"):
         load_model(path)
+
+
+def with_target(data_dir: Path, path: Path, model: dict[str, Any]) -> Path:
+    """Return a checkpoint whose configuration builds another model."""
+    content = torch.load(data_dir / "nequip_alloy.ckpt", weights_only=False)
+    content["hyper_parameters"]["model"] = model
+    torch.save(content, path)
+    return path
+
+
+def test_checkpoint_of_a_package_that_is_not_installed(data_dir: Path, tmp_path: Path) -> None:
+    path = with_target(data_dir, tmp_path / "other.ckpt", {"_target_": "not_there.Model"})
+    with pytest.raises(MissingDependencyError, match=r"not installed: pip install not_there$"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "package"])
+def test_allegro_is_not_supported(
+    kind: str, data_dir: Path, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is installed or not; nothing of the file is executed."""
+    if kind == "checkpoint":
+        target = {"_target_": "allegro.model.AllegroModel"}
+        path = with_target(data_dir, tmp_path / "a.ckpt", target)
+    else:
+        path = tmp_path / "a.nequip.zip"
+        with zipfile.ZipFile(package) as old, zipfile.ZipFile(path, "w") as new:
+            for item in old.infolist():
+                data = old.read(item)
+                if item.filename.endswith("model/eager_model.pkl"):
+                    data = data.replace(
+                        b"cnequip.nn.interaction_block\n", b"callegro.nn._allegro\n"
+                    )
+                new.writestr(item, data)
+    for arguments in (["--info"], ["-o", str(tmp_path / "a.mdcg")]):
+        assert mdcg_patch([str(path), *arguments, "-q"]) == 4
+        said = f"{path} is an Allegro model, which mdcg does not support: give a MACE or NequIP"
+        assert capsys.readouterr().err == f"mdcg-patch: {said} model\n"
+
+
+def test_allegro_in_memory(data_dir: Path) -> None:
+    model = load_model(data_dir / "nequip_alloy.ckpt")
+    for name in [name for name, _ in model.named_modules()]:
+        if name.endswith("convnet"):
+            other = torch.nn.Identity()
+            other.__class__ = type("Allegro_Module", (torch.nn.Identity,), {})
+            other.__class__.__module__ = "<torch_package_0>.allegro.nn._allegro"
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, other)
+    with pytest.raises(UnsupportedProblemError, match="is an Allegro model, which mdcg does not"):
+        inspect_model(model)
+    with pytest.raises(UnsupportedProblemError) as caught:
+        convert_model(model)
+    assert "patching it in place" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("target", "install"),
-    [("allegro.model.AllegroModel", "nequip-allegro"), ("not_there.Model", "not_there")],
+    ("loader", "field", "original"),
+    [
+        ("ModelFromCheckpoint", "checkpoint_path", "/old/original.ckpt"),
+        ("ModelFromPackage", "package_path", "/old/original.nequip.zip"),
+    ],
 )
-def test_checkpoint_of_a_package_that_is_not_installed(
-    target: str, install: str, data_dir: Path, tmp_path: Path
+def test_fine_tuned_checkpoint_whose_original_moved(
+    loader: str, field: str, original: str, data_dir: Path, tmp_path: Path
 ) -> None:
-    content = torch.load(data_dir / "nequip_alloy.ckpt", weights_only=False)
-    content["hyper_parameters"]["model"]["_target_"] = target
-    path = tmp_path / "other.ckpt"
-    torch.save(content, path)
-    with pytest.raises(MissingDependencyError, match=f"not installed: pip install {install}$"):
+    """The reason is NequIP's own, and the last that is said."""
+    target = {"_target_": f"nequip.model.{loader}", field: original}
+    path = with_target(data_dir, tmp_path / "fine.ckpt", target)
+    with pytest.raises(CheckpointError) as caught:
         load_model(path)
+    assert "cannot be read by NequIP 0.19" in str(caught.value)
+    assert f"`{original}` is not found" in str(caught.value)
+    assert "use the version of NequIP" not in str(caught.value)

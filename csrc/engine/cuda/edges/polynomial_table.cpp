@@ -18,8 +18,9 @@ namespace mdcg {
 namespace {
 
 constexpr std::int64_t ZERO_ROWS = 1;
-constexpr int NODES = 24;    // of an interval: more than coefficients, to average rounding
-constexpr int FITTED = 128;  // columns of a spline at a time
+constexpr int NODES = 24;           // of an interval: more than coefficients, to average rounding
+constexpr int FITTED = 128;         // columns of a spline at a time
+constexpr double ROUNDING = 1e-13;  // of weights in double, relative to the largest
 constexpr double PI = 3.14159265358979323846;
 
 // to[columns] += factor * from[columns].
@@ -218,8 +219,9 @@ bool PolynomialTable<T>::within_limit(int receiver, int sender, int intervals) c
     constexpr double PLACES[] = {-1.0, -0.77, -0.3, 0.13, 0.62, 1.0};
     constexpr int PER = static_cast<int>(std::size(PLACES));
     const bool slopes = std::isfinite(limit_.slope);
-    double largest = 0, largest_slope = 0, error = 0, error_slope = 0;
+    double largest_slope = 0, error_slope = 0;
     std::vector<double> value(size(outputs)), slope(size(outputs));
+    std::vector<double> sizes(size(outputs)), errors(size(outputs));
     for (int i = 0; i < intervals; ++i) {
         std::vector<double> lengths;
         for (const double z : PLACES) {
@@ -249,8 +251,8 @@ bool PolynomialTable<T>::within_limit(int receiver, int sender, int intervals) c
             }
             for (int o = 0; o < outputs; ++o) {
                 const double exact = want[size(p * outputs + o)];
-                largest = std::max(largest, std::abs(exact));
-                error = std::max(error, std::abs(value[size(o)] - exact));
+                sizes[size(o)] = std::max(sizes[size(o)], std::abs(exact));
+                errors[size(o)] = std::max(errors[size(o)], std::abs(value[size(o)] - exact));
             }
             if (p != sloped || !slopes) continue;
             const double by_length = 1.0 / (step * (first + step * (i + 0.5 + 0.5 * z)));
@@ -261,8 +263,13 @@ bool PolynomialTable<T>::within_limit(int receiver, int sender, int intervals) c
             }
         }
     }
-    return error <= limit_.value * largest &&
-           (!slopes || error_slope <= limit_.slope * largest_slope);
+    const double largest = *std::max_element(sizes.begin(), sizes.end());
+    for (std::size_t o = 0; o < sizes.size(); ++o) {
+        // a weight that is nothing but rounding has no digits of its own
+        const double own = std::max(limit_.own * sizes[o], ROUNDING * largest);
+        if (errors[o] > std::min(limit_.value * largest, own)) return false;
+    }
+    return !slopes || error_slope <= limit_.slope * largest_slope;
 }
 
 // Tables of the groups behind those that are there.

@@ -15,10 +15,13 @@
 namespace mdcg {
 
 // What a table may differ by from the network, relative to the largest weight and to the largest
-// derivative of a weight of a pair of types; and how many intervals are tried first.
+// derivative of a weight of a pair of types; how many intervals are tried first; and what each
+// weight may differ by relative to its own largest value, because layers behind the convolution can
+// make a small weight as important as a large one.
 struct TableLimit {
     double value, slope;
     int fewest;
+    double own = 1;
 };
 
 // A polynomial of an odd degree for each interval of the square root of the length, in z in
@@ -38,10 +41,10 @@ public:
     static constexpr TableLimit EXACT{1e-13, 1e-11, 81};
     static constexpr int EXACT_DEGREE = 7;
     // For tables without derivatives. In single precision it is well below the rounding of values,
-    // 6e-8.
-    static constexpr TableLimit VALUES{sizeof(T) == 8 ? EXACT.value : 1e-8,
-                                       std::numeric_limits<double>::infinity(),
-                                       sizeof(T) == 8 ? 36 : 16};
+    // 6e-8; a small weight may differ by two such roundings.
+    static constexpr TableLimit VALUES{
+        sizeof(T) == 8 ? EXACT.value : 1e-8, std::numeric_limits<double>::infinity(),
+        sizeof(T) == 8 ? 36 : 16, sizeof(T) == 8 ? EXACT.own : 1.2e-7};
     static constexpr int MOST = 600;  // intervals
 
     // Whether there are tables of that degree.
