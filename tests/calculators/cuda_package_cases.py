@@ -19,8 +19,8 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 CHECKPOINTS = ["mace_water_e3nn044.model", "mace_alloy_density_e3nn044.model"]
 if importlib.util.find_spec("nequip") is not None:
     CHECKPOINTS += ["nequip_water.ckpt", "nequip_alloy.ckpt"]
-#: Of float64, in the units of verify_package, whose own limits are wider. Found: 5e-12.
-LIMIT = 1e-10
+#: Of float64, as a part of the limits of verify_package. Found: 0.013 for short pairs, else 0.001.
+LIMIT = 0.03
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -33,7 +33,7 @@ def test_checkpoints(name: str, dtype: str, tmp_path: Path) -> None:
     assert check.passed, str(check)
     assert {row.quantity for row in check.deviations} == {"energy", "forces", "stress"}
     if dtype == "float64":
-        assert max(row.error for row in check.deviations) < LIMIT, str(check)
+        assert max(row.error / row.limit for row in check.deviations) < LIMIT, str(check)
 
 
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def test_rows_that_are_announced(name: str, dtype: str, item: int) -> None:
     library.mdcg_close(model)
 
 
-# Writes down each row that is exchanged. All other functions are found in libmdcg.so, its dependency.
+# Writes down each row that is exchanged. All other functions are those of libmdcg.so, which it is
+# linked to.
 SPY = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
