@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     dynamics.add_argument("--temperature", type=float, default=300.0, help="K (default 300)")
     dynamics.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     dynamics.add_argument("--impl", type=names, metavar="NAME,...", help="mdcg, fastmace")
+    dynamics.add_argument("--json", metavar="FILE", help="write all numbers")
     batch = command("batch", "time many small structures at once beside TorchSim", _BATCH_HELP)
     batch.add_argument("model", metavar="MODEL", help="of MACE, as in `model`")
     batch.add_argument("--structures", type=int, default=1000, help="default 1000")
@@ -95,10 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--case", type=names, default=DEFAULT_CASES[:2], metavar="NAME,...")
     engine.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     table = command(
-        "table", "print results of `model --json` as Markdown; later files replace earlier ones"
+        "table",
+        "print results of `model` or `dynamics` as Markdown; later files replace earlier ones",
     )
     plot = command(
-        "plot", "draw results of `model --json` for one model against the number of atoms"
+        "plot", "draw results of `model` or `dynamics` for one model against the number of atoms"
     )
     for one in (table, plot):
         one.add_argument("results", nargs="+", metavar="RESULT.json")
@@ -222,6 +224,10 @@ def _load(name: str, dtype: str | None) -> Any:
 def _dynamics(options: argparse.Namespace) -> int:
     import ase.io
 
+    from mdcg import env
+    from mdcg.bench.report import document
+    from mdcg.bench.timing import torch_cuda
+
     from . import dynamics
 
     if unknown := set(options.impl or ()) - set(dynamics.PROGRAMS):
@@ -233,6 +239,10 @@ def _dynamics(options: argparse.Namespace) -> int:
     reasons = {name: dynamics.missing(name, options.device) for name in dynamics.PROGRAMS}
     _tell_skipped({name: reason for name, reason in reasons.items() if reason})
     structure = ase.io.read(options.structure)
+    result = document(
+        "dynamics", {**vars(options), "threads": env.threads() or "all"}, torch_cuda()
+    )
+    shared = {"model": options.checkpoint.stem, "system": Path(options.structure).stem}
     for copies in options.copies:
         atoms = dynamics.with_velocities(structure, int(copies), options.temperature)
         run = dynamics.Run(
@@ -241,8 +251,11 @@ def _dynamics(options: argparse.Namespace) -> int:
         for name in options.impl or dynamics.PROGRAMS:
             if reasons[name] is None:
                 row = dynamics.measure(name, run)
-                milliseconds = 1e3 * row["seconds"]
+                milliseconds = 1e3 * row["seconds"]["median"]
                 print(f"{name:10} {row['atoms']:>9,} atoms {milliseconds:9.4f} ms/step", flush=True)
+                result["rows"].append({**shared, **row})
+                if options.json:
+                    write_json(options.json, result)
     return 0
 
 

@@ -22,16 +22,24 @@ _IMPLS = {
     "original": ("e3nn", "#8c8c8c", "s"),
     "oeq": ("OpenEquivariance", "#d28b26", "^"),
     "cueq": ("cuEquivariance", "#5b9a3c", "D"),
+    "fastmace": ("FastMACE", "#b5523b", "X"),
     "compiled": ("compiled", "#b8b8b8", "p"),
     "compiled-oeq": ("compiled, OpenEquivariance", "#e5b567", "h"),
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
+    "mdcg": ("mdcg", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
     "engine-tf32": ("engine, TF32", "#4fa3a5", "<"),
     "engine-bf16": ("engine, bfloat16", "#a3b93c", ">"),
 }
-_PEERS = ("original", "oeq", "cueq", "compiled", "compiled-oeq")
-_PACKAGES = {"original": "e3nn", "cueq": "cuequivariance", "oeq": "openequivariance"}
+_OWN = ("engine", "mdcg", "patched")
+_PEERS = ("original", "oeq", "cueq", "fastmace", "compiled", "compiled-oeq")
+_PACKAGES = {
+    "original": "e3nn",
+    "cueq": "cuequivariance",
+    "oeq": "openequivariance",
+    "fastmace": "fastmace",
+}
 
 
 @dataclass
@@ -42,6 +50,7 @@ class Results:
     implementation. Later files replace earlier ones.
     """
 
+    benchmark: str = ""
     hardware: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)
     rows: dict[Place, dict[str, Row]] = field(default_factory=dict)
@@ -61,7 +70,10 @@ class Results:
 
 
 def read_results(paths: Sequence[str]) -> Results:
-    """Read files that ``model --json`` wrote; `ValueError` if one is missing or something else."""
+    """Read files that one command wrote, ``model --json`` or ``dynamics --json``.
+
+    `ValueError` if one is missing or something else.
+    """
     found = Results()
     for path in paths:
         try:
@@ -70,8 +82,14 @@ def read_results(paths: Sequence[str]) -> Results:
             raise ValueError(
                 f"{path} cannot be read ({error}): give what `model --json` wrote"
             ) from error
-        if not isinstance(document, dict) or document.get("benchmark") != "model":
-            raise ValueError(f"{path} is not a result of `model --json`")
+        kind = document.get("benchmark") if isinstance(document, dict) else None
+        if kind not in ("model", "dynamics"):
+            raise ValueError(f"{path} is not a result of `model --json` or `dynamics --json`")
+        if found.benchmark not in ("", kind):
+            raise ValueError(
+                f"{path} is a result of `{kind}`, expected one of `{found.benchmark}` as before it"
+            )
+        found.benchmark = kind
         _take(found, document)
     if not found.rows:
         raise ValueError(f"{', '.join(paths)}: nothing was measured, so there is nothing to show")
@@ -108,7 +126,7 @@ def markdown_table(found: Results) -> str:
     No cell is empty: a cell without a time gives the reason, ``-`` means not applicable.
     """
     impls = _impls((*found.rows.values(), *found.refused.values()))
-    main = next((impl for impl in ("engine", "patched") if impl in impls), None)
+    main = next((impl for impl in _OWN if impl in impls), None)
     peers = [impl for impl in _PEERS if impl in impls]
     compared = main is not None and bool(peers)
     with_memory = any(row["peak_bytes"] for rows in found.rows.values() for row in rows.values())
@@ -195,8 +213,8 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
             "color": colour,
             "marker": marker,
             "markersize": 5,
-            "linewidth": 2.2 if impl == "engine" else 1.4,
-            "zorder": 3 if impl == "engine" else 2,
+            "linewidth": 2.2 if impl in _OWN[:2] else 1.4,
+            "zorder": 3 if impl in _OWN[:2] else 2,
         }
         times = {place[3]: found.milliseconds(place, impl) for place in places}
         points = [(atoms, time) for atoms, time in times.items() if time is not None]
@@ -215,6 +233,8 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
         axes.tick_params(labelsize=8)
     first = next(iter(found.rows[places[0]].values()))
     what = "energy, forces and stress" if first.get("stress") else "energy and forces"
+    if found.benchmark == "dynamics":
+        what = "molecular dynamics"
     figure.suptitle(
         f"{_model_name(chosen[1])}, {chosen[2]}, {chosen[0]}: {what}; {', '.join(found.hardware)}",
         fontsize=11,

@@ -89,11 +89,12 @@ def missing(program: str, device: str) -> str | None:
 
 
 def measure(program: str, run: Run) -> dict[str, Any]:
-    """Return seconds per step, integrator and neighbour lists included.
+    """Return a row of results: seconds per step, integrator and neighbour lists included.
 
     Each program runs in a process of its own, since FastMACE changes settings of torch when it is
     imported.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         seconds = pool.submit(_PROGRAMS[program], run).result()
-    return {"program": program, "atoms": len(run.atoms), "steps": run.steps, "seconds": seconds}
+    row = {"impl": program, "dtype": "float32", "atoms": len(run.atoms), "steps": run.steps}
+    return {**row, "seconds": {"median": seconds}, "peak_bytes": None}

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 _PACKAGES = (
     *("torch", "e3nn", "mace-torch", "nequip", "cuequivariance", "cuequivariance-ops-torch-cu12"),
-    *("cuequivariance-ops-torch-cu13", "openequivariance"),
+    *("cuequivariance-ops-torch-cu13", "openequivariance", "fastmace"),
 )
 
 

@@ -27,8 +27,10 @@ def row(impl: str, atoms: int, milliseconds: float, **more: Any) -> dict[str, An
     return {**place, "impl": impl, "stress": True, "seconds": seconds, "peak_bytes": peak, **more}
 
 
-def write(path: Path, rows: list[dict[str, Any]], refused: list[dict[str, Any]]) -> str:
-    result = document("model", {"threads": 2, "device": "cuda"})
+def write(
+    path: Path, rows: list[dict[str, Any]], refused: list[dict[str, Any]], kind: str = "model"
+) -> str:
+    result = document(kind, {"threads": 2, "device": "cuda"})
     result["machine"]["gpu"] = "NVIDIA H200"
     result["machine"]["packages"] = {"e3nn": "0.4.4", "cuequivariance": "0.13.0"}
     result["rows"], result["refused"] = rows, refused
@@ -108,6 +110,25 @@ def test_drawing(files: list[str], tmp_path: Path) -> None:
 
 
 @needs_matplotlib
+def test_dynamics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FastMACE is in the table and in the drawing."""
+    rows = [row("fastmace", 192, 1.4), row("mdcg", 192, 0.35), row("mdcg", 5184, 3.0)]
+    result = write(
+        tmp_path / "a.json", [each | {"peak_bytes": None} for each in rows], [], "dynamics"
+    )
+    assert main(["table", result]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "| model | atoms | FastMACE | mdcg | faster than the best other |",
+        "|---|---|---|---|---|",
+        "| MACE medium, float32 | 192 | 1.40 | 0.350 | 4.0x |",
+        "| MACE medium, float32 | 5,184 | not run | 3.00 | - |",
+    ]
+    assert main(["plot", result, "-o", str(tmp_path / "a.svg")]) == 0
+    for colour in (b"#b5523b", b"#1f5fa8"):
+        assert (tmp_path / "a.svg").read_bytes().count(b"stroke: " + colour) > 2
+
+
+@needs_matplotlib
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -123,18 +144,22 @@ def test_what_cannot_be_drawn(
     assert message in capsys.readouterr().err
 
 
-def test_files_that_are_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_no_results(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "conv.json"
     other.write_text(json.dumps({"benchmark": "conv"}))
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     empty = write(tmp_path / "empty.json", [], [])
+    moving = write(tmp_path / "moving.json", [row("mdcg", 192, 0.3)], [], "dynamics")
     for path, message in (
         (str(other), "is not a result of `model --json`"),
         (str(broken), "cannot be read"),
         (empty, "nothing was measured"),
+        (f"{files[0]} {moving}", "is a result of `dynamics`, expected one of `model`"),
     ):
-        assert main(["table", path]) == 2
+        assert main(["table", *path.split()]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -11,6 +11,8 @@ import pytest
 from benchmark import dynamics
 from benchmark.cli import main
 
+from mdcg.bench.report import format_number
+
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
 
 
@@ -23,15 +25,19 @@ def test_velocities_leave_the_structure_where_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_of_a_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mace", exc_type=ImportError)
     files = [str(DATA / "water.model"), str(DATA / "water192.xyz")]
-    code = main(["dynamics", *files, "--copies", "1", "--steps", "2", "--device", "cpu"])
+    result = ["--json", str(tmp_path / "result.json")]
+    code = main(["dynamics", *files, "--copies", "1", "--steps", "2", "--device", "cpu", *result])
     printed = capsys.readouterr().out
     assert code == 0
     assert "not measured: fastmace: it runs on CUDA devices only" in printed
     milliseconds = float(printed.split("192 atoms")[1].split()[0])
     assert 0.1 < milliseconds < 1e5
+    assert main(["table", result[1]]) == 0
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row == f"| water, float32 | 192 | {format_number(milliseconds)} |"
 
 
 @pytest.mark.skipif(find_spec("fastmace") is not None, reason="fastmace is installed")
