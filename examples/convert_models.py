@@ -42,7 +42,7 @@ def named(text: str) -> tuple[str, Path]:
 def patch(*arguments: object) -> dict[str, Any]:
     """Run mdcg-patch by itself: what one model does to the process does not touch the next.
 
-    Not in the present folder, which may be the clone: Python would import mdcg from there.
+    Runs in the folder of this script, because in that of the clone Python would import its mdcg.
     """
     code = "import sys; from mdcg.cli.patch import main; sys.exit(main())"
     done = subprocess.run(

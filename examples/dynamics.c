@@ -30,7 +30,7 @@ static double mass[MAX_ATOMS], x[3 * MAX_ATOMS], v[3 * MAX_ATOMS], f[3 * MAX_ATO
 
 /* The neighbour list, and where atoms were when it was made. */
 static int num_lists, num_edges;
-static mdcg_list list; /* how the model knows the edges again */
+static mdcg_list list; /* identifies the edges, so that the model reads them once */
 static int32_t sender[MAX_EDGES], receiver[MAX_EDGES];
 static double shifts[3 * MAX_EDGES], listed[3 * MAX_ATOMS];
 

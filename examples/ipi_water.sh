@@ -18,7 +18,7 @@ sed "s|<address>.*</address>|<address>$address</address>|" ipi_water.xml >output
 (cd output && exec i-pi ipi_water.xml) &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -f /tmp/ipi_$address' EXIT # it would wait for clients forever
-until [ -S /tmp/ipi_$address ]; do # a client ends at once where nobody listens yet
+until [ -S /tmp/ipi_$address ]; do # a client ends at once if i-PI is not listening yet
     kill -0 $server 2>/dev/null || stop i-pi
     sleep 0.1
 done

@@ -463,8 +463,9 @@ void PairMDCG::init_style()
 void PairMDCG::require_setup()
 {
   if (impl->set_up) return;
-  error->all(FLERR, "pair_style mdcg: pair_style or pair_coeff has been given since the last "
-                    "set-up, which this run leaves out, expected run without pre no");
+  error->all(FLERR,
+             "pair_style mdcg: pair_style or pair_coeff was given after the last set-up, and "
+             "'run N pre no' skips the set-up: leave out pre no");
 }
 
 // Whether LAMMPS' list would hold all pairs within the cutoff, so that the device can make the list

@@ -28,7 +28,7 @@ struct PairMDCG::Member {
   std::vector<std::int32_t> types;    // [num_nodes]
   double energy = 0.0;                // of the local nodes, eV
   std::vector<double> forces;         // [num_nodes][3] eV/Å
-  mdcg_list list{};                   // how the engine knows the edges again
+  mdcg_list list{};                   // identifies the edges, so that the model reads them once
   bool announced = false;
 };
 

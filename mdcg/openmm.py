@@ -71,8 +71,8 @@ def add_force(
     it: the charges that other atoms see are those of the system.
 
     Restraints and biases stay (`CustomExternalForce`, `CustomCentroidBondForce`, `CustomCVForce`,
-    `RMSDForce` and the like), and so do those of the classes for bonded terms, unless all of their
-    particles are among these atoms: add such a term after this call.
+    `RMSDForce` and the like). A restraint that is a bond, angle or torsion term stays too, unless
+    all of its particles are among these atoms: add such a term after this call.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@
 
 namespace mdcg {
 
-// What is read as a whole is at most as long: far more than any package or kernel file has.
+// Longest file that is read whole; packages and kernel files are far shorter.
 constexpr std::uint64_t MAX_FILE_BYTES = std::uint64_t(1) << 32;
 
 // An open file that closes itself. It takes a descriptor that a call of the system gave, and moves

@@ -311,7 +311,8 @@ FileLock::FileLock(const std::string& path) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
     const auto limit = std::chrono::seconds(compile_timeout());
-    // kernels take up to a minute, which needs no word; a stopped process does not make them at all
+    // Kernels take up to a minute, so waiting that long is not reported. A stopped process does not
+    // make any.
     const auto early = std::min<Clock::duration>(std::chrono::seconds(10), limit / 2);
     const auto late = std::min<Clock::duration>(std::chrono::seconds(60), limit / 2);
     Holder holder;
@@ -330,14 +331,14 @@ FileLock::FileLock(const std::string& path) {
         if (why != EWOULDBLOCK && why != EINTR) return;
         const bool stopped = passed > early && !told && holder.is_stopped();
         if ((passed > late || stopped) && !told && !holder.is_this_process()) {
-            notice("waiting for " + holder.text() + (stopped ? ", which is stopped" : "") +
-                   ", to make the same kernels; after " + std::to_string(limit.count()) +
-                   " s (MDCG_COMPILE_TIMEOUT) this process makes them itself");
+            notice("mdcg waits for " + holder.text() + ", which is making the same kernels" +
+                   (stopped ? " but is stopped" : "") + "; after " + std::to_string(limit.count()) +
+                   " s (MDCG_COMPILE_TIMEOUT) mdcg makes them in this process");
             told = true;
         }
         if (passed > limit) {
             notice(holder.text() + " has not made the kernels in " + std::to_string(limit.count()) +
-                   " s: this process makes them itself");
+                   " s, so mdcg makes them in this process");
             return;
         }
         poll_interrupt();

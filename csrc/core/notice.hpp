@@ -8,7 +8,7 @@ namespace mdcg {
 // Takes a sentence; it must not throw. Threads that have called the library call it.
 using Notice = void (*)(const std::string& sentence);
 
-// Of the whole process. Null: nothing is told.
+// Sets the function for the whole process; null: none.
 void set_notice(Notice tell);
 void notice(const std::string& sentence);
 

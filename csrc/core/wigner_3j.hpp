@@ -5,7 +5,8 @@
 
 namespace mdcg {
 
-constexpr int MAX_WIGNER_DEGREE = 16;  // all integers below are exact in double up to here
+// Up to this degree all integers of the computation are exact in double.
+constexpr int MAX_WIGNER_DEGREE = 16;
 
 // The symbol w[m1][m2][m3], of shape [2 l1 + 1][2 l2 + 1][2 l3 + 1] and unit Frobenius norm, with
 // the signs of e3nn 0.5 and later. The same bits on every machine. Throws std::invalid_argument

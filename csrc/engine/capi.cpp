@@ -115,7 +115,9 @@ Struct read_struct(const Struct* given, const char* name) {
     const std::size_t size = given->size;
     if (size % alignof(Struct) != 0 || size < sizeof(Struct) || size > 16 * sizeof(Struct))
         bad_argument(std::string(name) + ".size is " + std::to_string(size) + ", expected sizeof(" +
-                     name + ") = " + std::to_string(sizeof(Struct)) + ": set it before the call");
+                     name + ") = " + std::to_string(sizeof(Struct)) +
+                     ": set it before the call, or compile the program again with the mdcg.h of "
+                     "this library");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     for (std::size_t i = sizeof(Struct); i < size; ++i)
         if (bytes[i] != 0)

@@ -97,14 +97,15 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
     if (system.same_edges) {
         if (system.same_shifts && shifted_ && system.shifts == nullptr && system.images == nullptr)
             bad_argument(
-                "shifts are missing, but are said to be those of the last call: give them");
+                "shifts are missing, but mdcg_system.list names those of the last call: give them");
         if (!ordered_ || system.num_local != num_local || system.num_nodes != num_nodes ||
             system.num_edges != static_cast<std::int64_t>(all_edge_.size()))
-            bad_argument("the system has " + std::to_string(system.num_nodes) + " nodes and " +
-                         std::to_string(system.num_edges) + " edges, but its list is said to be " +
-                         "that of the last call, which had " + std::to_string(num_nodes) + " and " +
-                         std::to_string(all_edge_.size()) +
-                         ": set list.edges to 0 where edges have changed");
+            bad_argument(
+                "the system has " + std::to_string(system.num_nodes) + " nodes and " +
+                std::to_string(system.num_edges) +
+                " edges, but mdcg_system.list names the list of the last call, which had " +
+                std::to_string(num_nodes) + " and " + std::to_string(all_edge_.size()) +
+                ": set list.edges to 0 when edges change");
         if (system.images != nullptr && (num_images_ < 0 || system.num_images < num_images_)) {
             check_range(system.images, system.num_edges, system.num_images, "image");
             num_images_ = system.num_images;

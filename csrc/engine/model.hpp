@@ -45,8 +45,8 @@ public:
     bool evaluate_cell(const CellSystem& system, const Results& results);
     // The same for many systems; energy and virial have a row for each.
     bool evaluate_batch(const Batch& batch, const Results& results);
-    // The list of the last evaluation, which the model holds; zeros where that was none of a
-    // System, or failed.
+    // The list that the model holds; zeros if it holds none, as after a failure, a batch, or an
+    // evaluation of a cell on a device.
     const ListNumbers& list() const { return list_; }
     // Gives back the memory of evaluations; the next one takes it again.
     void release();

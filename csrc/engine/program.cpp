@@ -248,16 +248,19 @@ void Program::measure_kernels() {
     const auto refuse = [this](std::int64_t most, const std::string& what, std::int64_t text) {
         const auto millions = [](std::int64_t n) { return number_text(double(n) / 1e6, 3); };
         if (text > most && kernel_refusal.empty())
-            kernel_refusal = "kernels of " + what + " are generated up to " + millions(most) +
-                             " million characters, and these would have about " + millions(text);
+            kernel_refusal = "kernels are generated for up to " + millions(limits::MAX_LAYER_TEXT) +
+                             " million characters of source text per layer (" +
+                             millions(limits::MAX_KERNEL_TEXT) +
+                             " million per package); those of " + what + " would have about " +
+                             millions(text) + " million";
     };
     std::set<std::string> seen;
     for (std::size_t i = 0; i < ops.size(); ++i) {
         const KernelSize size = ops[i]->kernel_size();
         if (size.text > 0 && seen.insert(size.key).second) kernel_text += size.text;
-        refuse(limits::MAX_LAYER_TEXT, "a layer", size.text);
+        refuse(limits::MAX_LAYER_TEXT, "a layer of this package", size.text);
     }
-    refuse(limits::MAX_KERNEL_TEXT, "a package", kernel_text);
+    refuse(limits::MAX_KERNEL_TEXT, "this package", kernel_text);
 }
 
 std::size_t Program::num_operands() const {

@@ -23,10 +23,10 @@
 extern "C" {
 #endif
 
-/* Changes when a function or the meaning of a field does. Structs start with their size, and fields
- * are added at their end without changing it: set all bytes to 0, then `size`, then what is needed.
- * Fields that the caller's header does not know are taken as 0; a caller whose header knows more
- * than the library is refused only if it sets such a field. */
+/* Changes when a function or the meaning of a field does; a field that is added at the end of a
+ * struct does not change it. Structs start with their size: set all bytes to 0, then `size`, then
+ * what is needed. A caller whose header is older (a smaller size) is refused: compile it again. One
+ * whose header is newer is refused only if it sets a field that this library does not know. */
 #define MDCG_ABI_VERSION 2
 
 typedef enum mdcg_status {
@@ -64,8 +64,8 @@ typedef struct mdcg_options {
      * network. It finds its neighbours itself: set make_edges, with copies of nodes and ghosts up
      * to info.r_max where there are ranks. "pbe" or another functional that the package names. */
     const char* dispersion;
-    const char* damping; /* null or "bj": of Becke and Johnson; "zero"; with dispersion alone */
-    double dispersion_cutoff; /* Å, of pairs; 0: 21.17, which is 40 Bohr; with dispersion alone */
+    const char* damping;      /* null or "bj": of Becke and Johnson; "zero"; only with dispersion */
+    double dispersion_cutoff; /* Å, of pairs; 0: 21.17, which is 40 Bohr; only with dispersion */
 } mdcg_options;
 
 typedef struct mdcg_info {
@@ -91,12 +91,12 @@ typedef struct mdcg_device {
     unsigned char uuid[16]; /* the same for the same device in all processes */
 } mdcg_device;
 
-/* Numbers of the edges and of the shifts that a model has read. Set them to zero, and set `edges`
- * (or `shifts` alone) to zero again whenever these have changed; an evaluation that succeeds writes
- * the numbers. An evaluation whose numbers the model still holds takes both as they were, with new
- * positions and types; where it holds others by now, after a batch, an error or another system, it
- * reads the arrays again. So the arrays must be there in each call. With a communicator, all ranks
- * must evaluate the same sequence of systems, and change their numbers together. */
+/* Identifies a list of edges, so that a model reads it only once. Set both numbers to 0 at first,
+ * `edges` to 0 when edges change, and `shifts` to 0 when only shifts change. A successful
+ * evaluation writes the numbers. If the model still holds this list, it reads only positions and
+ * types; otherwise (after a batch, an error or another system) it reads the arrays again, so give
+ * them in every call. With a communicator, all ranks evaluate the same systems in the same order
+ * and set their numbers to 0 together. */
 typedef struct mdcg_list {
     int64_t edges, shifts;
 } mdcg_list;
@@ -118,8 +118,7 @@ typedef struct mdcg_system {
     /* Used with make_edges alone. */
     const double* cell;  /* [3][3] Å, rows are vectors; null: an open system */
     const int* periodic; /* [3] which of them repeat; null: all, if there is a cell */
-    /* How the model knows an earlier list again, to read it only once; null: it is read in each
-     * call. */
+    /* Identifies the list (see mdcg_list); null: it is read in each call. */
     mdcg_list* list;
     /* Non-zero: the full list of neighbours is made here, from positions and cell, and kept while
      * atoms move less than the skin allows; edges must be absent. With a cell, or of an open
@@ -243,10 +242,10 @@ MDCG_API const char* mdcg_printable(const char* text);
  * then wait: end them. `poll` null: never, as without this call. For the whole process; to be
  * called while no other function is. */
 MDCG_API void mdcg_set_interrupt(int (*poll)(void* context), void* context);
-/* tell(context, sentence) gets what users should know while a call goes on, such as the process
- * whose kernels it waits for. It is called by the threads that have called the library, which
- * itself never prints. `tell` null: nothing is told, as without this call. For the whole process;
- * to be called while no other function is. */
+/* tell(context, sentence) receives messages for the user during long calls, such as which process
+ * the library waits for. It is called by the threads that have called the library, which itself
+ * never prints. `tell` null: no messages, as without this call. For the whole process; to be called
+ * while no other function is. */
 MDCG_API void mdcg_set_notice(void (*tell)(void* context, const char* sentence), void* context);
 
 /* "cuda" or "cuda:N": is there a driver, and that device? MDCG_ERROR_DEVICE says what is missing.
@@ -256,8 +255,8 @@ MDCG_API mdcg_status mdcg_find_device(const char* name, mdcg_device* device);
 /* Reads and checks a package, which holds nothing that is executed. `options` null: all defaults.
  * On failure *model is null. */
 MDCG_API mdcg_status mdcg_open(const char* path, const mdcg_options* options, mdcg_model** model);
-/* Opens the package of `opened` once more, as it was read then, whatever its file holds by now: its
- * dispersion, or a model for another thread or device. */
+/* Opens another model from the package of `opened`, as it was read then, even if the file has
+ * changed: its dispersion, or the same network for another thread or device. */
 MDCG_API mdcg_status mdcg_open_same(const mdcg_model* opened, const mdcg_options* options,
                                     mdcg_model** model);
 MDCG_API void mdcg_close(mdcg_model* model); /* null does nothing */

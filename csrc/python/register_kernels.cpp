@@ -96,7 +96,7 @@ std::string kernel_problem(const std::string& path) {
     const std::string refusal = mdcg::validate(*package).kernel_refusal;
     if (!refusal.empty())
         throw mdcg::EngineError(mdcg::ErrorKind::unsupported,
-                                path + ": " + refusal + ", so that it runs on generic ones alone");
+                                path + ": " + refusal + ", so it runs on generic kernels only");
     return mdcg::kernel_problem(*package);
 }
 

@@ -89,8 +89,9 @@ class MDCGCalculator(Calculator):
         For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
         dispersion is added to all results, in float64. A committee adds that of its first package.
     damping : {"bj", "zero"}
-        Of the dispersion at short distances, after Becke and Johnson or of the original D3. An
-        error without `dispersion`, like the next one, unless it is the default.
+        Of the dispersion at short distances, after Becke and Johnson or of the original D3. This
+        and `dispersion_cutoff` need `dispersion`: without it, values other than the defaults are
+        an error.
     dispersion_cutoff : float
         In Å, of pairs of atoms; the default is 40 Bohr, as in MACE's calculators.
 

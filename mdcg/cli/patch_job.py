@@ -63,6 +63,7 @@ def describe(options: argparse.Namespace) -> Result:
     if record:
         result["patched_from"] = record
         lines.append(f"written by mdcg-patch {record.get('mdcg')} from {record.get('source')}")
+    patching, in_part = "", False
     try:
         report = inspect_model(model)
     except UnsupportedProblemError as error:
@@ -70,17 +71,22 @@ def describe(options: argparse.Namespace) -> Result:
     else:
         lines.append(str(report))
         result["report"] = report.to_dict()
-        patching = f"{len(report.refused)} layers cannot be patched" if report.refused else ""
-        if report.refused and report.patchable:
-            patching += ", --allow-partial patches the others"
+        if report.refused:
+            patching = f"{len(report.refused)} of {len(report.layers)} layers cannot be patched"
+            in_part = bool(report.patchable)
+        if in_part:
+            patching += " (--allow-partial patches the others)"
     fields = lowest_values(model)
-    refused = {"patching in place": patching, **_package_refusals(model, info, fields)}
+    in_place = "patching in place"
+    refused = {in_place: patching, **_package_refusals(model, info, fields)}
     result["supported"] = {use: not reason for use, reason in refused.items()}
     result["reasons"] = {use: reason for use, reason in refused.items() if reason}
     for use, reason in refused.items():
-        lines.append(f"{use}: {f'not supported, {reason}' if reason else 'supported'}")
+        answer = "in part" if in_part and use == in_place else "not supported"
+        lines.append(f"{use}: {f'{answer}, {reason}' if reason else 'supported'}")
     if fields:
-        lines.append(f"a package is made for one value each (--set) of {', '.join(fields)}")
+        values = " ".join(f"--set {name}=VALUE" for name in fields)
+        lines.append(f"a package is made for one value of: {', '.join(fields)} ({values})")
     return result, "\n".join(lines)
 
 

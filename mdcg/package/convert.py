@@ -169,16 +169,16 @@ def convert_model(
 
 
 def _otherwise(model: Any) -> str:
-    """Return what serves a model that is not converted, after a colon; empty if nothing does."""
+    """Return, after a semicolon, what to do instead of a conversion; empty if there is nothing."""
     from ..patch import inspect_model
 
     try:
-        served = inspect_model(model).complete
+        patchable = inspect_model(model).complete
     except UnsupportedProblemError:
-        served = False
-    if not served:
+        patchable = False
+    if not patchable:
         return ""
-    return f": patching it in place still serves it (name the output {outputs_in_place(model)})"
+    return f"; you can patch the model in place instead (name the output {outputs_in_place(model)})"
 
 
 def _merged(model: Any) -> Any:

@@ -37,7 +37,7 @@ def field_value(
     if name not in fields:
         raise UnsupportedProblemError(
             f"the model reads {name!r} of each structure, and a package is made for one value "
-            f"of it: give it with --set {name}=VALUE; for several values"
+            f"of it: give it with --set {name}=VALUE"
         )
     value = fields[name]
     if count is not None and not lowest <= value < lowest + count:

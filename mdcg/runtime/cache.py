@@ -89,11 +89,13 @@ def log_cache_warning() -> None:
 
 
 def announce_compilation(what: str) -> None:
-    """Log once per process that kernels are compiled now, because that takes long in silence."""
+    """Warn once that kernels are being compiled, because that takes long."""
     kept = not why_not_kept()
     log_cache_warning()
     use = (
-        f"; it does so once and keeps them in {cache_dir()}" if kept else ", for this process alone"
+        f"; it does so once and keeps them in {cache_dir()}"
+        if kept
+        else "; they are not kept, see the warning above"
     )
     warn_once(f"mdcg is compiling {what}, which takes a while{use}")
 

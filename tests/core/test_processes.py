@@ -184,10 +184,12 @@ def test_others_go_on_without_a_stopped_process(
             stopped.kill()
         waits, goes_on = caplog.messages
         caplog.clear()
-        assert waits.startswith(f"waiting for process {stopped.pid} on ")
+        assert waits.startswith(f"mdcg waits for process {stopped.pid} on ")
         assert waits.endswith(
-            ", which is stopped, to make the same kernels; after 1 s (MDCG_COMPILE_TIMEOUT) this "
-            "process makes them itself"
+            ", which is making the same kernels but is stopped; after 1 s (MDCG_COMPILE_TIMEOUT) "
+            "mdcg makes them in this process"
         )
         assert goes_on.startswith(f"process {stopped.pid} on ")
-        assert goes_on.endswith("has not made the kernels in 1 s: this process makes them itself")
+        assert goes_on.endswith(
+            "has not made the kernels in 1 s, so mdcg makes them in this process"
+        )

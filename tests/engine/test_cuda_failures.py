@@ -43,8 +43,8 @@ def said(code: str, **changes: str) -> list[str]:
 def test_kernels_that_would_occupy_a_compiler(tmp_path: Path) -> None:
     path = all_paths(9).package.write(tmp_path / "p.mdcg")
     (line,) = said(f"failure(lambda: _core.Model({path!r}, device='cuda'))")
-    assert line.startswith(f"3 {path}: kernels of a layer are generated up to 4 million characters")
-    assert line.endswith(', so that it runs on CPUs alone: use device "cpu"')
+    assert line.startswith(f"3 {path}: kernels are generated for up to 4 million characters")
+    assert line.endswith(' million, so it runs on CPUs only: use device "cpu"')
 
 
 # -- memory of the host ----------------------------------------------------------------------------

@@ -215,7 +215,7 @@ def test_style_again_without_a_set_up(tmp_path: Path, again: str, steps: int) ->
     run_input(tmp_path, text + then)
     output = run_input(tmp_path, text + f"{again}\n{then}", check=False)
     assert output.code != 0
-    assert "since the last set-up, which this run leaves out, expected run without" in output.text
+    assert "after the last set-up, and 'run N pre no' skips the set-up: leave out" in output.text
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -387,9 +387,9 @@ def test_a_process_that_is_waited_for_is_named(
     lock = _core.FileLock(files.lock_file(files.writable_folder(), name))
     text = run_input(tmp_path, head(model) + "run 0\n", env=env).text
     lock.release()
-    assert f"pair_style mdcg: waiting for process {os.getpid()} on " in text
+    assert f"pair_style mdcg: mdcg waits for process {os.getpid()} on " in text
     assert f"pair_style mdcg: process {os.getpid()} on " in text
-    assert "s: this process makes them itself" in text
+    assert "s, so mdcg makes them in this process" in text
     assert "generic, because /" in text
 
 

@@ -265,7 +265,7 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: Any) -> None:
     assert main([str(path), "-o", str(tmp_path / "a.mdcg")]) == 4
     error = capsys.readouterr().err
     assert "activation 'sign'" in error
-    assert "patching it in place still serves it" in error
+    assert "; you can patch the model in place instead" in error
 
 
 def test_a_wrong_package_is_not_written(

@@ -181,7 +181,9 @@ def test_info_of_a_model_that_reads_a_charge(build: Any, tmp_path: Path, capsys:
     assert main([str(tmp_path / "charged.model"), "--info"]) == 0
     lines = capsys.readouterr().out.splitlines()[-5:]
     assert lines[:4] == [f"{use}: supported" for use in USES]
-    assert lines[4] == "a package is made for one value each (--set) of total_charge"
+    assert lines[4] == (
+        "a package is made for one value of: total_charge (--set total_charge=VALUE)"
+    )
 
 
 @pytest.mark.parametrize("name", ["a.model", "a.mdcg"])
@@ -324,7 +326,12 @@ def test_unsupported_layers(build: Any, tmp_path: Path, capsys: Any) -> None:
     assert main([str(path), "--info"]) == 0
     text = capsys.readouterr().out
     assert "'atomic'" in text
-    assert "patching in place: not supported, 1 layers cannot be patched, --allow-partial" in text
+    reason = "1 of 6 layers cannot be patched (--allow-partial patches the others)"
+    assert f"patching in place: in part, {reason}\n" in text
+    assert main([str(path), "--info", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["supported"]["patching in place"] is False
+    assert result["reasons"]["patching in place"] == reason
     # half of such a model cannot run: its second block calls e3nn with four arguments
     assert main([str(path), "-o", str(output), "--allow-partial"]) == 3
     assert listing(tmp_path) == ["odd.model"]

@@ -329,7 +329,7 @@ def test_other_models_are_refused(model_class: str, reason: str) -> None:
     model = build_model()
     kind = type(model_class, (type(model),), {})
     model.__class__ = kind
-    with pytest.raises(UnsupportedProblemError, match=f"{reason}.*in place still serves it"):
+    with pytest.raises(UnsupportedProblemError, match=f"{reason}.*in place instead"):
         convert_model(model)
 
 

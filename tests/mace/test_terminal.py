@@ -47,7 +47,7 @@ OPEN = (
 )
 OF_PACKAGE = f"mdcg is compiling the kernels of {PACKAGE}, which takes a while"
 ONCE = "; it does so once and keeps them in {folder}/new/" + __version__ + "\n"
-ALONE = ", for this process alone\n"
+ALONE = "; they are not kept, see the warning above\n"
 GENERIC = f"{PACKAGE} runs on generic kernels, which are slower: {NO_COMPILER}; where kernels "
 GENERIC += f"cannot be made, run 'python -m mdcg kernels {PACKAGE} --target native' beforehand\n"
 

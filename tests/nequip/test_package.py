@@ -187,7 +187,7 @@ def test_refusals_name_the_layer(
 ) -> None:
     with pytest.raises(UnsupportedProblemError, match=message) as caught:
         convert_model(build("preset-like", **changes))
-    assert "in place still serves it (name the output .pt, or .nequip.zip" in str(caught.value)
+    assert "in place instead (name the output .pt, or .nequip.zip" in str(caught.value)
 
 
 def test_same_bytes_every_time(build: Callable[..., torch.nn.Module], tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ bool ListCopies::take(const System& system, double r_max) {
             system.num_images != num_images_ || size(points) != node_.size())
             bad_argument("the system has " + std::to_string(nodes) + " nodes and " +
                          std::to_string(system.num_copies) +
-                         " copies, but its list is said to be that of the last call, which had "
-                         "another number of them: set list.edges to 0 where they have changed");
+                         " copies, but mdcg_system.list names the list of the last call, which had "
+                         "other numbers of them: set list.edges to 0 when they change");
         return false;
     }
     forget();

@@ -40,7 +40,7 @@ public:
         if (!program_.kernel_refusal.empty() && choice.file.empty())
             throw EngineError(ErrorKind::unsupported,
                               package_->path() + ": " + program_.kernel_refusal +
-                                  ", so that it runs on CPUs alone: use device \"cpu\"");
+                                  ", so it runs on CPUs only: use device \"cpu\"");
         capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
         name_ = guarded(device, [&] { return mdcg::device_name(device); });
         code_ = code_of(package_->kernels_of(package_), std::move(choice), precision, capability_);

@@ -1,4 +1,4 @@
-// How a list of edges is known again.
+// Numbers that identify lists of edges.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace mdcg {
 
-// Of the edges of a list, and of their shifts. 0: none, or such as never were.
+// Identifies a list of edges and its shifts. 0: no list.
 struct ListNumbers {
     std::int64_t edges = 0, shifts = 0;
 };

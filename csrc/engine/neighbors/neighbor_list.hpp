@@ -44,7 +44,7 @@ public:
     double skin() const { return watch_.skin(); }
     std::int64_t num_builds() const { return num_builds_; }
     std::int64_t num_updates() const { return num_updates_; }
-    // Others whenever an update changed the arrays.
+    // Change whenever an update changes the arrays.
     const ListNumbers& numbers() const { return numbers_; }
 
 private:

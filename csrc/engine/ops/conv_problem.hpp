@@ -19,7 +19,7 @@ struct ConvDescription {
     std::vector<GenericPair> pairs;
     std::vector<GenericTerm<double>> terms;
 
-    // Of the field "problem", from which kernels are generated, too.
+    // Reads the field "problem", from which kernels are also generated.
     static ConvDescription read(const Fields& fields, int outputs, int align);
 
 private:

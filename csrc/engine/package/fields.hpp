@@ -36,9 +36,9 @@ public:
     std::vector<double> numbers(const char* key) const;
     Fields object(const char* key) const;
     Fields object_in_text(const char* key) const;  // of a string that holds an object as JSON
-    // Sees that the string is exactly what `value` is written as, without spaces and with sorted
-    // keys. Kernels are generated from such text by another reader: it cannot find more in it than
-    // the engine has.
+    // Throws unless the string is exactly the text that mdcg writes for `value`: without spaces and
+    // with sorted keys. Kernels are generated from it by another reader, which can then find no
+    // more in it than the engine did.
     void expect_text_of(const char* key, const nlohmann::json& value) const;
     std::vector<Fields> objects(const char* key) const;  // empty where absent
     const nlohmann::json& json(const char* key) const;   // whatever it is; for <nlohmann/json.hpp>
