@@ -76,7 +76,7 @@ struct PairMDCG::Impl {
   bool device_to_device = false;    // rows of ghosts do not pass through the host
   double energy_unit = 1.0, r_max = 0.0;
   bool set_up = false;        // init_style has seen the last pair_style and pair_coeff
-  std::string masses_said;    // the last warning about masses
+  std::string warned_masses;    // the last warning about masses
 
   bool exchanges = false;            // any member has some between its layers
   bool first_alone = false;          // results are those of the first member, not the mean

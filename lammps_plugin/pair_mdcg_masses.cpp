@@ -85,8 +85,8 @@ void PairMDCG::check_masses()
                           " the elements would fit the masses: name them in pair_coeff in the "
                           "order of the atom types");
   }
-  if (comm->me == 0 && wrong != it.masses_said)
+  if (comm->me == 0 && wrong != it.warned_masses)
     error->warning(FLERR,
                    "pair_style mdcg: " + wrong + ": are these the elements of the atom types?");
-  it.masses_said = wrong;
+  it.warned_masses = wrong;
 }

@@ -97,7 +97,11 @@ def installation(module: str | None) -> str:
     """
     top = (module or "").split(".")[0]
     extra = re.compile(rf"extra == ['\"]{_EXTRAS.get(top)}['\"]")
-    parts = [line.partition(";") for line in requires("mdcg") or ()]
+    try:
+        lines = requires("mdcg") or ()
+    except PackageNotFoundError:  # a copy of mdcg without metadata
+        lines = ()
+    parts = [line.partition(";") for line in lines]
     wanted = [f"'{name.strip()}'" for name, _, marker in parts if extra.search(marker)]
     return " ".join(["pip install", *(wanted or [top])])
 

@@ -24,7 +24,13 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from . import env
-from .errors import KernelCompileError, MdcgError, MissingDependencyError, installation
+from .errors import (
+    KernelCompileError,
+    MdcgError,
+    MissingDependencyError,
+    OutputError,
+    installation,
+)
 
 PLUGIN = "mdcgplugin.so"
 MPI_LIBRARY = "libmpi.so.12"
@@ -135,7 +141,7 @@ def find_lammps(
     return Lammps(headers, version, mpi or _find_mpi(headers), bigbig, old_strings)
 
 
-def build(lammps: Lammps, output: Path | None = None) -> Path:
+def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> Path:
     """Return the plugin from the cache, or compile it.
 
     Parameters
@@ -143,6 +149,8 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
     lammps : Lammps
     output : Path, optional
         File to write, whose name must end in ``plugin.so``; default: in the cache.
+    keep : bool
+        Whether a cache that keeps nothing is an error, unless `output` is given.
 
     Returns
     -------
@@ -153,10 +161,12 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
     ------
     KernelCompileError
         No compiler, or it failed.
+    OutputError
+        The plugin cannot be kept, and `keep` asks for it.
     ValueError
         LAMMPS would not load a file of that name.
     """
-    from .runtime.cache import KernelCache
+    from .runtime.cache import KernelCache, why_not_kept
 
     if output is not None and not output.name.endswith("plugin.so"):
         raise ValueError(f"output is {output.name}, expected a name that ends in plugin.so")
@@ -171,6 +181,8 @@ def build(lammps: Lammps, output: Path | None = None) -> Path:
             "the LAMMPS plugin is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
             "unset the variable once"
         )
+    if made is None and keep and output is None and (reason := why_not_kept()):
+        raise OutputError(f"{reason}, or name a file with --output")
     made = made or cache.make(key, lambda path: _compile(lammps, path))
     if output is None:
         return Path(made.path)

@@ -33,7 +33,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "examples" / "data"
-NAMES = ("README.md", "USAGE.md", "examples/README.md", "lammps_plugin/README.md")
+NAMES = (
+    *("README.md", "USAGE.md", "SECURITY.md", "lammps_plugin/README.md"),
+    *("examples/README.md", "examples/data/README.md"),
+)
 LANGUAGES = ("bash", "python", "lammps", "yaml", "text")
 #: What is not copied with the clone.
 BIG = shutil.ignore_patterns(".*", "build", "csrc", "tests", "output", "__pycache__")

@@ -347,7 +347,8 @@ FileLock::FileLock(const std::string& path) {
     const std::string text = waited ? read_part(file_->number(), 0, MAX_LOCK_TEXT) : "";
     if (text.compare(0, std::strlen(FAILED), FAILED) == 0)
         failure_ = text.substr(std::strlen(FAILED));
-    write(Holder::present().text());
+    else  // a failure stays for all that wait
+        write(Holder::present().text());
 }
 
 void FileLock::release() {

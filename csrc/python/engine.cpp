@@ -149,7 +149,6 @@ public:
             check_shape(sender, "sender", sender.size(), 0);
             check_shape(receiver, "receiver", sender.size(), 0);
             check_shape(shifts, "shifts", sender.size(), 3);
-            if (same_edges) system.list = {given_.edges, same_shifts ? given_.shifts : 0};
             system.num_edges = sender.size();
             system.sender = sender.data();
             system.receiver = receiver.data();
@@ -170,12 +169,14 @@ public:
         const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
         const std::int32_t* kinds = types.data();
         locked([&](mdcg::Evaluator& evaluator) {
+            if (given && !held && same_edges)
+                system.list = {given_.edges, same_shifts ? given_.shifts : 0};
             if (given)
                 evaluator.evaluate(system, nullptr, wanted);
             else
                 evaluator.evaluate(
                     {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights}, wanted);
-            given_ = evaluator.list();
+            given_ = given && !held ? evaluator.list() : mdcg::ListNumbers{};
         });
         if (wanted.energy != nullptr) out["energy"] = energy;
         return out;
@@ -255,7 +256,7 @@ private:
     std::unique_ptr<mdcg::Evaluator> evaluator_;
     mdcg::ForkAwareMutex mutex_;
     std::atomic<std::thread::id> owner_{};
-    mdcg::ListNumbers given_;  // of the edges last evaluated
+    mdcg::ListNumbers given_;  // of the arrays of edges last evaluated
 };
 
 }  // namespace

@@ -239,9 +239,8 @@ def _dynamics(options: argparse.Namespace) -> int:
     reasons = {name: dynamics.missing(name, options.device) for name in dynamics.PROGRAMS}
     _tell_skipped({name: reason for name, reason in reasons.items() if reason})
     structure = ase.io.read(options.structure)
-    result = document(
-        "dynamics", {**vars(options), "threads": env.threads() or "all"}, torch_cuda()
-    )
+    how = {"checkpoint": str(options.checkpoint), "threads": env.threads() or "all"}
+    result = document("dynamics", vars(options) | how, torch_cuda())
     shared = {"model": options.checkpoint.stem, "system": Path(options.structure).stem}
     for copies in options.copies:
         atoms = dynamics.with_velocities(structure, int(copies), options.temperature)

@@ -114,18 +114,18 @@ def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], pack
     for name, value in fixed.items():
         for key in keys_of_input(name):
             found = stated.get(key)
-            if found is not None and not _is_number(found, value):
+            plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors
+            if plain is not None and not _is_number(plain, value):
                 raise InputError(
-                    f"{key} of the structure is {found!r}, and {package} was made for "
+                    f"{key} of the structure is {plain!r}, and {package} was made for "
                     f"{name}={value}, which is fixed: evaluate the checkpoint itself, or convert "
                     f"it for the other value (mdcg-patch --set {name}=VALUE)"
                 )
 
 
 def _is_number(found: Any, value: int) -> bool:
-    plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors of any device
     try:
-        return bool((np.asarray(plain, dtype=np.float64) == value).all())
+        return bool((np.asarray(found, dtype=np.float64) == value).all())
     except (TypeError, ValueError):
         return False
 
@@ -318,5 +318,5 @@ def require_stress(atoms: Atoms) -> None:
         raise PropertyNotImplementedError(
             "stress needs a cell of three independent vectors, of which at least one is periodic, "
             f"got pbc {atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} "
-            "Å^3: give the cell a vector along each open direction, too"
+            "Å^3: set pbc along one direction or more, and give the cell a vector along each open one"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..errors import OutputError
 from ._common import OK, UsageError
 
 _EPILOG = """\
@@ -36,15 +35,12 @@ def main(argv: list[str]) -> int:
     add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: the cache)")
     options = parser.parse_args(argv)
     from .. import lammps_plugin
-    from ..runtime.cache import why_not_kept
 
-    if options.output is None and (reason := why_not_kept()):
-        raise OutputError(f"{reason}, or name a file with --output")
     found = lammps_plugin.find_lammps(
         options.headers, version=options.version, mpi=options.mpi, bigbig=options.bigbig
     )
     try:
-        print(lammps_plugin.build(found, options.output))
+        print(lammps_plugin.build(found, options.output, keep=True))
     except ValueError as error:
         raise UsageError(str(error)) from error
     return OK

@@ -113,5 +113,6 @@ def _dispersion(found: Any) -> str:
 def _verification(found: Any) -> str:
     if not isinstance(found, dict):
         return "verification: not verified"
-    limits = ", ".join(f"{name} below {value:.0e}" for name, value in found["below"].items())
-    return f"verification: {'passed' if found['passed'] else 'failed'} ({limits})"
+    below = ", ".join(f"{name} below {value:.0e}" for name, value in found["below"].items())
+    verdict = "passed" if found["passed"] else "failed"
+    return f"verification: {verdict} (differences nearest to their limits: {below})"

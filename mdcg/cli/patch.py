@@ -101,8 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         "--atol-forces",
         metavar="X",
         type=positive,
-        help="largest allowed difference of forces in eV/Å (default: 1e-8 in float64; in float32 "
-        "twice the largest rounding error of the original)",
+        help="largest allowed difference of forces in eV/Å (default: 1e-8 in float64, in float32 "
+        "twice the largest rounding error of the original, and a little of the largest force more)",
     )
     add("--force", action="store_true", help="overwrite OUT if it exists (never IN)")
     package = parser.add_argument_group("options of .mdcg packages")

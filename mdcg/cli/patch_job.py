@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..errors import (
-    DeviceError,
     PackageError,
     UnsupportedProblemError,
     VerificationError,
@@ -179,11 +178,10 @@ def run(options: argparse.Namespace) -> Result:
 
 def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, dict[str, Any]]:
     """Return the model of the input, unpatched, its default head, and how the report begins."""
-    from ..package.file import file_sha256
-    from ..patch import load_model, model_info, model_record, unpatch_model
+    from ..package.convert import load_with_digest
+    from ..patch import model_info, model_record, unpatch_model
 
-    model = load_model(options.input)  # what is no checkpoint is refused before all of it is read
-    digest = file_sha256(options.input)
+    model, digest = load_with_digest(options.input)
     default = model_record(model).get("head")
     unpatch_model(model)
     names = ("torch", "e3nn", "mace-torch", "nequip")
@@ -271,20 +269,12 @@ def checked(
 
 
 def _device(name: str) -> torch.device:
-    import torch
+    from ..calculators.torch_backend import as_device
 
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
+        return as_device(name)
+    except ValueError as error:
         raise UsageError(f"--device is {name!r}, expected cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(
-            f"device {name!r} was requested but torch {torch.__version__} finds no CUDA device: "
-            "use --device cpu. Details: python -m mdcg env"
-        )
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device is {name!r}, expected cpu or cuda")
-    return device
 
 
 def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | None) -> str:
@@ -349,10 +339,7 @@ def closing(
     how = "not verified"
     if check is not None:
         structures = len({deviation.system for deviation in check.deviations})
-        worst = check.worst().get("forces")
         how = f"checked on {structures} structures"
-        if worst is not None:
-            how += f": forces agree within {worst.error:.0e} eV/Å"
     output = printable(str(options.output))
     ase = f'In ASE: atoms.calc = mdcg.MDCGCalculator("{output}")'
     return f"wrote {output} ({what}; {how}).  {ase}{lammps}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..errors import UnsupportedProblemError
+from ..errors import CheckpointError, UnsupportedProblemError
 from ..problem.text import dtype_of
 from .builder import Builder
 from .file import file_sha256
@@ -75,11 +75,31 @@ def convert_checkpoint(path: str | Path, options: ConversionOptions | None = Non
     ValueError
         An element or a head that the model does not know.
     """
+    path = Path(path)
+    model, digest = load_with_digest(path)
+    return convert_model(model, options, source=(path.name, digest))
+
+
+def load_with_digest(path: Path) -> tuple[Any, str]:
+    """Return the model of a checkpoint and the SHA-256 of the file.
+
+    Raises
+    ------
+    CheckpointError
+        The file cannot be read, or another took its place meanwhile.
+    """
     from ..patch import load_model
 
-    path = Path(path)
+    def state() -> tuple[int, int, int]:
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    before = state() if path.exists() else None
     model = load_model(path)  # what is no checkpoint is refused before all of it is read
-    return convert_model(model, options, source=(path.name, file_sha256(path)))
+    digest = file_sha256(path)
+    if state() != before:
+        raise CheckpointError(f"{path} changed while it was read: run the command again")
+    return model, digest
 
 
 def convert_model(

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 SUFFIX = ".mdcg-kernels"
+_UNSUPPORTED = 3  # MDCG_ERROR_UNSUPPORTED of mdcg.h
 #: Version of the manifest that is written.
 FORMAT = 1
 KEY = "mdcg_kernels"
@@ -109,12 +110,12 @@ def device_refusal(path: Path) -> str:
     """Return why no CUDA device can run a package, or an empty string; nothing is compiled."""
     from .cuda_kernels import cuda_passes
 
-    content = json.loads(_read_problem(path))
-    passes, _ = cuda_passes(content["layers"], content["tensors"])
     try:
+        content = json.loads(_read_problem(path))
+        passes, _ = cuda_passes(content["layers"], content["tensors"])
         _engine_texts(path, f"sm_{_OLDEST}", "", passes)
     except UnsupportedProblemError as refusal:
-        return str(refusal)
+        return str(refusal).removeprefix(f"{path}: ")
     return ""
 
 
@@ -127,7 +128,8 @@ def _read_problem(path: Path) -> str:
     try:
         return _core.kernel_problem(str(path))
     except _core.EngineError as error:
-        raise PackageError(str(error)) from None
+        refused = UnsupportedProblemError if error.kind == _UNSUPPORTED else PackageError
+        raise refused(str(error)) from None
 
 
 def compile_kernels(

@@ -110,16 +110,18 @@ class VerificationReport:
         return found
 
     def summary(self) -> str:
-        """Return one line: the worst of each quantity, and PASS or FAIL."""
+        """Return one line: each quantity where it is nearest to its limit, and PASS or FAIL."""
         systems = len({deviation.system for deviation in self.deviations})
         parts = []
         for name, worst in self.worst().items():
-            text = f"max |{QUANTITIES[name].symbol}| {worst.error:.0e} {worst.unit}"
+            text = f"|{QUANTITIES[name].symbol}| {worst.error:.0e} {worst.unit}"
             if worst.own_error is not None:
                 text += f" (original itself {worst.own_error:.0e})"
             parts.append(text)
         verdict = "PASS" if self.passed else "FAIL"
-        listing = ", ".join(parts) or "the model gave no output to compare"
+        listing = f"nearest to their limits: {', '.join(parts)}"
+        if not parts:
+            listing = "the model gave no output to compare"
         return f"verify ({self.device}, {self.dtype}, {systems} systems): {listing}   {verdict}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,9 +173,11 @@ def verify_patch(
 ) -> VerificationReport:
     """Compare two models of the same dtype on several structures.
 
-    float64: energy within 1e-9 eV/atom, forces 1e-8 eV/Å, stress 1e-9 eV/Å³. float32: the error
-    against the original in float64 may be twice the original's own on its worst structure, whether
-    that is the worst in the unit of the output or relative to the size of the output.
+    float64: energy within 1e-9 eV/atom, forces 1e-8 eV/Å, stress 1e-9 eV/Å³, and 1e-12 of the
+    energy or 1e-11 of the largest force or stress of the structure more. float32: the error against
+    the original in float64 may be twice the original's own on its worst structure, whether that is
+    the worst in the unit of the output or relative to the size of the output, and 1e-7 of the
+    energy or 1e-6 of the largest force or stress more.
 
     Parameters
     ----------

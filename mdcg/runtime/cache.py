@@ -65,21 +65,25 @@ def clear_cache() -> None:
     OutputError
         A file or folder cannot be deleted.
     """
-    try:
-        shutil.rmtree(cache_dir())
-    except FileNotFoundError:  # there is none, or another process deletes it
-        pass
-    except OSError as error:
-        raise OutputError(
-            f"the kernel cache {cache_dir()} cannot be deleted ({error.strerror}: "
-            f"{error.filename}): run the command as the user that it belongs to"
-        ) from error
+    while cache_dir().exists():
+        try:
+            shutil.rmtree(cache_dir())
+        except FileNotFoundError:  # another process moved or deleted a part: the rest remains
+            continue
+        except OSError as error:
+            raise OutputError(
+                f"the kernel cache {cache_dir()} cannot be deleted ({error.strerror}: "
+                f"{error.filename}): run the command as the user that it belongs to"
+            ) from error
 
 
 def why_not_kept() -> str:
     """Return why new kernels are not kept in the cache, or nothing where they are."""
     # "tmp" is no target: its folder is there in any case
-    folder = _core.KernelCache("tmp", BINARIES[0]).writable_folder()
+    try:
+        folder = _core.KernelCache("tmp", BINARIES[0]).writable_folder()
+    except RuntimeError as error:  # the folder of temporary files cannot be written either
+        return str(error)
     return "" if folder == str(cache_dir()) else _core.KernelCache.warning()
 
 

@@ -90,6 +90,13 @@ def test_hints_name_packages_that_an_index_has() -> None:
     assert installation("mace.modules") == "pip install 'mace-torch>=0.3.15' 'torch>=2.6'"
     assert installation("tad_mctc").startswith("pip install 'tad-dftd3")
     assert installation("les.tomorrow") == "pip install les"
+    with pytest.MonkeyPatch.context() as patch:
+
+        def refuse(name: str) -> None:
+            raise importlib.metadata.PackageNotFoundError(name)
+
+        patch.setattr("mdcg.errors.requires", refuse)  # a copy of mdcg without metadata
+        assert installation("mace") == "pip install mace"
     files = [path for name in ("mdcg", "examples", "csrc") for path in (ROOT / name).rglob("*.*")]
     texts = {path: path.read_bytes() for path in files if path.suffix in (".py", ".sh", ".cpp")}
     assert [path for path, text in texts.items() if b"mdcg[" in text] == []

@@ -16,6 +16,7 @@ import pytest
 
 from mdcg import _core
 from mdcg.cli.main import main
+from mdcg.package.kernel_file import device_refusal
 
 from .problems import build
 from .small_package import SmallPackage
@@ -162,6 +163,7 @@ def test_kernels_that_would_occupy_a_compiler(tmp_path: Path, capsys: Any) -> No
     with pytest.raises(_core.EngineError, match=re.escape(why)) as error:
         _core.Model(path, kernels="generated", threads=1).prepare()
     assert error.value.kind == 4
+    assert device_refusal(Path(path)).startswith(why)
     assert main(["kernels", path, "--target", "native"]) == 4
     said = capsys.readouterr().err
     assert re.fullmatch(

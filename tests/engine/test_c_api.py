@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import inspect
 import os
 import re
@@ -18,6 +20,7 @@ import pytest
 import mdcg
 from mdcg import MDCGCalculator, _core
 
+from .capi import ListNumbers, Options, Rank, library
 from .sequences import check_sequences
 from .test_program import two_layers
 
@@ -102,6 +105,37 @@ def test_example_refuses(
     assert done.returncode == 1
     assert sentence in done.stderr
     assert not (tmp_path / "last.xyz").exists()
+
+
+def test_a_package_whose_file_is_replaced(tmp_path: Path) -> None:
+    """A second model of a package is made from what the first has read."""
+    path = str(tmp_path / "p.mdcg")
+    two_layers("float64").package().save(path)
+    atoms, none = np.arange(4), np.zeros(0, int)
+    first = Rank(path, atoms, none)
+    two_layers("float64", seed=1).package().save(path)
+    other, same = Rank(path, atoms, none), copy.copy(first)
+    same.model, same.list = ctypes.c_void_p(), ListNumbers()
+    first.check(first.lib.mdcg_open_same(first.model, None, ctypes.byref(same.model)))
+    edges = np.array([[0, 1], [1, 0], [2, 3], [3, 2]], np.int32).T
+    g = {
+        "positions": np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0], [0.3, 2, 1]], float),
+        "types": np.zeros(4, np.int32),
+        "sender": edges[0],
+        "receiver": edges[1],
+    }
+    energies = [rank.evaluate(g, None, ("energy",))["energy"][0] for rank in (first, same, other)]
+    assert energies[0] == energies[1] != energies[2]
+    for rank in (first, same, other):
+        rank.close()
+
+
+@pytest.mark.parametrize("option", [{"damping": b"zero"}, {"dispersion_cutoff": 9.0}])
+def test_options_of_dispersion_without_it(option: dict[str, Any]) -> None:
+    lib, model = library(), ctypes.c_void_p()
+    path = os.fsencode(WATER / "water.mdcg")
+    assert lib.mdcg_open(path, ctypes.byref(Options(**option)), ctypes.byref(model)) == 1
+    assert b"without dispersion, expected" in lib.mdcg_last_error()
 
 
 def symbols_of_library(option: str) -> list[str]:

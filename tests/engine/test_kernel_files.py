@@ -148,7 +148,7 @@ def test_python_is_started_once_for_several_processes(package: Path, empty: Path
 def test_a_failure_is_that_of_all_that_wait(package: Path, empty: Path) -> None:
     notes = empty.parent / "notes"
     python = script(
-        empty.parent / "python", f"echo run >> {notes}; sleep 2; echo 'mdcg: no luck' >&2; exit 5"
+        empty.parent / "python", f"echo run >> {notes}; sleep 5; echo 'mdcg: no luck' >&2; exit 5"
     )
     code = (
         "import sys; from mdcg import _core; model = _core.Model(sys.argv[1])"
@@ -162,13 +162,13 @@ def test_a_failure_is_that_of_all_that_wait(package: Path, empty: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(3)
+        for _ in range(5)
     ]
     for process in processes:
         said = process.communicate(timeout=300)[0]
         assert "kernels: 3 generic, because no luck; where kernels cannot be made, run " in said
         assert f"'python -m mdcg kernels {package} --target native' beforehand" in said
-    assert notes.read_text().count("run") < 3
+    assert notes.read_text().count("run") == 1
 
 
 @pytest.mark.parametrize(

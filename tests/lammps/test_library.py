@@ -156,7 +156,7 @@ def test_rows_that_are_announced(name: str, dtype: str, item: int) -> None:
     library.mdcg_close(model)
 
 
-# Writes down each row that is exchanged. All other functions are those of libmdcg.so, which it is
+# Writes down each row that is exchanged and each file that is opened. All other functions are those of libmdcg.so, which it is
 # linked to.
 SPY = r"""
 #define _GNU_SOURCE
@@ -187,6 +187,11 @@ static int reverse(void *context, void *rows, int width, int item) {
   return theirs->reverse(context, rows, width, item);
 }
 const char *mdcg_version(void) { return getenv("SPY_VERSION"); }
+mdcg_status mdcg_open(const char *path, const mdcg_options *options, mdcg_model **model) {
+  mdcg_status (*f)(const char *, const mdcg_options *, mdcg_model **) = real("mdcg_open");
+  note("open", 0, 0);
+  return f(path, options, model);
+}
 mdcg_status mdcg_evaluate(mdcg_model *m, const mdcg_system *s, const mdcg_communicator *c,
                           const mdcg_results *r) {
   mdcg_status (*f)(mdcg_model *, const mdcg_system *, const mdcg_communicator *,
@@ -240,12 +245,22 @@ def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, rank
         assert found == [found[0]] * 3
         local += int(found[0].split()[1])
         assert int(found[0].split()[2]) == len(atoms)
-        want = Counter(found)
+        want = Counter([*found, "open 0 0"])
         if ranks > 1:
             for width in widths(name, item):
                 want |= Counter({f"{way} {width} {item}": 3 for way in ("forward", "reverse")})
         assert Counter(lines) == want
     assert local == len(atoms)
+
+
+def test_a_package_is_read_once(tmp_path: Path) -> None:
+    """Its network and its dispersion are those of one file, also while it is replaced."""
+    write_data(tmp_path / "test.data", water(1))
+    text = head(package("mace", "float64"), settings="dispersion pbe") + "run 0\n"
+    run_input(tmp_path, text, env=spying(tmp_path), ranks=2)
+    seen = [path.read_text().splitlines() for path in tmp_path.glob("spy.[0-9]*")]
+    assert [lines.count("open 0 0") for lines in seen] == [1, 1]
+    assert [sum(line.startswith("evaluate") for line in lines) for lines in seen] == [2, 2]
 
 
 AFTER_ERRORS = """

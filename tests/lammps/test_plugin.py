@@ -96,6 +96,24 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ends in plugin.so" in capsys.readouterr().err
 
 
+def test_command_links_and_caches_that_keep_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link stays, and what is in the cache needs no place in it."""
+    target, link = tmp_path / "mine_plugin.so", tmp_path / "link_plugin.so"
+    link.symlink_to(target)
+    assert main(["lammps", "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert target.is_file()
+    monkeypatch.setattr("mdcg.runtime.cache.why_not_kept", lambda: "the cache is for reading")
+    capsys.readouterr()
+    assert main(["lammps"]) == 0
+    assert Path(capsys.readouterr().out.strip()).read_bytes() == target.read_bytes()
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "empty"))
+    assert main(["lammps"]) == 2
+    assert "the cache is for reading, or name a file with --output" in capsys.readouterr().err
+
+
 def test_library_that_is_not_there(tmp_path: Path) -> None:
     write_data(tmp_path / "test.data", water(1))
     env = environment() | {"MDCG_LIBRARY": str(tmp_path / "libmdcg.so")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import mdcg
 from mdcg.cli import environment, selftest
 from mdcg.cli.main import main
+from mdcg.runtime import cache_dir
 
 from ..outputs import DATA
 
@@ -104,6 +106,40 @@ def test_a_cache_that_keeps_nothing(
             assert captured.err.count("\n") == 1
 
 
+def test_no_folder_can_be_written() -> None:
+    """Neither the cache nor the folder of temporary files."""
+    nowhere = {"MDCG_CACHE_DIR": "/proc/nope", "TMPDIR": "/proc/nope"}
+    package = str(DATA / "mace_water_float32.mdcg")
+    for command in (["kernels", package, "--target", "native"], ["lammps"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "mdcg", *command],
+            env=os.environ | nowhere,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_cache_that_others_delete_too(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = shutil.rmtree
+    calls = []
+
+    def delete_late(path: Path) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise FileNotFoundError(2, "No such file or directory", "another")
+        delete(path)
+
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
+    (cache_dir() / "native").mkdir(parents=True)
+    monkeypatch.setattr("shutil.rmtree", delete_late)
+    assert main(["cache", "clear"]) == 0
+    assert not cache_dir().exists()
+
+
 def test_a_cache_that_cannot_be_deleted(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +147,7 @@ def test_a_cache_that_cannot_be_deleted(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path))
+    cache_dir().mkdir()
     monkeypatch.setattr("shutil.rmtree", refuse)
     assert main(["cache", "clear"]) == 2
     captured = capsys.readouterr()

@@ -333,6 +333,23 @@ def test_other_models_are_refused(model_class: str, reason: str) -> None:
         convert_model(model)
 
 
+def test_a_checkpoint_that_is_replaced_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest in the package is that of its model."""
+    path = tmp_path / "a.model"
+    torch.save(build_model(), path)
+
+    def load_and_replace(path: Path) -> Any:
+        model = load_model(path)
+        torch.save(build_model(), path)
+        return model
+
+    monkeypatch.setattr("mdcg.patch.load_model", load_and_replace)
+    with pytest.raises(CheckpointError, match=r"a\.model changed while it was read: run the"):
+        convert_checkpoint(path)
+
+
 @pytest.mark.parametrize("value", [float("nan"), 1e200])
 def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
     """Of a model in memory, and where a network that is finite gives them."""

@@ -84,6 +84,14 @@ def test_results_are_those_of_the_calculator(dtype: str, device: str) -> None:
     assert not found["stress"].any()
 
 
+def test_open_directions_that_torchsim_drops() -> None:
+    """USAGE tells what to do as long as TorchSim reads slabs as molecules."""
+    slab = boxes(2)[1]
+    slab.pbc = [True, True, False]
+    state = ts.initialize_state([slab], torch.device("cpu"), torch.float64)
+    assert state.pbc in (False, [False] * 3)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pbc", [[True, True, False], [False, True, False]], ids=["slab", "wire"])
 def test_slabs_and_wires_have_a_stress(pbc: list[bool], device: str) -> None:
