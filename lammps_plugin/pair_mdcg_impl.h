@@ -75,7 +75,7 @@ struct PairMDCG::Impl {
   int threads = 0;                  // 0: those of LAMMPS
   bool device_to_device = false;    // rows of ghosts do not pass through the host
   double energy_unit = 1.0, r_max = 0.0;
-  bool set_up = false;        // init_style has seen the last pair_style and pair_coeff
+  bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
 
   bool exchanges = false;            // any member has some between its layers

@@ -113,7 +113,7 @@ def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], pack
     """
     for name, value in fixed.items():
         for key in keys_of_input(name):
-            found = stated.get(key)
+            found: Any = stated.get(key)
             plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors
             if plain is not None and not _is_number(plain, value):
                 raise InputError(
@@ -318,5 +318,5 @@ def require_stress(atoms: Atoms) -> None:
         raise PropertyNotImplementedError(
             "stress needs a cell of three independent vectors, of which at least one is periodic, "
             f"got pbc {atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} "
-            "Å^3: set pbc along one direction or more, and give the cell a vector along each open one"
+            "Å^3: set pbc along at least one, and give the cell a vector along each open one"
         )

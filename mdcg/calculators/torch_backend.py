@@ -197,8 +197,8 @@ def as_device(device: str | torch.device) -> torch.device:
                 else f"torch finds {count} CUDA devices"
             )
             raise DeviceError(
-                f"device {device!s} was requested, but {why}; use the device cpu or install a torch "
-                "that can use the GPU"
+                f"device {device!s} was requested, but {why}; use the device cpu or install a "
+                "torch that can use the GPU"
             )
         if found.index is None:
             found = torch.device("cuda", torch.cuda.current_device())

@@ -156,8 +156,8 @@ def test_rows_that_are_announced(name: str, dtype: str, item: int) -> None:
     library.mdcg_close(model)
 
 
-# Writes down each row that is exchanged and each file that is opened. All other functions are those of libmdcg.so, which it is
-# linked to.
+# Writes down each row that is exchanged and each package that is opened from a file. All other
+# functions are those of libmdcg.so, which it is linked to.
 SPY = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
