@@ -479,7 +479,7 @@ def test_what_cannot_be_made(
         assert main(["kernels", str(package), *words]) != 0
         assert sentence in capsys.readouterr().err
     assert main(["kernels", str(tmp_path / "none.mdcg"), "--target", "native"]) != 0
-    assert "none.mdcg: cannot be opened" in capsys.readouterr().err
+    assert "none.mdcg does not exist: convert one" in capsys.readouterr().err
 
 
 def test_cached_kernels_are_found_without_torch(package: Path) -> None:

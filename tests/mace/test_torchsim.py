@@ -233,7 +233,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = MDCGModel(tmp_path / "p.mdcg", "cpu")
     for stated in (None, -1, torch.tensor([-1.0, -1.0])):
         model({**vars(good), "charge": stated})
-    refused(InputError, r"charge of the structure is tensor\(\[-1,  0\]\), and \S*p.mdcg was made "
+    refused(InputError, r"charge of the structure is \[-1, 0\], and \S*p.mdcg was made "
             "for total_charge=-1, which is fixed", charge=torch.tensor([-1, 0]))  # fmt: skip
     with pytest.raises(DeviceError, match="device cuda:99 was requested, but"):
         MDCGModel(path, "cuda:99")
