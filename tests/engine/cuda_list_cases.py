@@ -462,7 +462,7 @@ def test_wrong_copies(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=sentence):
             rank.evaluate(g | changes, None, WANT)
         assert_equal(rank.evaluate(g, None, WANT, same_edges=True), want)
-    with pytest.raises(RuntimeError, match="20 nodes and 2 copies, but mdcg_system.list"):
+    with pytest.raises(RuntimeError, match="20 nodes and 2 copies, but mdcg_system"):
         rank.evaluate(g | {"copy_node": [3, 3], "copy_image": [1, 1]}, None, WANT, same_edges=True)
     rank.close()
     alone = Rank(str(path), nodes, nodes[:0])

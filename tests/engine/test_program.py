@@ -145,7 +145,7 @@ def test_same_edges(tmp_path: Path) -> None:
     got = model.evaluate(moved["positions"], g["types"], edges=edges, same_edges=True)
     want = run(open_model(package, tmp_path / "p.mdcg"), moved)
     np.testing.assert_allclose(got["forces"], want["forces"], rtol=1e-9, atol=1e-11)
-    with pytest.raises(_core.EngineError, match="41 nodes and 1 edges, but mdcg_system.list"):
+    with pytest.raises(_core.EngineError, match="41 nodes and 1 edges, but mdcg_system"):
         model.evaluate(
             moved["positions"],
             g["types"],
