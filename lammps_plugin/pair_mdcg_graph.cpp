@@ -176,6 +176,7 @@ void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
   nodes.cells.assign(1, {0, 0, 0});
   nodes.cell_ghost.assign(1, -1);
   nodes.cell_number = {{nodes.cells[0], 0}};
+  nodes.last_image = 0;
   nodes.copy_node.clear();
   nodes.copy_image.clear();
   if (comm->nprocs == 1) return;
@@ -218,12 +219,14 @@ std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domai
     if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
     if (k == 1) rest[0] -= h[5] * cell[1];
   }
+  // ghosts of one image follow each other
+  if (cells[last_image] == cell) return last_image;
   const auto [found, fresh] = cell_number.try_emplace(cell, cells.size());
   if (fresh) {
     cells.push_back(cell);
     cell_ghost.push_back(ghost);
   }
-  return found->second;
+  return last_image = found->second;
 }
 
 // All images, for neighbours that the engine finds.

@@ -43,6 +43,7 @@ struct PairMDCG::Nodes {
   std::vector<std::array<int, 3>> cells;                     // first {0, 0, 0}
   std::vector<std::int32_t> cell_ghost;                      // [cells] a ghost of each; first -1
   std::map<std::array<int, 3>, std::int32_t> cell_number;    // place of each in cells
+  std::int32_t last_image = 0;                               // what image_of has found last
   std::vector<double> image_shifts;                          // [cells][3] Å
   // Where the engine finds the neighbours of several ranks: all images that are not at the
   // positions of their nodes.
