@@ -74,6 +74,5 @@ def require_known(numbers: IntArray, types: IntArray) -> None:
     )
     names = [chemical_symbols[n] if 0 <= n < len(chemical_symbols) else f"Z={n}" for n in unknown]
     raise InputError(
-        f"the model does not know {', '.join(names)}; it was trained for "
-        f"{', '.join(known_symbols(types))}"
+        f"the model does not know {', '.join(names)}, only {', '.join(known_symbols(types))}"
     )

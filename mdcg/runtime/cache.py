@@ -97,7 +97,7 @@ def announce_compilation(what: str) -> None:
     kept = not why_not_kept()
     log_cache_warning()
     use = (
-        f"; it does so once and keeps them in {cache_dir()}"
+        f"; it does so once and keeps the result in {cache_dir()}"
         if kept
         else "; they are not kept, see the warning above"
     )

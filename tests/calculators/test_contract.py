@@ -481,7 +481,7 @@ UNUSABLE: dict[str, tuple[Callable[[Atoms], None], str]] = {
         _set("positions", 2, lambda array: array[0]),
         "atoms (0 and 2|2 and 0) are at the same place",
     ),
-    "species": (_set("numbers", 0, 92), r"does not know U; it was trained for H, (C, )?O"),
+    "species": (_set("numbers", 0, 92), r"does not know U, only H, (C, )?O"),
     "dummy": (_set("numbers", 0, 0), "does not know X;"),
     "number": (_set("numbers", slice(None), 500), "does not know Z=500"),
     "no cell": (_cell(None), "periodic along abc, where its cell vector is zero"),

@@ -216,7 +216,7 @@ def test_types_that_are_no_elements(tmp_path: Path) -> None:
     calc = MDCGCalculator(tmp_path / "p.mdcg", species_types=types)
     assert calc.species == ("H", "O")
     assert np.isfinite(calc.get_potential_energy(molecule("H2O")))
-    with pytest.raises(InputError, match="the model does not know C; it was trained for H, O"):
+    with pytest.raises(InputError, match="the model does not know C, only H, O"):
         calc.get_potential_energy(molecule("CH4"))
 
 

@@ -46,7 +46,7 @@ OPEN = (
     "{folder}/open' if you trust what it holds, or set MDCG_CACHE_DIR to a folder of your own\n"
 )
 OF_PACKAGE = f"mdcg is compiling the kernels of {PACKAGE}, which takes a while"
-ONCE = "; it does so once and keeps them in {folder}/new/" + __version__ + "\n"
+ONCE = "; it does so once and keeps the result in {folder}/new/" + __version__ + "\n"
 ALONE = "; they are not kept, see the warning above\n"
 GENERIC = f"{PACKAGE} runs on generic kernels, which are slower: {NO_COMPILER}; where kernels "
 GENERIC += f"cannot be made, run 'python -m mdcg kernels {PACKAGE} --target native' beforehand\n"

@@ -137,7 +137,7 @@ def test_wrong_arguments(build: Callable[..., torch.nn.Module], data_dir: Path) 
         MDCGCalculator(build("parity", do_derivatives=False))
     atoms = Atoms("Xe")
     atoms.calc = MDCGCalculator(model)
-    with pytest.raises(InputError, match="does not know Xe; it was trained for H, C, O"):
+    with pytest.raises(InputError, match="does not know Xe, only H, C, O"):
         atoms.get_potential_energy()
 
 
