@@ -132,7 +132,7 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
             r"charge of the structure is 0, and \S*p.mdcg was made for total_charge=-1",
         ),
         ({"total_charge": -1.5}, "total_charge of the structure is -1.5, and .* total_charge=-1"),
-        ({"spin": np.float64(1)}, r"spin of the structure is np.float64\(1.0\), .* total_spin=2"),
+        ({"spin": np.float64(1)}, "spin of the structure is 1.0, .* total_spin=2"),
         ({"charge": -1, "total_charge": 1}, "total_charge of the structure is 1, and"),
         ({"phase": "liquid"}, "phase of the structure is 'liquid', and .* made for phase=3"),
     ],

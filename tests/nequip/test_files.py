@@ -53,7 +53,7 @@ def test_patch_a_checkpoint(
     assert "7 systems" in printed
     assert "PASS" in printed
     last = printed.splitlines()[-1]
-    assert last.startswith(f"wrote {target} (5 of 5 layers patched; checked on 7 structures: ")
+    assert last.startswith(f"wrote {target} (5 of 5 layers patched; checked on 7 structures)")
     report = json.loads((tmp_path / "water.pt.report.json").read_text())
     assert report["verification"]["passed"]
     assert {d["quantity"] for d in report["verification"]["deviations"]} == {
