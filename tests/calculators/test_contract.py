@@ -482,7 +482,7 @@ UNUSABLE: dict[str, tuple[Callable[[Atoms], None], str]] = {
         "atoms (0 and 2|2 and 0) are at the same place",
     ),
     "species": (_set("numbers", 0, 92), r"does not know U, only H, (C, )?O"),
-    "dummy": (_set("numbers", 0, 0), "does not know X;"),
+    "dummy": (_set("numbers", 0, 0), "does not know X, only"),
     "number": (_set("numbers", slice(None), 500), "does not know Z=500"),
     "no cell": (_cell(None), "periodic along abc, where its cell vector is zero"),
     "cell of nan": (_cell(np.full((3, 3), np.nan)), NOT_FINITE),
