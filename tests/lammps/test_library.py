@@ -256,7 +256,7 @@ def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, rank
 def test_a_package_is_read_once(tmp_path: Path) -> None:
     """Its network and its dispersion are those of one file, also while it is replaced."""
     write_data(tmp_path / "test.data", water(1))
-    text = head(package("mace", "float64"), settings="dispersion pbe") + "run 0\n"
+    text = head(package("nequip", "float64"), settings="dispersion pbe") + "run 0\n"
     run_input(tmp_path, text, env=spying(tmp_path), ranks=2)
     seen = [path.read_text().splitlines() for path in tmp_path.glob("spy.[0-9]*")]
     assert [lines.count("open 0 0") for lines in seen] == [1, 1]
